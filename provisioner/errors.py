@@ -1,0 +1,85 @@
+"""Errors that a user can cause: what happened, where, and what to do next.
+
+Everything raised on purpose derives from `GpuprovError`; the CLI prints it without a traceback and exits
+with its `exit_code`. Anything else that reaches the CLI is a bug in gpuprov.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Process exit codes, part of the stable interface (docs/cli.md)."""
+
+    OK = 0
+    CHECK_FAILED = 1
+    BAD_INPUT = 2
+    PROVIDER_FAILED = 3
+    CONFIGURE_FAILED = 4
+    LOCKED = 5
+    INTERRUPTED = 130
+
+
+class GpuprovError(Exception):
+    """A failure with its place and its remedy.
+
+    `where` is a file:line, a node or a Terraform resource; `hint` is the next thing to do.
+    """
+
+    exit_code: Exit = Exit.BAD_INPUT
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{head}\n  {self.hint}" if self.hint else head
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with an input file. `line` and `column` start at 1; `path` is dotted (groups.train.count)."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.file}:{self.line}:{self.column}: {self.message}"
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class InputError(GpuprovError):
+    """One or more problems in a file that the user wrote. Nothing was made, nothing was changed."""
+
+    exit_code = Exit.BAD_INPUT
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(str(p) for p in problems))
+        self.problems = problems
+
+
+class ProviderError(GpuprovError):
+    """A cloud, podman or Terraform refused or broke."""
+
+    exit_code = Exit.PROVIDER_FAILED
+
+
+class ConfigureError(GpuprovError):
+    """A node could not be brought to what the lock says."""
+
+    exit_code = Exit.CONFIGURE_FAILED
+
+
+class LockedError(GpuprovError):
+    """Somebody else is working on the same cluster."""
+
+    exit_code = Exit.LOCKED

@@ -1,0 +1,66 @@
+"""The one stream of events: what every stage has to tell a person or a machine.
+
+A stage calls `emit(Event(...))` on the stream that it was given and prints nothing. The progress display,
+`events.jsonl` and the summaries are subscribers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any, Literal
+
+Kind = Literal["started", "progress", "log", "warning", "done", "failed"]
+Stage = Literal["spec", "stack", "plan", "preflight", "sandbox", "workspace", "terraform", "fleet", "configure", "verify", "down", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. `done`/`total` count units of `what` where there is something to count."""
+
+    stage: Stage
+    kind: Kind
+    message: str = ""
+    node: str | None = None
+    done: int | None = None
+    total: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    time: float = field(default_factory=time.time)
+
+
+Subscriber = Callable[[Event], None]
+
+
+class Events:
+    """Fan-out of events to subscribers, safe to call from any thread. A subscriber must not raise."""
+
+    def __init__(self, *subscribers: Subscriber) -> None:
+        self._subscribers = list(subscribers)
+        self._lock = threading.Lock()
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        with self._lock:
+            self._subscribers.append(subscriber)
+
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            for subscriber in self._subscribers:
+                subscriber(event)
+
+    def __call__(self, stage: Stage, kind: Kind, message: str = "", **rest: Any) -> None:
+        """Shorthand: `events("configure", "progress", "TASK …", node="train-0")`."""
+        self.emit(Event(stage, kind, message, **rest))
+
+
+def jsonl_writer(stream: IO[str]) -> Subscriber:
+    """A subscriber that writes one JSON object a line, flushed, so that a killed run leaves what it knew."""
+
+    def write(event: Event) -> None:
+        record = {k: v for k, v in asdict(event).items() if v not in (None, "", {})}
+        stream.write(json.dumps(record, default=str) + "\n")
+        stream.flush()
+
+    return write

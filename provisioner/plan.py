@@ -1,0 +1,39 @@
+"""ClusterSpec + lock + catalogue → Plan: every node that is wanted, with what it must turn out to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provisioner.catalog.models import Gpu, Machine
+from provisioner.spec.models import ClusterSpec, Group
+from provisioner.stack.models import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """One group: `count` machines of one type at one site, and what will be installed on them."""
+
+    name: str
+    site: str
+    spec: Group
+    machine: Machine
+    gpu: Gpu
+    stack: Stack
+
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{i}" for i in range(self.spec.count))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole fleet as it is wanted."""
+
+    spec: ClusterSpec
+    groups: tuple[PlannedGroup, ...]
+    sandbox: bool
+
+    def group(self, name: str) -> PlannedGroup:
+        return next(g for g in self.groups if g.name == name)
+
+    def nodes(self) -> tuple[tuple[str, PlannedGroup], ...]:
+        return tuple((name, group) for group in self.groups for name in group.node_names())
