@@ -1,0 +1,105 @@
+"""Where things lie: package data, the run directory of a cluster, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+
+DATA = ("terraform", "ansible", "templates", "images")
+
+
+def data(name: str) -> Path:
+    """The folder `terraform`, `ansible`, `templates` or `images`: beside the package in a checkout, inside it in a wheel."""
+    package = Path(str(resources.files("provisioner")))
+    for base in (package / "_data", package.parent):
+        if (base / name).is_dir():
+            return base / name
+    raise GpuprovError(f"gpuprov's own folder {name}/ is missing", hint="install gpuprov again")
+
+
+def cache() -> Path:
+    """Per-user cache (XDG_CACHE_HOME/gpuprov), 0700, made on first use. Everything in it can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return private_dir(Path(base) / "gpuprov")
+
+
+def private_dir(path: Path) -> Path:
+    """Make a directory that only its owner can enter."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
+    """Write a file whole or not at all: temporary file in the same directory, fsync, rename."""
+    payload = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(payload)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPaths:
+    """The run directory of one cluster: `.gpuprov/<name>` beside cluster.yaml, `.gpuprov/<name>.sandbox` for a
+    rehearsal. A dot can't be in a cluster's name, so the two never meet."""
+
+    spec: Path
+    name: str
+    sandbox: bool
+
+    @property
+    def root(self) -> Path:
+        return self.spec.absolute().parent / ".gpuprov" / (f"{self.name}.sandbox" if self.sandbox else self.name)
+
+    @property
+    def lock_file(self) -> Path:
+        """cluster.lock beside cluster.yaml; a rehearsal has its own, because its digests are simulated ones."""
+        if self.sandbox:
+            return self.root / "cluster.lock"
+        return self.spec.absolute().parent / f"{self.spec.stem}.lock"
+
+    @property
+    def run_lock(self) -> Path:
+        return self.root / "run.lock"
+
+    @property
+    def inventory(self) -> Path:
+        return self.root / "inventory.yml"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.root / "known_hosts"
+
+    @property
+    def ssh(self) -> Path:
+        return self.root / "ssh"
+
+    @property
+    def nodes(self) -> Path:
+        return self.root / "nodes.json"
+
+    @property
+    def intent(self) -> Path:
+        return self.root / "intent.json"
+
+    def site(self, site: str) -> Path:
+        return self.root / "sites" / site
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    def exists(self) -> bool:
+        return self.root.is_dir()
