@@ -74,9 +74,10 @@ class Stack(Locked):
 
 
 class Lock(Locked):
-    """cluster.lock. `request` is the digest of everything that the lock was solved from."""
+    """cluster.lock. `request` is what it was solved from, flat (groups.train.machine: p4d.24xlarge), so that a later
+    difference can be named."""
 
     version: Literal[1] = 1
-    request: str
+    request: dict[str, str]
     simulated: bool
     groups: dict[str, Stack]

@@ -1,0 +1,66 @@
+"""What a provider is: the inputs of its Terraform module, what it checks before spending, how it pins versions.
+
+One file (or folder) here and one folder in terraform/ make a provider. `get(name, sandbox)` finds it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from provisioner.errors import GpuprovError
+from provisioner.events import Events
+from provisioner.plan import Plan
+from provisioner.stack.models import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One preflight finding. `blocks`: nothing may be spent while it stands."""
+
+    status: Literal["ok", "warning", "blocks", "unknown"]
+    subject: str
+    message: str
+    action: str = ""
+
+
+class Provider(Protocol):
+    """A provider of machines. Methods are called in this order; none of them makes a machine."""
+
+    name: str
+    module: str
+    """The folder in terraform/ that makes the machines."""
+
+    def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
+        """Give every image its digest and every repository its place."""
+
+    def preflight(self, plan: Plan, site: str) -> list[Finding]:
+        """What would keep `up` from working: found before anything is spent."""
+
+    def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
+        """The provider object of the module, and nothing of the common contract."""
+
+    def role_variables(self) -> dict[str, Any]:
+        """Variables for the Ansible roles that only this provider knows (a registry's CA)."""
+
+    def clean(self, workspace: Path, events: Events) -> list[str]:
+        """Remove what Terraform's state forgot, by tag. Returns what is still left, one sentence each."""
+
+
+def get(name: str, *, sandbox: bool) -> Provider:
+    """The provider of a site; with `sandbox` every site is rehearsed on this machine."""
+    wanted = "sandbox" if sandbox else name
+    try:
+        module = import_module(f"provisioner.providers.{wanted}")
+    except ModuleNotFoundError as error:
+        if error.name != f"provisioner.providers.{wanted}":
+            raise
+        raise GpuprovError(
+            f"gpuprov can rehearse {name} but does not make machines there yet",
+            hint="add --sandbox to rehearse the file on this machine",
+        ) from None
+    provider: Provider = module.provider()
+    return provider
