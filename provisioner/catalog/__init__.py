@@ -1,0 +1,193 @@
+"""What is known of machines, GPUs and their software: package data behind one typed object.
+
+Facts are rows of provisioner/catalog/data/*.yaml, each with its source; docs/catalog.md says how to add one.
+A table is read when it is first asked for, once for each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, cached_property
+from importlib.resources import files
+from itertools import combinations
+from typing import Any, TypeVar
+
+import yaml
+
+from provisioner.catalog.models import (
+    Board,
+    CudaRelease,
+    DriverBranch,
+    Gpu,
+    Machine,
+    NcclLimit,
+    ProviderName,
+    RdmaLimit,
+    Row,
+    Topology,
+    Xid,
+)
+from provisioner.errors import GpuprovError
+
+__all__ = ["Catalog", "load"]
+
+RowT = TypeVar("RowT", bound=Row)
+NO_NVLINK = "-"
+FARTHER = ("PIX", "PXB", "PHB", "NODE", "SYS")  # as the legend of `nvidia-smi topo -m` orders them
+
+
+class Catalog:
+    """The tables by name. Rows are frozen; a name that is not there raises GpuprovError with the nearest ones."""
+
+    @cached_property
+    def _machines(self) -> Mapping[str, Machine]:
+        return {row.name: row for row in _rows("machines", "machines", Machine)}
+
+    @cached_property
+    def _gpus(self) -> Mapping[str, Gpu]:
+        return {row.model: row for row in _rows("gpus", "gpus", Gpu)}
+
+    @cached_property
+    def boards(self) -> tuple[Board, ...]:
+        return _rows("gpus", "boards", Board)
+
+    @cached_property
+    def _topologies(self) -> Mapping[str, Topology]:
+        return {row.name: row for row in _rows("topologies", "topologies", Topology)}
+
+    @cached_property
+    def _xids(self) -> Mapping[int, Xid]:
+        return {row.code: row for row in _rows("xids", "xids", Xid)}
+
+    @cached_property
+    def _nccl(self) -> Mapping[str, NcclLimit]:
+        return {name: row for row in _rows("limits", "nccl", NcclLimit) for name in row.machines}
+
+    @cached_property
+    def _rdma(self) -> Mapping[str, RdmaLimit]:
+        return {name: row for row in _rows("limits", "rdma", RdmaLimit) for name in row.machines}
+
+    @cached_property
+    def driver_branches(self) -> tuple[DriverBranch, ...]:
+        """Known driver branches, oldest first."""
+        return _rows("compat", "drivers", DriverBranch)
+
+    @cached_property
+    def cuda_releases(self) -> tuple[CudaRelease, ...]:
+        """Known CUDA toolkits, oldest first."""
+        return _rows("compat", "cuda", CudaRelease)
+
+    @cached_property
+    def archs(self) -> tuple[str, ...]:
+        """NVIDIA GPU architectures, oldest first."""
+        return tuple(_document("compat")["archs"])
+
+    def machine(self, name: str) -> Machine:
+        """The machine type of that name. Raises GpuprovError."""
+        try:
+            return self._machines[name]
+        except KeyError:
+            raise _unknown("machine", name, self.names()) from None
+
+    def gpu(self, model: str) -> Gpu:
+        """The GPU product of that slug (Machine.gpu_model). Raises GpuprovError."""
+        try:
+            return self._gpus[model]
+        except KeyError:
+            raise _unknown("GPU", model, tuple(self._gpus)) from None
+
+    def machines(self, provider: ProviderName | None = None) -> tuple[Machine, ...]:
+        """All machine types in the order of the file, or those of one provider."""
+        return tuple(m for m in self._machines.values() if provider is None or m.provider == provider)
+
+    def names(self, provider: ProviderName | None = None) -> tuple[str, ...]:
+        return tuple(m.name for m in self.machines(provider))
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return tuple(self._gpus.values())
+
+    def xids(self) -> tuple[Xid, ...]:
+        return tuple(self._xids.values())
+
+    def xid(self, code: int) -> Xid | None:
+        """What is known of an Xid code; None for a code that is not in the table, which is not the same as harmless."""
+        return self._xids.get(code)
+
+    def nccl_limit(self, machine: Machine) -> NcclLimit | None:
+        """The bus bandwidth that a healthy node of this type reaches; None where nobody has published one."""
+        return self._nccl.get(machine.name)
+
+    def rdma_limit(self, machine: Machine) -> RdmaLimit | None:
+        """The RDMA write bandwidth that each port of a healthy node reaches; None where nobody has published one."""
+        return self._rdma.get(machine.name)
+
+    def topology(self, machine: Machine) -> dict[tuple[int, int], frozenset[str]]:
+        """For each pair i < j of GPUs the cells that `nvidia-smi topo -m` may print between them.
+
+        One cell where the layout is known, several where it is not documented inside the VM; empty for a lone GPU.
+        """
+        pairs = combinations(range(machine.gpu_count), 2)
+        anything = frozenset(machine.peer_cells)
+        if machine.topology is None:
+            return dict.fromkeys(pairs, anything)
+        cells = self._topologies[machine.topology].cells
+        unlinked = frozenset(cell for cell in anything if nvlinks(cell) == 0)
+        return {(i, j): unlinked if cells[i][j] == NO_NVLINK else frozenset({cells[i][j]}) for i, j in pairs}
+
+    def layout(self, machine: Machine) -> dict[tuple[int, int], str]:
+        """One matrix that `topology` allows, for simulated nodes: pairs of one NUMA node are near, others far."""
+        half = max(1, machine.gpu_count // (machine.numa_nodes or 1))
+        return {
+            (i, j): (min if i // half == j // half else max)(cells, key=_distance)
+            for (i, j), cells in self.topology(machine).items()
+        }
+
+    def nvlinks_per_gpu(self, machine: Machine) -> tuple[int, ...]:
+        """For each GPU the NVLinks that must be active, at least: all of them behind NVSwitch, else the sum over
+        its peers (of the smallest allowed cell where the pair is not documented). Zeros for AMD and plain PCIe."""
+        if machine.nvlink.topology == "nvswitch":
+            return (machine.nvlink.links_per_gpu,) * machine.gpu_count
+        links = [0] * machine.gpu_count
+        for (i, j), cells in self.topology(machine).items():
+            least = min(nvlinks(cell) for cell in cells)
+            links[i] += least
+            links[j] += least
+        return tuple(links)
+
+
+def nvlinks(cell: str) -> int:
+    """Number of bonded NVLinks in a topo cell: 12 for NV12, 0 for SYS.
+
+    >>> nvlinks("NV12"), nvlinks("SYS")
+    (12, 0)
+    """
+    return int(cell[2:]) if cell.startswith("NV") and cell[2:].isdigit() else 0
+
+
+def _distance(cell: str) -> tuple[int, int]:
+    return (FARTHER.index(cell) + 1, 0) if cell in FARTHER else (0, -nvlinks(cell))
+
+
+@cache
+def load() -> Catalog:
+    """The catalogue that is part of the package, one object for each process."""
+    return Catalog()
+
+
+@cache
+def _document(name: str) -> dict[str, Any]:
+    text = files("provisioner.catalog").joinpath("data", f"{name}.yaml").read_bytes()
+    document: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (safe loaders)
+    return document
+
+
+def _rows(name: str, key: str, model: type[RowT]) -> tuple[RowT, ...]:
+    return tuple(model.model_validate(row) for row in _document(name)[key])
+
+
+def _unknown(what: str, name: str, known: tuple[str, ...]) -> GpuprovError:
+    from rapidfuzz import process
+
+    near = [match[0] for match in process.extract(name, known, limit=3, score_cutoff=60)]
+    hint = f"did you mean {', '.join(near)}?" if near else "`gpuprov catalog` lists what is known"
+    return GpuprovError(f"no {what} {name!r} in the catalogue", hint=hint)

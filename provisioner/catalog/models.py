@@ -6,7 +6,7 @@ decimal GB for local disks. Every row carries the place where it was read in `so
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -53,7 +53,10 @@ class Gpu(Row):
     arch: str
     compute_capability: str
     mig: bool
+    mig_profiles: tuple[str, ...] = ()
+    """What one GPU can be cut into (1g.5gb ...); empty where `mig` is false."""
     ecc: bool
+    """ECC is on as shipped. False for GeForce: there it is off, and nothing may be expected of it."""
     open_kernel_modules: Literal["impossible", "default", "required", "n/a"]
     memory_source: str
     pcie_gen: int
@@ -92,3 +95,96 @@ class Machine(Row):
     bmc: str | None = None
     pcie_host_link: str | None = None
     retired: str | None = None
+    rdma_devices: tuple[str, ...] = ()
+    """Names under /sys/class/infiniband, one for each RDMA port; empty for plain Ethernet."""
+
+    @property
+    def peer_cells(self) -> tuple[str, ...]:
+        """Cells that `nvidia-smi topo -m` may print between two GPUs; empty for a lone GPU."""
+        if self.topo_peer_cell is None:
+            return ()
+        return (self.topo_peer_cell,) if isinstance(self.topo_peer_cell, str) else self.topo_peer_cell
+
+
+class Board(Row):
+    """An NVSwitch board that several machines share; `topo_cell` stands between any two of its GPUs."""
+
+    board: str
+    nvswitch_count: int = Field(ge=0)
+    nvlink_generation: int
+    links_per_gpu: int = Field(gt=0)
+    topo_cell: str
+    source: str
+
+
+class Topology(Row):
+    """A full pair matrix: NVn, X on the diagonal, "-" where the pair has no NVLink."""
+
+    name: str
+    cells: tuple[tuple[str, ...], ...]
+    source: str
+
+
+class Xid(Row):
+    """An Xid code of the NVIDIA driver. `advice` is the sentence for a person; `immediate` and `then` are NVIDIA's
+    own buckets, from which severity and action are read."""
+
+    code: int = Field(gt=0)
+    mnemonic: str
+    meaning: str
+    severity: Literal["fatal", "warn", "info"]
+    action: Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
+    advice: str
+    immediate: str
+    then: str
+    source: str
+
+
+Efficiency = Annotated[float, Field(gt=0, le=1)]
+
+
+class Limit(Row):
+    """A threshold as a share of what the wire can carry, so that none can stand above it."""
+
+    machines: tuple[str, ...]
+    line_rate: float = Field(gt=0)
+    efficiency: Efficiency
+    source: str
+
+    @property
+    def threshold(self) -> float:
+        """The least that a healthy node reaches, in the unit of `line_rate`."""
+        return round(self.line_rate * self.efficiency, 1)
+
+
+class NcclLimit(Limit):
+    """Single-node all_reduce bus bandwidth, GB/s, at message size `size`; `measured` on a healthy node."""
+
+    size: str
+    measured: float | None = None
+
+
+class RdmaLimit(Limit):
+    """ib_write_bw of one port, Gbit/s, from GPU or host memory."""
+
+    memory: Literal["gpu", "host"]
+
+
+class DriverBranch(Row):
+    """An NVIDIA driver branch: the architectures that it drives and the newest CUDA major that it runs."""
+
+    branch: str
+    kind: Literal["lts", "production", "new-feature", "developer"]
+    eol: str | None
+    cuda_max_major: int
+    archs: tuple[str, ...]
+    source: str
+
+
+class CudaRelease(Row):
+    """A CUDA toolkit (major.minor): the oldest driver that runs it and the oldest architecture that it compiles for."""
+
+    version: str
+    min_driver: str
+    archs_min: str
+    source: str

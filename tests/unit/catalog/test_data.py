@@ -1,0 +1,208 @@
+"""The catalogue agrees with itself and with physics: what is held of every row, whoever adds it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from provisioner import catalog
+from provisioner.catalog import nvlinks
+from provisioner.catalog.models import Machine
+
+CATALOG = catalog.load()
+MACHINES = CATALOG.machines()
+RDMA_KINDS = {"efa", "infiniband", "eri", "roce"}
+CELLS = {"PIX", "PXB", "PHB", "NODE", "SYS", "XGMI"}
+
+
+def each_machine(test: object) -> object:
+    return pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)(test)
+
+
+def test_names_are_unique() -> None:
+    rows = catalog._rows("machines", "machines", Machine)
+    assert [name for name, n in Counter(row.name for row in rows).items() if n > 1] == []
+    for name, key, field in (("gpus", "gpus", "model"), ("xids", "xids", "code"), ("topologies", "topologies", "name")):
+        values = [row[field] for row in catalog._document(name)[key]]
+        assert len(values) == len(set(values)), (name, field)
+
+
+def test_every_provider_has_machines() -> None:
+    assert {m.provider for m in MACHINES} == {"aws", "alicloud", "azure", "tencent", "baremetal"}
+    assert len(MACHINES) >= 92
+
+
+@each_machine
+def test_machine_agrees_with_its_gpu(machine: Machine) -> None:
+    gpu = CATALOG.gpu(machine.gpu_model)
+    assert (machine.gpu_memory_mib, machine.gpu_arch, machine.compute_capability, machine.mig_capable) == (
+        gpu.memory_mib,
+        gpu.arch,
+        gpu.compute_capability,
+        gpu.mig,
+    )
+
+
+@each_machine
+def test_machine_says_where_it_was_read(machine: Machine) -> None:
+    assert machine.source
+    assert all(machine.source)
+
+
+@each_machine
+def test_nvlink_is_possible(machine: Machine) -> None:
+    nvlink = machine.nvlink
+    if nvlink.topology == "none":
+        assert nvlink.links_per_gpu == 0
+        assert not machine.fabric_manager_required
+        assert not any(nvlinks(cell) for cell in machine.peer_cells)
+    else:
+        assert machine.gpu_count > 1
+        assert nvlink.links_per_gpu > 0
+        assert nvlink.gbps_per_link > 0
+    if nvlink.topology == "nvswitch":
+        assert machine.peer_cells == (f"NV{nvlink.links_per_gpu}",)
+    else:
+        assert nvlink.nvswitch_count == 0
+        assert not machine.fabric_manager_required
+
+
+@each_machine
+def test_topology_has_every_pair_and_no_gpu_uses_more_links_than_it_has(machine: Machine) -> None:
+    topology = CATALOG.topology(machine)
+    assert set(topology) == set(combinations(range(machine.gpu_count), 2))
+    for pair, cells in topology.items():
+        assert cells, pair
+        assert cells <= set(machine.peer_cells), pair
+        assert all(cell in CELLS or nvlinks(cell) for cell in cells), pair
+    links = CATALOG.nvlinks_per_gpu(machine)
+    assert len(links) == machine.gpu_count
+    assert all(count <= machine.nvlink.links_per_gpu for count in links)
+    if machine.nvlink.topology in ("nvswitch", "mesh", "bridge") and CATALOG.gpu(machine.gpu_model).vendor == "nvidia":
+        assert all(count > 0 for count in links)
+
+
+@each_machine
+def test_a_mesh_does_not_promise_more_peers_than_links(machine: Machine) -> None:
+    if machine.nvlink.topology != "mesh" or machine.gpu_arch != "volta":
+        return
+    topology = CATALOG.topology(machine)
+    for gpu in range(machine.gpu_count):
+        linked = [cells for pair, cells in topology.items() if gpu in pair and all(nvlinks(c) for c in cells)]
+        assert len(linked) <= machine.nvlink.links_per_gpu
+
+
+@each_machine
+def test_layout_is_one_of_the_allowed(machine: Machine) -> None:
+    topology = CATALOG.topology(machine)
+    layout = CATALOG.layout(machine)
+    assert layout.keys() == topology.keys()
+    assert all(layout[pair] in topology[pair] for pair in layout)
+
+
+@each_machine
+def test_ports_and_devices_agree(machine: Machine) -> None:
+    network = machine.network
+    if network.kind in RDMA_KINDS:
+        assert len(machine.rdma_devices) == network.ports
+        assert len(set(machine.rdma_devices)) == network.ports
+        assert network.rate_gbps > 0
+    else:
+        assert machine.rdma_devices == ()
+    if network.kind == "efa":
+        assert machine.provider == "aws"
+    if network.total_gbps is not None:
+        assert network.total_gbps <= network.ports * network.rate_gbps
+
+
+@each_machine
+def test_local_disks_agree(machine: Machine) -> None:
+    assert (machine.local_nvme.count == 0) == (machine.local_nvme.size_gb == 0)
+
+
+def test_only_aws_sells_cluster_placement() -> None:
+    assert {m.provider for m in MACHINES if m.placement_cluster} == {"aws"}
+
+
+@pytest.mark.parametrize("gpu", CATALOG.gpus(), ids=lambda g: g.model)
+def test_gpu_is_complete(gpu: catalog.Gpu) -> None:
+    assert gpu.product_names
+    assert gpu.source
+    assert bool(gpu.mig_profiles) == gpu.mig
+    assert 3 <= gpu.pcie_gen <= 6
+    for profile in gpu.mig_profiles:
+        gigabytes = int(profile.split(".")[1].removesuffix("gb"))
+        assert gigabytes * 1e9 <= gpu.memory_mib * 2**20 * 1.07, profile
+    if gpu.vendor == "nvidia":
+        assert gpu.arch in CATALOG.archs
+
+
+def test_no_product_name_means_two_products() -> None:
+    names = Counter(name for gpu in CATALOG.gpus() for name in gpu.product_names)
+    assert [name for name, n in names.items() if n > 1] == []
+
+
+def test_boards_agree_with_their_machines() -> None:
+    boards = {(b.nvlink_generation, b.nvswitch_count, b.links_per_gpu, b.topo_cell) for b in CATALOG.boards}
+    for machine in MACHINES:
+        if machine.nvlink.topology == "nvswitch" and machine.gpu_count == 8:
+            nvlink = machine.nvlink
+            key = (nvlink.generation, nvlink.nvswitch_count, nvlink.links_per_gpu, machine.topo_peer_cell)
+            assert key in boards, machine.name
+
+
+@pytest.mark.parametrize("machine", [m for m in MACHINES if CATALOG.nccl_limit(m)], ids=lambda m: m.name)
+def test_nccl_threshold_is_below_the_wire(machine: Machine) -> None:
+    limit = CATALOG.nccl_limit(machine)
+    assert limit is not None
+    nvlink, n = machine.nvlink, machine.gpu_count
+    wire = nvlink.links_per_gpu * nvlink.gbps_per_link / 2 or 32.0
+    in_switch = nvlink.topology == "nvswitch" and isinstance(nvlink.generation, int) and nvlink.generation >= 4
+    ceiling = wire * 2 * (n - 1) / (n + 1) if in_switch else wire
+    assert limit.line_rate == pytest.approx(ceiling)
+    assert 0 < limit.threshold <= limit.line_rate
+    assert limit.measured is None or limit.threshold <= limit.measured <= limit.line_rate
+
+
+@pytest.mark.parametrize("machine", [m for m in MACHINES if CATALOG.rdma_limit(m)], ids=lambda m: m.name)
+def test_rdma_threshold_is_below_the_port_rate(machine: Machine) -> None:
+    limit = CATALOG.rdma_limit(machine)
+    assert limit is not None
+    assert limit.line_rate == machine.network.rate_gbps
+    assert limit.line_rate / 2 <= limit.threshold <= limit.line_rate
+
+
+def test_limits_name_machines_that_exist_once() -> None:
+    for key in ("nccl", "rdma"):
+        named = [name for row in catalog._document("limits")[key] for name in row["machines"]]
+        assert len(named) == len(set(named))
+        assert set(named) <= set(CATALOG.names())
+
+
+def test_xids_that_decide_a_fleet() -> None:
+    verdicts = {code: (x.severity, x.action) for code in (13, 48, 63, 79, 94, 95, 119) if (x := CATALOG.xid(code))}
+    assert verdicts == {
+        13: ("warn", "none"),
+        48: ("fatal", "reset"),
+        63: ("info", "none"),
+        79: ("fatal", "reboot"),
+        94: ("warn", "none"),
+        95: ("fatal", "reset"),
+        119: ("fatal", "reset"),
+    }
+    assert CATALOG.xid(9999) is None
+    assert len(CATALOG.xids()) >= 114
+    assert all(x.advice.endswith(".") for x in CATALOG.xids())
+    assert all(x.severity != "fatal" or x.action != "none" for x in CATALOG.xids())
+
+
+def test_driver_branches_know_the_catalogues_architectures() -> None:
+    known = set(CATALOG.archs)
+    assert all(set(b.archs) <= known for b in CATALOG.driver_branches)
+    assert [int(b.branch) for b in CATALOG.driver_branches] == sorted(int(b.branch) for b in CATALOG.driver_branches)
+    runs = {arch: {b.branch for b in CATALOG.driver_branches if arch in b.archs} for arch in known}
+    assert max(runs["volta"]) == "580"
+    assert min(runs["blackwell"]) == "570"
+    assert all(c.archs_min in known for c in CATALOG.cuda_releases)
