@@ -14,7 +14,7 @@ DATA = ("terraform", "ansible", "templates", "images")
 
 
 def data(name: str) -> Path:
-    """The folder `terraform`, `ansible`, `templates` or `images`: beside the package in a checkout, inside it in a wheel."""
+    """The folder `terraform`, `ansible`, `templates` or `images`: beside the package, or inside it in a wheel."""
     package = Path(str(resources.files("provisioner")))
     for base in (package / "_data", package.parent):
         if (base / name).is_dir():

@@ -1,0 +1,161 @@
+"""The machines as they are: Terraform's outputs → nodes, pinned host keys, ssh configuration, inventory."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioner import ssh
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Events
+from provisioner.paths import ClusterPaths, write_whole
+from provisioner.plan import Plan
+
+SSH_WAIT_S = 300.0
+"""How long a new machine may take until its sshd answers; clouds boot GPU machines in one to five minutes."""
+
+PARALLEL = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine. `id` is the provider's; a machine that was replaced has the same name and another id."""
+
+    name: str
+    group: str
+    site: str
+    machine: str
+    id: str
+    zone: str
+    address: str
+    private_address: str
+
+
+def from_outputs(plan: Plan, site: str, outputs: dict[str, dict[str, Any]]) -> list[Node]:
+    """The nodes of one site. Raises ProviderError where the module gave other nodes than were planned."""
+    planned = {name: group for name, group in plan.nodes() if group.site == site}
+    if set(outputs) != set(planned):
+        missing, extra = sorted(set(planned) - set(outputs)), sorted(set(outputs) - set(planned))
+        raise ProviderError(
+            f"Terraform's output does not match the plan: missing {', '.join(missing) or 'none'}, "
+            f"unknown {', '.join(extra) or 'none'}",
+            where=f"site {site}",
+            hint="run `gpuprov up` again; if it stays, the workspace's module and state disagree",
+        )
+    return [
+        Node(
+            name=name,
+            group=out["group"],
+            site=site,
+            machine=out["machine"],
+            id=out["id"],
+            zone=out.get("zone") or "",
+            address=out.get("public_ip") or out["private_ip"],
+            private_address=out["private_ip"],
+        )
+        for name, out in sorted(outputs.items())
+    ]
+
+
+def save(paths: ClusterPaths, nodes: list[Node]) -> None:
+    """Remember the nodes, for `status`, `ssh`, `verify` and the next run."""
+    write_whole(paths.nodes, json.dumps([asdict(node) for node in nodes], indent=1) + "\n")
+
+
+def load(paths: ClusterPaths) -> list[Node]:
+    """The nodes of the last run that made machines; empty where there is none."""
+    try:
+        return [Node(**entry) for entry in json.loads(paths.nodes.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError) as error:
+        raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint="run `gpuprov up` again") from error
+
+
+def contact(paths: ClusterPaths, nodes: list[Node], user: str, events: Events, *, wait_s: float = SSH_WAIT_S) -> None:
+    """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration.
+
+    A machine that is known by its id must show the key that was pinned; ssh itself refuses another one.
+    """
+    pins = ssh.load_pins(paths)
+    new = [node for node in nodes if pins.get(node.name, ("", ""))[0] != node.id]
+    deadline = time.monotonic() + wait_s
+    with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
+        for node, key in zip(new, pool.map(lambda n: _first_key(n, deadline), new), strict=True):
+            pins[node.name] = (node.id, key)
+            events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}", node=node.name)
+        known = [node for node in nodes if node not in new]
+        for node, error in zip(known, pool.map(lambda n: _wait_for_port(n.address, deadline), known), strict=True):
+            if error:
+                events("fleet", "warning", f"sshd does not answer on {node.address}: {error}", node=node.name)
+    names = {node.name for node in nodes}
+    ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, user)
+
+
+def _first_key(node: Node, deadline: float) -> str:
+    """The host key that a machine shows at first contact."""
+    error = _wait_for_port(node.address, deadline)
+    if error is None:
+        while True:
+            key = ssh.scan(node.address)
+            if key:
+                return key
+            if time.monotonic() > deadline:
+                error = "no ed25519 host key was shown"
+                break
+            time.sleep(0.3)
+    raise ProviderError(
+        f"no ssh on {node.address}: {error}",
+        where=node.name,
+        hint="look at the machine's console; run `gpuprov up` again, it goes on from here",
+    )
+
+
+def _wait_for_port(address: str, deadline: float, port: int = 22) -> str | None:
+    """None as soon as something greets like ssh on that port, else why not."""
+    error = "time is up"
+    while True:
+        try:
+            with socket.create_connection((address, port), timeout=5) as connection:
+                if connection.recv(4) == b"SSH-":
+                    return None
+                error = "it does not greet like ssh"
+        except OSError as failure:
+            error = str(failure)
+        if time.monotonic() > deadline:
+            return error
+        time.sleep(0.2)
+
+
+def write_inventory(paths: ClusterPaths, nodes: list[Node], plan: Plan, variables: dict[str, Any]) -> Path:
+    """The Ansible inventory: a group per cluster.yaml group, the lock's stack as its variables. No secret is in it."""
+    groups = {}
+    for planned in plan.groups:
+        groups[planned.name] = {
+            "hosts": {n.name: {"gpuprov_node": n.name} for n in nodes if n.group == planned.name},
+            "vars": group_variables(planned.name, plan),
+        }
+    inventory = {"all": {"children": groups, "vars": variables}}
+    # JSON is YAML, and Ansible reads it an order of magnitude faster than YAML's long form.
+    write_whole(paths.inventory, json.dumps(inventory, indent=1) + "\n")
+    return paths.inventory
+
+
+def group_variables(name: str, plan: Plan) -> dict[str, Any]:
+    """What the roles know of a group's machines: facts of the catalogue and of the lock, never of the node."""
+    group = plan.group(name)
+    return {
+        "gpuprov_stack": group.stack.model_dump(mode="json"),
+        "gpuprov_gpu_vendor": group.gpu.vendor,
+        "gpuprov_gpu_arch": group.gpu.arch,
+        "gpuprov_gpu_count": group.machine.gpu_count,
+        "gpuprov_network_kind": group.machine.network.kind,
+        "gpuprov_fabric_manager": group.machine.fabric_manager_required,
+        "gpuprov_persistence": group.spec.gpu.persistence,
+        "gpuprov_dcgm_exporter": plan.spec.monitoring.dcgm_exporter,
+    }

@@ -1,0 +1,174 @@
+"""Reaching nodes with OpenSSH: pinned host keys, one configuration file, shared connections.
+
+Host-key checking is never off: every node has its own alias in known_hosts, pinned at first contact to the machine's
+id, so that neither a reused address nor a replaced machine is taken for the old one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provisioner.errors import GpuprovError
+from provisioner.paths import ClusterPaths, private_dir, write_whole
+
+if TYPE_CHECKING:
+    from provisioner.fleet import Node
+
+Pins = dict[str, tuple[str, str]]
+"""Node name → (machine id, host key as "ssh-ed25519 AAAA…")."""
+
+CONNECT_TIMEOUT_S = 10
+SOCKET_PATH_MAX = 107 - 17 - len("/") - 40
+"""sun_path holds 107 bytes and a NUL (unix(7)); while it makes a socket ssh adds 17, and %C is 40 hex digits."""
+
+
+def scan(address: str, port: int = 22) -> str:
+    """The ed25519 host key that `address` shows now ("ssh-ed25519 AAAA…"), or "" where it shows none."""
+    done = subprocess.run(
+        ["ssh-keyscan", "-T", "5", "-p", str(port), "-t", "ed25519", address],
+        capture_output=True,
+        text=True,
+        timeout=15,
+        check=False,
+    )
+    lines = [line.split(None, 1)[1] for line in done.stdout.splitlines() if line and not line.startswith("#")]
+    return lines[0].strip() if lines else ""
+
+
+def fingerprint(key: str) -> str:
+    """A host key's SHA256 fingerprint, as ssh prints it."""
+    digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def load_pins(paths: ClusterPaths) -> Pins:
+    """What was pinned by earlier runs."""
+    try:
+        loaded = json.loads((paths.ssh / "pins.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise GpuprovError(
+            "the pinned host keys are damaged",
+            where=str(paths.ssh / "pins.json"),
+            hint="compare the machines' host keys by hand, then remove the file and run `gpuprov up` to pin them again",
+        ) from error
+    return {name: (pin[0], pin[1]) for name, pin in loaded.items()}
+
+
+def save(paths: ClusterPaths, nodes: Sequence[Node], pins: Pins, user: str) -> None:
+    """Write pins, known_hosts and ssh's configuration for these nodes."""
+    private_dir(paths.ssh)
+    write_whole(paths.ssh / "pins.json", json.dumps(pins, indent=1) + "\n")
+    write_whole(paths.known_hosts, "".join(f"{name}.{paths.name} {key}\n" for name, (_, key) in sorted(pins.items())))
+    head = (
+        "Host *\n"
+        f"  User {user}\n"
+        f"  IdentityFile {_quoted(identity(paths))}\n"
+        "  IdentitiesOnly yes\n"
+        "  IdentityAgent none\n"
+        "  BatchMode yes\n"
+        "  PasswordAuthentication no\n"
+        "  StrictHostKeyChecking yes\n"
+        f"  UserKnownHostsFile {_quoted(paths.known_hosts)}\n"
+        "  GlobalKnownHostsFile /dev/null\n"
+        "  HostKeyAlgorithms ssh-ed25519\n"
+        "  UpdateHostKeys no\n"
+        f"  ConnectTimeout {CONNECT_TIMEOUT_S}\n"
+        "  ServerAliveInterval 10\n"
+        "  ServerAliveCountMax 3\n"
+        "  ControlMaster auto\n"
+        "  ControlPersist 60s\n"
+        f"  ControlPath {_quoted(control_dir(paths) / '%C')}\n"
+        "  LogLevel ERROR\n"
+    )
+    hosts = [
+        f"\nHost {node.name}\n  HostName {node.address}\n  HostKeyAlias {node.name}.{paths.name}\n" for node in nodes
+    ]
+    write_whole(paths.ssh / "config", "".join(hosts) + "\n" + head)
+
+
+def _quoted(path: Path) -> str:
+    return '"' + str(path).replace("%", "%%").replace("%%C", "%C") + '"'
+
+
+def control_dir(paths: ClusterPaths) -> Path:
+    """Where the shared connections' sockets lie: a short path, because a socket's path is limited."""
+    token = hashlib.sha256(str(paths.root).encode()).hexdigest()[:8]
+    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - a private folder in it
+        folder = Path(base or "/nowhere") / f"gpuprov-{os.getuid()}-{token}"
+        if folder.parent.is_dir() and len(str(folder)) <= SOCKET_PATH_MAX:
+            found = private_dir(folder).lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+                return folder
+    raise GpuprovError("no folder for ssh's control sockets", hint="set XDG_RUNTIME_DIR to a short path of your own")
+
+
+def identity(paths: ClusterPaths) -> Path:
+    """The private key that the nodes know."""
+    pointer = paths.ssh / "identity"
+    return Path(pointer.read_text(encoding="utf-8").strip()) if pointer.exists() else paths.ssh / "id_ed25519"
+
+
+def ensure_key(paths: ClusterPaths, wanted: str | None) -> str:
+    """The public key for the nodes: of the key that cluster.yaml names, else of one that gpuprov makes for this
+    cluster alone. Returns "ssh-ed25519 AAAA… comment"."""
+    private_dir(paths.ssh)
+    if wanted is None:
+        own = paths.ssh / "id_ed25519"
+        if not (own.exists() and own.with_suffix(".pub").exists()):
+            _make_key(own, f"gpuprov-{paths.name}")
+        (paths.ssh / "identity").unlink(missing_ok=True)
+        return own.with_suffix(".pub").read_text(encoding="utf-8").strip()
+    private = Path(wanted).expanduser()
+    public = private.with_name(private.name + ".pub")
+    for path, what in ((private, "private"), (public, "public")):
+        if not path.is_file():
+            raise GpuprovError(
+                f"there is no {what} key {path}",
+                where="access.ssh_key",
+                hint=f"make one with `ssh-keygen -t ed25519 -f {private}`, or leave access.ssh_key out",
+            )
+    write_whole(paths.ssh / "identity", f"{private.absolute()}\n")
+    return public.read_text(encoding="utf-8").strip()
+
+
+def _make_key(path: Path, comment: str) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        fresh = Path(folder) / "key"
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(fresh)],
+            check=True,
+            timeout=30,
+            capture_output=True,
+        )
+        fresh.with_suffix(".pub").replace(path.with_suffix(".pub"))
+        fresh.replace(path)
+
+
+def argv(paths: ClusterPaths, node: str, *options: str) -> list[str]:
+    """The ssh command that reaches a node; append one command string to run it there."""
+    return ["ssh", "-F", str(paths.ssh / "config"), *options, node]
+
+
+def close(paths: ClusterPaths, nodes: Sequence[Node]) -> None:
+    """End the shared connections and remove their sockets."""
+    config = paths.ssh / "config"
+    for node in nodes:
+        if config.exists():
+            subprocess.run(
+                ["ssh", "-F", str(config), "-O", "exit", node.name], capture_output=True, timeout=15, check=False
+            )
+    folder = control_dir(paths)
+    for socket in folder.iterdir():
+        socket.unlink(missing_ok=True)
+    folder.rmdir()
