@@ -1,0 +1,47 @@
+"""One parser per tool: pure functions from captured text to frozen facts.
+
+A parser raises `Unreadable` for text that it does not understand, and nothing else for any text at all; a value
+that the tool did not give is None. It never guesses.
+"""
+
+from __future__ import annotations
+
+import re
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Unreadable(ValueError):
+    """The text is not what this tool prints. The message says what was seen instead."""
+
+
+def lines(text: str) -> list[str]:
+    """Lines without terminal escapes, whatever the line ends are."""
+    return [line.rstrip() for line in ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+
+
+def first_line(text: str, width: int = 120) -> str:
+    """The first line that says something, for an error message."""
+    for line in lines(text):
+        if line.strip():
+            return "".join(c if c.isprintable() else "?" for c in line.strip()[:width])
+    return "nothing"
+
+
+def number(text: str | None) -> float | None:
+    """The number at the start of a value such as "40960 MiB" or "16x"; None for N/A, [N/A], GPU is lost, …"""
+    match = re.match(r"\s*(-?[0-9]{1,18}(?:\.[0-9]{1,9})?)(?![0-9])", text or "", re.ASCII)
+    return float(match[1]) if match else None
+
+
+def whole(text: str | None) -> int | None:
+    """As `number`, for counters."""
+    value = number(text)
+    return None if value is None else int(value)
+
+
+def pci(address: str) -> str:
+    """One spelling for a PCI address: 00000000:10:1C.0, 0000:10:1c.0 and 10:1c are all "0000:10:1c"."""
+    parts = address.strip().lower().split(".")[0].split(":")
+    domain = parts[-3] if len(parts) >= 3 else "0"
+    return ":".join([domain.lstrip("0").rjust(4, "0"), *parts[-2:]])

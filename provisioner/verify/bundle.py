@@ -1,0 +1,175 @@
+"""A node's raw outputs: one text per command, with how the command ended.
+
+On disk a bundle is a directory of plain files named by what ran (nvidia-smi.xml, topo.txt, …), each optional, so
+that captures copied by hand are a bundle as well. `probe.json` beside them, written by gpuprov only, keeps what
+plain text cannot: exit status, seconds, a hung or missing tool, a failed connection.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provisioner.errors import GpuprovError
+from provisioner.paths import write_whole
+
+FILES: dict[str, str] = {
+    "nvidia-smi.xml": "nvidia-smi -q -x",
+    "topo.txt": "nvidia-smi topo -m",
+    "nvlink.txt": "nvidia-smi nvlink -s",
+    "dmesg.txt": "dmesg",
+    "ibstat.txt": "ibstat",
+    "fi_info.txt": "fi_info -p efa",
+    "lspci.txt": "lspci -Dnn",
+    "lsblk.json": "lsblk --json --bytes",
+    "dcgmi-diag.json": "dcgmi diag -r 1 -j",
+    "dcgm-exporter.prom": "GET http://127.0.0.1:9400/metrics",
+    "all_reduce.txt": "all_reduce_perf",
+    "rocm-smi.json": "rocm-smi --json",
+    "packages.txt": "dpkg-query -W",
+    "holds.txt": "apt-mark showhold",
+    "framework.json": "python3 in each locked image",
+    "container-images.json": "docker image inspect",
+    "fabricmanager.txt": "systemctl status nvidia-fabricmanager",
+    "services.txt": "systemctl list-units --state=failed",
+    "kernel.txt": "uname -r",
+    "modules.txt": "/proc/modules",
+}
+"""Every file that a bundle can hold, and the command behind it."""
+
+STATUS = "probe.json"
+LIMIT = 32 * 1024 * 1024
+"""Bytes read of one file: above every real output (eight B200 in XML are 357 kB) and below what hurts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one command gave. `rc` is None when it was killed, never started, or nobody wrote it down."""
+
+    text: str
+    rc: int | None = None
+    seconds: float | None = None
+    timed_out: bool = False
+    missing: bool = False
+    """The tool is not installed."""
+    truncated: bool = False
+    error: str = ""
+    """The end of its standard error, or why nothing came."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], text: str | None = None) -> Output:
+        """From an untrusted mapping: a value of the wrong type is dropped, not believed."""
+        rc, seconds, error = data.get("rc"), data.get("seconds"), data.get("error")
+        own = data.get("text")
+        return cls(
+            text=text if text is not None else (own if isinstance(own, str) else ""),
+            rc=rc if isinstance(rc, int) else None,
+            seconds=float(seconds) if isinstance(seconds, int | float) else None,
+            timed_out=data.get("timed_out") is True,
+            missing=data.get("missing") is True,
+            truncated=data.get("truncated") is True,
+            error=error if isinstance(error, str) else "",
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Everything but the text."""
+        return {
+            "rc": self.rc,
+            "seconds": self.seconds,
+            "timed_out": self.timed_out,
+            "missing": self.missing,
+            "truncated": self.truncated,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """All outputs of one node. `error` says why there are none (unreachable, hung, no Python …); `collected` is
+    the node's clock (seconds since 1970) when they were made, None where nobody wrote it down."""
+
+    files: Mapping[str, Output] = field(default_factory=dict)
+    error: str = ""
+    collected: float | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Bundle:
+        files = data.get("files")
+        collected, seconds = data.get("collected"), data.get("seconds")
+        return cls(
+            files={
+                name: Output.from_json(value)
+                for name, value in (files if isinstance(files, Mapping) else {}).items()
+                if name in FILES and isinstance(value, Mapping)
+            },
+            error=str(data.get("error") or ""),
+            collected=float(collected) if isinstance(collected, int | float) else None,
+            seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "files": {name: {"text": out.text, **out.status()} for name, out in self.files.items()},
+            "error": self.error,
+            "collected": self.collected,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def read(cls, directory: Path) -> Bundle:
+        """Read a directory; files of other names are left alone. GpuprovError if it is no readable directory."""
+        if not directory.is_dir():
+            raise GpuprovError(
+                "not a bundle: no such directory",
+                where=str(directory),
+                hint="give the directory that holds nvidia-smi.xml, topo.txt, …",
+            )
+        try:
+            status = json.loads(_text(directory / STATUS)[0] or "{}")
+        except (ValueError, RecursionError) as error:
+            raise GpuprovError(f"{STATUS} is not JSON: {error}", where=str(directory)) from error
+        if not isinstance(status, dict):
+            raise GpuprovError(f"{STATUS} holds no object", where=str(directory))
+        known = status.get("files")
+        known = known if isinstance(known, dict) else {}
+        files: dict[str, Output] = {}
+        for name in FILES:
+            text, cut = _text(directory / name)
+            entry = known.get(name)
+            if text is not None:
+                output = Output.from_json(entry if isinstance(entry, dict) else {}, text=text)
+                files[name] = Output(output.text, **{**output.status(), "truncated": output.truncated or cut})
+            elif isinstance(entry, dict):
+                files[name] = Output.from_json(entry, text="")
+        return cls.from_json({**status, "files": {}})._with(files)
+
+    def _with(self, files: dict[str, Output]) -> Bundle:
+        return Bundle(files=files, error=self.error, collected=self.collected, seconds=self.seconds)
+
+    def write(self, directory: Path) -> None:
+        """Write the bundle into a directory of its own (0700, files 0600), each file whole or not at all."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, output in self.files.items():
+            if output.text:
+                write_whole(directory / name, output.text.encode("utf-8", "replace"))
+        status = self.to_json() | {"files": {name: out.status() for name, out in self.files.items()}}
+        write_whole(directory / STATUS, json.dumps(status, indent=1) + "\n")
+
+
+def _text(path: Path) -> tuple[str | None, bool]:
+    """(content, was it cut). None for what is not a plain file; a pipe or a device is never opened."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None, False
+        with path.open("rb") as stream:
+            raw = stream.read(LIMIT + 1)
+    except FileNotFoundError:
+        return None, False
+    except OSError as error:
+        raise GpuprovError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return raw[:LIMIT].decode("utf-8", "replace"), len(raw) > LIMIT

@@ -1,0 +1,126 @@
+"""How a check is written: one pytest function under one decorator.
+
+    @check("gpu.count", severity="fatal", action="replace", needs=("gpus",), says="a GPU is missing")
+    def test_count(node, expected):
+        compare(expected.gpu_count, len(node.gpus))
+
+Two rules keep one cause to one failing check, and neither is an `if` in a check:
+
+- `needs` names the files (or "gpus", the list of GPUs of the machine's vendor) that a check reads. Where one of them is
+  absent, hung, missing or unreadable the check is `unknown`, with that reason, and its function is not called.
+- `follows` names checks whose failure explains this one. Where this check would fail and one of them has failed on the
+  same node, it is `unknown` ("explained by …"); a pass stays a pass.
+
+What a check judges it judges on the GPUs that answer: that one is gone is gpu.count's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, TypeVar
+
+from provisioner.verify.expectations import Level
+
+Severity = Literal["fatal", "warn", "info"]
+Action = Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
+SEVERITIES: tuple[Severity, ...] = ("fatal", "warn", "info")
+ACTIONS: tuple[Action, ...] = ("none", "reconfigure", "reset", "reboot", "replace", "vendor")
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is declared of a check. `says` is the sentence for the person on call."""
+
+    id: str
+    severity: Severity
+    action: Action
+    says: str
+    needs: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
+    level: Level = "quick"
+    """The lowest level that runs it; below it the check is skipped unless its files are there."""
+    vendor: Literal["nvidia", "amd"] | None = None
+    """The GPU vendor that it is for; None for both."""
+
+
+class Verdict(Exception):
+    """How a check ends other than by passing."""
+
+
+class Failed(Verdict):
+    def __init__(self, message: str, action: Action | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.action = action
+
+
+class Unknown(Verdict):
+    pass
+
+
+class Skipped(Verdict):
+    pass
+
+
+class _Seen:
+    """What the running check has compared; checks run one after another in one process."""
+
+    expected: Any = None
+    actual: Any = None
+    note: str = ""
+
+
+seen = _Seen()
+
+
+def check(
+    id: str,
+    *,
+    severity: Severity,
+    action: Action,
+    says: str,
+    needs: tuple[str, ...] = (),
+    follows: tuple[str, ...] = (),
+    level: Level = "quick",
+    vendor: Literal["nvidia", "amd"] | None = None,
+) -> Callable[[F], F]:
+    """Declare a test function as a check. `needs` and `follows` are explained at the head of this module."""
+    declared = Check(id, severity, action, says, needs, follows, level, vendor)
+
+    def mark(function: F) -> F:
+        function.__check__ = declared  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def saw(*, expected: Any = None, actual: Any = None, note: str = "") -> None:
+    """Write down what is compared, for the report; also where the check passes."""
+    seen.expected, seen.actual, seen.note = expected, actual, note
+
+
+def compare(expected: Any, actual: Any, message: str = "", *, action: Action | None = None) -> None:
+    """Pass when both are equal; unknown when the tool did not say (None)."""
+    saw(expected=expected, actual=actual)
+    if actual is None:
+        unknown("the tool did not say")
+    if actual != expected:
+        fail(message or f"{actual} instead of {expected}", action=action)
+
+
+def fail(message: str, *, action: Action | None = None) -> NoReturn:
+    """The check fails; `action` where it is another than the declared one."""
+    raise Failed(message, action)
+
+
+def unknown(reason: str) -> NoReturn:
+    """The check applies and cannot be answered."""
+    raise Unknown(reason)
+
+
+def skip(reason: str) -> NoReturn:
+    """The check does not apply to this machine."""
+    raise Skipped(reason)

@@ -1,0 +1,124 @@
+"""What a node must turn out to be: from the catalogue and the lock alone, never from a node.
+
+A node that came up with seven GPUs must not teach the fleet that seven is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from provisioner.catalog import Catalog
+from provisioner.catalog.models import Gpu, Machine
+from provisioner.spec.models import Group
+from provisioner.stack.models import Stack
+
+Level = Literal["quick", "standard", "stress"]
+LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
+
+MEMORY_TOLERANCE = 0.03
+"""Share by which nvidia-smi's total may differ from the catalogue: it prints less with an older driver or with ECC on
+(head of catalog/data/machines.yaml)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Expected facts of one node; None means that nothing is expected (no lock, or the machine has no such part).
+
+    Memory in MiB, rates in Gbit/s, bus bandwidth in GB/s. `topology` has "i-j" (i < j) → allowed cells of
+    `nvidia-smi topo -m`; `xids` has code → {"severity", "action", "advice"}; `packages` name → exact version;
+    `images` the images of the lock as mappings (keys of stack.models.Image).
+    """
+
+    machine: str
+    gpu_model: str
+    gpu_count: int
+    vendor: Literal["nvidia", "amd"] = "nvidia"
+    product_names: tuple[str, ...] = ()
+    memory_mib: int = 0
+    ecc: bool | None = None
+    mig: str | None = None
+    persistence: bool | None = None
+    pcie_width: int | None = None
+    topology: Mapping[str, tuple[str, ...]] | None = None
+    nvlinks_per_gpu: tuple[int, ...] | None = None
+    nvlink_generation: int | None = None
+    fabric_manager: bool = False
+    network: str = "none"
+    ports: int = 0
+    rate_gbps: float = 0.0
+    rdma_devices: tuple[str, ...] = ()
+    efa: bool = False
+    driver: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    dcgm_exporter: bool | None = None
+    packages: Mapping[str, str] | None = None
+    held: tuple[str, ...] | None = None
+    images: tuple[Mapping[str, Any], ...] | None = None
+    xids: Mapping[str, Mapping[str, str]] | None = None
+    min_busbw_gbps: float | None = None
+    level: Level = "standard"
+
+    @property
+    def gpu_file(self) -> str:
+        """The file of a bundle that lists this machine's GPUs."""
+        return "rocm-smi.json" if self.vendor == "amd" else "nvidia-smi.xml"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Expected:
+        known = {f.name for f in fields(cls)}
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        return cls(**values)
+
+
+def expect(
+    machine: Machine,
+    gpu: Gpu,
+    stack: Stack | None,
+    group: Group | None,
+    catalog: Catalog,
+    *,
+    level: Level = "standard",
+) -> Expected:
+    """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
+    group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
+    nvidia = gpu.vendor == "nvidia"
+    mig = group.gpu.mig if group else None
+    limit = catalog.nccl_limit(machine)
+    return Expected(
+        machine=machine.name,
+        gpu_model=machine.gpu_model,
+        gpu_count=machine.gpu_count,
+        vendor=gpu.vendor,
+        product_names=gpu.product_names,
+        memory_mib=machine.gpu_memory_mib,
+        ecc=(group.gpu.ecc if group else True) if nvidia and gpu.ecc else None,
+        mig=mig,
+        persistence=group.gpu.persistence if group and nvidia else None,
+        # SXM boards sit on sixteen lanes; a PCIe card's slot is the host's choice and in no catalogue.
+        pcie_width=16 if nvidia and machine.nvlink.topology in ("nvswitch", "mesh") else None,
+        topology={f"{i}-{j}": tuple(sorted(cells)) for (i, j), cells in catalog.topology(machine).items()},
+        nvlinks_per_gpu=catalog.nvlinks_per_gpu(machine) if nvidia else None,
+        nvlink_generation=machine.nvlink.generation if isinstance(machine.nvlink.generation, int) else None,
+        fabric_manager=machine.fabric_manager_required,
+        network=machine.network.kind,
+        ports=machine.network.ports,
+        rate_gbps=machine.network.rate_gbps,
+        rdma_devices=machine.rdma_devices,
+        efa=machine.network.kind == "efa" and (group is None or group.network.efa is not False),
+        driver=stack.driver if stack else None,
+        cuda=stack.cuda_driver if stack else None,
+        nccl=stack.nccl if stack else None,
+        dcgm_exporter=stack.dcgm_exporter is not None if stack else None,
+        packages={p.name: p.version for p in stack.packages} if stack else None,
+        held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
+        images=tuple(image.model_dump() for image in stack.images) if stack else None,
+        xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
+        min_busbw_gbps=limit.threshold if limit else None,
+        level=level,
+    )

@@ -1,0 +1,233 @@
+"""A bundle's texts, read tool by tool into one typed value: what is known of a node before any judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeVar
+
+from provisioner.verify.bundle import FILES, Bundle, Output
+from provisioner.verify.parsers import (
+    Unreadable,
+    dcgm_exporter,
+    dcgmi_diag,
+    dmesg,
+    fi_info,
+    first_line,
+    framework,
+    ibstat,
+    images,
+    kernel,
+    lsblk,
+    lspci,
+    nccl_tests,
+    nvidia_smi,
+    nvlink,
+    packages,
+    pci,
+    rocm_smi,
+    systemd,
+    topo,
+)
+
+State = Literal["read", "absent", "missing", "hung", "unreadable"]
+T = TypeVar("T")
+
+ANSWERS_IN_ERRORS = {"fi_info.txt", "fabricmanager.txt", "nvidia-smi.xml", "ibstat.txt"}
+"""Tools whose complaint on standard error is their answer."""
+EMPTY_IS_AN_ANSWER = {"holds.txt", "services.txt"}
+NVIDIA_SMI = ("nvidia-smi.xml", "topo.txt", "nvlink.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How one file of the bundle came out. `reason` is a sentence for everything but "read"."""
+
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What every tool said; None where it did not, and `sources` says why not. GPUs are those that are listed: a lost
+    one that is still listed has `lost` set."""
+
+    sources: dict[str, Source]
+    outputs: dict[str, Output] = field(repr=False)
+    error: str = ""
+    collected: float | None = None
+    smi: nvidia_smi.Smi | None = None
+    smi_failure: nvidia_smi.Failure | None = None
+    rocm: rocm_smi.Rocm | None = None
+    topo: topo.Topology | None = None
+    nvlinks: dict[int, nvlink.Links] | None = None
+    log: dmesg.KernelLog | None = None
+    ib: ibstat.Ibstat | None = None
+    efa: fi_info.Efa | None = None
+    bus: lspci.Pci | None = None
+    disks: tuple[lsblk.Disk, ...] | None = None
+    nccl: nccl_tests.Nccl | None = None
+    diag: dcgmi_diag.Diag | None = None
+    dcgm: dcgm_exporter.Exported | None = None
+    fabric_manager: systemd.Service | None = None
+    failed_units: tuple[str, ...] | None = None
+    packages: dict[str, str] | None = None
+    holds: tuple[str, ...] | None = None
+    images: tuple[images.LocalImage, ...] | None = None
+    frameworks: tuple[framework.Framework, ...] | None = None
+    kernel: str | None = None
+    modules: tuple[str, ...] | None = None
+
+    def source(self, name: str) -> Source:
+        return self.sources.get(name, Source("absent", f"{name} is not in the bundle"))
+
+    @property
+    def gpus(self) -> tuple[nvidia_smi.Gpu, ...] | None:
+        """GPUs that answer. None where nothing is known of them."""
+        return None if self.smi is None else tuple(gpu for gpu in self.smi.gpus if not gpu.lost)
+
+    @property
+    def gpus_present(self) -> int | None:
+        """How many GPUs answer, by nvidia-smi or rocm-smi."""
+        if self.gpus is not None:
+            return len(self.gpus)
+        return None if self.rocm is None else len(self.rocm.gpus)
+
+    def gone(self, expected: int) -> set[str]:
+        """PCI addresses of GPUs that are not among those that answer, where GPUs are short: what the kernel says of
+        them belongs to gpu.count. Empty where all are there or nothing is known."""
+        if self.gpus is None or len(self.gpus) >= expected or self.smi is None:
+            return set()
+        answering = {gpu.pci for gpu in self.gpus}
+        lost = {gpu.pci for gpu in self.smi.gpus if gpu.lost}
+        named = {pci(x.pci) for x in self.log.xids} | {pci(a) for a in self.log.fallen_off} if self.log else set()
+        return {address for address in named | lost if address and address not in answering}
+
+    def to_json(self) -> dict[str, Any]:
+        """The `facts` document: stable keys, null where the tool did not say."""
+        return _document(self)
+
+
+def read(bundle: Bundle) -> Facts:
+    """Read every file of the bundle. Never raises: a file that cannot be read says so in `sources`."""
+    sources: dict[str, Source] = {}
+
+    def get(name: str, parse: Callable[[str], T]) -> T | None:
+        value, sources[name] = _read(name, bundle, parse)
+        return value
+
+    smi_output = bundle.files.get("nvidia-smi.xml")
+    return Facts(
+        smi=get("nvidia-smi.xml", nvidia_smi.parse),
+        smi_failure=nvidia_smi.failure(smi_output.text + smi_output.error) if smi_output else None,
+        rocm=get("rocm-smi.json", rocm_smi.parse),
+        topo=get("topo.txt", topo.parse),
+        nvlinks=get("nvlink.txt", nvlink.parse),
+        log=get("dmesg.txt", dmesg.parse),
+        ib=get("ibstat.txt", ibstat.parse),
+        efa=get("fi_info.txt", fi_info.parse),
+        bus=get("lspci.txt", lspci.parse),
+        disks=get("lsblk.json", lsblk.parse),
+        nccl=get("all_reduce.txt", nccl_tests.parse),
+        diag=get("dcgmi-diag.json", dcgmi_diag.parse),
+        dcgm=get("dcgm-exporter.prom", dcgm_exporter.parse),
+        fabric_manager=get("fabricmanager.txt", systemd.parse),
+        failed_units=get("services.txt", systemd.parse_failed),
+        packages=get("packages.txt", packages.parse),
+        holds=get("holds.txt", packages.parse_holds),
+        images=get("container-images.json", images.parse),
+        frameworks=get("framework.json", framework.parse),
+        kernel=get("kernel.txt", kernel.parse),
+        modules=get("modules.txt", kernel.parse_modules),
+        sources=sources,
+        outputs=dict(bundle.files),
+        error=bundle.error,
+        collected=bundle.collected,
+    )
+
+
+def _read(name: str, bundle: Bundle, parse: Callable[[str], T]) -> tuple[T | None, Source]:
+    output = bundle.files.get(name)
+    if output is None:
+        return None, Source("absent", bundle.error or f"{name} is not in the bundle")
+    command = FILES[name]
+    if output.timed_out:
+        seconds = f" in {output.seconds:.0f} s" if output.seconds else ""
+        return None, Source("hung", f"`{command}` did not answer{seconds}")
+    if output.missing:
+        return None, Source("missing", f"`{command}`: {output.error or 'not installed'}")
+    if output.truncated:
+        return None, Source("unreadable", f"{name} was cut: more output than is read")
+    text = output.text
+    if not text.strip():
+        if name in ANSWERS_IN_ERRORS and output.error:
+            text = output.error
+        elif name not in EMPTY_IS_AN_ANSWER or output.rc not in (0, None):
+            said = f": {first_line(output.error)}" if output.error else ""
+            return None, Source("unreadable", f"`{command}` printed nothing (exit status {output.rc}){said}")
+    try:
+        return parse(text), Source("read")
+    except Unreadable as error:
+        return None, Source("unreadable", f"{name}: {error}")
+    except Exception as error:  # a parser with a bug must cost one file, not the fleet's report
+        return None, Source("unreadable", f"{name}: the parser failed: {type(error).__name__}: {error}")
+
+
+def _xid(xid: dmesg.Xid) -> dict[str, Any]:
+    return {"code": xid.code, "pci": xid.pci, "count": xid.count, "text": xid.text}
+
+
+def _document(facts: Facts) -> dict[str, Any]:
+    smi, rocm = facts.smi, facts.rocm
+    listed: list[dict[str, Any]] = []
+    for gpu in smi.gpus if smi else ():
+        record = asdict(gpu) | {"ecc_uncorrectable": gpu.ecc_uncorrectable, "throttle": list(gpu.throttle)}
+        listed.append(record)
+    for card in rocm.gpus if rocm and not smi else ():
+        blank = asdict(nvidia_smi.Gpu(index=card.index)) | {"ecc_uncorrectable": None, "lost": False, "throttle": []}
+        listed.append(blank | asdict(card))
+    known = smi is not None or rocm is not None
+    return {
+        "driver_version": smi.driver_version if smi else (rocm.driver_version if rocm else None),
+        "cuda_version": smi.cuda_version if smi else None,
+        "attached_gpus": smi.attached_gpus if smi else None,
+        "gpus": listed if known else None,
+        "warnings": list(smi.warnings) if smi else None,
+        "topology": facts.topo.cells if facts.topo else None,
+        "nvlinks": None if facts.nvlinks is None else {str(i): asdict(v) for i, v in sorted(facts.nvlinks.items())},
+        "xids": None if facts.log is None else [_xid(x) for x in facts.log.xids],
+        "sxids": None if facts.log is None else [_xid(x) | {"fatal": x.fatal} for x in facts.log.sxids],
+        "fallen_off": None if facts.log is None else list(facts.log.fallen_off),
+        "aer": None
+        if facts.log is None
+        else {"correctable": facts.log.aer_correctable, "uncorrectable": facts.log.aer_uncorrectable},
+        "ib_ports": None if facts.ib is None else [asdict(port) for port in facts.ib.ports],
+        "ib_panic": facts.ib.panic if facts.ib else None,
+        "efa_devices": None if facts.efa is None else len(facts.efa.devices),
+        "pci": asdict(facts.bus) if facts.bus else None,
+        "disks": None if facts.disks is None else [asdict(disk) for disk in facts.disks],
+        "nccl": asdict(facts.nccl) if facts.nccl else None,
+        "dcgm_diag": asdict(facts.diag) if facts.diag else None,
+        "dcgm": None
+        if facts.dcgm is None
+        else {
+            "gpus": {str(i): uuid for i, uuid in sorted(facts.dcgm.gpus.items())},
+            "metrics": list(facts.dcgm.metrics),
+            "driver_version": facts.dcgm.driver_version,
+            "hostname": facts.dcgm.hostname,
+        },
+        "fabric_manager": asdict(facts.fabric_manager) if facts.fabric_manager else None,
+        "failed_units": None if facts.failed_units is None else list(facts.failed_units),
+        "packages": facts.packages,
+        "holds": None if facts.holds is None else list(facts.holds),
+        "images": None if facts.images is None else [asdict(image) for image in facts.images],
+        "frameworks": None if facts.frameworks is None else [asdict(report) for report in facts.frameworks],
+        "kernel": facts.kernel,
+        "modules": None if facts.modules is None else list(facts.modules),
+        "error": facts.error or None,
+        "unreadable": [
+            {"file": name, "reason": source.reason}
+            for name, source in facts.sources.items()
+            if source.state in ("unreadable", "hung", "missing")
+        ],
+    }

@@ -1,0 +1,58 @@
+"""DCGM exporter's /metrics: which GPUs it has readings for.
+
+Traps: a TYPE line may be missing, comments stand between samples, MIG samples repeat a family, a blank value is
+9223372036854775794, one metric calls its label gpu_uuid.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from provisioner.verify.parsers import Unreadable, first_line, lines
+
+_SAMPLE = re.compile(r"^(DCGM_\w{1,80})\{(.*)\}\s+(\S{1,40})(?:\s+([0-9]{1,16}))?$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+BLANKS = {9223372036854775792.0, 140737488355328.0, 2147483632.0}
+"""DCGM's blank values: 9223372036854775794 and its neighbours (int64, one value as a float), fp64 and int32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """`gpus` maps GPU index → UUID (None if unlabelled) for GPUs with at least one reading; `newest` is the newest
+    time stamp of a sample in seconds, None as nearly always: the exporter writes none."""
+
+    gpus: dict[int, str | None]
+    metrics: tuple[str, ...]
+    driver_version: str | None
+    hostname: str | None
+    newest: float | None = None
+
+
+def parse(text: str) -> Exported:
+    gpus: dict[int, str | None] = {}
+    metrics: dict[str, None] = {}
+    driver = host = None
+    newest: float | None = None
+    for line in lines(text):
+        match = _SAMPLE.match(line)
+        if not match:
+            continue
+        labels = dict(_LABEL.findall(match[2]))
+        try:
+            value = float(match[3])
+        except ValueError:
+            continue
+        metrics[match[1]] = None
+        driver = driver or labels.get("DCGM_FI_DRIVER_VERSION")
+        host = host or labels.get("Hostname")
+        if match[4]:
+            newest = max(newest or 0.0, int(match[4]) / 1000)
+        index = labels.get("gpu", "")
+        if value in BLANKS or math.isnan(value) or not re.fullmatch(r"[0-9]{1,4}", index, re.ASCII):
+            continue
+        gpus[int(index)] = gpus.get(int(index)) or labels.get("UUID") or labels.get("gpu_uuid")
+    if not metrics:
+        raise Unreadable(f"no DCGM metric in it: {first_line(text)}")
+    return Exported(gpus, tuple(metrics), driver, host, newest)

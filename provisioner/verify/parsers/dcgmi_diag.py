@@ -1,0 +1,71 @@
+"""`dcgmi diag -r N -j`: which tests failed.
+
+Traps: DCGM 3 and 4 have other top keys; a banner can come before the JSON; Skip is not Pass; names in angle brackets
+("<<<NULL>>>") and 9223372036854775794 stand for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner.verify.parsers import Unreadable, first_line
+
+
+@dataclass(frozen=True, slots=True)
+class Diag:
+    dcgm_version: str | None
+    driver_version: str | None
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+    warned: tuple[str, ...]
+    skipped: tuple[str, ...]
+    messages: tuple[str, ...]
+
+
+def parse(text: str) -> Diag:
+    start = text.find("{")
+    try:
+        data, _ = json.JSONDecoder().raw_decode(text, max(start, 0))
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"not JSON: {first_line(text)}") from error
+    top = _dict(data)
+    body = _dict(top.get("DCGM Diagnostic")) or _dict(top.get("DCGM GPU Diagnostic"))
+    if not isinstance(body.get("test_categories"), list):
+        raise Unreadable("no test_categories in it")
+    sorted_by: dict[str, list[str]] = {"pass": [], "fail": [], "warn": [], "skip": []}
+    messages: list[str] = []
+    for category in body["test_categories"]:
+        for test in _list(_dict(category).get("tests")):
+            name = str(_dict(test).get("name", "?"))[:80]
+            results = [_dict(r) for r in _list(_dict(test).get("results"))]
+            states = {str(r.get("status", "")).lower() for r in results}
+            # The worst of its entities is the test's result; a state that is not known counts as failed.
+            worst = next((s for s in ("fail", "warn", "pass", "skip") if s in states), "fail")
+            sorted_by["fail" if states - set(sorted_by) and worst != "fail" else worst].append(name)
+            for result in results:
+                for warning in _list(result.get("warnings")):
+                    messages.append(str(_dict(warning).get("warning") or warning)[:300])
+    metadata = _dict(top.get("metadata"))
+    return Diag(
+        dcgm_version=_text(metadata.get("version")),
+        driver_version=_text(metadata.get("Driver Version Detected")),
+        passed=tuple(sorted_by["pass"]),
+        failed=tuple(sorted_by["fail"]),
+        warned=tuple(sorted_by["warn"]),
+        skipped=tuple(sorted_by["skip"]),
+        messages=tuple(messages),
+    )
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str | None:
+    return value[:80] if isinstance(value, str) and value else None

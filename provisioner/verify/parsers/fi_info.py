@@ -1,0 +1,31 @@
+"""`fi_info -p efa`: EFA devices. Three entries describe one device; the GUIDs are all zero, so the domain names it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provisioner.verify.parsers import Unreadable, first_line, lines
+
+_DOMAIN = re.compile(r"^\s*domain:\s*(\S{1,80}?)(?:-(?:rdm|dgrm))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Efa:
+    devices: tuple[str, ...]
+
+
+def parse(text: str) -> Efa:
+    devices: dict[str, None] = {}
+    provider = None
+    for line in lines(text):
+        if line.strip().startswith("provider:"):
+            provider = line.split(":", 1)[1].strip()
+        elif provider and provider.startswith("efa") and (match := _DOMAIN.match(line)):
+            devices[match[1]] = None
+    if not devices and provider is None:
+        # "fi_getinfo: -61" is ENODATA: libfabric works and finds no EFA device.
+        if re.search(r"fi_getinfo: -61\b|No data available", text):
+            return Efa(())
+        raise Unreadable(f"no provider in it: {first_line(text)}")
+    return Efa(tuple(devices))

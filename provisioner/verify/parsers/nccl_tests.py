@@ -1,0 +1,74 @@
+"""`all_reduce_perf`: bus bandwidth in GB/s and whether the values were right.
+
+Traps: old layouts without a root column; an "error" column of floats in place of "#wrong"; N/A where validation is
+off; prefixes of srun -l; headers without "#"; NCCL lines inside the table; an average made low by tiny sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provisioner.verify.parsers import Unreadable, first_line, lines, number
+
+_RANK = re.compile(r"^#\s+Rank\s+([0-9]{1,6})\b")
+_PREFIX = re.compile(r"^\s*[0-9]{1,6}:\s?")
+_START = re.compile(r"nThread ([0-9]{1,4}) nGpus ([0-9]{1,4})\b")
+_ROW = re.compile(r"^\s*[0-9]+\s+[0-9]+\s+[a-z0-9_]+\s+[a-z]+\s")
+
+
+@dataclass(frozen=True, slots=True)
+class Nccl:
+    """Peak and average bus bandwidth in GB/s over both halves of the table; `wrong` sums the #wrong
+    cells of the worse half (None where
+    validation was off or the column is an error margin)."""
+
+    avg_busbw_gbps: float | None
+    max_busbw_gbps: float | None
+    ranks: int | None
+    wrong: int | None = None
+    out_of_bounds_ok: bool | None = None
+    failure: str | None = None
+
+
+def parse(text: str) -> Nccl:
+    ranks: int | None = None
+    average: float | None = None
+    bounds: bool | None = None
+    wrong: int | None = None
+    failure: str | None = None
+    counts_wrong = started = False
+    peak: list[float] = []
+    for raw in lines(text):
+        line = _PREFIX.sub("", raw)
+        if match := _RANK.match(line):
+            ranks = max(ranks or 0, int(match[1]) + 1)
+        elif match := _START.search(line):
+            started = True
+            if int(match[1]) * int(match[2]) > 1:
+                ranks = max(ranks or 0, int(match[1]) * int(match[2]))
+        elif "busbw" in line and "algbw" in line:
+            started, counts_wrong = True, bool(re.search(r"#?wrong", line))
+        elif "Avg bus bandwidth" in line:
+            average = number(line.partition(":")[2])
+        elif "Out of bounds values" in line:
+            bounds = "OK" in line
+        elif re.search(r"Test (CUDA |NCCL )?failure", line):
+            failure = failure or line.strip()[:200]
+        elif started and _ROW.match(line):
+            halves = _halves(line.split())
+            peak += [busbw for busbw, _ in halves if busbw is not None]
+            bad = [int(cell) for _, cell in halves if counts_wrong and re.fullmatch("[0-9]{1,12}", cell, re.ASCII)]
+            if bad:
+                wrong = (wrong or 0) + max(bad)
+    if not started and failure is None:
+        raise Unreadable(f"no run of nccl-tests: {first_line(text)}")
+    return Nccl(average, max(peak, default=None), ranks, wrong, bounds, failure)
+
+
+def _halves(tokens: list[str]) -> list[tuple[float | None, str]]:
+    """(busbw, wrong), out of place and in place: time algbw busbw wrong, twice, after four or five columns."""
+    rest = tokens[4:]
+    if len(rest) >= 9:
+        rest = rest[1:]
+    return [(number(rest[i + 2]), rest[i + 3]) for i in (0, 4) if len(rest) > i + 3]

@@ -1,0 +1,35 @@
+"""`dpkg-query -W` and `apt-mark showhold`: what is installed and what may not move."""
+
+from __future__ import annotations
+
+import re
+
+from provisioner.verify.parsers import Unreadable, first_line, lines
+
+_PACKAGE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?\t(\S*)(?:\t([a-z]{2}).*)?$")
+_NAME = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?$")
+
+
+def parse(text: str) -> dict[str, str]:
+    """Package → version. Removed packages whose configuration is left (no version, or state "rc") are not there."""
+    found: dict[str, str] = {}
+    for line in lines(text):
+        match = _PACKAGE.match(line)
+        if match and match[2] and (match[3] is None or match[3][1] == "i"):
+            found[match[1]] = match[2]
+    if not found:
+        raise Unreadable(f"no package in it: {first_line(text)}")
+    return found
+
+
+def parse_holds(text: str) -> tuple[str, ...]:
+    """Packages on hold; an empty text is a real answer: none."""
+    held = []
+    for line in lines(text):
+        if not line.strip():
+            continue
+        match = _NAME.match(line.strip())
+        if not match:
+            raise Unreadable(f"not a package name: {first_line(line)}")
+        held.append(match[1])
+    return tuple(held)

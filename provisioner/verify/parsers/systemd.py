@@ -1,0 +1,58 @@
+"""`systemctl status UNIT` and `systemctl list-units --state=failed`.
+
+Traps: a second "●" line (TriggeredBy), lines cut with ">", a journal excerpt instead of the status.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provisioner.verify.parsers import Unreadable, first_line, lines
+
+_ACTIVE = re.compile(r"^\s*Active:\s+([a-z-]+)(?:\s+\(([^)]*)\))?")
+_MISMATCH = re.compile(r"version ([0-9.]+) (?:doesn't|don't|does not|do not) match with driver version ([0-9.]+)")
+_UNIT = re.compile(r"^[●*\s]*([A-Za-z0-9@._\\:-]+\.[a-z]+)\s+\S+\s+failed\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """`state` is active, inactive, failed, activating …, or not-found; `sub` running, dead, exited …
+
+    For fabric manager `version` and `driver_version` are what its log says when the two differ.
+    """
+
+    state: str
+    sub: str | None = None
+    version: str | None = None
+    driver_version: str | None = None
+    reason: str | None = None
+
+
+def parse(text: str) -> Service:
+    rows = lines(text)
+    version = driver = reason = None
+    if match := _MISMATCH.search(text):
+        version, driver = match[1], match[2]
+        reason = f"fabric manager {version} does not match driver {driver}"
+    for row in rows:
+        if match := _ACTIVE.match(row):
+            return Service(match[1], match[2], version, driver, reason)
+    if re.search(r"Unit \S+ could not be found|Loaded: not-found", text):
+        return Service("not-found", reason="the service is not installed")
+    if version or re.search(r"Failed with result|code=exited, status=[1-9]\S*/FAILURE", text):
+        return Service("failed", None, version, driver, reason)
+    raise Unreadable(f"no status of a service: {first_line(text)}")
+
+
+def parse_failed(text: str) -> tuple[str, ...]:
+    """Failed units; an empty text is a real answer: none."""
+    found = []
+    for row in lines(text):
+        if not row.strip() or "loaded units listed" in row:
+            continue
+        match = _UNIT.match(row)
+        if not match:
+            raise Unreadable(f"not a list of units: {first_line(row)}")
+        found.append(match[1])
+    return tuple(found)

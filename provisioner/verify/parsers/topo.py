@@ -1,0 +1,63 @@
+"""`nvidia-smi topo -m`: how every two GPUs of a node reach each other.
+
+Traps: tabs or spaces, terminal escapes in the header, NICs as mlx5_* or NICn, with or without their own rows, a
+legend or none, empty affinity cells. Columns are split at white space and named by the header, never by offset.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provisioner.verify.parsers import Unreadable, first_line, lines
+
+CELL = re.compile(r"^(NV[0-9]{1,2}|SYS|NODE|PHB|PXB|PIX|PSB|C2C|XGMI)$")
+GPU = re.compile(r"^GPU[0-9]{1,3}$")
+COLUMN = re.compile(r"^(GPU[0-9]{1,3}|NIC[0-9]{1,3}|[a-z][A-Za-z0-9]*_[A-Za-z0-9_]+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """`cells["GPU0"]["GPU1"]` is NV12, SYS, …, or None where the two halves of the matrix disagree or say nothing."""
+
+    cells: dict[str, dict[str, str | None]]
+    nics: tuple[str, ...]
+
+
+def parse(text: str) -> Topology:
+    columns: list[str] = []
+    rows: dict[str, list[str]] = {}
+    for line in lines(text):
+        tokens = line.split()
+        if not tokens:
+            continue
+        if not columns:
+            # The header is the first line of column names; a row has a cell in second place.
+            named = _leading_columns(tokens)
+            if named and GPU.match(named[0]) and (len(tokens) == len(named) or tokens[len(named)] in ("CPU", "NUMA")):
+                columns = named
+        elif GPU.match(tokens[0]) and tokens[0] in columns and tokens[0] not in rows:
+            rows[tokens[0]] = tokens[1:]
+    if not columns:
+        raise Unreadable(f"no matrix: {first_line(text)}")
+    gpus = [c for c in columns if GPU.match(c)]
+    raw = {a: {b: _cell(rows.get(a), columns.index(b)) for b in gpus if b != a} for a in gpus}
+    agreed = {a: {b: (v if raw[b][a] == v else None) for b, v in row.items()} for a, row in raw.items()}
+    if not rows:
+        raise Unreadable("the matrix has a header and no rows")
+    return Topology(cells=agreed, nics=tuple(c for c in columns if not GPU.match(c)))
+
+
+def _leading_columns(tokens: list[str]) -> list[str]:
+    named: list[str] = []
+    for token in tokens:
+        if not COLUMN.match(token):
+            break
+        named.append(token)
+    return named
+
+
+def _cell(row: list[str] | None, position: int) -> str | None:
+    if row is None or position >= len(row):
+        return None
+    return row[position] if CELL.match(row[position]) else None

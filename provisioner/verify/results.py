@@ -1,0 +1,101 @@
+"""Verdicts: of a check, of a node, of the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from provisioner.verify.check import Action, Severity
+
+Status = Literal["pass", "fail", "unknown", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check on one node. `expected` and `actual` are what was compared, JSON values; `message` is for a person."""
+
+    id: str
+    severity: Severity
+    status: Status
+    action: Action
+    says: str = ""
+    expected: Any = None
+    actual: Any = None
+    message: str = ""
+
+    @property
+    def condemns(self) -> bool:
+        """A fatal check that failed or could not be answered."""
+        return self.severity == "fatal" and self.status in ("fail", "unknown")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "status": self.status,
+            "expected": self.expected,
+            "actual": self.actual,
+            "message": self.message,
+            "action": self.action if self.status in ("fail", "unknown") else "none",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """All checks of one node, and the facts that they judged (the `facts` document)."""
+
+    name: str
+    group: str
+    site: str
+    machine: str
+    simulated: bool
+    checks: tuple[CheckResult, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """No fatal check failed or is unknown, and something was looked at and found right."""
+        return not any(c.condemns for c in self.checks) and any(c.status == "pass" for c in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        document = {
+            "name": self.name,
+            "group": self.group,
+            "site": self.site,
+            "machine": self.machine,
+            "ok": self.ok,
+            "checks": [c.to_json() for c in self.checks],
+        }
+        return document | ({"simulated": True} if self.simulated else {}) | ({"error": self.error} if self.error else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The fleet. `seconds` has a number for each step (collect, judge, verify); `started` is seconds since 1970."""
+
+    nodes: tuple[NodeReport, ...]
+    seconds: Mapping[str, float]
+    started: float
+
+    @property
+    def simulated(self) -> bool:
+        return any(node.simulated for node in self.nodes)
+
+    @property
+    def healthy_nodes(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes if node.ok)
+
+    @property
+    def ok(self) -> bool:
+        """Every node is healthy and there is at least one. A fleet's `min_healthy` is the caller's to apply."""
+        return bool(self.nodes) and all(node.ok for node in self.nodes)
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "ok": self.ok,
+            "nodes": [node.to_json() for node in self.nodes],
+            "seconds": {step: round(s, 3) for step, s in self.seconds.items()},
+        }
+        return document | ({"simulated": True} if self.simulated else {})
