@@ -1,0 +1,129 @@
+"""Run the roles on the nodes that need them: ansible-runner in a child process, its events on our stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provisioner import paths
+from provisioner.errors import ConfigureError
+from provisioner.events import Events
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths
+from provisioner.process import start, stop
+
+FORKS = 32
+STOP_GRACE_S = 20.0
+"""How long an interrupted Ansible may take to end its connections."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened on one node. `failed` holds "task: message" of what broke it."""
+
+    ok: int = 0
+    changed: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+def configure(
+    cluster: ClusterPaths,
+    nodes: Sequence[Node],
+    inventory: Path,
+    variables: Mapping[str, Any],
+    run_dir: Path,
+    events: Events,
+) -> dict[str, Outcome]:
+    """Run playbooks/site.yml on these nodes. Raises ConfigureError naming each node that failed, its task and why."""
+    folder = paths.private_dir(run_dir / "ansible")
+    request = {
+        "private_data_dir": str(folder),
+        "project_dir": str(paths.data("ansible") / "playbooks"),
+        "playbook": "site.yml",
+        "inventory": str(inventory),
+        "limit": ",".join(node.name for node in nodes),
+        "forks": min(FORKS, len(nodes)),
+        "extravars": dict(variables),
+        "envvars": environment(cluster),
+    }
+    outcomes = {node.name: Outcome() for node in nodes}
+    child = start(
+        [sys.executable, "-m", "provisioner.configure.worker"], cwd=folder, env=os.environ, stdin=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
+    complaints: list[str] = []
+    reader = threading.Thread(target=complaints.extend, args=(child.stderr,), daemon=True)
+    reader.start()
+    try:
+        child.stdin.write(json.dumps(request))
+        child.stdin.close()
+        for line in child.stdout:
+            _read(json.loads(line), outcomes, events)
+        status = child.wait()
+        reader.join(timeout=5)
+    except BaseException:
+        events("configure", "warning", "stopping Ansible")
+        stop(child, grace_s=STOP_GRACE_S)
+        raise
+    broken = {name: outcome.failed for name, outcome in outcomes.items() if outcome.failed}
+    if broken or status:
+        said = [f"{name}: {failure}" for name, failures in broken.items() for failure in failures]
+        raise ConfigureError(
+            "\n  ".join(said or ["ansible did not run: " + ("".join(complaints).strip()[-800:] or f"status {status}")]),
+            where="configure",
+            hint=f"mend the cause and run `gpuprov up` again; Ansible's own log: {folder}/artifacts",
+        )
+    return outcomes
+
+
+def environment(cluster: ClusterPaths) -> dict[str, str]:
+    """Ansible's settings: our ssh configuration (pinned host keys, shared connections), pipelining, our roles."""
+    root = paths.data("ansible")
+    return {
+        "ANSIBLE_ROLES_PATH": str(root / "roles"),
+        "ANSIBLE_LIBRARY": str(root / "plugins" / "modules"),
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "ANSIBLE_SSH_ARGS": f"-F {cluster.ssh / 'config'}",
+        "ANSIBLE_PIPELINING": "True",
+        "ANSIBLE_SSH_RETRIES": "2",
+        "ANSIBLE_TIMEOUT": "30",
+        "ANSIBLE_INTERPRETER_PYTHON": "/usr/bin/python3",
+        "ANSIBLE_GATHERING": "explicit",
+        "ANSIBLE_RETRY_FILES_ENABLED": "False",
+        "ANSIBLE_DEPRECATION_WARNINGS": "False",
+        "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
+        "ANSIBLE_NOCOLOR": "True",
+        "ANSIBLE_LOCAL_TEMP": str(cluster.root / "tmp"),
+    }
+
+
+def _read(record: dict[str, Any], outcomes: dict[str, Outcome], events: Events) -> None:
+    """One line of the worker: {"event", "host", "task", "changed", "message", "ignored"}."""
+    outcome = outcomes.get(record.get("host") or "")
+    task = record.get("task", "")
+    kind = record["event"]
+    if outcome is None:
+        if kind == "error":
+            events("configure", "warning", record.get("message", ""))
+        return
+    if kind == "ok":
+        outcome.ok += 1
+        outcome.changed += bool(record.get("changed"))
+        events("configure", "progress", task, node=record["host"], done=outcome.ok, data={"changed": record["changed"]})
+    elif kind == "skipped":
+        outcome.ok += 1
+        events("configure", "progress", task, node=record["host"], done=outcome.ok)
+    elif kind in ("failed", "unreachable"):
+        outcome.failed.append(f"{task}: {record.get('message', '')}")
+        events("configure", "failed", f"{task}: {record.get('message', '')}", node=record["host"])
+    elif kind == "retry":
+        events("configure", "warning", f"{task}: tried again: {record.get('message', '')}", node=record["host"])

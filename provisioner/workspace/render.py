@@ -1,0 +1,90 @@
+"""One Terraform root module per site: main.tf from templates/root.tf.j2, and a copy of the provider's module.
+
+The module is copied, so that a workspace can be planned and destroyed with plain Terraform whatever happens to gpuprov.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from provisioner import paths
+from provisioner.plan import Plan
+from provisioner.providers.base import Provider
+from provisioner.workspace.hcl import hcl
+
+
+def render(plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_public_key: str) -> bool:
+    """Write the root module of `site` into `workspace`. Returns whether anything differs from what was there."""
+    paths.private_dir(workspace)
+    changed = _copy_module(paths.data("terraform") / provider.module, workspace / "module")
+    text = main_tf(plan, site, provider, workspace, ssh_public_key=ssh_public_key)
+    main = workspace / "main.tf"
+    if not main.exists() or main.read_text(encoding="utf-8") != text:
+        paths.write_whole(main, text)
+        changed = True
+    return changed
+
+
+def main_tf(plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_public_key: str) -> str:
+    """The text of main.tf. Its length grows with the groups, not with the nodes."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - HCL, not HTML: every value goes through `hcl`
+    environment.filters["hcl"] = hcl
+    template = environment.from_string((paths.data("templates") / "root.tf.j2").read_text(encoding="utf-8"))
+    return template.render(
+        cluster=plan.spec.name,
+        site=site,
+        name=plan.spec.name,
+        groups={
+            g.name: {
+                "machine": g.machine.name,
+                "count": g.spec.count,
+                "placement": g.spec.placement,
+                "root_gb": g.spec.storage.root_gb,
+                "capacity": g.spec.capacity.model_dump(mode="json"),
+            }
+            for g in plan.groups
+            if g.site == site
+        },
+        ssh_public_key=ssh_public_key,
+        user_data="",
+        tags={"gpuprov-cluster": plan.spec.name, "gpuprov-site": site},
+        module=provider.module,
+        inputs=provider.module_inputs(plan, site, workspace),
+    )
+
+
+def _copy_module(source: Path, target: Path) -> bool:
+    wanted = _files(source)
+    if _files(target) == wanted:
+        return False
+    fresh = target.with_name(".module.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    for name, (content, executable) in wanted.items():
+        paths.private_dir((fresh / name).parent)
+        (fresh / name).write_bytes(content)
+        (fresh / name).chmod(0o700 if executable else 0o600)
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)
+    return True
+
+
+def _files(folder: Path) -> dict[str, tuple[bytes, bool]]:
+    """Relative name → (content, whether it is a program). Examples and Terraform's own folders stay behind."""
+    if not folder.is_dir():
+        return {}
+    found: dict[str, tuple[bytes, bool]] = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if path.is_file() and relative.parts[0] not in ("examples", ".terraform", "tests"):
+            found[str(relative)] = (path.read_bytes(), path.suffix == ".sh" or bool(path.stat().st_mode & 0o100))
+    return found
+
+
+def outputs_to_nodes(outputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The module contract's `nodes` output: node name → id, group, zone, private_ip, public_ip, machine."""
+    nodes: dict[str, dict[str, Any]] = outputs.get("nodes", {}).get("value") or {}
+    return nodes

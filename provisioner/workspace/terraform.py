@@ -1,0 +1,196 @@
+"""Drives Terraform in one workspace: python-terraform builds the command lines, its JSON log becomes our events."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from python_terraform import IsFlagged, Terraform
+
+from provisioner import process
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.workspace.binary import Binary
+
+STOP_GRACE_S = 60.0
+"""How long an interrupted Terraform may take to finish the resource in hand and write its state."""
+
+LOCK_TIMEOUT = "60s"
+"""A killed run's Terraform is finishing its resource: wait for it instead of failing at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a plan or an apply adds, changes and destroys: numbers of resources."""
+
+    add: int = 0
+    change: int = 0
+    destroy: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.add + self.change + self.destroy
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one command's log has said so far."""
+
+    changes: Changes = Changes()
+    done: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+class Workspace:
+    """Terraform in one folder.
+
+    >>> Workspace(path, binary, events).apply()  # doctest: +SKIP
+    Changes(add=4, change=0, destroy=0)
+    """
+
+    def __init__(self, path: Path, binary: Binary, events: Events, *, log: Path | None = None) -> None:
+        self.path = path
+        self._events = events
+        self._log = log
+        self._argv = binary.argv
+        self._terraform = Terraform(working_dir=str(path), terraform_bin_path="terraform")
+
+    def init(self) -> None:
+        """Initialise; quick and silent where nothing has changed since the last time."""
+        self._run("init", input=False, no_color=IsFlagged)
+
+    def plan(self, *, destroy: bool = False) -> Changes:
+        """What an apply would do."""
+        return self._run(
+            "plan", json=IsFlagged, input=False, lock_timeout=LOCK_TIMEOUT, destroy=IsFlagged if destroy else None
+        ).changes
+
+    def apply(self) -> Changes:
+        """Make what main.tf says. Raises ProviderError naming the resource that failed and why."""
+        return self._run(
+            "apply", json=IsFlagged, input=False, auto_approve=IsFlagged, lock_timeout=LOCK_TIMEOUT
+        ).changes
+
+    def destroy(self) -> Changes:
+        """Remove everything that the state knows."""
+        return self._run(
+            "destroy", json=IsFlagged, input=False, auto_approve=IsFlagged, lock_timeout=LOCK_TIMEOUT
+        ).changes
+
+    def outputs(self) -> dict[str, Any]:
+        """The outputs of the state, as `terraform output -json` gives them; empty where nothing was applied."""
+        argv = self._command("output", json=IsFlagged)
+        done = subprocess.run(
+            argv, cwd=self.path, env=self._environment(), capture_output=True, text=True, timeout=120, check=False
+        )
+        if done.returncode:
+            raise ProviderError(f"terraform output: {done.stderr.strip()[-500:]}", where=str(self.path))
+        loaded: dict[str, Any] = json.loads(done.stdout or "{}")
+        return loaded
+
+    def _command(self, command: str, **options: Any) -> list[str]:
+        built: list[str] = self._terraform.generate_cmd_string(command, **options)
+        return [*self._argv, *built[1:]]
+
+    def _environment(self) -> dict[str, str]:
+        """The caller's environment; no prompts, no colour, no phoning home."""
+        env = {**os.environ, "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1"}
+        config = env.get("TF_CLI_CONFIG_FILE")
+        if config and not Path(config).exists():  # Terraform would warn about it on every call
+            del env["TF_CLI_CONFIG_FILE"]
+        return env
+
+    def _run(self, command: str, **options: Any) -> _Run:
+        run = _Run()
+        child = process.start(self._command(command, **options), cwd=self.path, env=self._environment())
+        assert child.stdout is not None
+        assert child.stderr is not None
+        plain: list[str] = []
+        reader = threading.Thread(target=plain.extend, args=(child.stderr,), daemon=True)
+        reader.start()
+        try:
+            for line in child.stdout:
+                self._remember(line)
+                self._read(command, line, run, plain)
+            status = child.wait()
+            reader.join(timeout=5)
+        except BaseException:
+            self._events(
+                "terraform", "warning", "stopping Terraform: it finishes the resource in hand and writes its state"
+            )
+            process.stop(child, grace_s=STOP_GRACE_S)
+            raise
+        for line in plain:
+            self._remember(line)
+        if status:
+            raise self._failure(command, status, run, plain)
+        return run
+
+    def _remember(self, line: str) -> None:
+        if self._log is not None:
+            with self._log.open("a", encoding="utf-8") as stream:
+                stream.write(line if line.endswith("\n") else line + "\n")
+
+    def _read(self, command: str, line: str, run: _Run, plain: list[str]) -> None:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            plain.append(line)
+            return
+        if not isinstance(record, dict):
+            return
+        kind = record.get("type", "")
+        if kind == "change_summary":
+            counts = record.get("changes", {})
+            run.changes = Changes(counts.get("add", 0), counts.get("change", 0), counts.get("remove", 0))
+        elif kind == "apply_complete":
+            run.done += 1
+            self._events(
+                "terraform",
+                "progress",
+                record.get("@message", ""),
+                node=_node(record),
+                done=run.done,
+                total=run.changes.total or None,
+            )
+        elif kind in ("apply_start", "apply_errored"):
+            self._events(
+                "terraform",
+                "progress" if kind == "apply_start" else "warning",
+                record.get("@message", ""),
+                node=_node(record),
+            )
+        elif kind == "provision_progress":
+            self._events("terraform", "log", record.get("hook", {}).get("output", ""), node=_node(record))
+        elif kind == "diagnostic":
+            self._diagnostic(command, record.get("diagnostic", {}), run)
+
+    def _diagnostic(self, command: str, found: dict[str, Any], run: _Run) -> None:
+        address = found.get("address", "")
+        detail = " ".join(str(found.get("detail", "")).split())
+        text = f"{address}: " if address else ""
+        text += found.get("summary", "") + (f": {detail}" if detail else "")
+        if found.get("severity") == "error":
+            run.errors.append(text)
+        self._events("terraform", "warning", text, data={"command": command, "severity": found.get("severity", "")})
+
+    def _failure(self, command: str, status: int, run: _Run, plain: list[str]) -> ProviderError:
+        """The cause and the resource, not the wall: diagnostics first, else the last lines that Terraform printed."""
+        said = run.errors or [line.strip() for line in plain if line.strip() and line.strip() not in "╷╵│"][-6:]
+        cause = "\n  ".join(dict.fromkeys(said)) or f"it exited with status {status} and said nothing"
+        return ProviderError(
+            f"terraform {command} failed: {cause}",
+            where=str(self.path),
+            hint=f"the whole log: {self._log}" if self._log else "",
+        )
+
+
+def _node(record: dict[str, Any]) -> str | None:
+    """The key of a for_each resource: the node's name, by the module contract."""
+    key = record.get("hook", {}).get("resource", {}).get("resource_key")
+    return key if isinstance(key, str) else None
