@@ -4,7 +4,8 @@
     def test_count(node, expected):
         compare(expected.gpu_count, len(node.gpus))
 
-Two rules keep one cause to one failing check, and neither is an `if` in a check:
+`applies` is asked first: a check with nothing to judge on a machine is skipped, whatever its tools say. Then two rules
+keep one cause to one failing check, and neither is an `if` in a check:
 
 - `needs` names the files (or "gpus", the list of GPUs of the machine's vendor) that a check reads. Where one of them is
   absent, hung, missing or unreadable the check is `unknown`, with that reason, and its function is not called.
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeVar
 
-from provisioner.verify.expectations import Level
+from provisioner.verify.expectations import Expected, Level
 
 Severity = Literal["fatal", "warn", "info"]
 Action = Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
@@ -44,6 +45,16 @@ class Check:
     """The lowest level that runs it; below it the check is skipped unless its files are there."""
     vendor: Literal["nvidia", "amd"] | None = None
     """The GPU vendor that it is for; None for both."""
+    applies: Callable[[Expected], object] | None = None
+    """Whether what is expected of the node gives this check anything to judge; decided before any fact is looked at."""
+    otherwise: str = ""
+    """Why it does not apply, where `applies` says so."""
+
+    def inapplicable(self, expected: Expected) -> str:
+        """Why the check does not apply to a node, or ""."""
+        if self.vendor and self.vendor != expected.vendor:
+            return f"for {self.vendor} GPUs"
+        return self.otherwise if self.applies is not None and not self.applies(expected) else ""
 
 
 class Verdict(Exception):
@@ -86,9 +97,11 @@ def check(
     follows: tuple[str, ...] = (),
     level: Level = "quick",
     vendor: Literal["nvidia", "amd"] | None = None,
+    applies: Callable[[Expected], object] | None = None,
+    otherwise: str = "it does not apply",
 ) -> Callable[[F], F]:
     """Declare a test function as a check. `needs` and `follows` are explained at the head of this module."""
-    declared = Check(id, severity, action, says, needs, follows, level, vendor)
+    declared = Check(id, severity, action, says, needs, follows, level, vendor, applies, otherwise)
 
     def mark(function: F) -> F:
         function.__check__ = declared  # type: ignore[attr-defined]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from provisioner.catalog import Catalog
-from provisioner.catalog.models import Gpu, Machine
-from provisioner.spec.models import Group
-from provisioner.stack.models import Stack
+if TYPE_CHECKING:  # the process that judges reads expectations from JSON and needs no model of the rest
+    from provisioner.catalog import Catalog
+    from provisioner.catalog.models import Gpu, Machine
+    from provisioner.spec.models import Group
+    from provisioner.stack.models import Stack
 
 Level = Literal["quick", "standard", "stress"]
 LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
@@ -72,7 +73,7 @@ class Expected:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Expected:
         known = {f.name for f in fields(cls)}
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
         return cls(**values)
 
 

@@ -25,6 +25,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.results import CheckResult
 
 CHECKS = Path(__file__).parent / "checks"
+GIVEN, FOUND, LOG = "in.json", "out.jsonl", "log.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,10 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
         return {}
     with tempfile.TemporaryDirectory(prefix="gpuprov-judge-") as scratch:
         root = Path(scratch)
-        given, found, log = root / "in.json", root / "out.jsonl", root / "log.txt"
-        given.write_text(json.dumps({"nodes": {name: _case(case) for name, case in cases.items()}}))
+        found, log = root / FOUND, root / LOG
+        (root / GIVEN).write_text(json.dumps({"nodes": {name: _case(case) for name, case in cases.items()}}))
         (root / "pytest.ini").write_text("[pytest]\npython_files = *.py\n")
-        ended = _run(root, given, found, log, [CHECKS, *(path.absolute() for path in checks)], deadline_s)
+        ended = _run(root, [CHECKS, *(path.absolute() for path in checks)], deadline_s)
         records = _records(found)
         trouble = ended or _trouble(records, log)
     return {name: _judged(name, records, trouble) for name in cases}
@@ -66,8 +67,9 @@ def _case(case: Case) -> dict[str, Any]:
     }
 
 
-def _run(root: Path, given: Path, found: Path, log: Path, paths: list[Path], deadline_s: float) -> str:
-    """Run pytest; the reason why it did not end by itself, or ""."""
+def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
+    """Run pytest in the scratch directory; the reason why it did not end by itself, or ""."""
+    log = root / LOG
     package = str(Path(provisioner.__file__).parent.parent)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -75,11 +77,17 @@ def _run(root: Path, given: Path, found: Path, log: Path, paths: list[Path], dea
     command = [sys.executable, "-m", "pytest", "-c", str(root / "pytest.ini"), "--rootdir", str(root)]
     for plugin in ("cacheprovider", "terminal", "junitxml", "pastebin", "doctest", "unittest", "logging", "warnings"):
         command += ["-p", f"no:{plugin}"]
-    command += ["-p", "provisioner.verify.plugin", "--import-mode=importlib", "--continue-on-collection-errors", "--tb=no"]
-    command += ["--gpuprov-in", str(given), "--gpuprov-out", str(found), *map(str, paths)]
+    command += ["-p", "provisioner.verify.plugin", "--import-mode=importlib", "--continue-on-collection-errors"]
+    command += ["--gpuprov-in", str(root / GIVEN), "--gpuprov-out", str(root / FOUND), *map(str, paths)]
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
         )
         try:
             process.wait(deadline_s)
@@ -132,7 +140,7 @@ def _judged(name: str, records: list[dict[str, Any]], trouble: str) -> Judged:
         if record["kind"] == "facts":
             facts = record["facts"]
         elif record["kind"] == "collected":
-            results[record["test"]] = _result(record, "unknown", f"not run: {trouble or 'the checks stopped before it'}")
+            results[record["test"]] = _result(record, "unknown", f"not run: {trouble or 'stopped before it'}")
         elif record["kind"] == "result":
             results[record["test"]] = _result(record, record["status"], record["message"])
             follows[record["test"]] = record["check"]["follows"]

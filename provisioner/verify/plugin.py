@@ -110,8 +110,8 @@ class Judgement:
         dsl.saw()
         facts, expected = self.nodes[node_of(item)].facts, self.nodes[node_of(item)].expected
         declared = declared_of(item)
-        if declared.vendor and declared.vendor != expected.vendor:
-            raise Skipped(f"for {declared.vendor} GPUs")
+        if reason := declared.inapplicable(expected):
+            raise Skipped(reason)
         needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
         asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
         if not asked and (not needs or any(facts.source(need).state == "absent" for need in needs)):
@@ -147,7 +147,7 @@ def node_of(item: pytest.Item) -> str:
 
 
 def declared_of(item: pytest.Item) -> Check:
-    """The declaration of a check. A plain test of a user's directory is fatal, and named after its file and function."""
+    """The declaration of a check. A plain test of a user's directory is fatal and named after file and function."""
     declared = getattr(getattr(item, "function", None), "__check__", None)
     if isinstance(declared, Check):
         return declared

@@ -68,7 +68,8 @@ class NodeReport:
             "ok": self.ok,
             "checks": [c.to_json() for c in self.checks],
         }
-        return document | ({"simulated": True} if self.simulated else {}) | ({"error": self.error} if self.error else {})
+        document |= {"simulated": True} if self.simulated else {}
+        return document | ({"error": self.error} if self.error else {})
 
 
 @dataclass(frozen=True, slots=True)

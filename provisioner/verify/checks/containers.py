@@ -1,0 +1,87 @@
+"""Container images: there, by digest, and running what the lock says."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.images import tag
+
+
+@check(
+    "container.image",
+    severity="fatal",
+    action="reconfigure",
+    needs=("container-images.json",),
+    applies=lambda e: e.images,
+    otherwise="no lock names an image",
+    says="A pinned image is not on the node, or its tag stands for other content. `gpuprov up` pulls it by digest.",
+)
+def test_image(node: Facts, expected: Expected) -> None:
+    assert node.images is not None
+    digests = {digest for image in node.images for digest in image.digests}
+    saw(
+        expected={image["reference"]: image["digest"] for image in expected.images or ()},
+        actual=sorted(digests) or "none",
+    )
+    for image in expected.images or ():
+        by_tag = [local for local in node.images if tag(image["reference"]) in map(tag, local.tags)]
+        other = [local for local in by_tag if image["digest"] not in local.digests]
+        if other:
+            fail(f"{image['reference']} is {', '.join(other[0].digests) or other[0].id}, locked {image['digest']}")
+        if image["digest"] not in digests:
+            fail(f"{image['reference']} ({image['digest']}) is not on the node")
+
+
+@check(
+    "framework.versions",
+    severity="fatal",
+    action="reconfigure",
+    needs=("framework.json",),
+    level="standard",
+    follows=("container.image", "driver.responds", "driver.version", "nvswitch.fabric", "gpu.count"),
+    applies=lambda e: e.images,
+    otherwise="no lock names an image",
+    says="The image's Python does not have the versions of the lock, or does not see the GPUs.",
+)
+def test_versions(node: Facts, expected: Expected) -> None:
+    assert node.frameworks is not None
+    reports = {report.reference: report for report in node.frameworks}
+    present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
+    wanted: dict[str, dict[str, object]] = {}
+    found: dict[str, dict[str, object]] = {}
+    wrong, silent = [], []
+    for image in expected.images or ():
+        locked = {key: image[key] for key in ("torch", "cuda", "nccl", "python") if image.get(key)}
+        if not locked:
+            continue
+        report = reports.get(image["reference"]) or (reports.get(None) if len(expected.images or ()) == 1 else None)
+        if report is None:
+            silent.append(f"{image['reference']}: no report")
+            continue
+        wanted[image["reference"]] = dict(locked)
+        found[image["reference"]] = {key: getattr(report, key) for key in locked}
+        if report.error:
+            silent.append(f"{image['reference']}: {report.error}")
+            continue
+        for key, version in locked.items():
+            value = getattr(report, key)
+            if value is None:
+                silent.append(f"{image['reference']}: {key} is not said")
+            elif not _same(str(version), value):
+                wrong.append(f"{image['reference']}: {key} {value}, locked {version}")
+        if report.gpus is not None and report.gpus != present:
+            wrong.append(f"{image['reference']}: torch sees {report.gpus} GPUs of {present}")
+    saw(expected=wanted, actual=found)
+    if wrong:
+        fail("; ".join(wrong))
+    if silent:
+        unknown("; ".join(silent))
+    if not wanted:
+        skip("no locked image has a framework with a known version")
+
+
+def _same(locked: str, said: str) -> bool:
+    """2.9 is said by 2.9.0 and by 2.9.0+cu130; NGC's pre-releases carry a suffix such as 2.9.0a0+50eac811a6."""
+    parts, have = locked.split("+", maxsplit=1)[0].split("."), said.split("+", maxsplit=1)[0].split(".")
+    return have[: len(parts)] == parts or said == locked

@@ -1,0 +1,151 @@
+"""The GPUs of a node: number, kind, memory, modes, PCIe."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, compare, fail, saw, unknown
+from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers import pci
+from provisioner.verify.parsers.nvidia_smi import Gpu
+
+
+def answering(node: Facts) -> tuple[Gpu, ...]:
+    """GPUs that answer; unknown where there is none, because nothing can be said of no GPU."""
+    if not node.gpus:
+        unknown("no GPU answers")
+    return node.gpus
+
+
+@check(
+    "gpu.count",
+    severity="fatal",
+    action="replace",
+    needs=("gpus",),
+    says="A GPU is missing or has fallen off the bus. Reboot the host once; if it stays away, replace the node.",
+)
+def test_count(node: Facts, expected: Expected) -> None:
+    present = node.gpus_present
+    lost = [gpu.pci for gpu in node.smi.gpus if gpu.lost] if node.smi else []
+    absent = node.gone(expected.gpu_count)
+    on_bus = f"; {len(node.bus.gpus)} on the PCI bus" if node.bus else ""
+    kernel = [f"Xid {x.code} on {x.pci}" for x in node.log.xids if pci(x.pci) in absent] if node.log else []
+    said = "".join([f"; lost: {', '.join(map(str, lost))}" if lost else "", on_bus, *(f"; {line}" for line in kernel)])
+    attached = node.smi.attached_gpus if node.smi else None
+    if node.smi and attached is not None and attached != len(node.smi.gpus):
+        saw(expected=expected.gpu_count, actual=present)
+        fail(f"nvidia-smi says {attached} attached and lists {len(node.smi.gpus)}")
+    compare(expected.gpu_count, present, f"{present} of {expected.gpu_count} GPUs answer{said}")
+
+
+@check(
+    "gpu.model",
+    severity="fatal",
+    action="replace",
+    needs=("gpus",),
+    says="The machine has another GPU than was asked for. Give it back to the provider.",
+)
+def test_model(node: Facts, expected: Expected) -> None:
+    models = {gpu.index: gpu.model for gpu in (node.gpus or (node.rocm.gpus if node.rocm else ()))}
+    saw(expected=expected.gpu_model, actual=sorted({str(model) for model in models.values()}))
+    if not models:
+        unknown("no GPU answers")
+    silent = [index for index, model in models.items() if model is None]
+    other = {index: model for index, model in models.items() if model is not None and not is_model(model, expected)}
+    if other:
+        fail("; ".join(f"GPU {index} is {model}" for index, model in other.items()))
+    if silent:
+        unknown(f"GPU {silent[0]} does not say what it is")
+
+
+def is_model(model: str, expected: Expected) -> bool:
+    """Whether a printed name is one of the product's; old drivers leave "NVIDIA " away, rocm-smi adds the chip."""
+    name = model.removeprefix("NVIDIA ").lower()
+    for known in expected.product_names:
+        plain = known.removeprefix("NVIDIA ").lower()
+        if name == plain or (expected.vendor == "amd" and plain.removeprefix("amd ") in name):
+            return True
+    return False
+
+
+@check(
+    "gpu.memory",
+    severity="fatal",
+    action="replace",
+    needs=("gpus",),
+    says="A GPU shows less (or more) memory than its kind has. Replace the node.",
+)
+def test_memory(node: Facts, expected: Expected) -> None:
+    # Only GPUs of the expected model: what another model has is gpu.model's to say.
+    listed = node.gpus or (node.rocm.gpus if node.rocm else ())
+    memory = {gpu.index: gpu.memory_mib for gpu in listed if gpu.model and is_model(gpu.model, expected)}
+    saw(
+        expected=f"{expected.memory_mib} MiB ± {MEMORY_TOLERANCE:.0%}",
+        actual=sorted({m for m in memory.values() if m is not None}),
+        note=f"judged on {len(memory)} of {expected.gpu_count} GPUs" if len(memory) != expected.gpu_count else "",
+    )
+    if not memory or any(m is None for m in memory.values()):
+        unknown("a GPU does not say how much memory it has" if memory else "no GPU of the expected model answers")
+    margin = expected.memory_mib * MEMORY_TOLERANCE
+    wrong = {i: m for i, m in memory.items() if m is not None and abs(m - expected.memory_mib) > margin}
+    if wrong:
+        fail("; ".join(f"GPU {index} has {size} MiB" for index, size in wrong.items()))
+
+
+@check(
+    "gpu.persistence",
+    severity="warn",
+    action="reconfigure",
+    needs=("gpus",),
+    vendor="nvidia",
+    applies=lambda e: e.persistence is not None,
+    otherwise="nothing is asked for",
+    says="Persistence mode is not as asked: without it the driver unloads between jobs. Start nvidia-persistenced.",
+)
+def test_persistence(node: Facts, expected: Expected) -> None:
+    modes = {gpu.persistence for gpu in answering(node)}
+    saw(expected=expected.persistence, actual=sorted(map(str, modes)))
+    if None in modes:
+        unknown("a GPU does not say its persistence mode")
+    if modes != {expected.persistence}:
+        fail(f"persistence mode is {'off' if expected.persistence else 'on'} on at least one GPU")
+
+
+@check(
+    "gpu.mig",
+    severity="fatal",
+    action="reconfigure",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="MIG is not as asked: jobs would see slices in place of whole GPUs, or the reverse. Set the mode and reset.",
+)
+def test_mig(node: Facts, expected: Expected) -> None:
+    wanted = "Enabled" if expected.mig else "Disabled"
+    modes = {gpu.mig_mode for gpu in answering(node)}
+    saw(expected=wanted, actual=sorted(map(str, modes)))
+    if expected.mig and None in modes:
+        unknown("a GPU does not say its MIG mode")
+    # GPUs that have no MIG print N/A: whole GPUs, as asked.
+    wrong = modes - {wanted, None}
+    if wrong:
+        modes_seen = ", ".join(sorted(map(str, wrong))).lower()
+        fail(f"MIG is {modes_seen} on at least one GPU, asked for {expected.mig or 'none'}")
+
+
+@check(
+    "gpu.pcie",
+    severity="warn",
+    action="reboot",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="A GPU's PCIe link is narrower than its board's. Reboot; if it stays, have card and riser reseated.",
+)
+def test_pcie(node: Facts, expected: Expected) -> None:
+    # The generation is left alone: idle GPUs stand at 1, and many hosts offer less than the GPU could do.
+    widths = {gpu.index: gpu.pcie_width for gpu in answering(node)}
+    least = expected.pcie_width or 8
+    saw(expected=f"x{least} or wider", actual=sorted({f"x{w}" for w in widths.values() if w}))
+    if any(width is None for width in widths.values()):
+        unknown("a GPU does not say its link width")
+    narrow = [f"GPU {index} is at x{width}" for index, width in widths.items() if width is not None and width < least]
+    if narrow:
+        fail("; ".join(narrow))

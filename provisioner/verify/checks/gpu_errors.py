@@ -1,0 +1,141 @@
+"""What has gone wrong on the GPUs: memory errors, row remaps, Xids, throttling, InfoROM warnings."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.checks.gpu import answering
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers import pci
+
+
+@check(
+    "gpu.ecc",
+    severity="fatal",
+    action="reset",
+    needs=("gpus",),
+    vendor="nvidia",
+    applies=lambda e: e.ecc is not None,
+    otherwise="this GPU is not shipped with ECC on",
+    says="Uncorrectable memory errors, or ECC in the wrong mode. Drain, reset the GPU, test; then replace it.",
+)
+def test_ecc(node: Facts, expected: Expected) -> None:
+    gpus = answering(node)
+    wanted = "Enabled" if expected.ecc else "Disabled"
+    saw(
+        expected={"mode": wanted, "uncorrectable": 0},
+        actual={
+            "mode": sorted({str(g.ecc_mode) for g in gpus}),
+            "uncorrectable": {f"GPU {g.index}": g.ecc_uncorrectable for g in gpus if g.ecc_uncorrectable},
+        },
+    )
+    if any(gpu.ecc_mode is None for gpu in gpus):
+        unknown("a GPU does not say its ECC mode")
+    wrong = [gpu.index for gpu in gpus if gpu.ecc_mode != wanted]
+    if wrong:
+        fail(f"ECC is not {wanted.lower()} on GPU {', '.join(map(str, wrong))}", action="reconfigure")
+    if not expected.ecc:
+        return
+    for gpu in gpus:
+        if gpu.ecc_volatile:
+            fail(f"GPU {gpu.index}: {gpu.ecc_volatile} uncorrectable errors since the driver was loaded")
+        if gpu.ecc_sram:
+            fail(f"GPU {gpu.index}: {gpu.ecc_sram} uncorrectable SRAM errors in its life", action="replace")
+        # DRAM errors of the past are mended once their rows are remapped and nothing is pending.
+        mended = gpu.remap_uncorrectable and gpu.remap_pending is False and gpu.remap_failure is False
+        if gpu.ecc_aggregate and not (gpu.ecc_volatile == 0 and mended) and gpu.remap_failure is not True:
+            fail(f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life and no row remapped for them")
+    if any(gpu.ecc_uncorrectable is None for gpu in gpus):
+        unknown("a GPU does not give its error counters")
+
+
+@check(
+    "gpu.remap",
+    severity="fatal",
+    action="reset",
+    needs=("gpus",),
+    vendor="nvidia",
+    applies=lambda e: e.ecc is not None,
+    otherwise="this GPU has no ECC, so neither row remapping nor page retirement",
+    says="Rows of GPU memory wait for a reset to be remapped, or cannot be remapped any more (then replace the GPU).",
+)
+def test_remap(node: Facts) -> None:
+    gpus = answering(node)
+    state = {
+        f"GPU {g.index}": "failed" if g.remap_failure else "pending"
+        for g in gpus
+        if g.remap_failure or g.remap_pending or g.retired_pending
+    }
+    saw(expected="none pending, none failed", actual=state or "none pending, none failed")
+    if "failed" in state.values():
+        fail("; ".join(f"{gpu}: remapping {what}" for gpu, what in state.items()), action="replace")
+    if state:
+        fail("; ".join(f"{gpu}: a remap or retirement is pending" for gpu in state))
+    if any(g.remap_pending is None and g.retired_pending is None and g.mig_mode != "Enabled" for g in gpus):
+        unknown("a GPU gives neither remapped rows nor retired pages")
+
+
+@check(
+    "gpu.xid",
+    severity="fatal",
+    action="reset",
+    needs=("dmesg.txt",),
+    vendor="nvidia",
+    says="The driver logged an error that the GPU does not recover from by itself. Do what is said for its code.",
+)
+def test_xid(node: Facts, expected: Expected) -> None:
+    assert node.log is not None
+    table, absent = expected.xids or {}, node.gone(expected.gpu_count)
+    # Lines of a GPU that is gone belong to gpu.count, which names them.
+    logged = [x for x in node.log.xids if pci(x.pci) not in absent]
+    off = [address for address in node.log.fallen_off if pci(address) not in absent]
+    saw(
+        expected="no fatal Xid since boot",
+        actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in logged] + [{"fallen_off": a} for a in off],
+        note=f"{len(logged)} harmless kinds of Xid" if logged else "",
+    )
+    fatal = [x for x in logged if table.get(str(x.code), {}).get("severity") == "fatal"]
+    # 154 only repeats, in words, what the driver wants done: those words decide.
+    fatal += [x for x in logged if x.code == 154 and x not in fatal and "(None)" not in x.text.split(" to ")[-1]]
+    if fatal:
+        worst = table.get(str(fatal[0].code), {})
+        lines = [
+            f"Xid {x.code} ({x.count} times) on {x.pci}: {table.get(str(x.code), {}).get('advice', x.text)}"
+            for x in fatal
+        ]
+        fail("; ".join(lines), action=worst.get("action", "reset"))  # type: ignore[arg-type]
+    if off:
+        fail(f"{', '.join(off)} has fallen off the bus", action="reboot")
+    strange = sorted({x.code for x in logged if str(x.code) not in table})
+    if strange:
+        unknown(f"Xid {strange[0]} is not in the table of known codes")
+
+
+@check(
+    "gpu.throttle",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="A GPU is slowed down by heat or by its power supply. Look at fans, air flow and power feeds.",
+)
+def test_throttle(node: Facts) -> None:
+    slowed = {f"GPU {gpu.index}": list(gpu.throttle) for gpu in answering(node) if gpu.throttle}
+    saw(expected="none", actual=slowed or "none")
+    if slowed:
+        fail("; ".join(f"{gpu}: {', '.join(why)}" for gpu, why in slowed.items()))
+
+
+@check(
+    "gpu.inforom",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="nvidia-smi warns beside its answer, most often of a corrupted InfoROM. Ask the vendor for a replacement.",
+)
+def test_inforom(node: Facts) -> None:
+    warnings = list(node.smi.warnings) if node.smi else []
+    saw(expected="no warning", actual=warnings or "no warning")
+    if warnings:
+        fail("; ".join(warnings)[:300])

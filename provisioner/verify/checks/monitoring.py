@@ -1,0 +1,90 @@
+"""What watches the node: the DCGM exporter, and DCGM's and NCCL's own tests at level stress."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+FRESH_S = 120.0
+"""Oldest reading that counts as fresh, where the exporter writes time stamps at all: four scrapes of 30 s."""
+
+
+@check(
+    "dcgm.exporter",
+    severity="fatal",
+    action="reconfigure",
+    vendor="nvidia",
+    follows=("driver.responds",),
+    applies=lambda e: e.dcgm_exporter,
+    otherwise="no exporter is expected",
+    says="The DCGM exporter does not answer, or has no readings of a GPU: the node would run unwatched.",
+)
+def test_exporter(node: Facts, expected: Expected) -> None:
+    source, output = node.source("dcgm-exporter.prom"), node.outputs.get("dcgm-exporter.prom")
+    present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
+    saw(expected=f"readings of {present} GPUs", actual=source.reason)
+    # A refused or hung connection is an answer about the exporter, unlike a file that nobody collected.
+    if source.state == "hung" or (output is not None and output.rc not in (0, None)):
+        fail(f"port 9400 does not answer: {output.error or source.reason}" if output else source.reason)
+    if node.dcgm is None:
+        unknown(source.reason)
+    uuids = set(node.dcgm.gpus.values()) - {None}
+    saw(expected=f"readings of {present} GPUs", actual={f"GPU {i}": uuid for i, uuid in sorted(node.dcgm.gpus.items())})
+    have = {gpu.uuid for gpu in node.gpus or ()}
+    named = len(have) == present and None not in have and len(uuids) == len(node.dcgm.gpus)
+    # UUIDs are compared where both sides give a different one for each GPU, else the number of GPUs.
+    silent = len(have - uuids) if named else max(0, present - len(node.dcgm.gpus))
+    if silent:
+        fail(f"no reading of {silent} of {present} GPUs")
+    if node.dcgm.newest is not None and node.collected is not None and node.collected - node.dcgm.newest > FRESH_S:
+        fail(f"the newest reading is {node.collected - node.dcgm.newest:.0f} s old")
+
+
+@check(
+    "dcgm.diag",
+    severity="fatal",
+    action="vendor",
+    needs=("dcgmi-diag.json",),
+    level="stress",
+    vendor="nvidia",
+    says="A test of DCGM failed. Its message says which GPU; keep it for the vendor.",
+)
+def test_diag(node: Facts) -> None:
+    assert node.diag is not None
+    diag = node.diag
+    saw(expected="no test failed", actual={"failed": list(diag.failed), "passed": len(diag.passed)})
+    if diag.failed:
+        fail(f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else ""))
+    if not diag.passed:
+        unknown("no test passed: skipped is not passed")
+
+
+@check(
+    "nccl.bandwidth",
+    severity="fatal",
+    action="vendor",
+    needs=("all_reduce.txt",),
+    level="stress",
+    follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric"),
+    says="all_reduce is slower than healthy nodes of this kind, or gives wrong values.",
+)
+def test_bandwidth(node: Facts, expected: Expected) -> None:
+    assert node.nccl is not None
+    nccl = node.nccl
+    saw(
+        expected=f"{expected.min_busbw_gbps:g} GB/s or more" if expected.min_busbw_gbps else "right values",
+        actual={"max_busbw_gbps": nccl.max_busbw_gbps, "wrong": nccl.wrong},
+    )
+    if nccl.wrong or nccl.out_of_bounds_ok is False:
+        fail(f"{nccl.wrong or 'some'} values were wrong", action="replace")
+    if nccl.failure:
+        fail(nccl.failure)
+    if nccl.max_busbw_gbps is None:
+        unknown("no bandwidth was measured")
+    if expected.min_busbw_gbps is None:
+        skip("nobody has published what this machine reaches")
+    if nccl.ranks != expected.gpu_count:
+        unknown(f"measured with {nccl.ranks} ranks, the limit is for {expected.gpu_count} on one node")
+    if nccl.max_busbw_gbps < expected.min_busbw_gbps:
+        fail(f"{nccl.max_busbw_gbps:g} GB/s at most")

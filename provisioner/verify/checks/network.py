@@ -1,0 +1,93 @@
+"""RDMA: InfiniBand and RoCE ports, EFA devices."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.ibstat import Port
+
+LAYER = {"infiniband": "InfiniBand", "roce": "Ethernet"}
+
+
+def training_ports(node: Facts, expected: Expected) -> tuple[Port, ...]:
+    """The ports that can carry training traffic: all of the right link layer, or those that the catalogue names where
+    all of them are there (names differ between installations, and storage has ports of its own)."""
+    assert node.ib is not None
+    ports = tuple(port for port in node.ib.ports if port.link_layer in (LAYER[expected.network], None))
+    named = tuple(port for port in ports if port.device in expected.rdma_devices)
+    return named if len(named) >= expected.ports else ports
+
+
+def shown(ports: tuple[Port, ...]) -> dict[str, str]:
+    return {f"{p.device}/{p.port}": f"{p.state}, {p.physical_state}, {p.rate_gbps or '?'} Gbit/s" for p in ports}
+
+
+@check(
+    "ib.ports",
+    severity="fatal",
+    action="vendor",
+    needs=("ibstat.txt",),
+    applies=lambda e: e.network in LAYER,
+    otherwise="this machine has neither InfiniBand nor RoCE",
+    says="A port for training traffic is down or missing. Look at cable and switch port, on a cloud replace the node.",
+)
+def test_ports(node: Facts, expected: Expected) -> None:
+    ports = training_ports(node, expected)
+    assert node.ib is not None
+    saw(expected=f"{expected.ports} active", actual=shown(ports))
+    if node.ib.panic:
+        fail(f"ibstat broke off: {node.ib.panic}")
+    up = [port for port in ports if port.up]
+    at_rate = [port for port in up if port.rate_gbps is not None and port.rate_gbps >= expected.rate_gbps]
+    # More ports than expected (storage, switches inside the box) may be down only while enough full ones are up.
+    if len(at_rate) >= expected.ports:
+        return
+    down = [f"{p.device} port {p.port} is {p.state} ({p.physical_state})" for p in ports if not p.up]
+    if down:
+        fail("; ".join(down))
+    if len(up) < expected.ports:
+        fail(f"{len(up)} of {expected.ports} ports are there")
+
+
+@check(
+    "ib.rate",
+    severity="fatal",
+    action="vendor",
+    needs=("ibstat.txt",),
+    follows=("ib.ports",),
+    applies=lambda e: e.network in LAYER,
+    otherwise="this machine has neither InfiniBand nor RoCE",
+    says="A port runs below its rate: a bad cable, transceiver or lane. Reseat or replace it.",
+)
+def test_rate(node: Facts, expected: Expected) -> None:
+    ports = tuple(port for port in training_ports(node, expected) if port.up)
+    saw(
+        expected=f"{expected.rate_gbps:g} Gbit/s",
+        actual=shown(ports),
+        note=f"judged on {len(ports)} active ports" if len(ports) != expected.ports else "",
+    )
+    if not ports:
+        unknown("no port is active")
+    if any(port.rate_gbps is None for port in ports):
+        unknown("a port does not say its rate")
+    slow = [port for port in ports if port.rate_gbps is not None and port.rate_gbps < expected.rate_gbps]
+    if slow and len(ports) - len(slow) < expected.ports:
+        fail("; ".join(f"{p.device} port {p.port} runs at {p.rate_gbps:g} Gbit/s" for p in slow))
+
+
+@check(
+    "efa.devices",
+    severity="fatal",
+    action="replace",
+    needs=("fi_info.txt",),
+    applies=lambda e: e.efa,
+    otherwise="no EFA is expected on this machine",
+    says="EFA devices are missing: NCCL falls back to TCP. Check how the machine was launched, then replace it.",
+)
+def test_efa(node: Facts, expected: Expected) -> None:
+    assert node.efa is not None
+    found = len(node.efa.devices)
+    saw(expected=expected.ports, actual=found)
+    if found != expected.ports:
+        fail(f"{found} EFA devices of {expected.ports}")

@@ -1,0 +1,159 @@
+"""NVLink and NVSwitch: how the GPUs of a node reach each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, islice
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+LAYOUTS = 20_000
+"""Ways to place the GPUs that are left into the slots of the machine that are tried; 16 GPUs with 4 lost are 1820."""
+
+
+@check(
+    "nvlink.topology",
+    severity="fatal",
+    action="replace",
+    needs=("topo.txt",),
+    vendor="nvidia",
+    follows=("nvlink.links", "nvswitch.fabric"),
+    applies=lambda e: e.gpu_count > 1 and e.topology,
+    otherwise="one GPU has no peer",
+    says="Two GPUs reach each other by another path than they should. Reset the GPUs; if it stays, replace the node.",
+)
+def test_topology(node: Facts, expected: Expected) -> None:
+    assert node.topo is not None
+    cells = node.topo.cells
+    names = list(cells)
+    # A GPU that nvidia-smi lists and the matrix does not hold is a pair nobody has seen.
+    known = node.gpus_present if node.gpus_present is not None else expected.gpu_count
+    best = min(_layouts(cells, names, expected), key=len, default=None)
+    saw(
+        expected={pair: "/".join(allowed) for pair, allowed in expected.topology.items()},
+        actual={f"{a}-{b}": cells[a][b] for a, b in combinations(names, 2)},
+        note=f"judged on {len(names)} of {expected.gpu_count} GPUs" if len(names) != expected.gpu_count else "",
+    )
+    if len(names) < known:
+        fail(f"the matrix holds {len(names)} GPUs, nvidia-smi lists {known}")
+    if best is None:
+        unknown(f"the matrix holds {len(names)} GPUs, the machine has {expected.gpu_count}")
+    silent = [pair for pair in best if pair[2] is None]
+    wrong = [f"{a}-{b} is {cell}, not {'/'.join(allowed)}" for a, b, cell, allowed in best if cell is not None]
+    if wrong:
+        fail("; ".join(wrong[:6]) + (f"; and {len(wrong) - 6} more" if len(wrong) > 6 else ""))
+    if silent:
+        unknown(f"nothing is said of {silent[0][0]}-{silent[0][1]}")
+    if len(names) < 2 and known < 2:
+        unknown("one GPU has no peer to be judged with")
+
+
+Wrong = tuple[str, str, str | None, tuple[str, ...]]
+
+
+def _layouts(cells: dict[str, dict[str, str | None]], names: list[str], expected: Expected) -> Iterator[list[Wrong]]:
+    """What is wrong for each way in which the listed GPUs can be the machine's: those that are left are renumbered."""
+    allowed = expected.topology or {}
+    for slots in islice(combinations(range(expected.gpu_count), len(names)), LAYOUTS):
+        wrong = []
+        for (a, i), (b, j) in combinations(zip(names, slots, strict=True), 2):
+            cell = cells[a][b]
+            if cell not in allowed[f"{i}-{j}"]:
+                wrong.append((a, b, cell, tuple(allowed[f"{i}-{j}"])))
+        yield wrong
+        if not wrong:
+            return
+
+
+@check(
+    "nvlink.links",
+    severity="fatal",
+    action="reset",
+    needs=("nvlink.txt",),
+    vendor="nvidia",
+    follows=("gpu.count", "nvswitch.fabric"),
+    applies=lambda e: any(e.nvlinks_per_gpu or ()),
+    otherwise="this machine has no NVLink",
+    says="NVLinks are down. Drain and reset the GPUs; links that stay down mean a new board, so replace the node.",
+)
+def test_links(node: Facts, expected: Expected) -> None:
+    wanted = expected.nvlinks_per_gpu or ()
+    assert node.nvlinks is not None
+    active = {index: links.active for index, links in sorted(node.nvlinks.items())}
+    present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
+    saw(
+        expected=f"{min(wanted)} active on every GPU" if len(set(wanted)) == 1 else list(wanted),
+        actual={f"GPU {index}": count for index, count in active.items()},
+        note=f"judged on {len(active)} of {expected.gpu_count} GPUs" if len(active) != expected.gpu_count else "",
+    )
+    if expected.mig and any(links.note == "MIG mode" for links in node.nvlinks.values()):
+        skip("NVLink cannot be asked for in MIG mode, which was asked for")
+    if len(active) < present:
+        unknown(f"{len(active)} GPUs are listed of {present}")
+    short = []
+    for index, count in active.items():
+        # Where GPUs are missing the others are renumbered: the least of all slots is asked for then.
+        least = wanted[index] if len(active) == len(wanted) and index < len(wanted) else min(wanted)
+        if count is not None and count < least:
+            short.append(f"GPU {index} has {count} of {least}")
+    if short:
+        fail("; ".join(short))
+    silent = [index for index, count in active.items() if count is None]
+    if silent:
+        unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool did not say'}")
+
+
+@check(
+    "nvswitch.fabric",
+    severity="fatal",
+    action="reconfigure",
+    needs=("fabricmanager.txt",),
+    vendor="nvidia",
+    follows=("driver.version",),
+    applies=lambda e: e.fabric_manager,
+    otherwise="this machine needs no fabric manager",
+    says="The NVSwitch fabric is not up: CUDA says 'system not yet initialized'. Start nvidia-fabricmanager in the "
+    "driver's own version.",
+)
+def test_fabric(node: Facts, expected: Expected) -> None:
+    service = node.fabric_manager
+    assert service is not None
+    # From Hopper on the GPU says how its registration with the fabric ended; older GPUs print N/A.
+    states = {f"GPU {g.index}": (g.fabric_state, g.fabric_status, g.fabric_health) for g in node.gpus or ()}
+    saw(
+        expected={"service": "active (running)", "fabric": "Completed, Success"},
+        actual={
+            "service": f"{service.state} ({service.sub})",
+            "fabric": {k: list(v) for k, v in states.items() if any(v)},
+        },
+    )
+    if service.state != "active" or service.sub not in ("running", None):
+        fail(f"nvidia-fabricmanager is {service.state}" + (f": {service.reason}" if service.reason else ""))
+    for gpu, (state, status, health) in states.items():
+        if state not in (None, "Completed") or status not in (None, "Success"):
+            fail(f"{gpu}: fabric {state}, {status}", action="reset")
+        if health not in (None, "Healthy"):
+            fail(f"{gpu}: fabric health is {health}", action="reset")
+    if node.gpus is None:
+        unknown(f"the service runs; what the GPUs say of it is not known: {node.source(expected.gpu_file).reason}")
+
+
+@check(
+    "nvswitch.sxid",
+    severity="fatal",
+    action="reset",
+    needs=("dmesg.txt",),
+    vendor="nvidia",
+    follows=("gpu.count", "gpu.xid"),
+    applies=lambda e: e.fabric_manager,
+    otherwise="this machine has no NVSwitch of its own",
+    says="An NVSwitch logged a fatal error. Drain, reset all GPUs and restart fabric manager; if it returns, replace.",
+)
+def test_sxid(node: Facts) -> None:
+    assert node.log is not None
+    fatal = [x for x in node.log.sxids if x.fatal]
+    saw(expected="no fatal SXid since boot", actual=[{"code": x.code, "pci": x.pci, "count": x.count} for x in fatal])
+    if fatal:
+        fail("; ".join(f"SXid {x.code} on {x.pci}: {x.text}" for x in fatal))

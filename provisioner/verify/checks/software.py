@@ -1,0 +1,139 @@
+"""Driver, CUDA, NCCL and packages: what is loaded and installed against what the lock says."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, compare, fail, saw, skip, unknown
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import NVIDIA_SMI, Facts
+
+
+@check(
+    "driver.responds",
+    severity="fatal",
+    action="reboot",
+    vendor="nvidia",
+    says="nvidia-smi hangs or finds no driver. A hung driver needs a reboot; a missing one needs `gpuprov up` again.",
+)
+def test_responds(node: Facts) -> None:
+    sources = {name: node.source(name) for name in NVIDIA_SMI}
+    hung = [source.reason for source in sources.values() if source.state == "hung"]
+    saw(expected="answers within its deadline", actual=sources["nvidia-smi.xml"].reason or "answered")
+    if hung:
+        fail("; ".join(hung))
+    if node.smi_failure == "no-driver":
+        fail(sources["nvidia-smi.xml"].reason, action="reconfigure")
+    main = sources["nvidia-smi.xml"]
+    if main.state == "missing":
+        fail("nvidia-smi is not installed", action="reconfigure")
+    if main.state != "read" and node.smi_failure != "mismatch":
+        unknown(main.reason)
+
+
+@check(
+    "driver.version",
+    severity="fatal",
+    action="reboot",
+    vendor="nvidia",
+    follows=("driver.responds",),
+    says="Another driver is loaded than the lock says, often the old one until the next reboot.",
+)
+def test_driver(node: Facts, expected: Expected) -> None:
+    saw(expected=expected.driver, actual=node.smi.driver_version if node.smi else None)
+    if node.smi_failure == "mismatch":
+        fail(f"loaded module and installed library differ: {node.source('nvidia-smi.xml').reason}")
+    if expected.driver is None:
+        skip("no lock names a driver")
+    if node.smi is None:
+        unknown(node.source("nvidia-smi.xml").reason)
+    loaded = node.smi.driver_version
+    compare(expected.driver, loaded, f"driver {loaded} is loaded, the lock says {expected.driver}")
+
+
+@check(
+    "cuda.version",
+    severity="fatal",
+    action="reconfigure",
+    needs=("gpus",),
+    vendor="nvidia",
+    follows=("driver.version",),
+    applies=lambda e: e.cuda,
+    otherwise="no lock names a CUDA version",
+    says="The driver offers another CUDA version than the lock says. Run `gpuprov up` again.",
+)
+def test_cuda(node: Facts, expected: Expected) -> None:
+    compare(expected.cuda, node.smi.cuda_version if node.smi else None)
+
+
+@check(
+    "nccl.version",
+    severity="fatal",
+    action="reconfigure",
+    needs=("packages.txt",),
+    vendor="nvidia",
+    applies=lambda e: e.nccl,
+    otherwise="no lock names an NCCL version",
+    says="Another NCCL is installed than the lock says. Run `gpuprov up` again.",
+)
+def test_nccl(node: Facts, expected: Expected) -> None:
+    assert node.packages is not None
+    installed = node.packages.get("libnccl2")
+    saw(expected=expected.nccl, actual=installed)
+    if installed is None:
+        fail("libnccl2 is not installed")
+    if installed.split(":")[-1].split("-")[0] != expected.nccl:
+        fail(f"libnccl2 is {installed}, the lock says {expected.nccl}")
+
+
+@check(
+    "packages.locked",
+    severity="fatal",
+    action="reconfigure",
+    needs=("packages.txt",),
+    follows=("nccl.version",),
+    applies=lambda e: e.packages,
+    otherwise="no lock names a package",
+    says="Packages differ from the lock. Run `gpuprov up` again; if they moved by themselves, see kernel.hold.",
+)
+def test_packages(node: Facts, expected: Expected) -> None:
+    assert node.packages is not None
+    locked = expected.packages or {}
+    wrong = {name: node.packages.get(name) for name, version in locked.items() if node.packages.get(name) != version}
+    saw(expected={name: locked[name] for name in wrong} or f"{len(locked)} packages", actual=wrong or "all")
+    if wrong:
+        lines = [f"{name} is {have or 'not installed'}, locked {locked[name]}" for name, have in wrong.items()]
+        fail("; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else ""))
+
+
+@check(
+    "packages.held",
+    severity="warn",
+    action="reconfigure",
+    needs=("holds.txt",),
+    applies=lambda e: e.held,
+    otherwise="no lock names a package to hold",
+    says="Locked packages are not on hold: an automatic upgrade would tear driver and libraries apart.",
+)
+def test_held(node: Facts, expected: Expected) -> None:
+    held = expected.held or ()
+    free = [name for name in held if name not in (node.holds or ())]
+    saw(expected=f"{len(held)} packages on hold", actual={"not held": free} if free else "all")
+    if free:
+        fail(f"not on hold: {', '.join(free[:8])}" + (f" and {len(free) - 8} more" if len(free) > 8 else ""))
+
+
+@check(
+    "kernel.hold",
+    severity="warn",
+    action="reconfigure",
+    needs=("kernel.txt", "packages.txt", "holds.txt"),
+    applies=lambda e: e.packages is not None,
+    otherwise="without a lock nothing is held",
+    says="The running kernel's package is not on hold: an upgrade would boot a kernel without the driver.",
+)
+def test_kernel_hold(node: Facts) -> None:
+    image = f"linux-image-{node.kernel}"
+    if image not in (node.packages or {}):
+        skip("the kernel is not a package of this system (a container, or a kernel of the provider's)")
+    saw(expected=f"{image} on hold", actual="on hold" if image in (node.holds or ()) else "not on hold")
+    if image not in (node.holds or ()):
+        fail(f"{image} is not on hold")
