@@ -21,6 +21,7 @@ from provisioner.catalog.models import (
     Gpu,
     Machine,
     NcclLimit,
+    Provider,
     ProviderName,
     RdmaLimit,
     Row,
@@ -68,6 +69,10 @@ class Catalog:
         return {name: row for row in _rows("limits", "rdma", RdmaLimit) for name in row.machines}
 
     @cached_property
+    def _providers(self) -> Mapping[str, Provider]:
+        return {row.name: row for row in _rows("providers", "providers", Provider)}
+
+    @cached_property
     def driver_branches(self) -> tuple[DriverBranch, ...]:
         """Known driver branches, oldest first."""
         return _rows("compat", "drivers", DriverBranch)
@@ -102,6 +107,12 @@ class Catalog:
 
     def names(self, provider: ProviderName | None = None) -> tuple[str, ...]:
         return tuple(m.name for m in self.machines(provider))
+
+    def provider(self, name: ProviderName) -> Provider:
+        return self._providers[name]
+
+    def providers(self) -> tuple[Provider, ...]:
+        return tuple(self._providers.values())
 
     def gpus(self) -> tuple[Gpu, ...]:
         return tuple(self._gpus.values())

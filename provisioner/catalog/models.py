@@ -182,9 +182,27 @@ class DriverBranch(Row):
 
 
 class CudaRelease(Row):
-    """A CUDA toolkit (major.minor): the oldest driver that runs it and the oldest architecture that it compiles for."""
+    """A CUDA toolkit (major.minor): the oldest driver that runs it and the architectures
+    that it compiles for, oldest and newest."""
 
     version: str
     min_driver: str
     archs_min: str
+    archs_max: str
+    source: str
+
+
+class Provider(Row):
+    """What a provider sells besides machines. `region` and `zone` are regular expressions that match the whole name;
+    {region} in `zone` stands for the region."""
+
+    name: ProviderName
+    title: str
+    capacity: tuple[str, ...]
+    region: str
+    zone: str
+    example_region: str
+    example_zones: tuple[str, ...]
+    example_machine: str
+    user: str
     source: str

@@ -1,0 +1,116 @@
+"""cluster.yaml in, a ClusterSpec that can work out, or every problem at its line and column.
+
+Reading has three layers: source.py (YAML and positions), models.py (shapes), rules.py (what the machines can do).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from provisioner import catalog as catalogue
+from provisioner.catalog import Catalog
+from provisioner.errors import InputError, Problem
+from provisioner.spec.models import Access, ClusterSpec, Group, Monitoring, Site, StackRequest, Verify
+from provisioner.spec.places import Source
+from provisioner.spec.problems import add_problems, to_json
+from provisioner.spec.rules import Draft, findings
+from provisioner.spec.source import read
+
+__all__ = ["ClusterSpec", "check", "load"]
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+_SITE: TypeAdapter[Site] = TypeAdapter(Site)
+
+
+def load(path: str | os.PathLike[str], *, catalog: Catalog | None = None) -> ClusterSpec:
+    """The file as a ClusterSpec that passed every rule. Raises InputError with all problems, sorted by place."""
+    spec, problems = _read(path, catalog or catalogue.load())
+    if problems or spec is None:
+        raise InputError(problems)
+    return spec
+
+
+def check(path: str | os.PathLike[str], *, catalog: Catalog | None = None) -> list[Problem]:
+    """Everything that is wrong with the file, sorted by place; empty where `load` would succeed."""
+    return _read(path, catalog or catalogue.load())[1]
+
+
+def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec | None, list[Problem]]:
+    source = read(path)
+    spec = None
+    if source.complete:
+        spec = _validate(source)
+        _apply_rules(source, spec, catalog)
+    problems = sorted(dict.fromkeys(source.problems), key=lambda p: (p.line, p.column))
+    return (None, problems) if problems else (spec, problems)
+
+
+def _validate(source: Source) -> ClusterSpec | None:
+    if not isinstance(source.value, dict):
+        at = source.mark(()).value
+        source.report(at, (), "the file does not hold keys such as name, sites and groups", "`gpuprov init` writes one")
+        return None
+    try:
+        return ClusterSpec.model_validate_json(to_json(source.value))
+    except ValidationError as error:
+        add_problems(source, error)
+        return None
+
+
+def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog) -> None:
+    draft = _draft_of(spec) if spec is not None else _draft_from(source.value)
+    for finding in findings(draft, catalog):
+        mark = source.mark(finding.loc)
+        if finding.loc not in source.broken:
+            at_key = finding.at_key or finding.loc not in source.marks
+            source.report(mark.key if at_key else mark.value, finding.loc, finding.message, finding.hint)
+
+
+def _draft_of(spec: ClusterSpec) -> Draft:
+    return Draft(
+        sites=dict(spec.sites),
+        site_names=tuple(spec.sites),
+        groups=dict(spec.groups),
+        stack=spec.stack,
+        access=spec.access,
+        monitoring=spec.monitoring,
+        verify=spec.verify,
+        whole=True,
+    )
+
+
+def _draft_from(value: Any) -> Draft:
+    """What is well-formed by itself in a file that is not well-formed as a whole."""
+    if not isinstance(value, dict):
+        return Draft()
+    draft = Draft(
+        stack=_part(StackRequest, value.get("stack", {})),
+        access=_part(Access, value.get("access", {})),
+        monitoring=_part(Monitoring, value.get("monitoring", {})),
+        verify=_part(Verify, value.get("verify", {})),
+    )
+    sites, groups = value.get("sites"), value.get("groups")
+    if isinstance(sites, dict):
+        draft.site_names = tuple(sites)
+        draft.sites = {name: site for name, raw in sites.items() if (site := _site(raw)) is not None}
+    if isinstance(groups, dict):
+        draft.groups = {name: group for name, raw in groups.items() if (group := _part(Group, raw)) is not None}
+        draft.whole = len(draft.groups) == len(groups)
+    return draft
+
+
+def _part(model: type[ModelT], raw: Any) -> ModelT | None:
+    try:
+        return model.model_validate_json(to_json(raw))
+    except ValidationError:
+        return None
+
+
+def _site(raw: Any) -> Site | None:
+    try:
+        return _SITE.validate_json(to_json(raw))
+    except ValidationError:
+        return None

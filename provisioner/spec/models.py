@@ -1,7 +1,8 @@
 """cluster.yaml as frozen models: shapes only.
 
 What a value means for a machine (MIG on a V100, EFA on a machine without it) is checked in spec/rules.py, where
-the catalogue is at hand; what can be said from the file alone is said here. docs/cluster-yaml.md describes every key.
+the catalogue is at hand; what can be said from the file alone is said here. A field's `title` finishes the
+sentence "this is not ..." in an error; its `description` is what an editor shows. docs/cluster-yaml.md has every key.
 """
 
 from __future__ import annotations
@@ -11,13 +12,33 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Name = Annotated[
-    str,
-    Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$", description="lower-case letters, digits and hyphens, at most 32"),
-]
+NAME_TITLE = "a name: lower-case letters, digits and hyphens, at most 32, a letter first"
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$", title=NAME_TITLE, description=NAME_TITLE)]
 """Names end up in host names, cloud tags and file names: lower case, digits, hyphens, at most 32 characters."""
 
-ImageReference = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[a-z0-9][a-zA-Z0-9._:/@-]*$")]
+ImageReference = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[a-z0-9][a-zA-Z0-9._:/@-]*$",
+        title="a container image such as nvcr.io/nvidia/pytorch:25.10-py3",
+    ),
+]
+
+Text = Annotated[str, Field(min_length=1, max_length=255)]
+
+Region = Annotated[
+    Text, Field(title="a region name", description="Region in the provider's own spelling", examples=["us-east-1"])
+]
+Zones = Annotated[
+    tuple[Text, ...],
+    Field(
+        title="a list of zones",
+        description="Zones that machines may be in, tried in this order; empty: any",
+        examples=[["us-east-1a", "us-east-1b"]],
+    ),
+]
 
 
 class Model(BaseModel):
@@ -27,32 +48,45 @@ class Model(BaseModel):
 
 
 class AwsSite(Model):
-    provider: Literal["aws"]
-    region: str
-    zones: tuple[str, ...] = ()
+    """A region of Amazon EC2."""
+
+    provider: Literal["aws"] = Field(description="Who sells the machines")
+    region: Region
+    zones: Zones = ()
 
 
 class AlicloudSite(Model):
-    provider: Literal["alicloud"]
-    region: str
-    zones: tuple[str, ...] = ()
+    """A region of Alibaba Cloud."""
+
+    provider: Literal["alicloud"] = Field(description="Who sells the machines")
+    region: Region
+    zones: Zones = ()
 
 
 class AzureSite(Model):
-    provider: Literal["azure"]
-    region: str
-    zones: tuple[str, ...] = ()
+    """A region of Azure; zones are "1", "2" and "3"."""
+
+    provider: Literal["azure"] = Field(description="Who sells the machines")
+    region: Region
+    zones: Zones = ()
 
 
 class TencentSite(Model):
-    provider: Literal["tencent"]
-    region: str
-    zones: tuple[str, ...] = ()
+    """A region of Tencent Cloud."""
+
+    provider: Literal["tencent"] = Field(description="Who sells the machines")
+    region: Region
+    zones: Zones = ()
 
 
 class BareMetalSite(Model):
-    provider: Literal["baremetal"]
-    method: Literal["ssh", "maas", "redfish"] = "ssh"
+    """Machines that are yours already."""
+
+    provider: Literal["baremetal"] = Field(description="Machines that are yours already")
+    method: Literal["ssh", "maas", "redfish"] = Field(
+        default="ssh",
+        description="How they are reached: ssh takes machines that run already, maas and redfish install them",
+    )
 
 
 Site = Annotated[AwsSite | AlicloudSite | AzureSite | TencentSite | BareMetalSite, Field(discriminator="provider")]
@@ -61,95 +95,195 @@ CapacityKind = Literal["on-demand", "spot", "reservation", "block"]
 
 
 class Capacity(Model):
-    """How the machines are bought. `id` names the reservation or block."""
+    """How the machines are bought."""
 
-    kind: CapacityKind = "on-demand"
-    fallback: tuple[CapacityKind, ...] = ()
-    id: str | None = None
+    kind: CapacityKind = Field(default="on-demand", description="What is asked for first")
+    fallback: tuple[CapacityKind, ...] = Field(
+        default=(),
+        title="a list of on-demand and spot",
+        description="What is tried next, in this order, where `kind` cannot be had",
+        examples=[["on-demand"]],
+    )
+    id: Text | None = Field(
+        default=None,
+        title="the id of a reservation or block",
+        description="The reservation or block; needed for those two kinds and refused for the others",
+        examples=["cr-0123456789abcdef0"],
+    )
 
 
 class Storage(Model):
-    """`root_gb`: decimal GB of the root disk; `scratch`: where local NVMe is mounted as one RAID0."""
+    """Disks of a machine."""
 
-    root_gb: Annotated[int, Field(ge=20, le=16384)] = 200
-    scratch: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] | None = None
+    root_gb: int = Field(
+        default=200, ge=20, le=16384, title="a whole number of GB", description="Size of the root disk, decimal GB"
+    )
+    scratch: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$", max_length=255)] | None = Field(
+        default=None,
+        title="a directory such as /scratch",
+        description="Where local NVMe disks are mounted as one RAID0; null leaves them alone",
+        examples=["/scratch"],
+    )
 
 
 class GpuOptions(Model):
-    """`mig`: a profile such as 1g.5gb or null for whole GPUs."""
+    """How the GPUs are set up."""
 
-    mig: Annotated[str, Field(pattern=r"^[1-7]g\.[0-9]+gb$")] | None = None
-    persistence: bool = True
-    ecc: bool = True
+    mig: Annotated[str, Field(pattern=r"^[1-7]g\.[0-9]+gb$")] | None = Field(
+        default=None,
+        title="a MIG profile such as 1g.5gb",
+        description="MIG profile that every GPU is cut into, or null for whole GPUs",
+        examples=["1g.5gb"],
+    )
+    persistence: bool = Field(
+        default=True, title="true or false", description="Keeps the driver loaded while no job runs"
+    )
+    ecc: bool = Field(
+        default=True,
+        title="true or false",
+        description="Error correction; where the GPU has none (GeForce) leave it out and nothing is expected",
+    )
 
 
 class NetworkOptions(Model):
-    """`efa`: null takes what the machine has; true demands EFA, false leaves it off."""
+    """Network between the machines."""
 
-    efa: bool | None = None
+    efa: bool | None = Field(
+        default=None,
+        title="true, false or null",
+        description="Elastic Fabric Adapter: null takes what the machine has, true demands it, false leaves it off",
+    )
 
 
 class Group(Model):
     """`count` machines of one type."""
 
-    machine: str
-    count: Annotated[int, Field(ge=1, le=10_000)] = 1
-    site: str | None = None
-    capacity: Capacity = Capacity()
-    placement: Literal["cluster"] | None = None
-    network: NetworkOptions = NetworkOptions()
-    storage: Storage = Storage()
-    gpu: GpuOptions = GpuOptions()
-    image: str | None = None
+    machine: Text = Field(
+        title="a machine type of `gpuprov catalog`",
+        description="Machine type, by its name in `gpuprov catalog`",
+        examples=["p4d.24xlarge"],
+    )
+    count: int = Field(default=1, ge=1, le=10_000, title="a whole number", description="How many machines")
+    site: Text | None = Field(
+        default=None, title="the name of a site", description="One of `sites`; may be left out where there is one"
+    )
+    capacity: Capacity = Field(default=Capacity(), description="How the machines are bought")
+    placement: Literal["cluster"] | None = Field(
+        default=None, title="cluster or null", description="cluster: all machines close together in one zone"
+    )
+    network: NetworkOptions = Field(default=NetworkOptions(), description="Network between the machines")
+    storage: Storage = Field(default=Storage(), description="Disks of a machine")
+    gpu: GpuOptions = Field(default=GpuOptions(), description="How the GPUs are set up")
+    image: Text | None = Field(
+        default=None,
+        title="the name of a golden image",
+        description="Golden image to start from; null takes the provider's base image",
+    )
 
 
 class StackRequest(Model):
     """What is pinned; everything left out is chosen and written to cluster.lock."""
 
-    pytorch: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+){0,2}$")] | None = None
-    driver: Annotated[str, Field(pattern=r"^[0-9]{3}(\.[0-9]+){0,2}$")] | None = None
-    cuda: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+(\.[0-9]+)?$")] | None = None
-    nccl: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+){1,2}$")] | None = None
-    containers: tuple[ImageReference, ...] = ()
+    pytorch: Annotated[str, Field(pattern=r"^[0-9]{1,4}(\.[0-9]{1,4}){0,2}$")] | None = Field(
+        default=None,
+        title='a version in quotes, such as "2.9"',
+        description="PyTorch version; quote it: unquoted, 2.10 is the number 2.1",
+        examples=["2.9"],
+    )
+    driver: Annotated[str, Field(pattern=r"^[0-9]{3}(\.[0-9]{1,4}){0,2}$")] | None = Field(
+        default=None,
+        title='a driver branch or version in quotes, such as "580" or "580.95.05"',
+        description="NVIDIA driver: a branch, or one exact version",
+        examples=["580"],
+    )
+    cuda: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?$")] | None = Field(
+        default=None,
+        title='a CUDA version in quotes, such as "13.0"',
+        description="CUDA toolkit on the nodes",
+        examples=["13.0"],
+    )
+    nccl: Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){1,2}$")] | None = Field(
+        default=None,
+        title='an NCCL version in quotes, such as "2.27.7"',
+        description="NCCL on the nodes",
+        examples=["2.27.7"],
+    )
+    containers: tuple[ImageReference, ...] = Field(
+        default=(),
+        title="a list of container images",
+        description="Images that every node holds before it is handed over, locked by digest",
+        examples=[["nvcr.io/nvidia/pytorch:25.10-py3"]],
+    )
 
 
 class Access(Model):
-    """Who may log in, with which key, from which networks (CIDR)."""
+    """Who may log in, with which key, from which networks."""
 
-    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] = "ubuntu"
-    ssh_key: str | None = None
-    allow: tuple[IPv4Network | IPv6Network, ...] = ()
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] = Field(
+        default="ubuntu", title="a login name", description="Account on the nodes", examples=["ubuntu"]
+    )
+    ssh_key: Text | None = Field(
+        default=None,
+        title="the path of a private key",
+        description="Your private key; its public half goes to the nodes. Null makes a key for this cluster",
+        examples=["~/.ssh/id_ed25519"],
+    )
+    allow: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(),
+        title="a list of networks such as 203.0.113.0/24",
+        description="Networks that may reach ssh; empty: the address that gpuprov runs from",
+        examples=[["203.0.113.0/24"]],
+    )
 
 
 class Monitoring(Model):
-    dcgm_exporter: bool = True
-    prometheus: bool = False
-    grafana: bool = False
+    """What watches the fleet."""
+
+    dcgm_exporter: bool = Field(
+        default=True, title="true or false", description="GPU metrics on port 9400 of each node"
+    )
+    prometheus: bool = Field(default=False, title="true or false", description="Collects the metrics")
+    grafana: bool = Field(default=False, title="true or false", description="Dashboards; needs prometheus")
 
 
 class Verify(Model):
-    """`min_healthy`: a number of nodes or a percentage of the fleet; `checks`: directories of your own checks."""
+    """What it takes to be handed over."""
 
-    level: Literal["quick", "standard", "stress"] = "standard"
-    min_healthy: Annotated[str, Field(pattern=r"^(100|[1-9]?[0-9])%$")] | Annotated[int, Field(ge=0)] = "100%"
-    checks: tuple[str, ...] = ()
+    level: Literal["quick", "standard", "stress"] = Field(default="standard", description="How much is proven")
+    min_healthy: Annotated[str, Field(pattern=r"^(100|[1-9]?[0-9])%$")] | Annotated[int, Field(ge=0)] = Field(
+        default="100%",
+        title="a number of nodes or a percentage such as 90%",
+        description="Nodes that must be healthy for the run to succeed: a number, or a percentage of the fleet",
+        examples=["100%", 4],
+    )
+    checks: tuple[Text, ...] = Field(
+        default=(), title="a list of directories", description="Directories with checks of your own"
+    )
 
 
 class State(Model):
-    backend: Literal["local", "s3", "oss", "azurerm", "cos", "http"] = "local"
+    """Where Terraform's state is kept."""
+
+    backend: Literal["local", "s3", "oss", "azurerm", "cos", "http"] = Field(
+        default="local", description="Kind of Terraform backend"
+    )
 
 
 class ClusterSpec(Model):
-    """The whole file."""
+    """A GPU fleet, as gpuprov makes it from one file."""
 
-    name: Name
-    sites: Annotated[dict[Name, Site], Field(min_length=1)]
-    groups: Annotated[dict[Name, Group], Field(min_length=1)]
-    stack: StackRequest = StackRequest()
-    access: Access = Access()
-    monitoring: Monitoring = Monitoring()
-    verify: Verify = Verify()
-    state: State = State()
+    name: Name = Field(title=NAME_TITLE, description="Name of the cluster", examples=["vision"])
+    sites: Annotated[dict[Name, Site], Field(min_length=1)] = Field(
+        title="one or more sites", description="Where machines come from; one Terraform root and state for each"
+    )
+    groups: Annotated[dict[Name, Group], Field(min_length=1)] = Field(
+        title="one or more groups", description="Groups of equal machines"
+    )
+    stack: StackRequest = Field(default=StackRequest(), description="Versions that are pinned; the rest is chosen")
+    access: Access = Field(default=Access(), description="Who may log in")
+    monitoring: Monitoring = Field(default=Monitoring(), description="What watches the fleet")
+    verify: Verify = Field(default=Verify(), description="What it takes to be handed over")
+    state: State = Field(default=State(), description="Where Terraform's state is kept")
 
     def site_of(self, group: str) -> str:
         """The site of a group; where there is one site it may be left out (rules.py refuses the rest)."""

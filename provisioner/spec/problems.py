@@ -1,0 +1,275 @@
+"""What pydantic found, in plain words, at the place in the file, with the nearest right word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from ipaddress import ip_network
+from typing import Any
+
+from pydantic import ValidationError
+
+from provisioner.spec.models import NAME_TITLE, ClusterSpec
+from provisioner.spec.places import Loc, Source, dotted, shown
+
+_KINDS: Mapping[type, str] = {
+    dict: "a block of keys",
+    list: "a list",
+    bool: "a truth value",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    type(None): "nothing",
+}
+_WANTED: Mapping[str, str] = {
+    "dict_type": "a block of keys",
+    "model_type": "a block of keys",
+    "model_attributes_type": "a block of keys",
+    "tuple_type": "a list, such as [a, b]",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "string_type": "text",
+}
+_BOUNDS: Mapping[str, tuple[str, str]] = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+
+
+def add_problems(source: Source, error: ValidationError, root: Loc = ()) -> None:
+    """Adds one problem for each place that `error` complains about; `root` is where the validated part lies."""
+    seen: set[Loc] = set()
+    for item in error.errors(include_url=False, include_context=True):
+        loc, tail = _locate(source.value, root + _untagged(root + item["loc"])[len(root) :])
+        if loc in seen and item["type"] not in ("missing", "extra_forbidden"):
+            continue
+        if any(loc[:n] in source.broken for n in range(len(loc) + 1)):
+            continue
+        if item["type"] == "too_short" and loc in source.partial:
+            continue
+        seen.add(loc)
+        _add(source, dict(item), loc, tail)
+
+
+def _add(source: Source, item: dict[str, Any], loc: Loc, tail: Loc) -> None:
+    kind = item["type"]
+    mark = source.mark(loc)
+    if kind == "missing":
+        key = str(item["loc"][-1])
+        _missing(source, loc, key)
+    elif kind == "union_tag_not_found":
+        _missing(source, loc, item["ctx"]["discriminator"].strip("'"))
+    elif kind == "extra_forbidden":
+        key = str(loc[-1])
+        source.report(mark.key, loc, f"unknown key {shown(key)}", _right_key(source, loc[:-1], key))
+    elif tail == ("[key]",):
+        source.report(mark.key, loc, f"{shown(str(loc[-1]))} is not {NAME_TITLE}")
+    elif kind == "union_tag_invalid":
+        tags = [tag.strip(" '") for tag in item["ctx"]["expected_tags"].split(",")]
+        key = item["ctx"]["discriminator"].strip("'")
+        at = (*loc, key)
+        source.report(source.mark(at).value, at, *_not_one_of(item["ctx"]["tag"], tags))
+    else:
+        at = mark.key if _at(source.value, loc) is None else mark.value
+        source.report(at, loc, *_bad_value(source, item, loc))
+
+
+def _missing(source: Source, parent: Loc, key: str) -> None:
+    if parent in source.partial or (*parent, key) in source.broken:
+        return
+    schema = _schema(parent, key)
+    providers = _resolve(_schema(parent)).get("discriminator", {}).get("mapping", {})
+    what = (
+        f"one of {', '.join(providers)}" if key == "provider" else schema.get("title") or schema.get("description", "")
+    )
+    where = f" in {dotted(parent)}" if parent else ""
+    source.report(source.mark(parent).key, (*parent, key), f'"{key}" is missing{where}', _lower(what))
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+
+
+def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str]:
+    kind, value = item["type"], _at(source.value, loc)
+    raw = source.mark(loc).raw if loc in source.marks else None
+    title = _title(loc)
+    if choices := _choices(loc):
+        if isinstance(value, str):
+            return _not_one_of(value, choices)
+        title = title or " or ".join(choices)
+    if kind in _BOUNDS and isinstance(value, int):
+        key, words = _BOUNDS[kind]
+        return f"{value} is too {'small' if key[0] == 'g' else 'large'}: {words} {item['ctx'][key]}", ""
+    if kind == "too_short":
+        return f"{dotted(loc)} is empty: it wants {title or 'at least one'}", ""
+    if kind == "value_error" and isinstance(value, str) and "allow" in loc:
+        return _bad_network(value)
+    if value is None:
+        return f"{_name(loc)} has no value: it wants {title or _WANTED.get(kind, 'one')}", ""
+    wants_text = kind == "string_type" and isinstance(value, bool | int | float)
+    if wants_text and raw is not None:
+        reads = f"the number {value}" if str(value) != raw and not isinstance(value, bool) else _KINDS[type(value)]
+        return f"{_name(loc)} wants text; unquoted, {raw} is {reads}", f'quote it: "{raw}"'
+    if isinstance(value, str) and kind.startswith("string_"):
+        return f"{shown(value) if value else 'an empty text'} is not {title or 'allowed here'}", ""
+    found = shown(value) if isinstance(value, str) else raw or _KINDS.get(type(value), "this")
+    wanted = _WANTED.get(kind) if isinstance(value, dict | list) or kind in ("tuple_type", "model_type") else None
+    return f"{_name(loc)} wants {wanted or title or _WANTED.get(kind, 'something else')}, not {found}", ""
+
+
+def _name(loc: Loc) -> str:
+    return dotted(loc[-2:] if loc and isinstance(loc[-1], int) else loc[-1:]) or "the file"
+
+
+def _bad_network(value: str) -> tuple[str, str]:
+    try:
+        return f"{shown(value)} has bits set behind its prefix", f"did you mean {ip_network(value, strict=False)}?"
+    except ValueError:
+        return f"{shown(value)} is not a network such as 203.0.113.0/24", ""
+
+
+def _not_one_of(value: str, choices: list[str]) -> tuple[str, str]:
+    return f"{shown(value)} is not one of {', '.join(choices)}", did_you_mean(value, choices)
+
+
+def nearest(word: str, choices: list[str] | tuple[str, ...], limit: int = 1) -> list[str]:
+    """The right words that a wrong one may stand for, best first; none where none is near."""
+    from rapidfuzz import fuzz, process
+
+    def plain(text: str) -> str:
+        return text.lower().replace("_", "-")
+
+    found = process.extract(word[:100], choices, scorer=fuzz.ratio, processor=plain, limit=limit, score_cutoff=60)
+    return [match[0] for match in found]
+
+
+def did_you_mean(word: str, choices: list[str] | tuple[str, ...], limit: int = 1) -> str:
+    near = nearest(word, choices, limit)
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def _right_key(source: Source, parent: Loc, key: str) -> str:
+    """Nearest sibling key, or the block that a known key belongs to, or the keys that there are."""
+    known = _keys(source, parent)
+    if near := nearest(key, known):
+        return f"did you mean {near[0]}?"
+    homes = [where for where, keys in _all_keys().items() if key in keys]
+    if homes:
+        return f"it belongs to {homes[0] or 'the top of the file'}"
+    return f"known here: {', '.join(known)}" if known else ""
+
+
+def _untagged(loc: Loc) -> Loc:
+    """Drops the name of the union member that pydantic puts behind the name of a site."""
+    return loc[:2] + loc[3:] if len(loc) > 2 and loc[0] == "sites" and loc[2] != "[key]" else loc
+
+
+def _locate(value: Any, loc: Loc) -> tuple[Loc, Loc]:
+    """The part of `loc` that is in the file, and the rest (union members, a missing key, "[key]")."""
+    for depth, part in enumerate(loc):
+        known: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        if part not in known:
+            return loc[:depth], loc[depth:]
+        value = value[part]
+    return loc, ()
+
+
+def _at(value: Any, loc: Loc) -> Any:
+    for part in loc:
+        value = value[part]
+    return value
+
+
+@cache
+def _json_schema() -> dict[str, Any]:
+    return ClusterSpec.model_json_schema()
+
+
+def _resolve(node: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in node:
+        target: dict[str, Any] = _json_schema()["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+        return {
+            **target,
+            **{k: v for k, v in node.items() if k not in ("$ref", "default")},
+            "_title": node.get("title"),
+        }
+    return node
+
+
+def _children(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield _resolve(node)
+    for branch in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
+        yield from _children(branch)
+
+
+def _step(node: dict[str, Any], part: str | int) -> dict[str, Any] | None:
+    for child in _children(node):
+        if isinstance(part, int) and isinstance(child.get("items"), dict):
+            return dict(child["items"])
+        if part in child.get("properties", {}):
+            return dict(child["properties"][part])
+        if isinstance(part, str) and "patternProperties" in child:
+            return dict(next(iter(child["patternProperties"].values())))
+    return None
+
+
+def _schema(loc: Loc, *more: str) -> dict[str, Any]:
+    node: dict[str, Any] | None = _json_schema()
+    for part in (*loc, *more):
+        node = _step(_resolve(node), part) if node else None
+    return node or {}
+
+
+def _title(loc: Loc) -> str:
+    """What finishes "this is not ...", from the model; empty for blocks."""
+    if len(loc) == 2 and loc[0] in ("sites", "groups"):
+        return ""
+    node = _schema(loc)
+    title = node.get("title") or (_schema(loc[:-1]).get("title") if loc and isinstance(loc[-1], int) else "")
+    return str(title or "")
+
+
+def _choices(loc: Loc) -> list[str]:
+    for child in _children(_schema(loc)):
+        if "enum" in child:
+            return list(child["enum"])
+        if "const" in child:
+            return [child["const"]]
+    return []
+
+
+def _keys(source: Source, parent: Loc) -> list[str]:
+    node = _schema(parent)
+    branches = list(_children(node))
+    provider = _at(source.value, parent).get("provider") if parent[:1] == ("sites",) and len(parent) == 2 else None
+    keys: list[str] = []
+    for child in branches:
+        properties = child.get("properties", {})
+        if provider is None or properties.get("provider", {}).get("const") == provider:
+            keys.extend(key for key in properties if key not in keys)
+    return keys
+
+
+@cache
+def _all_keys() -> Mapping[str, tuple[str, ...]]:
+    """Every block of the file with its keys, nearest to the top first."""
+    homes: dict[str, tuple[str, ...]] = {}
+    todo: list[tuple[str, dict[str, Any]]] = [("", _json_schema())]
+    while todo:
+        where, node = todo.pop(0)
+        for child in _children(node):
+            if properties := child.get("properties"):
+                homes[where] = (*homes.get(where, ()), *properties)
+                todo += [(f"{where}.{key}".strip("."), value) for key, value in properties.items()]
+            for value in child.get("patternProperties", {}).values():
+                todo.append((f"{where}.<name>", value))
+    return homes
+
+
+def to_json(value: Any) -> str:
+    """The composed value as JSON, which pydantic reads strictly but with lists for tuples and text for networks."""
+    return json.dumps(value)

@@ -1,0 +1,214 @@
+"""Refusals that need the catalogue or several keys: what cannot work on these machines, before anything is spent.
+
+A rule is a generator of findings over a draft: the parts of the file that are well-formed by themselves, so that a
+mistake in one group does not hide those in another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from provisioner.catalog import Catalog
+from provisioner.catalog.models import Machine
+from provisioner.errors import GpuprovError
+from provisioner.spec.models import (
+    Access,
+    BareMetalSite,
+    Group,
+    Monitoring,
+    Site,
+    StackRequest,
+    Verify,
+)
+from provisioner.spec.places import Loc, shown
+from provisioner.spec.problems import did_you_mean, nearest
+from provisioner.spec.stack_rules import stack_findings
+
+_LIST = "see gpuprov catalog --provider "
+_SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib\w*|proc|root|run|sbin|sys|usr|var)?(/.*)?")
+
+
+class Finding(NamedTuple):
+    """Something that cannot work: where, what, what instead. `at_key` points at the key, not at its value."""
+
+    loc: Loc
+    message: str
+    hint: str = ""
+    at_key: bool = False
+
+
+@dataclass(slots=True)
+class Draft:
+    """What of the file could be read by itself. `site_names` has the broken ones too; `whole`: nothing is missing."""
+
+    sites: dict[str, Site] = field(default_factory=dict)
+    site_names: tuple[str, ...] = ()
+    groups: dict[str, Group] = field(default_factory=dict)
+    stack: StackRequest | None = None
+    access: Access | None = None
+    monitoring: Monitoring | None = None
+    verify: Verify | None = None
+    whole: bool = False
+
+
+def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
+    """Everything that the draft asks for and cannot have."""
+    for name, site in draft.sites.items():
+        yield from _places(("sites", name), site, catalog)
+    machines: list[Machine] = []
+    for name, group in draft.groups.items():
+        loc: Loc = ("groups", name)
+        yield from _site(loc, group, draft)
+        site_or_none = _site_of(group, draft)
+        yield from _capacity(loc, group, site_or_none, catalog)
+        machine = _known(group.machine, catalog)
+        yield from _machine(loc, group, machine, site_or_none, catalog)
+        if machine is not None:
+            machines.append(machine)
+            yield from _hardware(loc, group, machine, catalog)
+        yield from _scratch(loc, group)
+    if draft.stack is not None and len(machines) == len(draft.groups):
+        for key, message, hint in stack_findings(draft.stack, machines, catalog):
+            yield Finding(("stack", key), message, hint)
+    yield from _fleet(draft)
+
+
+def _known(name: str, catalog: Catalog) -> Machine | None:
+    try:
+        return catalog.machine(name)
+    except GpuprovError:
+        return None
+
+
+def _site_of(group: Group, draft: Draft) -> Site | None:
+    if group.site is not None:
+        return draft.sites.get(group.site)
+    return next(iter(draft.sites.values())) if len(draft.site_names) == 1 and draft.sites else None
+
+
+def _places(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
+    if isinstance(site, BareMetalSite):
+        return
+    provider = catalog.provider(site.provider)
+    if not re.fullmatch(provider.region, site.region):
+        hint = f"one is called {provider.example_region}"
+        yield Finding((*loc, "region"), f"{shown(site.region)} is not a region of {provider.title}", hint)
+        return
+    pattern = provider.zone.replace("{region}", re.escape(site.region))
+    for index, zone in enumerate(site.zones):
+        at = (*loc, "zones", index)
+        if not re.fullmatch(pattern, zone):
+            hint = "they start with the region" if "{region}" in provider.zone else 'they are "1", "2" and "3"'
+            yield Finding(at, f"{shown(zone)} is not a zone of {site.region}", hint)
+        elif zone in site.zones[:index]:
+            yield Finding(at, f"{shown(zone)} is in the list already")
+
+
+def _site(loc: Loc, group: Group, draft: Draft) -> Iterator[Finding]:
+    names = draft.site_names
+    if group.site is None and len(names) > 1:
+        hint = f"one of {', '.join(names[:8])}"
+        yield Finding((*loc, "site"), f"{loc[1]} does not say at which site it is", hint, at_key=True)
+    elif group.site is not None and names and group.site not in names:
+        hint = did_you_mean(group.site, names) or f"known here: {', '.join(names[:8])}"
+        yield Finding((*loc, "site"), f"there is no site {shown(group.site)}", hint)
+
+
+def _machine(loc: Loc, group: Group, machine: Machine | None, site: Site | None, catalog: Catalog) -> Iterator[Finding]:
+    at = (*loc, "machine")
+    names = catalog.names(site.provider if site else None)
+    if machine is None:
+        near = did_you_mean(group.machine, names, limit=3)
+        where = f" at {catalog.provider(site.provider).title}" if site else ""
+        yield Finding(at, f"there is no machine {shown(group.machine)}{where}", near or "`gpuprov catalog` lists them")
+    elif site is not None and machine.provider != site.provider:
+        sold = catalog.provider(machine.provider).title
+        like = [m.name for m in catalog.machines(site.provider) if _alike(m, machine)]
+        hint = f"with the same GPUs there: {', '.join(like[:3])}" if like else ""
+        here = catalog.provider(site.provider).title
+        yield Finding(at, f"{machine.name} comes from {sold}, and this site is {here}", hint or _LIST + site.provider)
+    if machine is not None and machine.retired:
+        others = (m for m in catalog.machines(machine.provider) if not m.retired)
+        like = [m.name for m in others if m.gpu_count == machine.gpu_count]
+        yield Finding(
+            at, f"{machine.name} is no longer to be had: {machine.retired}", f"instead: {', '.join(like[:3])}"
+        )
+
+
+def _alike(one: Machine, other: Machine) -> bool:
+    return (one.gpu_model, one.gpu_count) == (other.gpu_model, other.gpu_count)
+
+
+def _capacity(loc: Loc, group: Group, site: Site | None, catalog: Catalog) -> Iterator[Finding]:
+    capacity, at = group.capacity, (*loc, "capacity")
+    named = capacity.kind in ("reservation", "block")
+    if named and capacity.id is None:
+        yield Finding((*at, "kind"), f"a {capacity.kind} needs its id", "add id: …")
+    if not named and capacity.id is not None:
+        yield Finding((*at, "id"), f"{capacity.kind} capacity has no id", "write kind: reservation or kind: block")
+    for index, kind in enumerate(capacity.fallback):
+        where = (*at, "fallback", index)
+        if kind == capacity.kind:
+            yield Finding(where, f"{kind} is asked for already", "leave it out of fallback")
+        elif kind in capacity.fallback[:index]:
+            yield Finding(where, f"{kind} is in the list already")
+        elif kind in ("reservation", "block"):
+            yield Finding(where, f"a {kind} cannot be a fallback: it is paid for, ask for it first")
+        elif named and kind == "spot":
+            yield Finding(where, f"a {capacity.kind} cannot fall back to spot", "on-demand can be a fallback")
+        elif site is not None and kind not in catalog.provider(site.provider).capacity:
+            yield Finding(where, f"{catalog.provider(site.provider).title} has no {kind} capacity")
+    if site is not None and capacity.kind not in (sold := catalog.provider(site.provider).capacity):
+        title = catalog.provider(site.provider).title
+        yield Finding((*at, "kind"), f"{title} has no {capacity.kind} capacity", f"known: {', '.join(sold)}")
+
+
+def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:
+    gpu = catalog.gpu(machine.gpu_model)
+    if group.placement == "cluster" and not machine.placement_cluster:
+        what = f"no cluster placement is known for {machine.name}"
+        yield Finding((*loc, "placement"), what, "leave it out")
+    if group.network.efa and machine.network.kind != "efa":
+        with_efa = nearest(machine.name, [m.name for m in catalog.machines("aws") if m.network.kind == "efa"])
+        hint = f"{with_efa[0]} has it" if with_efa and machine.provider == "aws" else "leave it out"
+        yield Finding((*loc, "network", "efa"), f"{machine.name} has no EFA", hint)
+    if group.storage.scratch is not None and machine.local_nvme.count == 0:
+        yield Finding((*loc, "storage", "scratch"), f"{machine.name} has no local NVMe disks", "leave it out")
+    if group.gpu.mig is not None:
+        at = (*loc, "gpu", "mig")
+        if not gpu.mig:
+            yield Finding(at, f"{gpu.model} cannot be cut with MIG", "leave it out")
+        elif group.gpu.mig not in gpu.mig_profiles:
+            known = f"its profiles: {', '.join(gpu.mig_profiles)}"
+            yield Finding(at, f"{gpu.model} has no MIG profile {group.gpu.mig}", known)
+    if group.gpu.ecc and "ecc" in group.gpu.model_fields_set and not gpu.ecc:
+        yield Finding((*loc, "gpu", "ecc"), f"{gpu.model} is shipped with ECC off", "leave it out")
+    if "persistence" in group.gpu.model_fields_set and group.gpu.persistence and gpu.vendor == "amd":
+        yield Finding((*loc, "gpu", "persistence"), f"{gpu.model} has no persistence mode", "leave it out")
+
+
+def _scratch(loc: Loc, group: Group) -> Iterator[Finding]:
+    path = group.storage.scratch
+    if path is not None and (".." in path.split("/") or "//" in path or _SYSTEM.fullmatch(path)):
+        hint = "take a directory of its own, such as /scratch"
+        yield Finding((*loc, "storage", "scratch"), f"{path} belongs to the system", hint)
+
+
+def _fleet(draft: Draft) -> Iterator[Finding]:
+    if draft.verify is not None and draft.whole and isinstance(draft.verify.min_healthy, int):
+        count = sum(group.count for group in draft.groups.values())
+        if draft.verify.min_healthy > count:
+            message = f"{draft.verify.min_healthy} healthy nodes of {count} cannot be"
+            yield Finding(("verify", "min_healthy"), message, f"at most {count}, or a percentage")
+    if draft.monitoring is not None and draft.monitoring.grafana and not draft.monitoring.prometheus:
+        yield Finding(("monitoring", "grafana"), "grafana has nothing to show without prometheus", "prometheus: true")
+    if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):
+        hint = "write where the file is, and keep the key itself out of here"
+        yield Finding(("access", "ssh_key"), "this is a key, not the path of one", hint)
+
+
+def _is_key(text: str) -> bool:
+    return text.startswith(("-----BEGIN", "ssh-", "ecdsa-", "sk-ssh-"))
