@@ -1,0 +1,152 @@
+"""Everything that a sandbox needs on this machine: the nodes' image and a mirror with packages and container images.
+
+Kept in the cache and named after what went in; whole or not there at all. Two that prepare at once take turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from provisioner.errors import LockedError
+from provisioner.events import Events
+from provisioner.paths import cache, private_dir, write_whole
+from provisioner.sandbox import image as node_image
+from provisioner.sandbox import registry, repository
+from provisioner.sandbox.keys import MIRROR_HOST, Keys, keys
+from provisioner.sandbox.runtime import ARCHITECTURES, Podman, find_podman
+from provisioner.stack.models import Image, Stack
+
+WAIT = 900
+"""Seconds that a second caller waits for the first: a cold build with a slow network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """What `prepare` made. `mirror` is a directory to mount read-only; `registry_ca` is PEM text."""
+
+    image: str
+    mirror: Path
+    podman: Podman
+    fingerprint: str
+    registry_ca: str
+    architecture: str
+    busybox: bytes
+
+    def localise(self, stack: Stack) -> Stack:
+        """The same stack, to be had from the mirror: repositories with the sandbox's key, images with their digests."""
+        repositories = tuple(
+            r.model_copy(
+                update={
+                    "uri": f"http://{MIRROR_HOST}/apt/{r.name}",
+                    "key_url": f"http://{MIRROR_HOST}/keys/{r.name}.asc",
+                    "fingerprint": self.fingerprint,
+                }
+            )
+            for r in stack.repositories
+        )
+        return stack.model_copy(update={"repositories": repositories, "images": tuple(map(self._image, stack.images))})
+
+    def _image(self, image: Image) -> Image:
+        built = registry.build(image, self.busybox, self.architecture)
+        return image.model_copy(update={"digest": built.digest, "pull": registry.pull_name(built)})
+
+
+def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
+    """Make what is missing and say where it is. `stacks` may be localised already or not.
+
+    Raises `GpuprovError` for a tool that is missing (with the apt command), `ProviderError` when a build fails.
+    """
+    wanted = tuple(stacks)
+    podman = find_podman()
+    architecture = ARCHITECTURES[platform.machine()]
+    home = private_dir(cache() / "sandbox")
+    started = time.monotonic()
+    try:
+        with FileLock(home / "lock", timeout=WAIT):
+            _sweep(home)
+            _images(podman, events)
+            secrets = keys(home / "keys")
+            busybox = _busybox(home, podman)
+            mirror = _mirror(home, wanted, secrets, busybox, architecture, events)
+    except Timeout as error:
+        raise LockedError("another gpuprov has been preparing the sandbox for 15 minutes", where=str(home / "lock")) from error
+    reference = node_image.node_reference()
+    events("sandbox", "done", f"image {reference}", data={"seconds": round(time.monotonic() - started, 2)})
+    return Assets(reference, mirror, podman, secrets.fingerprint, secrets.ca, architecture, busybox)
+
+
+def _sweep(home: Path) -> None:
+    # The lock is held: whatever is half made was left by somebody who was killed.
+    for leftover in home.glob(".making-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _images(podman: Podman, events: Events) -> None:
+    if node_image.exists(podman, node_image.node_reference()):
+        return
+    if not node_image.exists(podman, node_image.base_reference()):
+        events("sandbox", "started", "making the nodes' Debian image, half a minute, once")
+        node_image.build_base(podman)
+    events("sandbox", "progress", "adding the simulated hardware to the image")
+    node_image.build_node(podman)
+
+
+def _busybox(home: Path, podman: Podman) -> bytes:
+    kept = home / f"busybox-{node_image.base_reference().rpartition(':')[2]}"
+    if not kept.exists():
+        write_whole(kept, node_image.busybox(podman))
+    return kept.read_bytes()
+
+
+def _mirror(home: Path, stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, architecture: str, events: Events) -> Path:
+    """The directory that the mirror container serves, for exactly these stacks; one for each set, none is ever changed."""
+    target = private_dir(home / "mirrors") / _mirror_key(stacks, secrets, busybox, architecture)
+    if target.is_dir():
+        os.utime(target)
+        return target
+    making = Path(tempfile.mkdtemp(dir=home, prefix=".making-"))
+    (making / "http").mkdir()
+    count = repository.write_repositories(making / "http", stacks, secrets, architecture)
+    images = {b.digest: b for s in stacks for i in s.images for b in [registry.build(i, busybox, architecture)]}
+    registry.write(making / "registry", images.values())
+    (making / "registry").mkdir(exist_ok=True)
+    (making / "registry.yml").write_text(registry.CONFIG)
+    (making / "registry.pem").write_text(secrets.registry_certificate)
+    (making / "registry.key").write_text(secrets.registry_key)
+    (making / "registry.key").chmod(0o600)
+    making.chmod(0o755)
+    making.rename(target)
+    events("sandbox", "progress", f"made {count} simulated packages and {len(images)} images")
+    return target
+
+
+def _mirror_key(stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, architecture: str) -> str:
+    content = {
+        "packages": sorted({(p.repository or "", p.name, p.version) for s in stacks for p in s.packages}),
+        "sets": sorted(json.dumps(sorted((p.name, p.version) for p in s.packages)) for s in stacks),
+        "layouts": sorted({(r.name, r.suite, r.components) for s in stacks for r in s.repositories}),
+        "images": sorted({i.model_copy(update={"digest": "", "pull": ""}).model_dump_json() for s in stacks for i in s.images}),
+        "keys": [secrets.fingerprint, secrets.registry_certificate],
+        "busybox": hashlib.sha256(busybox).hexdigest(),
+        "architecture": architecture,
+        "code": _code(),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _code() -> str:
+    """A hash of the modules that decide what is in a package or an image."""
+    here = Path(__file__).parent
+    names = ("deb.py", "packages.py", "registry.py", "repository.py", "units.py", "node/exporter.py")
+    return hashlib.sha256(b"".join((here / name).read_bytes() for name in names)).hexdigest()

@@ -1,0 +1,96 @@
+"""The containers of sandbox clusters: found by label, looked at, run in and removed, each with a deadline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from provisioner.errors import GpuprovError
+from provisioner.sandbox.runtime import Podman, find_podman
+
+CLUSTER = "gpuprov.cluster"
+NODE = "gpuprov.node"
+WORKSPACE = "gpuprov.workspace"
+OCTET = "gpuprov.octet"
+ROLE = "gpuprov.role"
+"""Labels of every container that terraform/sandbox makes; role is `node` or `mirror`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a sandbox cluster. `node` is empty for the mirror; `state` as podman calls it (running, exited…)."""
+
+    id: str
+    name: str
+    cluster: str
+    node: str
+    workspace: str
+    role: str
+    octet: int | None
+    state: str
+
+
+def list_containers(cluster: str | None = None, *, podman: Podman | None = None) -> list[Container]:
+    """All containers of that cluster, or of every sandbox cluster on this machine, mirrors included."""
+    engine = podman or find_podman()
+    wanted = CLUSTER if cluster is None else f"{CLUSTER}={cluster}"
+    answer = json.loads(engine.run("ps", "--all", "--filter", f"label={wanted}", "--format", "json") or "[]") or []
+    found = [_container(entry) for entry in answer]
+    return sorted(found, key=lambda c: c.name)
+
+
+def _container(entry: dict[str, object]) -> Container:
+    labels = entry.get("Labels")
+    label = labels if isinstance(labels, dict) else {}
+    names = entry.get("Names")
+    octet = str(label.get(OCTET, ""))
+    return Container(
+        id=str(entry.get("Id", "")),
+        name=str(names[0]) if isinstance(names, list) and names else "",
+        cluster=str(label.get(CLUSTER, "")),
+        node=str(label.get(NODE, "")),
+        workspace=str(label.get(WORKSPACE, "")),
+        role=str(label.get(ROLE, "")),
+        octet=int(octet) if octet.isdigit() else None,
+        state=str(entry.get("State", "")),
+    )
+
+
+def find_node(cluster: str, node: str, *, podman: Podman | None = None) -> Container:
+    """The running container of that node. Raises `GpuprovError` naming the nodes that are there."""
+    from rapidfuzz import process
+
+    nodes = {c.node: c for c in list_containers(cluster, podman=podman) if c.role == "node"}
+    if not nodes:
+        raise GpuprovError(f"cluster {cluster} has no sandbox nodes on this machine", hint="gpuprov up FILE --sandbox makes them")
+    if node not in nodes:
+        near = process.extractOne(node, list(nodes))
+        raise GpuprovError(
+            f"cluster {cluster} has no sandbox node {node}",
+            hint=f"did you mean {near[0]}? it has {', '.join(nodes)}" if near else "",
+        )
+    found = nodes[node]
+    if found.state != "running":
+        raise GpuprovError(f"node {node} is {found.state}, not running", where=found.name, hint=f"podman start {found.name}")
+    return found
+
+
+def execute(
+    container: str, *command: str, stdin: str | None = None, deadline: float = 30, podman: Podman | None = None
+) -> str:
+    """Run a command in a container as root and give its standard output. Raises `ProviderError` when it fails."""
+    engine = podman or find_podman()
+    flags = ("-i",) if stdin is not None else ()
+    return engine.run("exec", *flags, container, *command, stdin=stdin, deadline=deadline)
+
+
+def remove(*names: str, podman: Podman | None = None) -> None:
+    """Remove containers with their volumes, running or not; one that is gone already is fine."""
+    if names:
+        engine = podman or find_podman()
+        engine.run("rm", "--force", "--volumes", "--ignore", "--time", "0", *names, deadline=120)
+
+
+def octets_in_use(*, podman: Podman | None = None) -> frozenset[int]:
+    """Octets of all sandbox containers on this machine, running or not."""
+    return frozenset(c.octet for c in list_containers(podman=podman) if c.octet is not None)

@@ -1,0 +1,192 @@
+"""The nodes' image: Debian 12 by mmdebstrap, and on top of it the simulator.
+
+Two layers, because they change at different times: the base (half a minute, from a signed Debian mirror) and the node
+layer (a second, from this package's own files). Both are named after a hash of what goes in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.sandbox.deb import File, tar
+from provisioner.sandbox.packages import program
+from provisioner.sandbox.runtime import Podman, limits
+from provisioner.sandbox.units import UNITS
+
+SUITE = "bookworm"
+MIRROR = "http://deb.debian.org/debian"
+SECURITY = "http://security.debian.org/debian-security"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+BASE = "localhost/gpuprov-sandbox-base"
+NODE = "localhost/gpuprov-sandbox"
+
+PACKAGES = (
+    "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "procps", "iproute2", "curl",
+    "python3", "python3-apt", "python3-debian",  # what Ansible's apt modules need
+    "apt", "gpg", "gpgv", "ca-certificates",
+    "docker.io", "docker-registry", "busybox-static",
+)  # fmt: skip
+"""Debian packages of a node."""
+
+LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*", "/usr/share/bash-completion/*")
+
+MASKED = (
+    "apt-daily.timer", "apt-daily-upgrade.timer", "apt-daily.service", "apt-daily-upgrade.service", "dpkg-db-backup.timer",
+    "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "systemd-modules-load.service", "systemd-udevd.service",
+    "systemd-udev-trigger.service", "systemd-logind.service", "getty.target", "console-getty.service", "systemd-timesyncd.service",
+    "systemd-networkd.service", "systemd-resolved.service", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
+    "systemd-journal-flush.service", "kmod-static-nodes.service", "systemd-sysctl.service", "systemd-binfmt.service",
+    "proc-sys-fs-binfmt_misc.automount", "proc-sys-fs-binfmt_misc.mount", "sys-fs-fuse-connections.mount", "dev-hugepages.mount",
+    "modprobe@.service", "systemd-remount-fs.service", "systemd-tmpfiles-setup-dev.service", "systemd-journald-audit.socket",
+)  # fmt: skip
+"""Units that a container has no use for, or that would reach for this computer's kernel."""
+
+DISABLED = ("docker.service", "docker.socket", "containerd.service", "docker-registry.service")
+"""Installed, and started by the role that wants them; every node starts faster and smaller for it."""
+
+TOOLS = ("lspci", "lsblk", "dmesg", "lsmod", "modprobe", "modinfo", "rmmod")
+"""Programs that would otherwise show this computer's own kernel and devices."""
+
+
+def base_reference() -> str:
+    content = json.dumps([SUITE, mirrors(), PACKAGES, LEFT_OUT, 1])
+    return f"{BASE}:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def node_reference() -> str:
+    digest = hashlib.sha256(base_reference().encode() + tar(node_files()) + SETUP.encode())
+    return f"{NODE}:{digest.hexdigest()[:16]}"
+
+
+def mirrors() -> tuple[str, ...]:
+    """The Debian mirrors; GPUPROV_DEBIAN_MIRROR names another one for machines that reach only that."""
+    own = os.environ.get("GPUPROV_DEBIAN_MIRROR")
+    if own:
+        return (f"deb {own} {SUITE} main",)
+    return (f"deb {MIRROR} {SUITE} main", f"deb {MIRROR} {SUITE}-updates main", f"deb {SECURITY} {SUITE}-security main")
+
+
+def exists(podman: Podman, reference: str) -> bool:
+    return bool(podman.run("images", "--quiet", "--filter", f"reference={reference}").strip())
+
+
+def build_base(podman: Podman) -> None:
+    """mmdebstrap into podman, then the name: an import that was cut off is an image without a name, and removed."""
+    if shutil.which("mmdebstrap") is None:
+        raise GpuprovError("mmdebstrap is not installed", hint="sudo apt-get install -y mmdebstrap debian-archive-keyring")
+    if not Path(KEYRING).exists():
+        raise GpuprovError("Debian's signing keys are not installed", hint="sudo apt-get install -y debian-archive-keyring")
+    command = [
+        "mmdebstrap", "--variant=minbase", "--mode=root", "--quiet", f"--include={','.join(PACKAGES)}", f"--keyring={KEYRING}",
+        "--dpkgopt=force-unsafe-io", "--aptopt=Acquire::Languages none", "--aptopt=Acquire::Retries 3", *_proxy(),
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT), SUITE, "-", *mirrors(),
+    ]  # fmt: skip
+    with tempfile.TemporaryFile() as complaints, tempfile.TemporaryFile() as answer:
+        make = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, stdin=subprocess.DEVNULL)
+        load = subprocess.Popen([*podman.command, "import", "--quiet", "-"], stdin=make.stdout, stdout=answer, stderr=complaints)
+        assert make.stdout is not None
+        make.stdout.close()
+        try:
+            codes = (load.wait(timeout=1200), make.wait(timeout=60))
+        except BaseException:
+            for process in (make, load):
+                process.terminate()
+                process.wait(timeout=30)
+            raise
+        answer.seek(0)
+        identity = answer.read().decode().strip().rpartition("\n")[2]
+        complaints.seek(0)
+        said = complaints.read().decode(errors="replace")
+    if any(codes):
+        if identity:
+            podman.run("rmi", "--force", identity, check=False)
+        raise ProviderError(f"the nodes' Debian image could not be made: {_cause(said)}", where="mmdebstrap",
+                            hint="is a Debian mirror within reach? GPUPROV_DEBIAN_MIRROR names another one")  # fmt: skip
+    podman.run("tag", identity, base_reference())
+
+
+def _cause(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.startswith(("E:", "Error", "W: Failed"))]
+    return "; ".join(lines[:3]) or (text.strip().splitlines() or ["it said nothing"])[-1]
+
+
+def _proxy() -> list[str]:
+    """The proxy of this machine's own apt, where it has one."""
+    try:
+        done = subprocess.run(["apt-config", "dump", "--format", "%v", "Acquire::http::Proxy"], capture_output=True, text=True,
+                              timeout=20, check=False)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    value = done.stdout.strip()
+    return [f'--aptopt=Acquire::http::Proxy "{value}"'] if value else []
+
+
+SETUP = """\
+set -e
+tar -C / -xf -
+rm -f /etc/ssh/ssh_host_* /etc/machine-id /var/lib/dbus/machine-id /var/log/*.log
+: > /etc/machine-id
+systemctl --quiet disable DISABLED
+systemctl --quiet mask MASKED
+systemctl --quiet set-default multi-user.target
+systemctl --quiet enable gpuprov-sandbox-boot.service ssh.service
+python3 -m compileall -q /usr/lib/gpuprov-sandbox
+""".replace("DISABLED", " ".join(DISABLED)).replace("MASKED", " ".join(MASKED))
+
+
+def build_node(podman: Podman) -> None:
+    """The base with the simulator in it, committed under its name when everything has succeeded."""
+    with _container(podman, "run", "--interactive", "--network", "none", *limits(), "--env", "LC_ALL=C",
+                    base_reference(), stdin=tar(node_files()), after=("sh", "-c", SETUP)) as name:  # fmt: skip
+        podman.run("commit", "--quiet", "--change", 'CMD ["/sbin/init"]', "--change", "STOPSIGNAL SIGRTMIN+3",
+                   "--change", "LABEL org.gpuprov.simulated=true", name, node_reference(), deadline=300)  # fmt: skip
+
+
+def busybox(podman: Podman) -> bytes:
+    """The static busybox of the base image, for the simulated container images."""
+    with tempfile.TemporaryDirectory() as scratch, _container(podman, "create", base_reference(), after=("true",)) as name:
+        podman.run("cp", f"{name}:/bin/busybox", f"{scratch}/busybox")
+        return (Path(scratch) / "busybox").read_bytes()
+
+
+@contextmanager
+def _container(podman: Podman, verb: str, *args: str, after: tuple[str, ...], stdin: bytes | None = None) -> Iterator[str]:
+    name = f"gpuprov-image-{os.getpid()}-{verb}"
+    try:
+        podman.run(verb, "--name", name, *args, *after, stdin=stdin, deadline=300)
+        yield name
+    finally:
+        podman.run("rm", "--force", "--ignore", name, check=False)
+
+
+def node_files() -> dict[str, File]:
+    """What the node layer adds to Debian."""
+    files = {
+        "etc/gpuprov-sandbox/release": File(b"gpuprov sandbox node: its GPUs, drivers and networks are simulated\n"),
+        "etc/docker/daemon.json": File(b'{"default-cgroupns-mode": "private"}\n'),
+        "etc/ssh/sshd_config.d/gpuprov-sandbox.conf": File(b"PasswordAuthentication no\nUseDNS no\nMaxStartups 100:30:200\nMaxSessions 100\n"),
+        "etc/apt/apt.conf.d/90gpuprov-sandbox": File(b'APT::Periodic::Enable "0";\n'),
+        "etc/systemd/journald.conf.d/gpuprov-sandbox.conf": File(b"[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\nReadKMsg=no\n"),
+        "etc/motd": File(b"gpuprov sandbox node: GPUs, drivers and networks are simulated.\n"),
+        "etc/systemd/system/gpuprov-sandbox-boot.service": File(UNITS["gpuprov-sandbox-boot.service"].encode()),
+        "etc/dpkg/dpkg.cfg.d/gpuprov-sandbox": File(b"force-unsafe-io\n"),
+        "usr/lib/gpuprov-sandbox/boot": program("boot", "1"),
+        "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
+    }
+    for tool in TOOLS:
+        files[f"usr/local/sbin/{tool}"] = program(tool, "1")
+        files[f"usr/local/bin/{tool}"] = File(link=f"../sbin/{tool}")
+    source = Path(__file__).parent / "node"
+    for path in sorted(source.rglob("*")):
+        if path.suffix in (".py", ".shape", ".json") and "__pycache__" not in path.parts:
+            files[f"usr/lib/gpuprov-sandbox/gpuprov_node/{path.relative_to(source)}"] = File(path.read_bytes())
+    return files

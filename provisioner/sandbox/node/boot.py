@@ -1,0 +1,83 @@
+"""What a cloud's first-boot agent does, before sshd starts: host keys, the access user with its key, user data, modules."""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+import shutil
+import subprocess
+from pathlib import Path
+
+from . import kernel, state
+
+SEED = "etc/gpuprov-sandbox/seed"
+
+
+def boot(_arguments: list[str], _version: str) -> int:
+    """Runs at each boot as gpuprov-sandbox-boot.service; each part does nothing when it is done already."""
+    state.path("run/gpuprov-sandbox").mkdir(parents=True, exist_ok=True)
+    subprocess.run(["ssh-keygen", "-A"], check=True, capture_output=True)
+    seed = state.path(SEED)
+    user = _seed(seed, "user", "ubuntu")
+    _access(user, _seed(seed, "ssh_public_key", ""))
+    _load_modules()
+    _user_data(_seed(seed, "user_data", ""))
+    return 0
+
+
+def _seed(directory: Path, name: str, default: str) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return (directory / name).read_text().strip("\n") or default
+    return default
+
+
+def _access(user: str, key: str) -> None:
+    """The user with passwordless sudo and exactly that key."""
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", user], check=True, capture_output=True)
+        # An account without a password is locked for keys too; `*` is no password that anybody can type.
+        subprocess.run(["usermod", "--password", "*", user], check=True, capture_output=True)
+        entry = pwd.getpwnam(user)
+    sudoers = Path("/etc/sudoers.d/90-gpuprov-sandbox")
+    sudoers.write_text(f"{user} ALL=(ALL:ALL) NOPASSWD:ALL\n")
+    sudoers.chmod(0o440)
+    folder = Path(entry.pw_dir) / ".ssh"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    authorised = folder / "authorized_keys"
+    authorised.write_text(key + "\n")
+    authorised.chmod(0o600)
+    for item in (folder, authorised):
+        shutil.chown(item, entry.pw_uid, entry.pw_gid)
+
+
+def _load_modules() -> None:
+    """Simulated modules of /etc/modules-load.d, and those of the node's network cards, which every kernel has."""
+    kernel.load_builtin()
+    names: list[str] = []
+    for folder in ("etc/modules-load.d", "usr/lib/modules-load.d"):
+        directory = state.path(folder)
+        if directory.is_dir():
+            for file in sorted(f for f in directory.glob("*.conf") if f.is_file()):
+                names += [line.strip() for line in file.read_text().splitlines() if line.strip() and line[0] not in "#;"]
+    for name in names:
+        kernel.load(name)
+    if state.installed("module-nvidia") and names.count("nvidia") == 0 and state.read(state.SETTINGS, {}).get("autoload", True):
+        # The real module is loaded by udev when the kernel finds the PCI devices that it drives.
+        kernel.load("nvidia")
+
+
+def _user_data(text: str) -> None:
+    """A script runs once; anything else (cloud-config) is kept where cloud-init would keep it, and not executed."""
+    done = state.path("var/lib/gpuprov-sandbox/user-data.done")
+    if not text or done.exists():
+        return
+    kept = state.path("var/lib/cloud/instance/user-data.txt")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(text)
+    kept.chmod(0o700)
+    done.parent.mkdir(parents=True, exist_ok=True)
+    done.write_text("")
+    if text.startswith("#!"):
+        subprocess.run([str(kept)], check=False, timeout=600)

@@ -1,0 +1,247 @@
+"""What the simulated packages hold: NVIDIA's names and versions, programs that call the simulator.
+
+A package that is not known here becomes an installable package without files, so that any lock can be rehearsed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from provisioner.sandbox.deb import Deb, File
+from provisioner.sandbox.units import UNITS
+from provisioner.stack.models import Package
+
+INSTALLED = "usr/lib/gpuprov-sandbox/installed"
+LIBRARIES = {"amd64": "usr/lib/x86_64-linux-gnu", "arm64": "usr/lib/aarch64-linux-gnu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Files, dependencies that are wanted when the lock has them, and maintainer scripts of one package."""
+
+    description: str
+    files: dict[str, File]
+    depends: tuple[str, ...] = ()
+    scripts: tuple[tuple[str, str], ...] = ()
+
+
+def program(tool: str, version: str) -> File:
+    """A program of a package: a few lines of Python that hand over to the simulator in the node's image."""
+    text = (
+        "#!/usr/bin/python3 -IS\n"
+        f"# {tool} {version}, simulated by gpuprov: it reads /etc/gpuprov-sandbox/hardware.json\n"
+        "import sys\n"
+        'sys.path.insert(0, "/usr/lib/gpuprov-sandbox")\n'
+        "from gpuprov_node.main import main\n"
+        f"sys.exit(main({tool!r}, {version!r}))\n"
+    )
+    return File(text.encode(), 0o755)
+
+
+def fact(part: str, **content: object) -> dict[str, File]:
+    """A fact that the simulator reads once the package is installed."""
+    return {f"{INSTALLED}/{part}.json": File((json.dumps(content, sort_keys=True) + "\n").encode())}
+
+
+def placeholder(path: str, link: str | None = None) -> dict[str, File]:
+    """A library file that only says what it is, with the usual link to it."""
+    files = {path: File(b"simulated by gpuprov: this is no library\n")}
+    if link:
+        files[link] = File(link=path.rsplit("/", 1)[1])
+    return files
+
+
+def unit(name: str) -> dict[str, File]:
+    return {f"usr/lib/systemd/system/{name}": File(UNITS[name].encode())}
+
+
+def upstream(version: str) -> str:
+    """580.173.02 of "580.173.02-1", 4.5.3 of "1:4.5.3-1", 2.27.7 of "2.27.7-1+cuda13.0"."""
+    return re.sub(r"^\d+:", "", version).split("-", 1)[0]
+
+
+def _kernel(flavour: str) -> Callable[[str, str], Content]:
+    def content(version: str, _architecture: str) -> Content:
+        sizes = {"nvidia": 14376960, "nvidia_uvm": 2076672, "nvidia_modeset": 1744896, "nvidia_drm": 139264, "nvidia_peermem": 16384}
+        files: dict[str, File] = {}
+        for name, size in sizes.items():
+            files |= fact(f"module-{name}", version=version, flavour=flavour, size=size)
+        files[f"usr/src/nvidia-{version}/dkms.conf"] = File(f'PACKAGE_NAME="nvidia"\nPACKAGE_VERSION="{version}"\n'.encode())
+        return Content(f"NVIDIA {flavour} kernel modules", files, ("nvidia-kernel-support",))
+
+    return content
+
+
+def _driver(name: str, kernel: str) -> Callable[[str, str], Content]:
+    def content(_version: str, _architecture: str) -> Content:
+        return Content(f"NVIDIA driver ({name})", {}, (kernel, "nvidia-driver-cuda"))
+
+    return content
+
+
+def _pinning(version: str, _architecture: str) -> Content:
+    names = "nvidia-driver-* nvidia-open* nvidia-kernel-* cuda-drivers* libcuda1 libnvidia-* nvidia-modprobe nvidia-persistenced nvidia-fabricmanager*"
+    text = f"Package: {names}\nPin: version {version}-*\nPin-Priority: 1000\n"
+    return Content("pins the driver", {"etc/apt/preferences.d/nvidia-driver-pinning": File(text.encode())})
+
+
+def _driver_cuda(version: str, _architecture: str) -> Content:
+    return Content(
+        "NVIDIA driver's tools for CUDA", {"usr/bin/nvidia-smi": program("nvidia-smi", version)}, ("libcuda1", "libnvidia-ml1")
+    )
+
+
+def _library(part: str, file: str) -> Callable[[str, str], Content]:
+    def content(version: str, architecture: str) -> Content:
+        folder = LIBRARIES[architecture]
+        files = placeholder(f"{folder}/{file}.{version}", f"{folder}/{file}.1")
+        return Content(f"NVIDIA {file}", files | fact(part, version=version))
+
+    return content
+
+
+def _service(tool: str, unit_name: str, path: str = "usr/bin") -> Callable[[str, str], Content]:
+    def content(version: str, _architecture: str) -> Content:
+        return Content(tool, {f"{path}/{tool}": program(tool, version)} | unit(unit_name))
+
+    return content
+
+
+def _modprobe(version: str, _architecture: str) -> Content:
+    return Content("loads the NVIDIA module", {"usr/bin/nvidia-modprobe": program("nvidia-modprobe", version)})
+
+
+def _fabric_manager(version: str, _architecture: str) -> Content:
+    files = {
+        "usr/bin/nv-fabricmanager": program("nv-fabricmanager", version),
+        "usr/share/nvidia/nvswitch/fabricmanager.cfg": File(b"# simulated by gpuprov\nLOG_LEVEL=4\nDAEMONIZE=1\n"),
+    }
+    return Content("NVIDIA fabric manager", files | unit("nvidia-fabricmanager.service"))
+
+
+def _support(_version: str, _architecture: str) -> Content:
+    text = b"# simulated by gpuprov\nblacklist nouveau\noptions nouveau modeset=0\n"
+    return Content("NVIDIA kernel support files", {"usr/lib/modprobe.d/nvidia.conf": File(text)})
+
+
+def _toolkit(version: str, _architecture: str) -> Content:
+    short = ".".join(version.split(".")[:2])
+    number = short.replace(".", "")
+    text = json.dumps({"cuda": {"name": "CUDA SDK", "version": version}, "simulated": "gpuprov"}, indent=3)
+    link = f"update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-{short} {number}\n"
+    drop = f'[ "$1" = upgrade ] || update-alternatives --remove cuda /usr/local/cuda-{short}\n'
+    return Content(
+        f"CUDA toolkit {short}",
+        {f"usr/local/cuda-{short}/version.json": File(text.encode())},
+        (f"cuda-nvcc-{short.replace('.', '-')}", f"cuda-cudart-{short.replace('.', '-')}"),
+        (("postinst", "#!/bin/sh\nset -e\n" + link), ("prerm", "#!/bin/sh\nset -e\n" + drop)),
+    )
+
+
+def _nvcc(version: str, _architecture: str) -> Content:
+    short = ".".join(version.split(".")[:2])
+    return Content("CUDA compiler", {f"usr/local/cuda-{short}/bin/nvcc": program("nvcc", version)})
+
+
+def _cudart(version: str, _architecture: str) -> Content:
+    short = ".".join(version.split(".")[:2])
+    return Content("CUDA runtime", placeholder(f"usr/local/cuda-{short}/lib64/libcudart.so.{version}"))
+
+
+def _nccl(version: str, architecture: str) -> Content:
+    folder = LIBRARIES[architecture]
+    return Content("NCCL", placeholder(f"{folder}/libnccl.so.{version}", f"{folder}/libnccl.so.2"))
+
+
+def _nccl_dev(version: str, _architecture: str) -> Content:
+    numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=False)
+    text = "/* simulated by gpuprov */\n" + "".join(f"#define NCCL_{name} {number}\n" for name, number in numbers)
+    return Content("NCCL headers", {"usr/include/nccl.h": File(text.encode())}, ("libnccl2",))
+
+
+def _dcgm(version: str, _architecture: str) -> Content:
+    files = {"usr/bin/dcgmi": program("dcgmi", version), "usr/bin/nv-hostengine": program("nv-hostengine", version)}
+    return Content("DCGM", files | unit("nvidia-dcgm.service"))
+
+
+def _exporter(version: str, _architecture: str) -> Content:
+    from provisioner.sandbox.node.exporter import counters_csv
+
+    text = counters_csv().encode()
+    files = {
+        "usr/bin/dcgm-exporter": program("dcgm-exporter", version),
+        "etc/dcgm-exporter/default-counters.csv": File(text),
+        "etc/dcgm-exporter/dcp-metrics-included.csv": File(text),
+    }
+    return Content("DCGM exporter", files | unit("nvidia-dcgm-exporter.service"))
+
+
+def _programs(description: str, *paths: str) -> Callable[[str, str], Content]:
+    def content(version: str, _architecture: str) -> Content:
+        return Content(description, {path: program(path.rsplit("/", 1)[1], version) for path in paths})
+
+    return content
+
+
+def _container_base(version: str, _architecture: str) -> Content:
+    files = {f"usr/bin/{tool}": program(tool, version) for tool in ("nvidia-ctk", "nvidia-container-runtime")}
+    return Content("NVIDIA container toolkit", files)
+
+
+def _ofed(version: str, _architecture: str) -> Content:
+    files = {f"usr/sbin/{tool}": program(tool, version) for tool in ("ibstat", "ibstatus")}
+    files |= {f"usr/bin/{tool}": program(tool, version) for tool in ("ibv_devinfo", "ibdev2netdev", "ofed_info")}
+    return Content("DOCA OFED", files | unit("openibd.service"))
+
+
+KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
+    (r"nvidia-driver-pinning-[\d.]+", _pinning),
+    (r"nvidia-open(-\d+)?", _driver("open modules", "nvidia-kernel-open-dkms")),
+    (r"cuda-drivers(-\d+)?", _driver("proprietary modules", "nvidia-kernel-dkms")),
+    (r"nvidia-kernel-open-dkms", _kernel("open")),
+    (r"nvidia-kernel-dkms", _kernel("proprietary")),
+    (r"nvidia-kernel-support", _support),
+    (r"nvidia-driver-cuda", _driver_cuda),
+    (r"libcuda1", _library("cuda", "libcuda.so")),
+    (r"libnvidia-ml1", _library("nvml", "libnvidia-ml.so")),
+    (r"libnvidia-nscq(-\d+)?", _library("nscq", "libnvidia-nscq.so")),
+    (r"nvidia-modprobe", _modprobe),
+    (r"nvidia-persistenced", _service("nvidia-persistenced", "nvidia-persistenced.service")),
+    (r"nvidia-fabricmanager(-\d+)?", _fabric_manager),
+    (r"cuda-toolkit-\d+-\d+", _toolkit),
+    (r"cuda-nvcc-\d+-\d+", _nvcc),
+    (r"cuda-cudart-\d+-\d+", _cudart),
+    (r"libnccl2", _nccl),
+    (r"libnccl-dev", _nccl_dev),
+    (r"datacenter-gpu-manager-4-core", _dcgm),
+    (r"datacenter-gpu-manager-exporter", _exporter),
+    (r"nvidia-container-toolkit-base", _container_base),
+    (r"nvidia-container-toolkit", _programs("NVIDIA container runtime hook", "usr/bin/nvidia-container-runtime-hook")),
+    (r"libnvidia-container-tools", _programs("NVIDIA container tools", "usr/bin/nvidia-container-cli")),
+    (r"doca-ofed|infiniband-diags", _ofed),
+    (r"libfabric-aws-bin", _programs("libfabric with EFA", "opt/amazon/efa/bin/fi_info")),
+    (r"rocm-smi(-lib)?|rocm-smi-lib\d*", _programs("ROCm SMI", "usr/bin/rocm-smi")),
+)
+
+DEPENDS = {
+    "nvidia-container-toolkit": ("nvidia-container-toolkit-base", "libnvidia-container-tools"),
+    "libnvidia-container-tools": ("libnvidia-container1",),
+    "nvidia-persistenced": ("nvidia-kernel-support",),
+    "datacenter-gpu-manager-exporter": ("datacenter-gpu-manager-4-core",),
+    "libfabric-aws-bin": ("efa-config",),
+}
+
+
+def build(package: Package, beside: Iterable[Package], architecture: str) -> Deb:
+    """The simulated package; of its dependencies those that are in the lock too, at the lock's versions."""
+    version = upstream(package.version)
+    known = next((make for pattern, make in KNOWN if re.fullmatch(pattern, package.name)), None)
+    content = known(version, architecture) if known else Content(f"{package.name}, without content", {})
+    versions = {other.name: other.version for other in beside}
+    depends = [f"{n} (= {versions[n]})" for n in (*content.depends, *DEPENDS.get(package.name, ())) if n in versions]
+    fields = {"Depends": ", ".join(depends)} if depends else {}
+    files = {**content.files, f"usr/share/doc/{package.name}/simulated": File(b"This package is simulated by gpuprov.\n")}
+    return Deb(package.name, package.version, architecture, content.description, files, fields, dict(content.scripts))

@@ -1,0 +1,85 @@
+"""Signed apt repositories written as plain files: pools, indexes, Release."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterable, Mapping
+from email.utils import formatdate
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+from provisioner.sandbox import packages
+from provisioner.sandbox.deb import EPOCH, Deb
+from provisioner.sandbox.keys import Keys, clearsign
+from provisioner.stack.models import Package, Repository, Stack
+
+
+def write_repositories(root: Path, stacks: Iterable[Stack], keys: Keys, architecture: str) -> int:
+    """Every repository of the stacks below `root`/apt/<name>, its key at `root`/keys/<name>.asc. Returns how many packages.
+
+    A package of several stacks is one file; a repository that two stacks lay out in two ways is served in both.
+    """
+    layouts: dict[str, set[tuple[str, str]]] = {}
+    wanted: dict[str, dict[tuple[str, str], Deb]] = {}
+    for stack in stacks:
+        for repository in stack.repositories:
+            layouts.setdefault(repository.name, set()).update(_layouts(repository))
+        for package in stack.packages:
+            if package.repository is not None:
+                deb = packages.build(package, _beside(package, stack), architecture)
+                wanted.setdefault(package.repository, {})[package.name, package.version] = deb
+    (root / "keys").mkdir(parents=True)
+    for name, suites in sorted(layouts.items()):
+        (root / "keys" / f"{name}.asc").write_text(keys.public)
+        _write(root / "apt" / name, suites, wanted.get(name, {}).values(), keys, architecture)
+    return sum(len(debs) for debs in wanted.values())
+
+
+def _beside(package: Package, stack: Stack) -> list[Package]:
+    # A dependency is named only where apt finds it: nodes that install one repository's packages have that repository.
+    return [other for other in stack.packages if other.repository == package.repository]
+
+
+def _layouts(repository: Repository) -> set[tuple[str, str]]:
+    return {(suite, repository.components.strip()) for suite in repository.suite.split()}
+
+
+def _write(base: Path, suites: Iterable[tuple[str, str]], debs: Iterable[Deb], keys: Keys, architecture: str) -> None:
+    pool = base / "pool"
+    pool.mkdir(parents=True)
+    paragraphs = []
+    for deb in sorted(debs, key=lambda d: (d.name, d.version)):
+        content = deb.build()
+        (pool / deb.filename).write_bytes(content)
+        index = f"Filename: pool/{deb.filename}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
+        head, description = deb.control().split("Description: ", 1)
+        paragraphs.append(f"{head}{index}Description: {description}")
+    listing = "\n".join(paragraphs).encode()
+    for suite, components in suites:
+        flat = suite.endswith("/")
+        where = base / suite.strip("/") if flat else base / "dists" / suite.strip("/")
+        if not where.resolve().is_relative_to(base.resolve()):
+            raise GpuprovError(f"the suite {suite!r} of a repository leads out of it")
+        folders = [""] if flat else [f"{c}/binary-{architecture}/" for c in (components or "main").split()]
+        files = {f"{f}{name}": data for f in folders for name, data in (("Packages", listing), ("Packages.gz", _gz(listing)))}
+        for name, data in files.items():
+            (where / name).parent.mkdir(parents=True, exist_ok=True)
+            (where / name).write_bytes(data)
+        release = _release(files, suite, components, architecture)
+        inline, detached = clearsign(keys, release)
+        for name, text in (("Release", release), ("InRelease", inline), ("Release.gpg", detached)):
+            (where / name).write_text(text)
+
+
+def _gz(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+def _release(files: Mapping[str, bytes], suite: str, components: str, architecture: str) -> str:
+    hashes = "".join(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n" for name, data in sorted(files.items()))
+    return (
+        "Origin: gpuprov sandbox\nLabel: gpuprov sandbox (simulated packages)\n"
+        f"Suite: {suite}\nCodename: {suite}\nDate: {formatdate(EPOCH, usegmt=True)}\n"
+        f"Architectures: {architecture}\nComponents: {components or 'main'}\nDescription: simulated by gpuprov\nSHA256:\n{hashes}"
+    )

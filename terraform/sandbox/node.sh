@@ -1,0 +1,78 @@
+#!/bin/sh
+# Makes or removes one container of a sandbox cluster: a node or its mirror.
+#
+#   node.sh create    replaces a leftover of the same workspace, refuses a container of anybody else
+#   node.sh destroy   removes the container with its volumes, also when it is half made or not there
+#
+# Everything comes in environment variables (GPUPROV_*), so that no value is ever part of a command line that a shell reads.
+set -eu
+
+say() { printf 'gpuprov sandbox: %s\n' "$*" >&2; }
+
+podman() { command timeout 120 "$GPUPROV_PODMAN" --runtime "$GPUPROV_RUNTIME" "$@"; }
+
+label_of() { podman container inspect --format "{{index .Config.Labels \"$1\"}}" "$GPUPROV_NAME" 2>/dev/null || true; }
+
+remove() {
+  podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+}
+
+# A container that is there already: ours is removed, another one stays and stops us.
+clear_the_way() {
+  podman container exists "$GPUPROV_NAME" || return 0
+  owner=$(label_of gpuprov.workspace)
+  if [ "$owner" != "$GPUPROV_WORKSPACE" ]; then
+    say "a container $GPUPROV_NAME is there already and belongs to ${owner:-somebody else}; give this cluster another name"
+    exit 1
+  fi
+  remove
+}
+
+more_labels() {
+  # {"a":"b"} → one --label-file line each; values with a newline can't be labels and are left out.
+  printf '%s' "$GPUPROV_LABELS" | python3 -c '
+import json, sys
+for key, value in sorted(json.load(sys.stdin).items()):
+    if "\n" not in key + value and "=" not in key:
+        print(f"{key}={value}")'
+}
+
+create() {
+  clear_the_way
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  more_labels >"$scratch/labels"
+  set -- --name "$GPUPROV_NAME" --network podman --ip "$GPUPROV_PRIVATE_IP" \
+    --label "gpuprov.cluster=$GPUPROV_CLUSTER" --label "gpuprov.node=$GPUPROV_NODE" --label "gpuprov.role=$GPUPROV_ROLE" \
+    --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" --label-file "$scratch/labels"
+  if [ "$GPUPROV_ROLE" = mirror ]; then
+    set -- "$@" --hostname mirror.gpuprov.internal --volume "$GPUPROV_MIRROR_DIR:/srv/mirror:ro" \
+      --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 "$GPUPROV_IMAGE" /usr/lib/gpuprov-sandbox/mirror
+  else
+    set -- "$@" --hostname "$GPUPROV_NODE" --privileged --systemd=always --volume /var/lib/docker \
+      --ulimit "nofile=$GPUPROV_NOFILE:$GPUPROV_NOFILE" --ulimit "nproc=$GPUPROV_NPROC:$GPUPROV_NPROC" \
+      --publish "$GPUPROV_PUBLIC_IP:22:22" --add-host "mirror.gpuprov.internal:$GPUPROV_MIRROR_IP" "$GPUPROV_IMAGE" /sbin/init
+  fi
+  podman create "$@" >/dev/null
+  if [ "$GPUPROV_ROLE" = node ]; then
+    seed=$scratch/gpuprov-sandbox/seed
+    mkdir -p "$seed"
+    cp "$GPUPROV_HARDWARE" "$scratch/gpuprov-sandbox/hardware.json"
+    cp "$GPUPROV_HARDWARE" "$scratch/gpuprov-sandbox/healthy.json"
+    printf '%s\n' "$GPUPROV_USER" >"$seed/user"
+    printf '%s\n' "$GPUPROV_SSH_KEY" >"$seed/ssh_public_key"
+    printf '%s' "$GPUPROV_USER_DATA" >"$seed/user_data"
+    chmod 0600 "$seed/user_data"
+    podman cp "$scratch/gpuprov-sandbox/." "$GPUPROV_NAME:/etc/gpuprov-sandbox"
+  fi
+  podman start "$GPUPROV_NAME" >/dev/null
+}
+
+case "${1:-}" in
+create) create ;;
+destroy) remove ;;
+*)
+  say "usage: node.sh create|destroy"
+  exit 2
+  ;;
+esac
