@@ -14,7 +14,20 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Literal
 
 Kind = Literal["started", "progress", "log", "warning", "done", "failed"]
-Stage = Literal["spec", "stack", "plan", "preflight", "sandbox", "workspace", "terraform", "fleet", "configure", "verify", "down", "run"]
+Stage = Literal[
+    "spec",
+    "stack",
+    "plan",
+    "preflight",
+    "sandbox",
+    "workspace",
+    "terraform",
+    "fleet",
+    "configure",
+    "verify",
+    "down",
+    "run",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,10 @@ class Events:
     def subscribe(self, subscriber: Subscriber) -> None:
         with self._lock:
             self._subscribers.append(subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        with self._lock:
+            self._subscribers.remove(subscriber)
 
     def emit(self, event: Event) -> None:
         with self._lock:

@@ -132,13 +132,18 @@ def _wait_for_port(address: str, deadline: float, port: int = 22) -> str | None:
         time.sleep(0.2)
 
 
-def write_inventory(paths: ClusterPaths, nodes: list[Node], plan: Plan, variables: dict[str, Any]) -> Path:
-    """The Ansible inventory: a group per cluster.yaml group, the lock's stack as its variables. No secret is in it."""
+def write_inventory(
+    paths: ClusterPaths, nodes: list[Node], plan: Plan, variables: dict[str, Any], fingerprints: dict[str, str]
+) -> Path:
+    """The Ansible inventory: a group per cluster.yaml group, the lock's stack as its variables. No secret is in it.
+
+    `fingerprints`: group → what its nodes are configured from; the playbook leaves it on the node.
+    """
     groups = {}
     for planned in plan.groups:
         groups[planned.name] = {
             "hosts": {n.name: {"gpuprov_node": n.name} for n in nodes if n.group == planned.name},
-            "vars": group_variables(planned.name, plan),
+            "vars": {**group_variables(planned.name, plan), "gpuprov_fingerprint": fingerprints[planned.name]},
         }
     inventory = {"all": {"children": groups, "vars": variables}}
     # JSON is YAML, and Ansible reads it an order of magnitude faster than YAML's long form.

@@ -43,6 +43,11 @@ def fingerprint(plan: Plan, group: str, role_variables: dict[str, Any]) -> str:
     return digest.hexdigest()[:32]
 
 
+def stamps(plan: Plan, role_variables: dict[str, Any]) -> dict[str, str]:
+    """Group → fingerprint."""
+    return {group.name: fingerprint(plan, group.name, role_variables) for group in plan.groups}
+
+
 def units(group: PlannedGroup, *, exporter: bool) -> list[str]:
     """The services that run on such a node when the roles have done their work."""
     wanted = ["docker"]
@@ -61,7 +66,7 @@ def find(
 
     A node that can't be asked differs: it is configured, or fails there with its reason.
     """
-    stamps = {g.name: fingerprint(plan, g.name, role_variables) for g in plan.groups}
+    wanted = stamps(plan, role_variables)
 
     def one(node: Node) -> list[str]:
         group = plan.group(node.group)
@@ -69,7 +74,7 @@ def find(
             answer = _ask(cluster, node, group, exporter=plan.spec.monitoring.dcgm_exporter)
         except (OSError, subprocess.TimeoutExpired) as error:
             return [f"it could not be asked: {error}"]
-        return differences(answer, group, stamps[group.name], exporter=plan.spec.monitoring.dcgm_exporter)
+        return differences(answer, group, wanted[group.name], exporter=plan.spec.monitoring.dcgm_exporter)
 
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
         return dict(zip((n.name for n in nodes), pool.map(one, nodes), strict=True))

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from provisioner import paths
 from provisioner.errors import ConfigureError
@@ -37,7 +39,6 @@ def configure(
     cluster: ClusterPaths,
     nodes: Sequence[Node],
     inventory: Path,
-    variables: Mapping[str, Any],
     run_dir: Path,
     events: Events,
 ) -> dict[str, Outcome]:
@@ -50,10 +51,10 @@ def configure(
         "inventory": str(inventory),
         "limit": ",".join(node.name for node in nodes),
         "forks": min(FORKS, len(nodes)),
-        "extravars": dict(variables),
         "envvars": environment(cluster),
     }
     outcomes = {node.name: Outcome() for node in nodes}
+    total = task_count()
     child = start(
         [sys.executable, "-m", "provisioner.configure.worker"], cwd=folder, env=os.environ, stdin=subprocess.PIPE
     )
@@ -67,7 +68,7 @@ def configure(
         child.stdin.write(json.dumps(request))
         child.stdin.close()
         for line in child.stdout:
-            _read(json.loads(line), outcomes, events)
+            _read(json.loads(line), outcomes, total, events)
         status = child.wait()
         reader.join(timeout=5)
     except BaseException:
@@ -83,6 +84,18 @@ def configure(
             hint=f"mend the cause and run `gpuprov up` again; Ansible's own log: {folder}/artifacts",
         )
     return outcomes
+
+
+def task_count() -> int:
+    """How many tasks the playbook has for one node, for a progress bar: each role adds its argument check."""
+    root = paths.data("ansible")
+    play = yaml.safe_load((root / "playbooks" / "site.yml").read_text(encoding="utf-8"))[0]
+    total = 0
+    for task in play["tasks"]:
+        role = task.get("ansible.builtin.import_role", {}).get("name")
+        files = [root / "roles" / role / "tasks" / f"{part}.yml" for part in ("install", "configure")] if role else []
+        total += 1 + sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
+    return total
 
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
@@ -106,7 +119,7 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
     }
 
 
-def _read(record: dict[str, Any], outcomes: dict[str, Outcome], events: Events) -> None:
+def _read(record: dict[str, Any], outcomes: dict[str, Outcome], total: int, events: Events) -> None:
     """One line of the worker: {"event", "host", "task", "changed", "message", "ignored"}."""
     outcome = outcomes.get(record.get("host") or "")
     task = record.get("task", "")
@@ -115,13 +128,19 @@ def _read(record: dict[str, Any], outcomes: dict[str, Outcome], events: Events) 
         if kind == "error":
             events("configure", "warning", record.get("message", ""))
         return
-    if kind == "ok":
+    if kind in ("ok", "skipped"):
         outcome.ok += 1
         outcome.changed += bool(record.get("changed"))
-        events("configure", "progress", task, node=record["host"], done=outcome.ok, data={"changed": record["changed"]})
-    elif kind == "skipped":
-        outcome.ok += 1
-        events("configure", "progress", task, node=record["host"], done=outcome.ok)
+        done = min(outcome.ok, total)
+        events(
+            "configure",
+            "progress",
+            task,
+            node=record["host"],
+            done=done,
+            total=total,
+            data={"changed": record["changed"]},
+        )
     elif kind in ("failed", "unreachable"):
         outcome.failed.append(f"{task}: {record.get('message', '')}")
         events("configure", "failed", f"{task}: {record.get('message', '')}", node=record["host"])

@@ -5,7 +5,7 @@ One file (or folder) here and one folder in terraform/ make a provider. `get(nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -42,6 +42,9 @@ class Provider(Protocol):
 
     def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         """The provider object of the module, and nothing of the common contract."""
+
+    def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
+        """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it."""
 
     def role_variables(self) -> dict[str, Any]:
         """Variables for the Ansible roles that only this provider knows (a registry's CA)."""

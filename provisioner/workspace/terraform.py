@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from python_terraform import IsFlagged, Terraform
 from provisioner import process
 from provisioner.errors import ProviderError
 from provisioner.events import Events
+from provisioner.paths import write_whole
 from provisioner.workspace.binary import Binary
 
 STOP_GRACE_S = 60.0
@@ -22,6 +25,8 @@ STOP_GRACE_S = 60.0
 
 LOCK_TIMEOUT = "60s"
 """A killed run's Terraform is finishing its resource: wait for it instead of failing at once."""
+
+PLAN_FILE = "plan.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +66,59 @@ class Workspace:
         self._terraform = Terraform(working_dir=str(path), terraform_bin_path="terraform")
 
     def init(self) -> None:
-        """Initialise; quick and silent where nothing has changed since the last time."""
+        """Initialise, unless this Terraform has already done so for exactly this module."""
+        stamp = self.path / ".initialised"
+        wanted = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
+        seal = hashlib.sha256(wanted.encode()).hexdigest()
+        if (self.path / ".terraform").is_dir() and stamp.exists() and stamp.read_text(encoding="utf-8") == seal:
+            return
         self._run("init", input=False, no_color=IsFlagged)
+        write_whole(stamp, seal)
 
-    def plan(self, *, destroy: bool = False) -> Changes:
-        """What an apply would do."""
+    def plan(self, *, replace: Sequence[str] = ()) -> Changes:
+        """Work out what has to be done; `apply` then does exactly that. `replace`: addresses to make anew."""
         return self._run(
-            "plan", json=IsFlagged, input=False, lock_timeout=LOCK_TIMEOUT, destroy=IsFlagged if destroy else None
+            "plan",
+            json=IsFlagged,
+            input=False,
+            lock_timeout=LOCK_TIMEOUT,
+            out=PLAN_FILE,
+            replace=list(replace) or None,
         ).changes
 
     def apply(self) -> Changes:
-        """Make what main.tf says. Raises ProviderError naming the resource that failed and why."""
-        return self._run(
-            "apply", json=IsFlagged, input=False, auto_approve=IsFlagged, lock_timeout=LOCK_TIMEOUT
-        ).changes
+        """Do what was planned. Raises ProviderError naming the resource that failed and why."""
+        try:
+            return self._run("apply", PLAN_FILE, json=IsFlagged, input=False, lock_timeout=LOCK_TIMEOUT).changes
+        finally:
+            (self.path / PLAN_FILE).unlink(missing_ok=True)
 
     def destroy(self) -> Changes:
         """Remove everything that the state knows."""
         return self._run(
             "destroy", json=IsFlagged, input=False, auto_approve=IsFlagged, lock_timeout=LOCK_TIMEOUT
         ).changes
+
+    def damage(self) -> str | None:
+        """What is wrong with a local state, or None. A run that was killed while it wrote can leave half a file;
+        the copy that Terraform made before is then put back."""
+        state = self.path / "terraform.tfstate"
+        for candidate in (state, state.with_name("terraform.tfstate.backup")):
+            try:
+                text = candidate.read_text(encoding="utf-8")
+                if text.strip():
+                    json.loads(text)
+            except FileNotFoundError:
+                if candidate == state:
+                    return None
+                continue
+            except ValueError:
+                continue
+            if candidate != state:
+                self._events("terraform", "warning", "the state was cut off half way; its backup is used")
+                write_whole(state, text)
+            return None
+        return f"{state} is cut off, and there is no backup of it"
 
     def outputs(self) -> dict[str, Any]:
         """The outputs of the state, as `terraform output -json` gives them; empty where nothing was applied."""
@@ -93,8 +131,8 @@ class Workspace:
         loaded: dict[str, Any] = json.loads(done.stdout or "{}")
         return loaded
 
-    def _command(self, command: str, **options: Any) -> list[str]:
-        built: list[str] = self._terraform.generate_cmd_string(command, **options)
+    def _command(self, command: str, *arguments: str, **options: Any) -> list[str]:
+        built: list[str] = self._terraform.generate_cmd_string(command, *arguments, **options)
         return [*self._argv, *built[1:]]
 
     def _environment(self) -> dict[str, str]:
@@ -105,9 +143,9 @@ class Workspace:
             del env["TF_CLI_CONFIG_FILE"]
         return env
 
-    def _run(self, command: str, **options: Any) -> _Run:
+    def _run(self, command: str, *arguments: str, **options: Any) -> _Run:
         run = _Run()
-        child = process.start(self._command(command, **options), cwd=self.path, env=self._environment())
+        child = process.start(self._command(command, *arguments, **options), cwd=self.path, env=self._environment())
         assert child.stdout is not None
         assert child.stderr is not None
         plain: list[str] = []

@@ -1,0 +1,29 @@
+"""`doctor`: what this machine lacks, with the command that mends it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from provisioner.errors import Exit
+
+
+def doctor(json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False) -> None:
+    """Say what this machine lacks. Exits with 2 where something is missing."""
+    from provisioner.doctor import examine
+
+    found = examine()
+    healthy = all(d.status == "ok" for d in found)
+    if json_:
+        typer.echo(json.dumps({"ok": healthy, "findings": [asdict(d) for d in found]}, indent=2))
+    else:
+        width = max(len(d.subject) for d in found)
+        for d in found:
+            mark = {"ok": "ok     ", "missing": "MISSING", "unknown": "unknown"}[d.status]
+            typer.echo(f"{mark}  {d.subject:<{width}}  {d.found}")
+            if d.status != "ok":
+                typer.echo(f"         needed for {d.needed_for}" + (f": {d.mend}" if d.mend else ""))
+    raise typer.Exit(Exit.OK if healthy else Exit.BAD_INPUT)

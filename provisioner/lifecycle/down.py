@@ -1,0 +1,59 @@
+"""`gpuprov down`: removes everything that `up` made, looks again by tag, and says what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+
+from provisioner import ssh
+from provisioner.errors import ProviderError
+from provisioner.lifecycle.machines import provider_of
+from provisioner.session import Cluster
+from provisioner.workspace.binary import Binary
+from provisioner.workspace.terraform import Workspace
+
+
+@dataclass(slots=True)
+class Removal:
+    """What `down` did: resources removed, and one sentence for everything that is still there."""
+
+    removed: int = 0
+    left: list[str] = field(default_factory=list)
+
+
+def made(cluster: Cluster) -> list[str]:
+    """The nodes that were made or were about to be, by the intent and the last outputs."""
+    names = {node.name for node in cluster.nodes()}
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+        names |= set(json.loads(cluster.paths.intent.read_text(encoding="utf-8"))["nodes"])
+    return sorted(names)
+
+
+def down(cluster: Cluster, binary: Binary) -> Removal:
+    """Remove the fleet and, when nothing is left, the run directory. Raises ProviderError naming what is left."""
+    removal = Removal()
+    with cluster.exclusively("down") as run_dir:
+        events = cluster.events
+        sites_dir = cluster.paths.root / "sites"
+        folders = sorted(path for path in sites_dir.iterdir() if path.is_dir()) if sites_dir.is_dir() else []
+        for folder in folders:
+            events("down", "started", f"{folder.name}: removing machines")
+            workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{folder.name}.log")
+            if damage := workspace.damage():
+                if not cluster.sandbox:
+                    raise ProviderError(damage, where=f"site {folder.name}", hint="restore it from your own backup")
+                events("down", "warning", f"{damage}: looking for nodes by their labels instead")
+            elif (folder / "main.tf").exists() and (folder / "terraform.tfstate").exists():
+                workspace.init()
+                removal.removed += workspace.destroy().destroy
+            if folder.name in cluster.spec.sites:
+                removal.left += provider_of(cluster, folder.name).clean(folder, events)
+        if removal.left:
+            raise ProviderError(
+                "still there: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
+            )
+        ssh.close(cluster.paths, cluster.nodes())
+        events("down", "done", f"{removal.removed} resources removed, nothing is left")
+        cluster.forget()
+    return removal

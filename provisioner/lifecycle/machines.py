@@ -1,0 +1,100 @@
+"""The machines of each site: rendered, planned, applied, and known by name afterwards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner import fleet, ssh
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.paths import write_whole
+from provisioner.plan import Plan
+from provisioner.providers import base as providers
+from provisioner.providers.base import Finding, Provider
+from provisioner.session import Cluster
+from provisioner.workspace.binary import Binary
+from provisioner.workspace.render import outputs_to_nodes, render
+from provisioner.workspace.terraform import Changes, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """One site, ready to be applied."""
+
+    site: str
+    provider: Provider
+    workspace: Workspace
+    changes: Changes
+
+
+def provider_of(cluster: Cluster, site: str) -> Provider:
+    """The provider of a site; the sandbox for a rehearsal."""
+    return providers.get(cluster.spec.sites[site].provider, sandbox=cluster.sandbox)
+
+
+def sites(plan: Plan) -> list[str]:
+    """The sites that groups are at, in the order of cluster.yaml."""
+    used = {group.site for group in plan.groups}
+    return [site for site in plan.spec.sites if site in used]
+
+
+def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
+    """What keeps, or may keep, the fleet from being made. Nothing is spent."""
+    findings = []
+    for site in sites(plan):
+        for finding in provider_of(cluster, site).preflight(plan, site):
+            findings.append(finding)
+            if finding.status != "ok":
+                text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
+                events("preflight", "warning", text, data={"status": finding.status})
+    return findings
+
+
+def prepare(
+    cluster: Cluster, plan: Plan, site: str, binary: Binary, events: Events, run_dir: Path | None = None
+) -> SitePlan:
+    """Render a site's workspace and work out what Terraform would do. Makes no machine."""
+    provider, folder = provider_of(cluster, site), cluster.paths.site(site)
+    wanted = None if cluster.sandbox else cluster.spec.access.ssh_key
+    render(plan, site, provider, folder, ssh_public_key=ssh.ensure_key(cluster.paths, wanted))
+    workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log" if run_dir else None)
+    if damage := workspace.damage():
+        if not cluster.sandbox:
+            raise ProviderError(damage, where=f"site {site}", hint="restore terraform.tfstate from your own backup")
+        events("terraform", "warning", f"{damage}: the sandbox's nodes are removed and made again")
+        provider.clean(folder, events)
+        (folder / "terraform.tfstate").unlink(missing_ok=True)
+    workspace.init()
+    here = {node.name for node in cluster.nodes() if node.site == site}
+    changes = workspace.plan(replace=provider.lost(folder, here))
+    return SitePlan(site, provider, workspace, changes)
+
+
+def write_intent(cluster: Cluster, plan: Plan) -> None:
+    """Say what is about to be made before it is made, so that whatever happens `down` knows where to look."""
+    intent = {
+        "cluster": cluster.spec.name,
+        "sandbox": cluster.sandbox,
+        "sites": sites(plan),
+        "nodes": {name: {"site": group.site, "machine": group.machine.name} for name, group in plan.nodes()},
+    }
+    write_whole(cluster.paths.intent, json.dumps(intent, indent=1) + "\n")
+
+
+def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events) -> list[fleet.Node]:
+    """Apply what has something to do; give every node of the fleet, pinned and reachable."""
+    nodes = []
+    for site in prepared:
+        total = site.changes.total
+        if total:
+            events("terraform", "started", f"{site.site}: {total} resources", total=total)
+            site.workspace.apply()
+        nodes += fleet.from_outputs(plan, site.site, outputs_to_nodes(site.workspace.outputs()))
+        events("terraform", "done", f"{site.site}: {total} changes")
+    fleet.save(cluster.paths, nodes)
+    events("fleet", "started", f"waiting for ssh on {len(nodes)} nodes", total=len(nodes))
+    fleet.contact(cluster.paths, nodes, cluster.spec.access.user, events)
+    events("fleet", "done", f"{len(nodes)} nodes reachable", total=len(nodes))
+    return nodes

@@ -1,0 +1,227 @@
+"""One cluster being worked on: its file, its run directory, its nodes, and the lock that keeps two runs apart.
+
+with session.open_cluster(file) as cluster: …     # to look at it
+with cluster.exclusively("up"): …                 # to change it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from provisioner import catalog, fleet, spec, ssh
+from provisioner.errors import GpuprovError, LockedError
+from provisioner.events import Events, jsonl_writer
+from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.stack import lockfile
+from provisioner.stack.models import Lock
+
+if TYPE_CHECKING:
+    from provisioner.spec.models import ClusterSpec
+    from provisioner.verify.run import Subject
+
+
+@dataclass
+class Cluster:
+    """A cluster.yaml and what is known of the fleet that it asks for."""
+
+    file: Path
+    spec: ClusterSpec
+    paths: ClusterPaths
+    events: Events = field(default_factory=Events)
+
+    @property
+    def sandbox(self) -> bool:
+        return self.paths.sandbox
+
+    @cached_property
+    def lock(self) -> Lock:
+        """cluster.lock. Raises GpuprovError where there is none yet."""
+        found = lockfile.read(self.paths.lock_file)
+        if found is None:
+            raise GpuprovError(
+                "there is no lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.file}` first"
+            )
+        return found
+
+    def plan(self, lock: Lock | None = None) -> Plan:
+        """What is wanted, from the file, the lock and the catalogue."""
+        known = catalog.load()
+        stacks = (lock or self.lock).groups
+        groups = []
+        for name, group in self.spec.groups.items():
+            if name not in stacks:
+                raise GpuprovError(
+                    f"the lock knows no group {name}",
+                    where=str(self.paths.lock_file),
+                    hint=f"run `gpuprov lock {self.file}`",
+                )
+            machine = known.machine(group.machine)
+            groups.append(
+                PlannedGroup(
+                    name=name,
+                    site=self.spec.site_of(name),
+                    spec=group,
+                    machine=machine,
+                    gpu=known.gpu(machine.gpu_model),
+                    stack=stacks[name],
+                )
+            )
+        return Plan(spec=self.spec, groups=tuple(groups), sandbox=self.sandbox)
+
+    def nodes(self) -> list[fleet.Node]:
+        """The machines that the last run made."""
+        return fleet.load(self.paths)
+
+    def node(self, name: str) -> fleet.Node:
+        """One machine by name. Raises GpuprovError with the nearest names."""
+        nodes = self.nodes()
+        for node in nodes:
+            if node.name == name:
+                return node
+        from rapidfuzz import process
+
+        near = [match[0] for match in process.extract(name, [n.name for n in nodes], limit=3)]
+        raise GpuprovError(
+            f"there is no node {name}",
+            where=str(self.file),
+            hint=f"did you mean {', '.join(near)}?" if near else f"run `gpuprov up {self.file}` first",
+        )
+
+    def subjects(self) -> list[Subject]:
+        """What verify judges: each machine, how to reach it, what the catalogue and the lock expect of it."""
+        from provisioner.verify.expectations import expect
+        from provisioner.verify.run import Subject
+
+        plan, known = self.plan(), catalog.load()
+        subjects = []
+        for node in self.nodes():
+            group = plan.group(node.group)
+            subjects.append(
+                Subject(
+                    name=node.name,
+                    group=node.group,
+                    site=node.site,
+                    machine=node.machine,
+                    source=ssh.argv(self.paths, node.name),
+                    expected=expect(group.machine, group.gpu, group.stack, group.spec, known),
+                    simulated=self.sandbox,
+                    host_spec=f"ssh://{node.name}?ssh_config={self.paths.ssh / 'config'}",
+                )
+            )
+        return subjects
+
+    @contextlib.contextmanager
+    def exclusively(self, command: str) -> Iterator[Path]:
+        """Hold the cluster's lock and give a fresh run directory, whose events.jsonl has everything that happens.
+
+        Raises LockedError naming the holder. The kernel lets go of the lock when this process dies.
+        """
+        private_dir(self.paths.root)
+        lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
+        holder = self.paths.root / "holder.json"
+        try:
+            lock.acquire()
+        except Timeout:
+            raise LockedError(
+                f"another run is at work on {self.spec.name}{_described(holder)}",
+                where=str(self.paths.run_lock),
+                hint="wait until it ends, or stop it with Ctrl-C",
+            ) from None
+        try:
+            write_whole(holder, json.dumps({"pid": os.getpid(), "command": command, "since": time.time()}) + "\n")
+            run_dir = _run_dir(self.paths)
+            with (run_dir / "events.jsonl").open("a", encoding="utf-8") as stream:
+                writer = jsonl_writer(stream)
+                self.events.subscribe(writer)
+                try:
+                    yield run_dir
+                finally:
+                    self.events.unsubscribe(writer)
+        finally:
+            holder.unlink(missing_ok=True)
+            lock.release()
+
+    def forget(self) -> None:
+        """Remove the run directory: to be called by the holder of the lock, when nothing is left of the cluster."""
+        root = self.paths.root
+        for path in root.iterdir():
+            if path == self.paths.run_lock:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self.paths.run_lock.unlink(missing_ok=True)
+        for folder in (root, root.parent):
+            with contextlib.suppress(OSError):  # another cluster's files are beside ours
+                folder.rmdir()
+
+    def note(self, **facts: Any) -> None:
+        """Merge into state.json what `status` shows: per node {stage, ok}, and the last report's place."""
+        state = self.state()
+        for key, value in facts.items():
+            if isinstance(value, dict):
+                state.setdefault(key, {}).update(value)
+            else:
+                state[key] = value
+        write_whole(self.paths.root / "state.json", json.dumps(state, indent=1) + "\n")
+
+    def state(self) -> dict[str, Any]:
+        """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path}; empty before the first run."""
+        try:
+            loaded: dict[str, Any] = json.loads((self.paths.root / "state.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return loaded
+
+
+def open_cluster(file: str | Path, *, sandbox: bool | None = None, events: Events | None = None) -> Cluster:
+    """Read cluster.yaml and find its run directory.
+
+    `sandbox` None takes what is there: the rehearsal where only that has been made, else the real cluster. Raises
+    InputError for a bad file and GpuprovError where both exist and nobody said which.
+    """
+    path = Path(file)
+    loaded = spec.load(path)
+    if sandbox is None:
+        real, rehearsal = (ClusterPaths(path, loaded.name, sandbox=s).root.is_dir() for s in (False, True))
+        if real and rehearsal:
+            raise GpuprovError(
+                f"{loaded.name} exists for real and as a rehearsal",
+                where=str(path),
+                hint="say which with --sandbox or --no-sandbox",
+            )
+        sandbox = rehearsal
+    return Cluster(path, loaded, ClusterPaths(path, loaded.name, sandbox=sandbox), events or Events())
+
+
+def _run_dir(paths: ClusterPaths) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
+        folder = private_dir(paths.runs) / f"{stamp}{suffix}"
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            return folder
+    raise GpuprovError("a hundred runs in one second", where=str(paths.runs))
+
+
+def _described(holder: Path) -> str:
+    try:
+        held = json.loads(holder.read_text(encoding="utf-8"))
+        since = datetime.fromtimestamp(held["since"], UTC).strftime("%H:%M:%S UTC")
+        return f" (`gpuprov {held['command']}`, process {held['pid']}, since {since})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
