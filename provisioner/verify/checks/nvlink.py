@@ -32,7 +32,7 @@ def test_topology(node: Facts, expected: Expected) -> None:
     known = node.gpus_present if node.gpus_present is not None else expected.gpu_count
     best = min(_layouts(cells, names, expected), key=len, default=None)
     saw(
-        expected={pair: "/".join(allowed) for pair, allowed in expected.topology.items()},
+        expected={pair: "/".join(allowed) for pair, allowed in (expected.topology or {}).items()},
         actual={f"{a}-{b}": cells[a][b] for a, b in combinations(names, 2)},
         note=f"judged on {len(names)} of {expected.gpu_count} GPUs" if len(names) != expected.gpu_count else "",
     )

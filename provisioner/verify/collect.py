@@ -1,0 +1,225 @@
+"""Fetch the raw outputs of all nodes at once: one round trip each, each within its deadline.
+
+The probe goes to the node's `python3 -` by standard input and its one line of JSON comes back, compressed. A node that
+cannot be reached, hangs or answers nonsense gives a bundle that says so; the others are not held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.resources import files as resources
+from time import monotonic
+from typing import IO, TYPE_CHECKING, Any
+
+from provisioner.events import Events
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.probe import MARK
+
+if TYPE_CHECKING:
+    from provisioner.verify.expectations import Expected
+
+ROOT_PYTHON = 'if [ "$(id -u)" = 0 ]; then exec python3 -I -; else exec sudo -n python3 -I -; fi'
+"""The command on the node. -I: neither the user's site packages nor the working directory reach the probe."""
+
+LIMIT = 64 * 1024 * 1024
+"""Bytes taken from one node: about a hundred times a compressed answer."""
+
+NVIDIA_FILES: Mapping[str, float] = {"nvidia-smi.xml": 30, "topo.txt": 30, "nvlink.txt": 30, "dcgm-exporter.prom": 10}
+AMD_FILES: Mapping[str, float] = {"rocm-smi.json": 30}
+COMMON_FILES: Mapping[str, float] = {
+    "dmesg.txt": 10,
+    "lspci.txt": 15,
+    "lsblk.json": 10,
+    "packages.txt": 15,
+    "holds.txt": 15,
+    "services.txt": 10,
+    "kernel.txt": 5,
+    "modules.txt": 5,
+}
+FRAMEWORK_S, DIAG_S, ALL_REDUCE_S = 60.0, 180.0, 300.0
+"""Deadlines in seconds. A first torch import from a cold disk takes tens of seconds; dcgmi diag -r 1 under a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """What the probe is to run: file → deadline in seconds, and the images of the lock."""
+
+    files: Mapping[str, float]
+    images: tuple[Mapping[str, str], ...] = ()
+    gpus: bool = True
+    gpu_count: int = 1
+    port: int = 9400
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for the whole probe: the slowest command and the time to kill it."""
+        return max(self.files.values(), default=5.0) + 8.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "files": dict(self.files),
+            "images": [dict(image) for image in self.images],
+            "gpus": self.gpus,
+            "gpu_count": self.gpu_count,
+            "port": self.port,
+            "deadline": self.deadline,
+        }
+
+
+def request_for(expected: Expected) -> ProbeRequest:
+    """What there is to ask of a node: no fi_info where there is no EFA, no images where the lock names none."""
+    wanted = {**COMMON_FILES, **(AMD_FILES if expected.vendor == "amd" else NVIDIA_FILES)}
+    if expected.network in ("infiniband", "roce", "eri"):
+        wanted["ibstat.txt"] = 15
+    if expected.network == "efa":
+        wanted["fi_info.txt"] = 15
+    if expected.fabric_manager:
+        wanted["fabricmanager.txt"] = 10
+    if expected.images:
+        wanted["container-images.json"] = 20
+        if expected.level != "quick":
+            wanted["framework.json"] = FRAMEWORK_S
+    if expected.level == "stress":
+        wanted["all_reduce.txt"] = ALL_REDUCE_S
+        if expected.vendor == "nvidia":
+            wanted["dcgmi-diag.json"] = DIAG_S
+    images = tuple({"reference": str(i["reference"]), "pull": str(i["pull"])} for i in expected.images or ())
+    return ProbeRequest(wanted, images, gpus=expected.vendor == "nvidia", gpu_count=expected.gpu_count)
+
+
+def collect(
+    targets: Mapping[str, Sequence[str]],
+    request: ProbeRequest | Mapping[str, ProbeRequest],
+    *,
+    deadline_s: float | None = None,
+    parallel: int = 64,
+    events: Events | None = None,
+) -> dict[str, Bundle]:
+    """Probe every target at once, `parallel` at a time.
+
+    A target is an argv prefix to which one shell command is appended and that runs it on the node (an ssh command line,
+    or ["sh", "-c"]). `request` is one for all, or one for each name. `deadline_s` is for one node, connection and all;
+    left out it is the probe's own and 20 s for the way. Never raises for a node: its bundle says what happened.
+    """
+    run = _Run(request, deadline_s, events or Events(), len(targets))
+    return asyncio.run(run.all(targets, parallel))
+
+
+@dataclass(slots=True)
+class _Run:
+    request: ProbeRequest | Mapping[str, ProbeRequest]
+    deadline_s: float | None
+    events: Events
+    total: int
+    done: int = 0
+    source: str = field(default_factory=(resources("provisioner.verify") / "probe.py").read_text)
+
+    async def all(self, targets: Mapping[str, Sequence[str]], parallel: int) -> dict[str, Bundle]:
+        slots = asyncio.Semaphore(max(1, parallel))
+
+        async def one(name: str, target: Sequence[str]) -> Bundle:
+            async with slots:
+                bundle = await self.node(name, target)
+            self.done += 1
+            message = bundle.error or f"probed in {bundle.seconds or 0:.1f} s"
+            kind = "warning" if bundle.error else "progress"
+            self.events("verify", kind, message, node=name, done=self.done, total=self.total)  # type: ignore[arg-type]
+            return bundle
+
+        names = list(targets)
+        bundles = await asyncio.gather(*(one(name, targets[name]) for name in names))
+        return dict(zip(names, bundles, strict=True))
+
+    async def node(self, name: str, target: Sequence[str]) -> Bundle:
+        request = self.request if isinstance(self.request, ProbeRequest) else self.request[name]
+        deadline = self.deadline_s if self.deadline_s is not None else request.deadline + 20
+        # The request travels as a JSON text inside a Python literal: no value can end the string.
+        program = f"{self.source}\nmain(json.loads({json.dumps(json.dumps(request.to_json()))}))\n"
+        started = monotonic()
+        with tempfile.TemporaryFile() as complaints:
+            try:
+                out, rc = await _talk([*target, ROOT_PYTHON], program.encode(), complaints, deadline)
+            except TimeoutError:
+                return Bundle(error=f"no answer within {deadline:.0f} s{_said(complaints)}")
+            except OSError as error:
+                return Bundle(error=f"{target[0] if target else 'nothing to run'}: {error.strerror or error}")
+            except _TooMuchError:
+                return Bundle(error=f"sent more than {LIMIT // 2**20} MiB")
+            bundle = _decode(out)
+            if bundle is None:
+                return Bundle(error=f"no answer from the probe (exit status {rc}){_said(complaints)}")
+        return Bundle(bundle.files, bundle.error, bundle.collected, monotonic() - started)
+
+
+class _TooMuchError(Exception):
+    pass
+
+
+async def _talk(argv: list[str], program: bytes, complaints: IO[bytes], deadline: float) -> tuple[bytes, int | None]:
+    """Run one command: program in, standard output back. Standard error goes to a file, because a connection that ssh
+    keeps open for later would hold a pipe open as well. Raises TimeoutError, OSError, _TooMuchError."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=complaints,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(deadline):
+            feeding = asyncio.create_task(_feed(process.stdin, program))
+            chunks, size = [], 0
+            while chunk := await process.stdout.read(1 << 18):
+                size += len(chunk)
+                if size > LIMIT:
+                    raise _TooMuchError
+                chunks.append(chunk)
+            await feeding
+            return b"".join(chunks), await process.wait()
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2):
+                    await process.wait()
+
+
+async def _feed(stdin: asyncio.StreamWriter, program: bytes) -> None:
+    with suppress(ConnectionError):  # the other end is gone: its exit status and complaints say why
+        stdin.write(program)
+        await stdin.drain()
+        stdin.close()
+
+
+def _decode(out: bytes) -> Bundle | None:
+    """The bundle in the last line that bears the probe's mark; None where there is none. Banners are ignored."""
+    for line in reversed(out.decode("utf-8", "replace").splitlines()):
+        if not line.startswith(MARK):
+            continue
+        try:
+            unpack = zlib.decompressobj()
+            document = json.loads(unpack.decompress(base64.b64decode(line[len(MARK) :]), LIMIT))
+        except (ValueError, zlib.error, RecursionError):
+            return None
+        return Bundle.from_json(document) if isinstance(document, dict) else None
+    return None
+
+
+def _said(complaints: IO[bytes]) -> str:
+    """The end of what ssh, sudo or Python complained, as ": …"."""
+    size = complaints.seek(0, os.SEEK_END)
+    complaints.seek(max(0, size - 2000))
+    lines = [line.strip() for line in complaints.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    return f": {' / '.join(lines[-3:])[-400:]}" if lines else ""
