@@ -146,8 +146,11 @@ class Catalog:
         return {(i, j): unlinked if cells[i][j] == NO_NVLINK else frozenset({cells[i][j]}) for i, j in pairs}
 
     def layout(self, machine: Machine) -> dict[tuple[int, int], str]:
-        """One matrix that `topology` allows, for simulated nodes: pairs of one NUMA node are near, others far."""
-        half = max(1, machine.gpu_count // (machine.numa_nodes or 1))
+        """One matrix that `topology` allows, for simulated nodes: pairs of one NUMA node are near, others far.
+
+        Where the number of NUMA nodes is not known, 8 GPUs are taken to hang on two.
+        """
+        half = max(1, machine.gpu_count // (machine.numa_nodes or max(1, machine.gpu_count // 4)))
         return {
             (i, j): (min if i // half == j // half else max)(cells, key=_distance)
             for (i, j), cells in self.topology(machine).items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from ipaddress import ip_network
 from typing import Any
@@ -136,7 +136,7 @@ def _not_one_of(value: str, choices: list[str]) -> tuple[str, str]:
     return f"{shown(value)} is not one of {', '.join(choices)}", did_you_mean(value, choices)
 
 
-def nearest(word: str, choices: list[str] | tuple[str, ...], limit: int = 1) -> list[str]:
+def nearest(word: str, choices: Sequence[str], limit: int = 1) -> list[str]:
     """The right words that a wrong one may stand for, best first; none where none is near."""
     from rapidfuzz import fuzz, process
 
@@ -147,7 +147,7 @@ def nearest(word: str, choices: list[str] | tuple[str, ...], limit: int = 1) -> 
     return [match[0] for match in found]
 
 
-def did_you_mean(word: str, choices: list[str] | tuple[str, ...], limit: int = 1) -> str:
+def did_you_mean(word: str, choices: Sequence[str], limit: int = 1) -> str:
     near = nearest(word, choices, limit)
     return f"did you mean {' or '.join(near)}?" if near else ""
 

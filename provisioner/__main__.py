@@ -1,0 +1,5 @@
+"""`python -m provisioner` is `gpuprov`."""
+
+from provisioner.cli.main import main
+
+main()

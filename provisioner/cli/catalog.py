@@ -1,0 +1,110 @@
+"""catalog: the machine types that are known, as a list or one in full."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from provisioner import catalog as catalogue
+from provisioner.catalog import Catalog
+from provisioner.catalog.models import Machine
+from provisioner.errors import GpuprovError
+from provisioner.spec.problems import did_you_mean
+
+COLUMNS = ("MACHINE", "PROVIDER", "GPUS", "GIB EACH", "LINKS", "NETWORK", "LOCAL NVME", "NOTE")
+
+
+def catalog(
+    machine: Annotated[str | None, typer.Argument(metavar="[MACHINE]", help="One machine type in full.")] = None,
+    provider: Annotated[str | None, typer.Option(help="Only the types of this provider.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Show the machine types that are known, with their GPUs, links and network."""
+    known = catalogue.load()
+    if machine is not None:
+        found = known.machine(machine)
+        typer.echo(json.dumps(_full(known, found), indent=2) if as_json else "\n".join(_page(known, found)))
+        return
+    machines = [m for m in known.machines() if provider in (None, m.provider)]
+    if not machines:
+        names = [p.name for p in known.providers()]
+        raise GpuprovError(
+            f"there is no provider {provider!r}", hint=did_you_mean(provider or "", names) or ", ".join(names)
+        )
+    if as_json:
+        typer.echo(json.dumps([m.model_dump(mode="json") for m in machines], indent=2))
+        return
+    rows = [COLUMNS, *(_row(m) for m in machines)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _row(machine: Machine) -> tuple[str, ...]:
+    return (
+        machine.name,
+        machine.provider,
+        f"{machine.gpu_count} x {machine.gpu_model}",
+        f"{machine.gpu_memory_mib / 1024:.0f}",
+        _links(machine),
+        _network(machine),
+        _disks(machine),
+        "retired" if machine.retired else "",
+    )
+
+
+def _links(machine: Machine) -> str:
+    if machine.nvlink.topology == "none":
+        return "-" if machine.gpu_count == 1 else "PCIe"
+    return f"{machine.nvlink.topology} {machine.nvlink.links_per_gpu} x {machine.nvlink.gbps_per_link:g} GB/s"
+
+
+def _network(machine: Machine) -> str:
+    return f"{machine.network.kind} {machine.network.ports} x {machine.network.rate_gbps:g} Gbit/s"
+
+
+def _disks(machine: Machine) -> str:
+    disks = machine.local_nvme
+    return f"{disks.count} x {disks.size_gb:g} GB" if disks.count else "-"
+
+
+def _page(known: Catalog, machine: Machine) -> list[str]:
+    gpu = known.gpu(machine.gpu_model)
+    rows = {
+        "provider": known.provider(machine.provider).title,
+        "GPUs": f"{machine.gpu_count} x {gpu.product_names[0]}, {gpu.memory_mib} MiB, {gpu.arch} {gpu.compute_capability}",
+        "MIG": ", ".join(gpu.mig_profiles) or "no",
+        "ECC": "on" if gpu.ecc else "off as shipped",
+        "links": _links(machine) + (", needs fabric manager" if machine.fabric_manager_required else ""),
+        "network": _network(machine),
+        "RDMA devices": ", ".join(machine.rdma_devices) or "none",
+        "placement": "cluster" if machine.placement_cluster else "none",
+        "local NVMe": _disks(machine),
+        "host": f"{machine.vcpus} vCPUs, {machine.memory_gib:g} GiB, NUMA nodes: {machine.numa_nodes or 'not known'}",
+        "retired": machine.retired or "",
+        "notes": machine.notes,
+        "unverified": ", ".join(machine.unverified_fields),
+    }
+    lines = [machine.name, *(f"  {name:<13} {value}" for name, value in rows.items() if value)]
+    if layout := known.layout(machine):
+        known_pairs = all(len(cells) == 1 for cells in known.topology(machine).values())
+        lines.append(f"  {'pairs':<13} " + ("as nvidia-smi topo -m prints them" if known_pairs else "for example"))
+        for i in range(machine.gpu_count):
+            cells = ("X" if i == j else layout[min(i, j), max(i, j)] for j in range(machine.gpu_count))
+            lines.append("  " + f"GPU{i}".rjust(13) + " " + " ".join(cell.rjust(4) for cell in cells))
+    return lines
+
+
+def _full(known: Catalog, machine: Machine) -> dict[str, Any]:
+    pairs = {f"GPU{i}-GPU{j}": sorted(cells) for (i, j), cells in known.topology(machine).items()}
+    nccl, rdma = known.nccl_limit(machine), known.rdma_limit(machine)
+    return {
+        **machine.model_dump(mode="json"),
+        "gpu": known.gpu(machine.gpu_model).model_dump(mode="json"),
+        "pairs": pairs,
+        "nvlinks_per_gpu": list(known.nvlinks_per_gpu(machine)),
+        "nccl_busbw_min_gbps": nccl.threshold if nccl else None,
+        "rdma_write_min_gbps": rdma.threshold if rdma else None,
+    }

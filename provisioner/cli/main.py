@@ -1,0 +1,183 @@
+"""The console entry: which commands there are, and what becomes of their errors.
+
+Commands are loaded when they are used, so that `gpuprov --help` costs no import of theirs. A command is a function with
+Typer annotations, or a `typer.Typer` where it has commands of its own; it raises GpuprovError for what a user can mend
+and `typer.Exit(code)` for an answer of no. A defect of gpuprov itself exits with 1, because then nothing is proven, and
+leaves its traceback in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from provisioner import __version__
+from provisioner.errors import Exit, GpuprovError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command lives. `verbatim`: everything behind the first argument is passed on as it stands."""
+
+    target: str
+    help: str
+    verbatim: bool = False
+
+
+COMMANDS: dict[str, Entry] = {
+    "init": Entry("provisioner.cli.spec:init", "Write a commented cluster.yaml to start from."),
+    "validate": Entry("provisioner.cli.spec:validate", "Show every problem of a cluster.yaml at its line and column."),
+    "lock": Entry("provisioner.cli.lifecycle:lock", "Choose the versions and write cluster.lock."),
+    "plan": Entry("provisioner.cli.lifecycle:plan", "Show what would be made, changed and spent."),
+    "up": Entry("provisioner.cli.lifecycle:up", "Make the fleet, install it, prove it. Safe to run again."),
+    "status": Entry("provisioner.cli.lifecycle:status", "Show nodes, addresses, stages and last verdicts."),
+    "verify": Entry("provisioner.cli.verify:verify", "Prove the fleet, a host or a bundle again."),
+    "collect": Entry("provisioner.cli.verify:collect", "Save a node's raw outputs as a support bundle."),
+    "facts": Entry("provisioner.cli.verify:facts", "Show what was read of a node, before any judgement."),
+    "ssh": Entry("provisioner.cli.lifecycle:ssh", "Log in to a node.", verbatim=True),
+    "exec": Entry("provisioner.cli.lifecycle:exec_", "Run a command on every node.", verbatim=True),
+    "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a holder that is dead."),
+    "down": Entry("provisioner.cli.lifecycle:down", "Remove everything that `up` made."),
+    "catalog": Entry("provisioner.cli.catalog:catalog", "Show the machine types that are known."),
+    "doctor": Entry("provisioner.cli.doctor:doctor", "Show what this machine lacks, with the command that mends it."),
+    "schema": Entry("provisioner.cli.spec:schema", "Print a JSON schema: cluster.yaml or a --json output."),
+    "sandbox": Entry("provisioner.cli.sandbox:app", "List, inject and clear faults on sandbox nodes."),
+}
+"""One row for each command, in the order of a fleet's life; shown by `gpuprov --help` without importing anything."""
+
+
+class LazyGroup(TyperGroup):
+    """The top of the command line: knows the commands by name, imports one when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (the signature is Typer's)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        entry = COMMANDS.get(cmd_name)
+        return None if entry is None else load(cmd_name, entry)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+def load(name: str, entry: Entry) -> Any:
+    """The Typer command behind a row of COMMANDS."""
+    module, _, attribute = entry.target.partition(":")
+    target = getattr(import_module(module), attribute)
+    if isinstance(target, typer.Typer):
+        return typer.main.get_command(target)
+    settings = {"ignore_unknown_options": True, "allow_interspersed_args": False} if entry.verbatim else {}
+    one = typer.Typer(add_completion=False, rich_markup_mode=None)
+    one.command(name, context_settings=settings)(target)
+    return typer.main.get_command(one)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="gpuprov",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gpuprov {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def gpuprov(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """One file in, a GPU fleet that is proven to work out."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits with a code of errors.Exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a file name may be no text at all
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of one call; messages go to stderr, so that stdout holds the answer alone."""
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="gpuprov", standalone_mode=False)
+        return int(code or 0)
+    except GpuprovError as error:
+        print(f"gpuprov: {error}" if error.exit_code != Exit.BAD_INPUT or error.where == "" else error, file=sys.stderr)
+        return int(error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        print("gpuprov: interrupted", file=sys.stderr)
+        return int(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        _drop_stdout()
+        return int(Exit.OK)
+    except _ClickException as error:
+        error.show(file=sys.stderr)
+        return int(error.exit_code)
+    except Exception as error:
+        print(_defect(error), file=sys.stderr)
+        return int(Exit.CHECK_FAILED)
+
+
+def _drop_stdout() -> None:
+    """The reader went away (`gpuprov catalog | head`): whatever is still buffered goes nowhere, quietly."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _defect(error: Exception) -> str:
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    place = _keep(f"gpuprov {__version__}\n{' '.join(sys.argv)}\n\n{text}")
+    summary = f"gpuprov: this is a defect of gpuprov, not of your input: {type(error).__name__}: {error}"
+    return f"{summary}\n  the full traceback is in {place}" if place else f"{summary}\n{text}"
+
+
+def _keep(text: str) -> Path | None:
+    """Writes a traceback where only its owner reads it; None where nothing can be written."""
+    import tempfile
+    import time
+    from pathlib import Path
+
+    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    name = f"defect-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
+    for folder in (state / "gpuprov", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = folder / name
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(text)
+        except OSError:
+            continue
+        return path
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""init, validate, schema: everything about cluster.yaml that needs no cloud."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from provisioner import catalog, spec
+from provisioner.errors import Exit, GpuprovError
+
+Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="One or more cluster.yaml files.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def init(
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="The file to write.")] = "cluster.yaml",
+    provider: Annotated[
+        str | None,
+        typer.Option(help="aws, alicloud, azure, tencent or baremetal (default: who sells the machine, or aws)."),
+    ] = None,
+    machine: Annotated[str | None, typer.Option(help="A machine type of `gpuprov catalog`.")] = None,
+) -> None:
+    """Write a commented cluster.yaml to start from. An existing file is left alone."""
+    from provisioner.spec.starter import starter
+
+    text = starter(catalog.load(), provider=provider, machine=machine)
+    try:
+        with Path(file).open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise GpuprovError("is there already and is left as it is", where=file, hint="name another file") from None
+    except (OSError, ValueError) as error:
+        raise GpuprovError(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=file) from None
+    typer.echo(f"wrote {file}; next: gpuprov up {file} --sandbox", err=True)
+
+
+def validate(files: Files, as_json: AsJson = False) -> None:
+    """Show every problem as file:line:column: message. Exits with 2 where there is one."""
+    known = catalog.load()
+    problems = [problem for file in files for problem in spec.check(file, catalog=known)]
+    if as_json:
+        typer.echo(json.dumps({"ok": not problems, "problems": [asdict(problem) for problem in problems]}, indent=2))
+    else:
+        for problem in problems:
+            typer.echo(str(problem))
+        wrong = {problem.file for problem in problems}
+        for file in files:
+            if file not in wrong:
+                typer.echo(f"{file}: ok")
+    if problems:
+        raise typer.Exit(Exit.BAD_INPUT)
+
+
+def schema(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="cluster, or a --json output: validate, report, facts, status.")
+    ] = "cluster",
+) -> None:
+    """Print a JSON schema (draft 2020-12). Editors take `cluster` for cluster.yaml."""
+    from provisioner.spec import schema as schemas
+
+    typer.echo(schemas.text(name), nl=False)

@@ -1,0 +1,86 @@
+"""The cluster.yaml that `gpuprov init` writes: small, commented, valid."""
+
+from __future__ import annotations
+
+from provisioner.catalog import Catalog
+from provisioner.catalog.models import Machine, Provider
+from provisioner.errors import GpuprovError
+from provisioner.spec.problems import did_you_mean
+
+
+def starter(catalog: Catalog, *, provider: str | None = None, machine: str | None = None) -> str:
+    """The text for a provider's usual machine, or for the machine asked for. Raises GpuprovError for unknown names
+    and for a machine that the provider does not sell."""
+    chosen = catalog.machine(machine) if machine is not None else None
+    seller = _provider(catalog, provider or (chosen.provider if chosen else "aws"))
+    chosen = chosen or catalog.machine(seller.example_machine)
+    if chosen.provider != seller.name:
+        hint = f"leave out --provider, or take {seller.example_machine}"
+        raise GpuprovError(f"{chosen.name} is not sold by {seller.title}", hint=hint)
+    if chosen.retired:
+        raise GpuprovError(f"{chosen.name} is no longer to be had: {chosen.retired}")
+    return "\n".join([*_head(), *_site(seller), *_group(chosen), *_rest(catalog, seller, chosen)]) + "\n"
+
+
+def _provider(catalog: Catalog, name: str) -> Provider:
+    for provider in catalog.providers():
+        if provider.name == name:
+            return provider
+    names = [provider.name for provider in catalog.providers()]
+    hint = did_you_mean(name, names) or f"known: {', '.join(names)}"
+    raise GpuprovError(f"there is no provider {name!r}", hint=hint)
+
+
+def _head() -> list[str]:
+    return [
+        "# A GPU fleet. `gpuprov validate` checks this file, `gpuprov up FILE --sandbox` rehearses it on this machine,",
+        "# `gpuprov up FILE` makes it. `gpuprov schema` prints the schema for your editor.",
+        "name: my-fleet",
+        "",
+        "sites:                       # where machines come from",
+    ]
+
+
+def _site(provider: Provider) -> list[str]:
+    if provider.name == "baremetal":
+        return ["  lab:", "    provider: baremetal", "    method: ssh              # machines that run already"]
+    lines = ["  main:", f"    provider: {provider.name}", f"    region: {provider.example_region}"]
+    if provider.example_zones:
+        lines.append(f"    zones: [{', '.join(provider.example_zones)}]   # tried in this order")
+    return lines
+
+
+def _group(machine: Machine) -> list[str]:
+    lines = [
+        "",
+        "groups:                      # groups of equal machines; `gpuprov catalog` lists the types",
+        "  train:",
+        f"    machine: {machine.name}",
+        "    count: 1",
+    ]
+    if machine.provider != "baremetal":
+        lines += ["    capacity:", "      kind: on-demand        # or spot, reservation, block"]
+    if machine.placement_cluster and machine.gpu_count > 1:
+        lines.append("    placement: cluster       # all machines close together")
+    if machine.local_nvme.count:
+        lines += ["    storage:", "      scratch: /scratch      # local NVMe disks as one RAID0"]
+    return lines
+
+
+def _rest(catalog: Catalog, provider: Provider, machine: Machine) -> list[str]:
+    lines = ["", "# stack:                     # what is pinned; the rest is chosen and written to cluster.lock"]
+    if catalog.gpu(machine.gpu_model).vendor == "nvidia":
+        lines.append('#   driver: "580"            # versions stand in quotes: unquoted, 2.10 is 2.1')
+    return [
+        *lines,
+        '#   pytorch: "2.9"',
+        "",
+        "access:",
+        f"  user: {provider.user}",
+        "  # ssh_key: ~/.ssh/id_ed25519   # left out: a key is made for this cluster",
+        "  # allow: [203.0.113.0/24]      # left out: the address that gpuprov runs from",
+        "",
+        "verify:",
+        "  level: standard            # or quick, stress",
+        '  min_healthy: "100%"',
+    ]
