@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,6 +74,7 @@ def up(
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
+    signal.signal(signal.SIGTERM, _interrupt)
     screen = display(quiet=json_)
     confirm = _confirm(yes=yes, file=file, simulated=cluster.sandbox)
     try:
@@ -87,6 +89,11 @@ def up(
         raise typer.Exit(Exit.OK)
     _tell(run, as_json=json_)
     raise typer.Exit(run.exit)
+
+
+def _interrupt(*_: object) -> None:
+    """SIGTERM ends a run as Ctrl-C does: in order."""
+    raise KeyboardInterrupt
 
 
 def _again(file: Path, sandbox: bool) -> str:
@@ -182,6 +189,21 @@ def status(file: File, sandbox: Sandbox = None, json_: Json = False) -> None:
     Console().print(table)
     if document["report"]:
         typer.echo(f"report: {document['report']}")
+
+
+def unlock(file: File, sandbox: Sandbox = None) -> None:
+    """Clear what a dead run left of its lock. A living one is never disturbed."""
+    from provisioner.session import open_cluster
+
+    cluster = open_cluster(file, sandbox=sandbox)
+    if not cluster.paths.exists():
+        typer.echo(f"{cluster.spec.name}: nothing is there")
+        return
+    with cluster.exclusively("unlock"):  # raises LockedError while the holder lives: the kernel knows
+        stale = sorted(cluster.paths.root.glob("sites/*/.terraform.tfstate.lock.info"))
+        for info in stale:
+            info.unlink()
+    typer.echo(f"{cluster.spec.name}: no run holds it" + (f", {len(stale)} stale file(s) removed" if stale else ""))
 
 
 def _print_json(document: dict[str, Any]) -> None:

