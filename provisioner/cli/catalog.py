@@ -74,7 +74,7 @@ def _page(known: Catalog, machine: Machine) -> list[str]:
     gpu = known.gpu(machine.gpu_model)
     rows = {
         "provider": known.provider(machine.provider).title,
-        "GPUs": f"{machine.gpu_count} x {gpu.product_names[0]}, {gpu.memory_mib} MiB, {gpu.arch} {gpu.compute_capability}",
+        "GPUs": f"{machine.gpu_count} x {gpu.product_names[0]}, {gpu.memory_mib} MiB, {gpu.compute_capability}",
         "MIG": ", ".join(gpu.mig_profiles) or "no",
         "ECC": "on" if gpu.ecc else "off as shipped",
         "links": _links(machine) + (", needs fabric manager" if machine.fabric_manager_required else ""),
