@@ -30,11 +30,11 @@ GIVEN, FOUND, LOG = "in.json", "out.jsonl", "log.txt"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One node to judge. `host` is a pytest-testinfra connection (ssh://…, local://) and its ssh_config file."""
+    """One node to judge. `host` is a pytest-testinfra connection (ssh://node?ssh_config=FILE, local://)."""
 
     bundle: Bundle
     expected: Expected
-    host: tuple[str, Path | None] | None = None
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,7 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
 
 
 def _case(case: Case) -> dict[str, Any]:
-    host = case.host
-    return {
-        "bundle": case.bundle.to_json(),
-        "expected": case.expected.to_json(),
-        "host": [host[0], str(host[1]) if host[1] else None] if host else None,
-    }
+    return {"bundle": case.bundle.to_json(), "expected": case.expected.to_json(), "host": case.host}
 
 
 def _run(root: Path, paths: list[Path], deadline_s: float) -> str:

@@ -24,12 +24,12 @@ from provisioner.verify.facts import Facts, read
 
 @dataclass(frozen=True, slots=True)
 class NodeUnderTest:
-    """What a check can ask for of one node. `host` is (testinfra connection, ssh_config path) or None."""
+    """What a check can ask for of one node. `host` is a testinfra connection or None."""
 
     name: str
     facts: Facts
     expected: Expected
-    host: tuple[str, str | None] | None
+    host: str | None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,8 +90,7 @@ class Judgement:
             raise Unknown("needs the node itself, and there is only a bundle")
         import testinfra
 
-        connection, ssh_config = node_under_test.host
-        yield testinfra.get_host(connection, ssh_config=ssh_config) if ssh_config else testinfra.get_host(connection)
+        yield testinfra.get_host(node_under_test.host)
 
     @pytest.hookimpl
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -185,6 +184,5 @@ def _verdict(call: pytest.CallInfo[None]) -> tuple[str, str, str | None]:
 
 
 def _node(name: str, data: dict[str, Any]) -> NodeUnderTest:
-    host = data.get("host")
     facts = read(Bundle.from_json(data["bundle"]))
-    return NodeUnderTest(name, facts, Expected.from_json(data["expected"]), (host[0], host[1]) if host else None)
+    return NodeUnderTest(name, facts, Expected.from_json(data["expected"]), data.get("host"))

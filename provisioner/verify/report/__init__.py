@@ -1,0 +1,20 @@
+"""A report for every reader: JSON and JUnit for machines, a table for a terminal, one HTML page for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from provisioner.paths import write_whole
+from provisioner.verify.report.html import html
+from provisioner.verify.report.junit import junit
+from provisioner.verify.results import Report
+
+
+def write(report: Report, directory: Path, *, title: str) -> Path:
+    """Write report.json, report.xml (JUnit) and report.html into a directory; the path of the page."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(directory / "report.json", json.dumps(report.to_json(), indent=1, default=str) + "\n")
+    write_whole(directory / "report.xml", junit(report, title=title))
+    write_whole(directory / "report.html", html(report, title=title))
+    return directory / "report.html"

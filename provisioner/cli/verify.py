@@ -1,0 +1,219 @@
+"""`gpuprov verify`, `facts`, `collect`: prove a fleet, one machine or a bundle; show or fetch what the tools say."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import typer
+
+from provisioner.errors import Exit, GpuprovError
+
+if TYPE_CHECKING:
+    from provisioner.verify.bundle import Bundle
+    from provisioner.verify.results import Report
+    from provisioner.verify.run import Subject
+
+Level = Literal["quick", "standard", "stress"]
+File = Annotated[Path | None, typer.Argument(help="cluster.yaml", show_default=False)]
+BundleDir = Annotated[Path | None, typer.Option("--bundle", help="a directory of raw outputs", show_default=False)]
+Host = Annotated[str | None, typer.Option("--host", help="USER@ADDRESS, or local", show_default=False)]
+MachineName = Annotated[str | None, typer.Option("--machine", help="what the machine is: a catalogue name")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
+Sandbox = Annotated[bool, typer.Option("--sandbox", help="the rehearsal of this file, not the fleet")]
+
+
+def verify(
+    file: File = None,
+    bundle: BundleDir = None,
+    host: Host = None,
+    machine: MachineName = None,
+    node: Annotated[list[str] | None, typer.Option("--node", help="only this node; may be given again")] = None,
+    level: Annotated[Level | None, typer.Option("--level", help="quick, standard or stress")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="write report.json, .xml and .html here")] = None,
+    as_json: Json = False,
+    sandbox: Sandbox = False,
+) -> None:
+    """Prove the fleet of FILE again, one machine (--host) or a bundle (--bundle). Exit status 1: not healthy."""
+    from provisioner.events import Events
+    from provisioner.verify.run import verify as run
+
+    _one_of(file, bundle, host)
+    if file is not None:
+        cluster = _cluster(file, sandbox)
+        subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(), node)]
+        found = run(subjects, checks=[file.parent / path for path in cluster.spec.verify.checks], events=cluster.events)
+        healthy = _enough(found, cluster.spec.verify.min_healthy)
+        title = str(cluster.spec.name)
+    else:
+        subject = _lone(bundle, host, machine, level or "standard")
+        found = run([subject], events=Events())
+        healthy, title = found.ok, subject.name
+    if report is not None:
+        from provisioner.verify.report import write
+
+        page = write(found, report, title=title)
+        print(f"report: {page}", file=sys.stderr)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        from rich.console import Console
+
+        from provisioner.verify.report.terminal import table
+
+        Console().print(table(found))
+    raise typer.Exit(Exit.OK if healthy else Exit.CHECK_FAILED)
+
+
+def facts(
+    file: File = None,
+    node: Annotated[str | None, typer.Argument(help="a node of FILE", show_default=False)] = None,
+    bundle: BundleDir = None,
+    host: Host = None,
+    as_json: Json = False,
+    sandbox: Sandbox = False,
+) -> None:
+    """Show what was read, tool by tool, before any judgement. Exit status 1: nothing could be read."""
+    from provisioner.verify.facts import read
+
+    _one_of(file, bundle, host)
+    raw = _fetch(file, node, bundle, host, sandbox)
+    found = read(raw)
+    document = found.to_json()
+    if as_json:
+        _print_json(document)
+    else:
+        _print_facts(document)
+    nothing = not any(source.state == "read" for source in found.sources.values())
+    if nothing:
+        print(raw.error or "no file of the bundle could be read", file=sys.stderr)
+    raise typer.Exit(Exit.CHECK_FAILED if nothing else Exit.OK)
+
+
+def collect(
+    file: Annotated[Path, typer.Argument(help="cluster.yaml")],
+    node: Annotated[str, typer.Argument(help="a node of it")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the directory to write")],
+    sandbox: Sandbox = False,
+) -> None:
+    """Fetch a node's raw outputs as a support bundle."""
+    raw = _fetch(file, node, None, None, sandbox)
+    if raw.error:
+        raise GpuprovError(raw.error, where=node, hint="`gpuprov status` says where the node should be")
+    if output.exists() and any(output.iterdir()):
+        raise GpuprovError("there is something in it", where=str(output), hint="give a new directory")
+    raw.write(output)
+    print(f"{len(raw.files)} files in {output}", file=sys.stderr)
+
+
+def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
+    if sum(given is not None for given in (file, bundle, host)) != 1:
+        raise GpuprovError("give one of FILE, --bundle DIRECTORY and --host USER@ADDRESS")
+
+
+def _cluster(file: Path, sandbox: bool) -> Any:
+    from provisioner.session import open_cluster
+
+    return open_cluster(file, sandbox=sandbox or None)
+
+
+def _chosen(subjects: Sequence[Subject], nodes: Sequence[str] | None) -> list[Subject]:
+    """The named subjects, or all. GpuprovError for a name that none has."""
+    names = {subject.name for subject in subjects}
+    for name in nodes or ():
+        if name not in names:
+            _no_node(name, names)
+    return [subject for subject in subjects if not nodes or subject.name in nodes]
+
+
+def _no_node(name: str, names: set[str]) -> NoReturn:
+    from rapidfuzz import process
+
+    near = process.extractOne(name, names, score_cutoff=60) if names else None
+    hint = f"did you mean {near[0]}?" if near else f"nodes: {', '.join(sorted(names)[:10]) or 'none'}"
+    raise GpuprovError(f"there is no node {name!r}", hint=hint)
+
+
+def _at(subject: Subject, level: Level | None) -> Subject:
+    from dataclasses import replace
+
+    return replace(subject, expected=replace(subject.expected, level=level)) if level else subject
+
+
+def _enough(report: Report, wanted: int | str) -> bool:
+    """Whether the fleet has its `min_healthy` nodes: a number, or a percentage of those that were looked at."""
+    healthy, total = len(report.healthy_nodes), len(report.nodes)
+    if isinstance(wanted, str):
+        return total > 0 and healthy * 100 >= int(wanted.rstrip("%")) * total
+    return total > 0 and healthy >= min(wanted, total)
+
+
+def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Level) -> Subject:
+    """One machine that gpuprov did not make, or its bundle."""
+    from provisioner.catalog import load
+    from provisioner.verify.bundle import Bundle
+    from provisioner.verify.expectations import expect
+    from provisioner.verify.run import Subject
+
+    if machine is None:
+        raise GpuprovError("--machine is missing: what should it be?", hint="`gpuprov catalog` lists the names")
+    catalog = load()
+    row = catalog.machine(machine)
+    expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
+    if bundle is not None:
+        return Subject(bundle.absolute().name, "", "", machine, Bundle.read(bundle), expected)
+    assert host is not None
+    connection = "local://" if host == "local" else f"ssh://{host}"
+    return Subject(host, "", "", machine, _target(host), expected, host_spec=connection)
+
+
+def _target(host: str) -> tuple[str, ...]:
+    """The argv prefix that runs a shell command there. The host key must be in the user's known_hosts already."""
+    if host == "local":
+        return ("sh", "-c")
+    if host.startswith("-") or any(c.isspace() for c in host):
+        raise GpuprovError(f"not a host: {host!r}", hint="--host USER@ADDRESS, or --host local")
+    return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15", "--", host)
+
+
+def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str | None, sandbox: bool) -> Bundle:
+    """The raw outputs of a node of a file, of a host, or in a directory."""
+    from provisioner.verify.bundle import Bundle
+    from provisioner.verify.collect import COMMON_FILES, NVIDIA_FILES, ProbeRequest, request_for
+    from provisioner.verify.collect import collect as probe
+
+    if bundle is not None:
+        return Bundle.read(bundle)
+    if host is not None:
+        tools = {**COMMON_FILES, **NVIDIA_FILES, "rocm-smi.json": 30, "ibstat.txt": 15, "fi_info.txt": 15}
+        raw = probe({host: _target(host)}, ProbeRequest({**tools, "fabricmanager.txt": 10}))[host]
+        if "Host key verification failed" in raw.error:
+            address = host.rpartition("@")[2]
+            pin = f"ssh-keyscan {shlex.quote(address)} >> ~/.ssh/known_hosts, after comparing the key's fingerprint"
+            raise GpuprovError("its host key is not in your known_hosts, or is another one", where=host, hint=pin)
+        return raw
+    assert file is not None
+    if node is None:
+        raise GpuprovError("which node? gpuprov facts FILE NODE")
+    subject = _chosen(_cluster(file, sandbox).subjects(), [node])[0]
+    if isinstance(subject.source, Bundle):
+        return subject.source
+    return probe({node: subject.source}, request_for(subject.expected))[node]
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=1, default=str))
+
+
+def _print_facts(document: dict[str, Any]) -> None:
+    for key, value in document.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            print(f"{key}:")
+            for entry in value:
+                print("  " + ", ".join(f"{k} {v}" for k, v in entry.items() if v not in (None, "", [])))
+        elif value is not None:
+            print(f"{key}: {json.dumps(value, default=str)}")

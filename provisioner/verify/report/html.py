@@ -1,0 +1,128 @@
+"""The report as one page: no outside resource, light and dark, for a screen, a telephone and paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner.paths import data
+from provisioner.verify.results import CheckResult, NodeReport, Report
+
+SIGNS = {"pass": "✓", "fail": "✗", "unknown": "?", "skip": "-"}
+ORDER = {"fail": 0, "unknown": 1, "pass": 2, "skip": 3}
+
+
+def html(report: Report, *, title: str) -> str:
+    """The page. Every value goes through Jinja's autoescape: what a node printed stays text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(data("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["value"] = _value
+    unhealthy = [node for node in report.nodes if not node.ok]
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        report=report,
+        signs=SIGNS,
+        problems=_problems(report),
+        nodes=[_node(node) for node in sorted(report.nodes, key=lambda n: n.ok)],
+        unhealthy=unhealthy,
+        time=datetime.fromtimestamp(report.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        seconds=report.seconds.get("verify", 0.0),
+    )
+
+
+def _problems(report: Report) -> list[dict[str, Any]]:
+    """What failed, worst first, one entry for each check with the nodes that it failed on."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for node in report.nodes:
+        if node.error:
+            key = ("", "unreachable", "replace")
+            entry = found.setdefault(
+                key, _entry("node.reachable", "fatal", "unknown", "reboot", "The node gave no answer.")
+            )
+            entry["nodes"].append({"name": node.name, "message": node.error})
+            continue
+        explained = any(c.status == "fail" for c in node.checks)
+        for check in node.checks:
+            # Where a node has a failing check, what is unknown beside it is mostly its consequence: see the node.
+            if check.status == "fail" or (check.condemns and not explained):
+                key = (check.id, check.status, check.action)
+                entry = found.setdefault(key, _entry(check.id, check.severity, check.status, check.action, check.says))
+                entry["nodes"].append({"name": node.name, "message": check.message})
+    severity = {"fatal": 0, "warn": 1, "info": 2}
+    return sorted(found.values(), key=lambda e: (severity[e["severity"]], ORDER[e["status"]], -len(e["nodes"])))
+
+
+def _entry(id: str, severity: str, status: str, action: str, says: str) -> dict[str, Any]:
+    return {"id": id, "severity": severity, "status": status, "action": action, "says": says, "nodes": []}
+
+
+def _node(node: NodeReport) -> dict[str, Any]:
+    wrong = {c.id for c in node.checks if c.status in ("fail", "unknown")}
+    return {
+        "report": node,
+        "checks": sorted(node.checks, key=lambda c: ORDER[c.status]),
+        "counts": {status: sum(c.status == status for c in node.checks) for status in ORDER},
+        "matrix": _matrix(node.facts.get("topology"), _topology(node.checks)),
+        "matrix_wrong": "nvlink.topology" in wrong,
+        "versions": _versions(node.facts),
+    }
+
+
+def _topology(checks: tuple[CheckResult, ...]) -> Mapping[str, str]:
+    expected = next((c.expected for c in checks if c.id == "nvlink.topology"), None)
+    return expected if isinstance(expected, Mapping) else {}
+
+
+def _matrix(topology: Any, expected: Mapping[str, str]) -> dict[str, Any] | None:
+    """Rows of (cell, as expected?) for the table; None where the node gave no matrix or has one GPU."""
+    if not isinstance(topology, Mapping) or len(topology) < 2:
+        return None
+    names = list(topology)
+    complete = len(names) * (len(names) - 1) // 2 == len(expected)
+    rows = []
+    for i, a in enumerate(names):
+        row = []
+        for j, b in enumerate(names):
+            cell = None if i == j else topology[a].get(b)
+            allowed = expected.get(f"{min(i, j)}-{max(i, j)}", "").split("/") if complete else [cell]
+            row.append({"text": "·" if i == j else (cell or "?"), "ok": i == j or cell in allowed, "self": i == j})
+        rows.append({"name": a, "cells": row})
+    return {"names": names, "rows": rows}
+
+
+def _versions(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    packages = facts.get("packages") or {}
+    known = [
+        ("driver (loaded)", facts.get("driver_version")),
+        ("CUDA (driver)", facts.get("cuda_version")),
+        ("NCCL", packages.get("libnccl2")),
+        ("fabric manager", packages.get("nvidia-fabricmanager")),
+        ("container toolkit", packages.get("nvidia-container-toolkit")),
+        ("kernel", facts.get("kernel")),
+    ]
+    for report in facts.get("frameworks") or []:
+        versions = [f"{key} {report[key]}" for key in ("torch", "cuda", "nccl", "python") if report.get(key)]
+        known.append((str(report.get("reference") or "image"), ", ".join(versions) or report.get("error")))
+    return [(name, str(value)) for name, value in known if value]
+
+
+def _value(value: Any) -> str:
+    """An expected or actual value in a cell: short JSON without its quotes, cut where it is long."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items())
+    elif isinstance(value, list | tuple):
+        text = ", ".join(_value(inner) for inner in value)
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 400 else text[:397] + "…"

@@ -1,0 +1,51 @@
+"""The report in a terminal: one line for each node, then what failed and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from provisioner.verify.results import NodeReport, Report
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+WORD = {"fail": "FAIL", "unknown": "UNKNOWN"}
+
+
+def summary(node: NodeReport) -> str:
+    """The line of one node, without markup."""
+    counts = {status: sum(c.status == status for c in node.checks) for status in ("pass", "fail", "unknown", "skip")}
+    parts = [f"{counts['pass']} passed"]
+    parts += [f"{counts['fail']} failed"] if counts["fail"] else []
+    parts += [f"{counts['unknown']} unknown"] if counts["unknown"] else []
+    parts += [f"{counts['skip']} not applicable"] if counts["skip"] else []
+    return ", ".join(parts) + (f"; {node.error}" if node.error else "")
+
+
+def table(report: Report) -> Group:
+    """A rich renderable."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    nodes = Table(box=None, pad_edge=False)
+    for column in ("node", "machine", "verdict", "checks"):
+        nodes.add_column(column, overflow="fold", no_wrap=column in ("node", "verdict"))
+    for node in report.nodes:
+        verdict = Text("healthy", "green") if node.ok else Text("NOT HEALTHY", "bold red")
+        nodes.add_row(Text(node.name), Text(node.machine), verdict, Text(summary(node)))
+    parts: list[Table | Text] = [nodes]
+    problems = [(n, c) for n in report.nodes for c in n.checks if c.status == "fail" or c.condemns]
+    if problems:
+        failed = Table(box=None, pad_edge=False)
+        for column in ("node", "check", "", "what", "do"):
+            failed.add_column(column, overflow="fold", no_wrap=column in ("check", ""))
+        for node, check in problems:
+            style = "bold red" if check.status == "fail" and check.severity == "fatal" else "yellow"
+            what = Text(check.message or check.says)
+            failed.add_row(Text(node.name), Text(check.id), Text(WORD[check.status], style), what, Text(check.action))
+        parts += [Text(""), failed]
+    healthy = f"{len(report.healthy_nodes)} of {len(report.nodes)} nodes healthy"
+    simulated = " (SIMULATED hardware)" if report.simulated else ""
+    parts += [Text(""), Text(healthy + simulated, "bold green" if report.ok else "bold red")]
+    return Group(*parts)

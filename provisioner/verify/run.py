@@ -1,0 +1,87 @@
+"""The verify stage: probe every node, judge every bundle, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner.events import Events
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.collect import collect, request_for
+from provisioner.verify.expectations import Expected
+from provisioner.verify.judge import Case, judge
+from provisioner.verify.results import NodeReport, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One node to verify, with where its outputs come from.
+
+    `source` is an argv prefix that runs one shell command on the node (see collect.collect), or a bundle that is there
+    already. `host_spec` is pytest-testinfra's connection (ssh://node?ssh_config=FILE with a config that pins the key, or
+    local://); None leaves checks that use `host` unknown.
+    """
+
+    name: str
+    group: str
+    site: str
+    machine: str
+    source: Sequence[str] | Bundle
+    expected: Expected
+    simulated: bool = False
+    host_spec: str | None = None
+
+
+def verify(
+    subjects: Sequence[Subject],
+    *,
+    checks: Sequence[Path] = (),
+    events: Events,
+    workdir: Path | None = None,
+    probe_s: float | None = None,
+    judge_s: float | None = None,
+    parallel: int = 64,
+) -> Report:
+    """Verify every subject. Names must be distinct.
+
+    `checks` are directories of the user's own checks; `workdir`, where given, keeps each node's bundle under
+    bundles/<name>. `probe_s` is the deadline of one node's probe (default: its commands' own and 20 s), `judge_s` that
+    of all checks together (default: 60 s and one more for each node).
+    """
+    started, begun = time.time(), time.monotonic()
+    events("verify", "started", f"{len(subjects)} nodes", done=0, total=len(subjects))
+    targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
+    requests = {s.name: request_for(s.expected) for s in subjects if s.name in targets}
+    bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
+    bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
+    probed = time.monotonic()
+    if workdir is not None:
+        for name, bundle in bundles.items():
+            bundle.write(workdir / "bundles" / name)
+    cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec) for s in subjects}
+    judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else 60.0 + len(cases))
+    nodes = tuple(
+        NodeReport(
+            name=s.name,
+            group=s.group,
+            site=s.site,
+            machine=s.machine,
+            simulated=s.simulated,
+            checks=judged[s.name].checks,
+            facts=judged[s.name].facts,
+            error=bundles[s.name].error,
+        )
+        for s in subjects
+    )
+    ended = time.monotonic()
+    seconds = {"collect": probed - begun, "judge": ended - probed, "verify": ended - begun}
+    report = Report(nodes, seconds, started)
+    for node in nodes:
+        failed = [c.id for c in node.checks if c.status == "fail"] or [c.id for c in node.checks if c.condemns]
+        message = "healthy" if node.ok else node.error or f"not healthy: {', '.join(failed) or 'nothing was checked'}"
+        events("verify", "progress" if node.ok else "warning", message, node=node.name, data={"ok": node.ok})
+    kind = "done" if report.ok else "failed"
+    events("verify", kind, f"{len(report.healthy_nodes)} of {len(nodes)} nodes healthy")  # type: ignore[arg-type]
+    return report
