@@ -62,8 +62,11 @@ class Sandbox:
 
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
         """Nodes whose container is gone or stopped: `terraform_data` has no refresh that would see it."""
-        running = {c.node for c in self._containers(workspace) if c.state == "running"}
-        return [f'module.site.terraform_data.node["{name}"]' for name in sorted(known) if name not in running]
+        if not known:
+            return []
+        running = {(c.role, c.node) for c in self._containers(workspace) if c.state == "running"}
+        gone = [f'module.site.terraform_data.node["{name}"]' for name in sorted(known) if ("node", name) not in running]
+        return gone + ([] if ("mirror", "") in running else ["module.site.terraform_data.mirror"])
 
     def role_variables(self) -> dict[str, Any]:
         """The mirror's registry and the CA that signed its certificate."""

@@ -1,8 +1,8 @@
 """The stack: which versions go together, and cluster.lock, which says exactly what is installed.
 
-    wanted = stack.solve(spec)              # group → Stack, images still without digests
-    lock = Lock(request=stack.request(spec), …)
-    lockfile.write(path, lock); lockfile.read(path)
+wanted = stack.solve(spec)              # group → Stack, images still without digests
+lock = Lock(request=stack.request(spec), …)
+lockfile.write(path, lock); lockfile.read(path)
 """
 
 from provisioner.stack.solve import request, solve

@@ -29,7 +29,9 @@ def read(path: Path) -> Lock | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise GpuprovError(f"can't be read: {error}", where=str(path), hint="make it again with `gpuprov lock`") from error
+        raise GpuprovError(
+            f"can't be read: {error}", where=str(path), hint="make it again with `gpuprov lock`"
+        ) from error
     try:
         loaded = yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:

@@ -70,7 +70,9 @@ def _stack(group: str, machine: Machine, gpu: Gpu, spec: ClusterSpec, *, efa: bo
     candidates = [s for s in data()["sets"] if gpu.arch in s["archs"]]
     chosen = [s for s in candidates if not _conflicts(s, spec.stack)]
     if not chosen:
-        offers = "; ".join(f"{s['name']}: driver {s['driver']}, CUDA {s['cuda_toolkit']}, NCCL {s['nccl']}" for s in candidates)
+        offers = "; ".join(
+            f"{s['name']}: driver {s['driver']}, CUDA {s['cuda_toolkit']}, NCCL {s['nccl']}" for s in candidates
+        )
         reasons = sorted({c for s in candidates for c in _conflicts(s, spec.stack)})
         raise GpuprovError(
             f"no tested set of versions for {machine.name} ({gpu.arch}) agrees with {', '.join(reasons) or 'it'}",
@@ -85,7 +87,9 @@ def _conflicts(row: dict[str, Any], pins: StackRequest) -> list[str]:
     found = [
         f"stack.{'cuda' if key == 'cuda_toolkit' else key}: {pin}"
         for key, pin in wanted.items()
-        if pin and not _starts(row[key], pin) and not (key == "cuda_toolkit" and _starts(row["cuda_toolkit_release"], pin))
+        if pin
+        and not _starts(row[key], pin)
+        and not (key == "cuda_toolkit" and _starts(row["cuda_toolkit_release"], pin))
     ]
     if pins.pytorch and not any(_runs(i, row) and _starts(i["torch"], pins.pytorch) for i in data()["ngc_pytorch"]):
         found.append(f"stack.pytorch: {pins.pytorch}")

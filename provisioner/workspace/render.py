@@ -42,6 +42,7 @@ def main_tf(plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_p
             g.name: {
                 "machine": g.machine.name,
                 "count": g.spec.count,
+                "zone": next(iter(getattr(plan.spec.sites[site], "zones", ())), ""),
                 "placement": g.spec.placement,
                 "root_gb": g.spec.storage.root_gb,
                 "capacity": g.spec.capacity.model_dump(mode="json"),

@@ -67,12 +67,13 @@ class Workspace:
 
     def init(self) -> None:
         """Initialise, unless this Terraform has already done so for exactly this module."""
-        stamp = self.path / ".initialised"
+        stamp = self.path / ".terraform" / "gpuprov"  # gone with the folder that it vouches for
         wanted = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
         seal = hashlib.sha256(wanted.encode()).hexdigest()
-        if (self.path / ".terraform").is_dir() and stamp.exists() and stamp.read_text(encoding="utf-8") == seal:
+        if stamp.exists() and stamp.read_text(encoding="utf-8") == seal:
             return
         self._run("init", input=False, no_color=IsFlagged)
+        stamp.parent.mkdir(exist_ok=True)
         write_whole(stamp, seal)
 
     def plan(self, *, replace: Sequence[str] = ()) -> Changes:

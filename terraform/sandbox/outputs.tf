@@ -2,7 +2,7 @@ output "nodes" {
   description = "Every node by name. The public address is on this machine's loopback; ssh listens on port 22 there."
   value = {
     for name, node in local.nodes : name => {
-      id         = terraform_data.node[name].output.GPUPROV_NAME
+      id         = terraform_data.node[name].id
       group      = node.group
       zone       = node.zone
       private_ip = terraform_data.node[name].output.GPUPROV_PRIVATE_IP

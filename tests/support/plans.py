@@ -1,0 +1,62 @@
+"""Plans for tests: real machines of the catalogue, real stacks, image digests made up."""
+
+from __future__ import annotations
+
+from provisioner import catalog, stack
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack.models import Stack
+
+SITES = {
+    "aws": {"provider": "aws", "region": "us-east-1", "zones": ("us-east-1a",)},
+    "azure": {"provider": "azure", "region": "eastus"},
+    "alicloud": {"provider": "alicloud", "region": "cn-beijing"},
+    "tencent": {"provider": "tencent", "region": "ap-guangzhou"},
+    "baremetal": {"provider": "baremetal"},
+}
+
+
+def cluster_spec(machine: str, *, count: int = 1, name: str = "test", **keys: object) -> ClusterSpec:
+    """A cluster of one group `train` of that machine, at its provider's site."""
+    provider = catalog.load().machine(machine).provider
+    return ClusterSpec.model_validate(
+        {
+            "name": name,
+            "sites": {"here": SITES[provider]},
+            "groups": {"train": {"machine": machine, "count": count}},
+            **keys,
+        }
+    )
+
+
+def with_digests(wanted: Stack) -> Stack:
+    """The stack with made-up digests, as a provider's `pin` would give it."""
+    images = tuple(
+        i.model_copy(update={"digest": f"sha256:{index:064x}", "pull": f"mirror/{index}@sha256:{index:064x}"})
+        for index, i in enumerate(wanted.images)
+    )
+    return wanted.model_copy(update={"images": images})
+
+
+def plan(spec: ClusterSpec) -> Plan:
+    """The plan of a spec, as a rehearsal would have it."""
+    known = catalog.load()
+    groups = []
+    for name, wanted in stack.solve(spec).items():
+        machine = known.machine(spec.groups[name].machine)
+        groups.append(
+            PlannedGroup(
+                name=name,
+                site=spec.site_of(name),
+                spec=spec.groups[name],
+                machine=machine,
+                gpu=known.gpu(machine.gpu_model),
+                stack=with_digests(wanted),
+            )
+        )
+    return Plan(spec=spec, groups=tuple(groups), sandbox=True)
+
+
+def planned_group(machine: str) -> PlannedGroup:
+    """The one group of a one-group plan."""
+    return plan(cluster_spec(machine)).groups[0]

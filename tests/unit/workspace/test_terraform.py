@@ -1,0 +1,145 @@
+"""The driver against a real Terraform and terraform_data: events, errors, damage, interruption."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Event, Events
+from provisioner.workspace import binary
+from provisioner.workspace.terraform import Changes, Workspace
+
+GOOD = """
+resource "terraform_data" "node" {
+  for_each = toset(["a-0", "a-1"])
+  input    = each.key
+}
+output "nodes" {
+  value = { for k, v in terraform_data.node : k => v.output }
+}
+"""
+BROKEN = """
+resource "terraform_data" "node" {
+  for_each = toset(["a-0"])
+  provisioner "local-exec" {
+    command = "echo no such disk >&2; exit 3"
+  }
+}
+"""
+
+
+def workspace(folder: Path, text: str) -> tuple[Workspace, list[Event]]:
+    seen: list[Event] = []
+    (folder / "main.tf").write_text(text)
+    made = Workspace(folder, binary.find(), Events(seen.append), log=folder / "log")
+    made.init()
+    return made, seen
+
+
+def test_apply_streams_and_a_second_plan_is_empty(tmp_path: Path) -> None:
+    space, seen = workspace(tmp_path, GOOD)
+    assert space.plan() == Changes(add=2)
+    assert space.apply() == Changes(add=2)
+    assert {e.node for e in seen if e.stage == "terraform" and e.done} == {"a-0", "a-1"}
+    assert space.outputs()["nodes"]["value"] == {"a-0": "a-0", "a-1": "a-1"}
+    assert space.plan() == Changes()
+    assert space.plan(replace=['terraform_data.node["a-1"]']) == Changes(add=1, destroy=1)
+    assert space.destroy() == Changes(destroy=2)
+
+
+def test_an_error_names_the_resource_and_the_cause(tmp_path: Path) -> None:
+    space, _ = workspace(tmp_path, BROKEN)
+    space.plan()
+    with pytest.raises(ProviderError) as caught:
+        space.apply()
+    assert 'terraform_data.node["a-0"]' in str(caught.value)
+    assert "no such disk" in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_a_text_that_is_not_hcl_is_an_error_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ProviderError, match=r"init failed"):
+        workspace(tmp_path, 'resource "x" {')
+
+
+def test_init_is_done_once(tmp_path: Path) -> None:
+    space, _ = workspace(tmp_path, GOOD)
+    before = (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns
+    space.init()
+    assert (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns == before
+    (tmp_path / "main.tf").write_text(GOOD + "\n")
+    space.init()
+    assert (tmp_path / ".terraform" / "gpuprov").stat().st_mtime_ns != before
+
+
+def test_half_a_state_is_replaced_by_its_backup(tmp_path: Path) -> None:
+    space, seen = workspace(tmp_path, GOOD)
+    space.plan()
+    space.apply()
+    state = tmp_path / "terraform.tfstate"
+    whole = state.read_text()
+    (tmp_path / "terraform.tfstate.backup").write_text(whole)
+    state.write_text(whole[: len(whole) // 2])
+    assert space.damage() is None
+    assert state.read_text() == whole
+    assert any("backup is used" in e.message for e in seen)
+
+
+def test_half_a_state_without_backup_is_said(tmp_path: Path) -> None:
+    space, _ = workspace(tmp_path, GOOD)
+    (tmp_path / "terraform.tfstate").write_text('{"version": 4, "ser')
+    assert "cut off" in (space.damage() or "")
+
+
+def test_interrupt_ends_terraform_and_keeps_what_was_made(tmp_path: Path) -> None:
+    space, _ = workspace(
+        tmp_path,
+        GOOD
+        + 'resource "terraform_data" "slow" {\n depends_on = [terraform_data.node]\n'
+        + ' provisioner "local-exec" {\n  command = "touch started; exec sleep 30"\n }\n}\n',
+    )
+    space.plan()
+
+    def interrupt() -> None:
+        while not (tmp_path / "started").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        space.apply()
+    assert space.outputs() == {} or "nodes" in space.outputs()
+    again = space.plan()
+    assert again.add >= 1  # the slow one is still wanted, the fast ones are known
+    assert again.add < 3
+
+
+def test_the_binary_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("terraform", "tofu", "mine"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv(binary.ENVIRONMENT, str(tmp_path / "mine"))
+    assert binary.find(str(tmp_path / "tofu")).origin == "--terraform"
+    assert binary.find().origin == binary.ENVIRONMENT
+    monkeypatch.delenv(binary.ENVIRONMENT)
+    assert binary.find().argv == (str(tmp_path / "terraform"),)
+    (tmp_path / "terraform").unlink()
+    assert binary.find().argv == (str(tmp_path / "tofu"),)
+    with pytest.raises(GpuprovError, match="not a program"):
+        binary.find("/no/such/terraform")
+
+
+def test_without_any_terraform_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(binary.ENVIRONMENT, raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(GpuprovError, match="no Terraform") as caught:
+        binary.find()
+    assert "gpuprov[terraform]" in caught.value.hint
