@@ -15,7 +15,6 @@ from provisioner.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.results import Report
     from provisioner.verify.run import Subject
 
 Level = Literal["quick", "standard", "stress"]
@@ -24,7 +23,7 @@ BundleDir = Annotated[Path | None, typer.Option("--bundle", help="a directory of
 Host = Annotated[str | None, typer.Option("--host", help="USER@ADDRESS, or local", show_default=False)]
 MachineName = Annotated[str | None, typer.Option("--machine", help="what the machine is: a catalogue name")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
-Sandbox = Annotated[bool, typer.Option("--sandbox", help="the rehearsal of this file, not the fleet")]
+Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
 
 
 def verify(
@@ -36,36 +35,34 @@ def verify(
     level: Annotated[Level | None, typer.Option("--level", help="quick, standard or stress")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="write report.json, .xml and .html here")] = None,
     as_json: Json = False,
-    sandbox: Sandbox = False,
+    sandbox: Sandbox = None,
 ) -> None:
     """Prove the fleet of FILE again, one machine (--host) or a bundle (--bundle). Exit status 1: not healthy."""
+    from dataclasses import replace
+
     from provisioner.events import Events
+    from provisioner.verify.run import healthy_enough, verify_fleet
     from provisioner.verify.run import verify as run
 
     _one_of(file, bundle, host)
     if file is not None:
         cluster = _cluster(file, sandbox)
-        subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(), node)]
-        found = run(subjects, checks=[file.parent / path for path in cluster.spec.verify.checks], events=cluster.events)
-        healthy = _enough(found, cluster.spec.verify.min_healthy)
-        title = str(cluster.spec.name)
+        found = verify_fleet(cluster, [_at(subject, level) for subject in _chosen(cluster.subjects(), node)])
+        healthy = healthy_enough(found, cluster.spec.verify.min_healthy if not node else "100%")
     else:
         subject = _lone(bundle, host, machine, level or "standard")
-        found = run([subject], events=Events())
-        healthy, title = found.ok, subject.name
+        found = replace(run([subject], events=Events()), title=subject.name)
+        healthy = found.ok
     if report is not None:
-        from provisioner.verify.report import write
+        from provisioner.verify.report.files import write_all
 
-        page = write(found, report, title=title)
-        print(f"report: {page}", file=sys.stderr)
+        print(f"report: {write_all(found, report)['html']}", file=sys.stderr)
     if as_json:
         _print_json(found.to_json())
     else:
-        from rich.console import Console
+        from provisioner.verify.report.terminal import show
 
-        from provisioner.verify.report.terminal import table
-
-        Console().print(table(found))
+        show(found)
     raise typer.Exit(Exit.OK if healthy else Exit.CHECK_FAILED)
 
 
@@ -75,7 +72,7 @@ def facts(
     bundle: BundleDir = None,
     host: Host = None,
     as_json: Json = False,
-    sandbox: Sandbox = False,
+    sandbox: Sandbox = None,
 ) -> None:
     """Show what was read, tool by tool, before any judgement. Exit status 1: nothing could be read."""
     from provisioner.verify.facts import read
@@ -98,7 +95,7 @@ def collect(
     file: Annotated[Path, typer.Argument(help="cluster.yaml")],
     node: Annotated[str, typer.Argument(help="a node of it")],
     output: Annotated[Path, typer.Option("--output", "-o", help="the directory to write")],
-    sandbox: Sandbox = False,
+    sandbox: Sandbox = None,
 ) -> None:
     """Fetch a node's raw outputs as a support bundle."""
     raw = _fetch(file, node, None, None, sandbox)
@@ -115,10 +112,10 @@ def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
         raise GpuprovError("give one of FILE, --bundle DIRECTORY and --host USER@ADDRESS")
 
 
-def _cluster(file: Path, sandbox: bool) -> Any:
+def _cluster(file: Path, sandbox: bool | None) -> Any:
     from provisioner.session import open_cluster
 
-    return open_cluster(file, sandbox=sandbox or None)
+    return open_cluster(file, sandbox=sandbox)
 
 
 def _chosen(subjects: Sequence[Subject], nodes: Sequence[str] | None) -> list[Subject]:
@@ -142,14 +139,6 @@ def _at(subject: Subject, level: Level | None) -> Subject:
     from dataclasses import replace
 
     return replace(subject, expected=replace(subject.expected, level=level)) if level else subject
-
-
-def _enough(report: Report, wanted: int | str) -> bool:
-    """Whether the fleet has its `min_healthy` nodes: a number, or a percentage of those that were looked at."""
-    healthy, total = len(report.healthy_nodes), len(report.nodes)
-    if isinstance(wanted, str):
-        return total > 0 and healthy * 100 >= int(wanted.rstrip("%")) * total
-    return total > 0 and healthy >= min(wanted, total)
 
 
 def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Level) -> Subject:
@@ -180,7 +169,7 @@ def _target(host: str) -> tuple[str, ...]:
     return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15", "--", host)
 
 
-def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str | None, sandbox: bool) -> Bundle:
+def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str | None, sandbox: bool | None) -> Bundle:
     """The raw outputs of a node of a file, of a host, or in a directory."""
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.collect import COMMON_FILES, NVIDIA_FILES, ProbeRequest, request_for

@@ -79,6 +79,8 @@ class Report:
     nodes: tuple[NodeReport, ...]
     seconds: Mapping[str, float]
     started: float
+    title: str = "gpuprov"
+    """The cluster's name, for people."""
 
     @property
     def simulated(self) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.collect import collect, request_for
@@ -14,13 +16,16 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.judge import Case, judge
 from provisioner.verify.results import NodeReport, Report
 
+if TYPE_CHECKING:
+    from provisioner.session import Cluster
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One node to verify, with where its outputs come from.
 
     `source` is an argv prefix that runs one shell command on the node (see collect.collect), or a bundle that is there
-    already. `host_spec` is pytest-testinfra's connection (ssh://node?ssh_config=FILE with a config that pins the key, or
+    already. `host_spec` is pytest-testinfra's connection (ssh://node?ssh_config=FILE, whose config pins the key, or
     local://); None leaves checks that use `host` unknown.
     """
 
@@ -85,3 +90,21 @@ def verify(
     kind = "done" if report.ok else "failed"
     events("verify", kind, f"{len(report.healthy_nodes)} of {len(nodes)} nodes healthy")  # type: ignore[arg-type]
     return report
+
+
+def verify_fleet(cluster: Cluster, subjects: Sequence[Subject], workdir: Path | None = None) -> Report:
+    """Verify machines of a cluster with the checks that its file names; paths there are relative to the file."""
+    named = [cluster.file.absolute().parent / path for path in cluster.spec.verify.checks]
+    for path in named:
+        if not path.is_dir():
+            raise GpuprovError("verify.checks names no directory", where=str(path), hint="paths start at cluster.yaml")
+    report = verify(subjects, checks=named, events=cluster.events, workdir=workdir)
+    return replace(report, title=cluster.spec.name)
+
+
+def healthy_enough(report: Report, min_healthy: int | str) -> bool:
+    """Whether `min_healthy` nodes are: a number, or a percentage of those that were looked at. Never of no node."""
+    healthy, total = len(report.healthy_nodes), len(report.nodes)
+    if isinstance(min_healthy, str):
+        return total > 0 and healthy * 100 >= int(min_healthy.rstrip("%")) * total
+    return total > 0 and healthy >= min_healthy

@@ -14,7 +14,7 @@ SIGNS = {"pass": "✓", "fail": "✗", "unknown": "?", "skip": "-"}
 ORDER = {"fail": 0, "unknown": 1, "pass": 2, "skip": 3}
 
 
-def html(report: Report, *, title: str) -> str:
+def html(report: Report) -> str:
     """The page. Every value goes through Jinja's autoescape: what a node printed stays text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -28,7 +28,7 @@ def html(report: Report, *, title: str) -> str:
     environment.filters["value"] = _value
     unhealthy = [node for node in report.nodes if not node.ok]
     return environment.get_template("report.html.j2").render(
-        title=title,
+        title=report.title,
         report=report,
         signs=SIGNS,
         problems=_problems(report),

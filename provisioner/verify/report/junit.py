@@ -11,9 +11,9 @@ from provisioner.verify.results import CheckResult, NodeReport, Report
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(report: Report, *, title: str) -> bytes:
+def junit(report: Report) -> bytes:
     """The document, UTF-8. Warnings and informative checks that are not met are failures too, marked by their type."""
-    root = ElementTree.Element("testsuites", name=_text(title), time=f"{report.seconds.get('verify', 0):.3f}")
+    root = ElementTree.Element("testsuites", name=_text(report.title), time=f"{report.seconds.get('verify', 0):.3f}")
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for node in report.nodes:
         counts = _suite(root, node, report.started)

@@ -49,3 +49,10 @@ def table(report: Report) -> Group:
     simulated = " (SIMULATED hardware)" if report.simulated else ""
     parts += [Text(""), Text(healthy + simulated, "bold green" if report.ok else "bold red")]
     return Group(*parts)
+
+
+def show(report: Report) -> None:
+    """Print the table on standard output."""
+    from rich.console import Console
+
+    Console().print(table(report))
