@@ -121,15 +121,17 @@ def _tell(run: Run, *, as_json: bool) -> None:
         document["ok"] = run.healthy
         document["seconds"] = run.seconds
         document["changes"] = {"resources": run.resources, "configured": run.configured}
-        document["report"] = {kind: str(path) for kind, path in run.report_files.items()}
+        document["report"] = str(run.page)
         _print_json(document)
         return
-    from provisioner.verify.report import terminal
+    from rich.console import Console
 
-    terminal.show(run.report)
+    from provisioner.verify.report.terminal import table
+
+    Console().print(table(run.report))
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     typer.echo(f"{run.changes} changes in {sum(run.seconds.values()):.1f} s ({seconds})")
-    typer.echo(f"report: {run.report_files['html']}")
+    typer.echo(f"report: {run.page}")
 
 
 def down(

@@ -34,7 +34,8 @@ class Run:
     resources: int = 0
     configured: int = 0
     report: Report | None = None
-    report_files: dict[str, Path] = field(default_factory=dict)
+    page: Path | None = None
+    """The report for a browser; report.json and report.xml (JUnit) lie beside it."""
     healthy: bool = False
 
     @property
@@ -115,19 +116,19 @@ def configure(cluster: Cluster, plan: Plan, nodes: list[fleet.Node], run_dir: Pa
     return len(behind)
 
 
-def verify(cluster: Cluster, run: Run, *, only: str | None = None) -> None:
-    """Prove the nodes and write the report."""
-    from provisioner.verify.report.files import write_all
-    from provisioner.verify.run import healthy_enough, verify_fleet
+def verify(cluster: Cluster, run: Run) -> None:
+    """Prove every node and write the report into the run directory."""
+    from provisioner.verify import report as reports
+    from provisioner.verify.run import verify as prove
 
-    subjects = [s for s in cluster.subjects() if only is None or s.name == only]
-    report = verify_fleet(cluster, subjects, run.run_dir)
+    checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
+    report = prove(cluster.subjects(), checks=checks, events=cluster.events, workdir=run.run_dir)
     run.report = report
-    run.healthy = healthy_enough(report, cluster.spec.verify.min_healthy)
-    run.report_files = write_all(report, run.run_dir)
+    run.page = reports.write(report, run.run_dir, title=cluster.spec.name)
+    run.healthy = report.enough(cluster.spec.verify.min_healthy)
     cluster.note(
         nodes={n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes},
-        report=str(run.report_files.get("html", "")),
+        report=str(run.page),
     )
 
 

@@ -95,6 +95,13 @@ class Report:
         """Every node is healthy and there is at least one. A fleet's `min_healthy` is the caller's to apply."""
         return bool(self.nodes) and all(node.ok for node in self.nodes)
 
+    def enough(self, min_healthy: int | str) -> bool:
+        """Whether `verify.min_healthy` holds: a number of nodes, or a percentage ("90%") of those that were looked at."""
+        healthy, total = len(self.healthy_nodes), len(self.nodes)
+        if isinstance(min_healthy, str):
+            return total > 0 and healthy * 100 >= int(min_healthy.rstrip("%")) * total
+        return total > 0 and healthy >= min(min_healthy, total)
+
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
             "ok": self.ok,
