@@ -126,8 +126,13 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """The exit code of one call; messages go to stderr, so that stdout holds the answer alone."""
     try:
-        code = typer.main.get_command(app).main(arguments, prog_name="gpuprov", standalone_mode=False)
-        return int(code or 0)
+        # Not Command.main(): that turns a broken pipe into exit 1 and Ctrl-C into "Aborted!".
+        command = typer.main.get_command(app)
+        with command.make_context("gpuprov", list(arguments)) as context:
+            command.invoke(context)
+        return int(Exit.OK)
+    except typer.Exit as answer:
+        return int(answer.exit_code)
     except GpuprovError as error:
         print(f"gpuprov: {error}" if error.exit_code != Exit.BAD_INPUT or error.where == "" else error, file=sys.stderr)
         return int(error.exit_code)

@@ -64,7 +64,8 @@ def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog) -> 
     draft = _draft_of(spec) if spec is not None else _draft_from(source.value)
     for finding in findings(draft, catalog):
         mark = source.mark(finding.loc)
-        if finding.loc not in source.broken:
+        unsure = finding.at_key and finding.loc[:-1] in source.partial  # the key may be the one that could not be taken
+        if finding.loc not in source.broken and not unsure:
             at_key = finding.at_key or finding.loc not in source.marks
             source.report(mark.key if at_key else mark.value, finding.loc, finding.message, finding.hint)
 

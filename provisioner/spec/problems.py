@@ -98,7 +98,7 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     raw = source.mark(loc).raw if loc in source.marks else None
     title = _title(loc)
     if choices := _choices(loc):
-        if isinstance(value, str):
+        if isinstance(value, str) and len(choices) > 1:
             return _not_one_of(value, choices)
         title = title or " or ".join(choices)
     if kind in _BOUNDS and isinstance(value, int):
@@ -114,7 +114,7 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     if wants_text and raw is not None:
         reads = f"the number {value}" if str(value) != raw and not isinstance(value, bool) else _KINDS[type(value)]
         return f"{_name(loc)} wants text; unquoted, {raw} is {reads}", f'quote it: "{raw}"'
-    if isinstance(value, str) and kind.startswith("string_"):
+    if isinstance(value, str) and kind.startswith(("string_", "literal_")):
         return f"{shown(value) if value else 'an empty text'} is not {title or 'allowed here'}", ""
     found = shown(value) if isinstance(value, str) else raw or _KINDS.get(type(value), "this")
     wanted = _WANTED.get(kind) if isinstance(value, dict | list) or kind in ("tuple_type", "model_type") else None
@@ -144,7 +144,7 @@ def nearest(word: str, choices: Sequence[str], limit: int = 1) -> list[str]:
         return text.lower().replace("_", "-")
 
     found = process.extract(word[:100], choices, scorer=fuzz.ratio, processor=plain, limit=limit, score_cutoff=60)
-    return [match[0] for match in found]
+    return [match[0] for match in (found[:1] if found and found[0][1] == 100 else found)]
 
 
 def did_you_mean(word: str, choices: Sequence[str], limit: int = 1) -> str:

@@ -71,7 +71,7 @@ def _number(text: str) -> Scalar | None:
         (_UNDERSCORE, "a number"),
         (_SEXAGESIMAL, "a number in base 60"),
         (_DATE, "a date"),
-        (_NOT_FINITE, "not a finite number"),
+        (_NOT_FINITE, "an endless number"),
     ):
         if pattern.fullmatch(text):
             return Scalar(text, f"{text[:40]} is {what} for some YAML readers", "quote it if it is text")

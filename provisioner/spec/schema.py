@@ -30,7 +30,7 @@ def text(name: str = "cluster") -> str:
     return json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
 
 
-def keys(document: dict[str, Any] | None = None) -> list[str]:
+def key_names(document: dict[str, Any] | None = None) -> list[str]:
     """Every key of cluster.yaml, dotted; names that the user chooses stand as <name>: groups.<name>.count."""
     root = document or schema()
     found: dict[str, None] = {}

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import CudaRelease, DriverBranch, Machine
 from provisioner.spec.models import StackRequest
-from provisioner.spec.problems import did_you_mean
 
 Found = tuple[str, str, str]
 """Key of `stack`, message, hint."""
@@ -33,8 +32,10 @@ def stack_findings(stack: StackRequest, machines: Sequence[Machine], catalog: Ca
         wanted = ".".join(stack.cuda.split(".")[:2])
         release = next((c for c in catalog.cuda_releases if c.version == wanted), None)
         if release is None:
-            near = did_you_mean(wanted, [c.version for c in catalog.cuda_releases], limit=2)
-            yield "cuda", f"no CUDA {wanted} is known", near
+            versions = sorted([*(c.version for c in catalog.cuda_releases), wanted], key=_numbers)
+            at = versions.index(wanted)
+            around = [v for v in versions[max(0, at - 1) : at + 2] if v != wanted]
+            yield "cuda", f"no CUDA {wanted} is known", f"known: {' and '.join(around)}"
         else:
             yield from _cuda_and_gpus(release, nvidia, catalog)
     if branch is not None and release is not None and stack.driver is not None:
@@ -63,14 +64,17 @@ def _builds_for(release: CudaRelease, arch: str, catalog: Catalog) -> bool:
 
 
 def _driver_and_cuda(driver: str, branch: DriverBranch, release: CudaRelease, catalog: Catalog) -> Iterator[Found]:
-    least = _numbers(release.min_driver)
-    version = _numbers(driver)
-    too_old = version < least[: len(version)] if len(version) < len(least) else version < least
-    if too_old or int(release.version.split(".")[0]) > branch.cuda_max_major:
-        runs = [c.version for c in catalog.cuda_releases if int(c.version.split(".")[0]) <= branch.cuda_max_major]
-        older = f"CUDA {runs[-1]}, or " if runs else ""
-        hint = f"{older}a driver from {release.min_driver} on"
+    if not _runs(driver, branch, release):
+        older = [c.version for c in catalog.cuda_releases if _runs(driver, branch, c)]
+        hint = f"{f'CUDA {older[-1]}, or ' if older else ''}a driver from {release.min_driver} on"
         yield "cuda", f"driver {driver} does not run CUDA {release.version}", hint
+
+
+def _runs(driver: str, branch: DriverBranch, release: CudaRelease) -> bool:
+    """Whether the driver, given as branch or version, may run that CUDA; a branch stands for its newest driver."""
+    least, version = _numbers(release.min_driver), _numbers(driver)
+    new_enough = version >= least[: len(version)]
+    return new_enough and int(release.version.split(".")[0]) <= branch.cuda_max_major
 
 
 def _numbers(version: str) -> tuple[int, ...]:

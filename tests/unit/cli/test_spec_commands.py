@@ -1,0 +1,138 @@
+"""init, validate, schema and catalog, through the real entry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from provisioner import catalog, spec
+from provisioner.cli.main import run
+from provisioner.spec import schema
+
+ROOT = Path(__file__).parents[3]
+GOOD = str(ROOT / "examples/aws-p4d.yaml")
+BAD = str(ROOT / "tests/unit/spec/bad/unknown-keys.yaml")
+CATALOG = catalog.load()
+
+
+def test_validate_good(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", GOOD]) == 0
+    assert capsys.readouterr().out == f"{GOOD}: ok\n"
+
+
+def test_validate_several(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", GOOD, BAD]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f'{BAD}:3:3: "region" is missing in sites.virginia (a region name)'
+    assert lines[-1] == f"{GOOD}: ok"
+    assert len(lines) == len(spec.check(BAD)) + 1
+
+
+@pytest.mark.parametrize(("files", "code"), [([GOOD], 0), ([BAD], 2), ([GOOD, BAD, "/nowhere.yaml"], 2)])
+def test_validate_json(files: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "--json", *files]) == code
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    jsonschema.validate(document, schema.schema("validate"))
+    assert document["ok"] == (code == 0)
+    assert len(document["problems"]) == sum(len(spec.check(file)) for file in files)
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", schema.NAMES)
+def test_schema(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", name]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == f"gpuprov {name}"
+
+
+def test_schema_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", "clusters"]) == 2
+    assert "cluster, validate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("provider", [p.name for p in CATALOG.providers()])
+def test_init_for_each_provider(provider: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    assert run(["init", str(path), "--provider", provider]) == 0
+    loaded = spec.load(path)
+    assert [site.provider for site in loaded.sites.values()] == [provider]
+    assert "#" in path.read_text()
+
+
+@pytest.mark.parametrize("machine", [m.name for m in CATALOG.machines() if not m.retired])
+def test_init_for_each_machine(machine: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    assert run(["init", str(path), "--machine", machine]) == 0
+    assert next(iter(spec.load(path).groups.values())).machine == machine
+
+
+def test_init_writes_cluster_yaml_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["init"]) == 0
+    assert spec.check("cluster.yaml") == []
+
+
+def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("mine")
+    assert run(["init", str(path)]) == 2
+    assert path.read_text() == "mine"
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--provider", "asw"], "did you mean aws?"),
+        (["--provider", "gcp"], "known: aws"),
+        (["--machine", "p4d.24xlarg"], "did you mean p4d.24xlarge"),
+        (["--provider", "azure", "--machine", "p4d.24xlarge"], "is not sold by Azure"),
+        (["--machine", "Standard_NC6s_v3"], "no longer to be had"),
+    ],
+)
+def test_init_refuses(options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.yaml"
+    assert run(["init", str(path), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("file", ["/nowhere/cluster.yaml", "/dev/null/x", "a\0b"])
+def test_init_where_nothing_can_be_written(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", file]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_catalog_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["catalog"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(CATALOG.names())
+    assert any(line.endswith("retired") for line in lines)
+
+
+def test_catalog_of_a_provider(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["catalog", "--provider", "tencent", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(CATALOG.names("tencent"))
+
+
+@pytest.mark.parametrize("machine", CATALOG.names())
+def test_catalog_of_each_machine(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["catalog", machine]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith(f"{machine}\n")
+    assert run(["catalog", machine, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["name"] == machine
+    assert len(document["pairs"]) == document["gpu_count"] * (document["gpu_count"] - 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"), [(["p4d"], "did you mean"), (["--provider", "asw"], "did you mean aws?")]
+)
+def test_catalog_of_what_is_not_there(argument: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["catalog", *argument]) == 2
+    assert words in capsys.readouterr().err
