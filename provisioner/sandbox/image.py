@@ -34,6 +34,7 @@ PACKAGES = (
     "python3", "python3-apt", "python3-debian",  # what Ansible's apt modules need
     "apt", "gpg", "gpgv", "ca-certificates",
     "docker.io", "docker-registry", "busybox-static",
+    "rdma-core", "infiniband-diags", "ibverbs-providers", "ibverbs-utils",  # what the infiniband role takes from the distribution
 )  # fmt: skip
 """Debian packages of a node."""
 
@@ -53,8 +54,8 @@ MASKED = (
 DISABLED = ("docker.service", "docker.socket", "containerd.service", "docker-registry.service")
 """Installed, and started by the role that wants them; every node starts faster and smaller for it."""
 
-TOOLS = ("lspci", "lsblk", "dmesg", "lsmod", "modprobe", "modinfo", "rmmod")
-"""Programs that would otherwise show this computer's own kernel and devices."""
+TOOLS = ("lspci", "lsblk", "dmesg", "lsmod", "modprobe", "modinfo", "rmmod", "ibstat", "ibstatus", "ibv_devinfo", "ibdev2netdev")
+"""Programs that would otherwise show this computer's own kernel and devices; they come before the real ones in PATH."""
 
 
 def base_reference() -> str:
@@ -133,6 +134,7 @@ def _proxy() -> list[str]:
 SETUP = """\
 set -e
 tar -C / -xf -
+mv /etc/apt/sources.list /usr/lib/gpuprov-sandbox/debian-sources.list
 rm -f /etc/ssh/ssh_host_* /etc/machine-id /var/lib/dbus/machine-id /var/log/*.log
 : > /etc/machine-id
 systemctl --quiet disable DISABLED
@@ -181,6 +183,7 @@ def node_files() -> dict[str, File]:
         "etc/dpkg/dpkg.cfg.d/gpuprov-sandbox": File(b"force-unsafe-io\n"),
         "usr/lib/gpuprov-sandbox/boot": program("boot", "1"),
         "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
+        "usr/lib/gpuprov-sandbox/rocm-smi": program("rocm-smi", "6.10.5"),
     }
     for tool in TOOLS:
         files[f"usr/local/sbin/{tool}"] = program(tool, "1")

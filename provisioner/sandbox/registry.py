@@ -138,8 +138,7 @@ def _python(image: Image) -> str:
 case "$1" in -V|--version) echo "Python {version}"; exit 0;; esac
 devices=0
 [ -r /etc/gpuprov-sandbox/gpus ] && devices=$(cat /etc/gpuprov-sandbox/gpus)
-if [ "$devices" -gt 0 ]; then available=true; else available=false; fi
 cat <<EOF
-{head}, "cuda_available": $available, "device_count": $devices}}
+{head}, "gpus": $devices}}
 EOF
 """

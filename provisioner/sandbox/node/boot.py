@@ -21,6 +21,7 @@ def boot(_arguments: list[str], _version: str) -> int:
     user = _seed(seed, "user", "ubuntu")
     _access(user, _seed(seed, "ssh_public_key", ""))
     _load_modules()
+    _amd()
     _user_data(_seed(seed, "user_data", ""))
     return 0
 
@@ -55,6 +56,8 @@ def _access(user: str, key: str) -> None:
 def _load_modules() -> None:
     """Simulated modules of /etc/modules-load.d, and those of the node's network cards, which every kernel has."""
     kernel.load_builtin()
+    # ECC and MIG are set for the next start of the driver; this is it.
+    state.change(state.SETTINGS, lambda s: {u: {**v, **{f"{k}_now": v[k] for k in ("ecc", "mig") if k in v}} for u, v in s.items()}, {})
     names: list[str] = []
     for folder in ("etc/modules-load.d", "usr/lib/modules-load.d"):
         directory = state.path(folder)
@@ -63,9 +66,17 @@ def _load_modules() -> None:
                 names += [line.strip() for line in file.read_text().splitlines() if line.strip() and line[0] not in "#;"]
     for name in names:
         kernel.load(name)
-    if state.installed("module-nvidia") and names.count("nvidia") == 0 and state.read(state.SETTINGS, {}).get("autoload", True):
+    if state.installed("module-nvidia"):
         # The real module is loaded by udev when the kernel finds the PCI devices that it drives.
         kernel.load("nvidia")
+
+
+def _amd() -> None:
+    """AMD's driver is part of the kernel, and its tool is what a machine image for these nodes brings along."""
+    target = Path("/opt/rocm/bin/rocm-smi")
+    if state.hardware().get("vendor") == "amd" and not target.exists():
+        target.parent.mkdir(parents=True)
+        target.symlink_to("/usr/lib/gpuprov-sandbox/rocm-smi")
 
 
 def _user_data(text: str) -> None:

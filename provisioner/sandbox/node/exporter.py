@@ -1,3 +1,107 @@
-"""x"""
+"""The DCGM exporter: /metrics for each GPU that answers, with the names of dcgm-exporter's default counters."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from . import state
+from .smi_facts import Driver, NoDriver, driver
+
+Gpu = dict[str, Any]
+XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:]+)\): (\d+),")
+
+METRICS: tuple[tuple[str, str, str, Callable[[Gpu], Any]], ...] = (
+    ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", lambda g: g["product"]["idle"][0]),
+    ("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).", lambda g: g["product"]["idle"][1]),
+    ("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C).", lambda g: g["product"]["temperature"][1] or 0),
+    ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", lambda g: g["product"]["temperature"][0]),
+    ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", lambda g: f"{g['product']['power'][3] + g['index'] * 0.37:.6f}"),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ).", lambda g: int((time.time() - state.boot_time()) * g["product"]["power"][3] * 1000)),
+    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries.", lambda g: 0),
+    ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", lambda g: 0),
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %).", lambda g: 0),
+    ("DCGM_FI_DEV_ENC_UTIL", "gauge", "Encoder utilization (in %).", lambda g: 0),
+    ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder utilization (in %).", lambda g: 0),
+    ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered.", lambda g: g["last_xid"]),
+    ("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB).", lambda g: g["memory_mib"] - g["product"]["reserved"]),
+    ("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", lambda g: 0),
+    ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors", lambda g: g["remap"]["uncorrectable"]),
+    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors", lambda g: g["remap"]["correctable"]),
+    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed", lambda g: int(g["remap"]["failure"])),
+    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "Total number of NVLink bandwidth counters for all lanes.", lambda g: 0 if g["links"] else None),
+    ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status", lambda g: 0),
+)  # fmt: skip
+
+
 def counters_csv() -> str:
-    return "# counters\n"
+    """default-counters.csv, which the package ships."""
+    rows = "".join(f"{name}, {kind}, {text}\n" for name, kind, text, _ in METRICS)
+    return "# Counters of the simulated DCGM exporter, by gpuprov\n# field, Prometheus type, help\n" + rows
+
+
+def metrics(found: Driver, host: str) -> str:
+    """The text that Prometheus scrapes."""
+    xids: dict[str, int] = {}
+    for line in [*found.machine.get("kernel_log", []), *state.read(state.KERNEL_LOG, [])]:
+        if match := XID.search(line["text"]):
+            xids[match[1].lower()] = int(match[2])
+    out = []
+    for name, kind, help_, value in METRICS:
+        out += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
+        for number, gpu in enumerate(found.gpus):
+            reading = value({**gpu, "last_xid": xids.get(gpu["pci"][4:].rpartition(".")[0].lower(), 0)})
+            if reading is not None and not gpu["lost"]:
+                labels = {"gpu": number, "UUID": gpu["uuid"], "pci_bus_id": gpu["pci"], "device": f"nvidia{number}", "modelName": gpu["name"],
+                          "Hostname": host, "DCGM_FI_DRIVER_VERSION": found.version}  # fmt: skip
+                joined = ",".join(f'{key}="{text}"' for key, text in labels.items())
+                out.append(f"{name}{{{joined}}} {reading}")
+    return "\n".join(out) + "\n"
+
+
+class Scrape(BaseHTTPRequestHandler):
+    """GET /metrics and /health."""
+
+    server_version = "dcgm-exporter (simulated by gpuprov)"
+
+    def do_GET(self) -> None:
+        if self.path not in ("/metrics", "/health", "/"):
+            self.send_error(404)
+            return
+        try:
+            body = metrics(driver(), socket.gethostname()) if self.path == "/metrics" else "KO\n"
+        except NoDriver as error:
+            self.send_error(500, str(error).splitlines()[0])
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """The journal of a node is not for one line a scrape."""
+
+
+def dcgm_exporter(arguments: list[str], version: str) -> int:
+    if "--version" in arguments:
+        print(f"DCGM Exporter version {version} (simulated by gpuprov)")
+        return 0
+    try:
+        driver()
+    except NoDriver as error:
+        print(f'level=ERROR msg="Failed to initialize NVML: {str(error).splitlines()[0]}"', file=sys.stderr)
+        return 1
+    address = arguments[arguments.index("-a") + 1] if "-a" in arguments[:-1] else ":9400"
+    host, _, port = address.rpartition(":")
+    ThreadingHTTPServer.daemon_threads = True
+    server = ThreadingHTTPServer((host or "0.0.0.0", int(port)), Scrape)  # noqa: S104 - as the real one listens
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    while True:
+        time.sleep(3600)

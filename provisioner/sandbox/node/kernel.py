@@ -195,6 +195,7 @@ def lspci(arguments: list[str], _version: str) -> int:
     """The node's PCI devices: plain, -n, -nn, -D, -d VENDOR:DEVICE, -s SLOT."""
     options = _options(arguments, {"-d": "-d", "-s": "-s"})
     vendor, _, device = options.get("-d", "").lower().partition(":")
+    numbers = sum(a.count("n") for a in arguments if a.startswith("-") and not a.startswith("--"))
     for item in sorted(state.hardware().get("pci", []), key=lambda d: d["slot"]):
         ids = f"{item['vendor']}:{item['device']}"
         if (vendor and item["vendor"] != vendor) or (device and item["device"] != device):
@@ -204,9 +205,9 @@ def lspci(arguments: list[str], _version: str) -> int:
         domains = "-D" in options or any(not d["slot"].startswith("0000:") for d in state.hardware()["pci"])
         slot = item["slot"] if domains else item["slot"].removeprefix("0000:")
         revision = f" (rev {item['revision']})" if item.get("revision") else ""
-        if "-nn" in arguments or "-nnk" in arguments or arguments.count("-n") == 2:
+        if numbers == 2:
             print(f"{slot} {item['class_name']} [{item['class']}]: {item['name']} [{ids}]{revision}")
-        elif "-n" in options:
+        elif numbers == 1:
             print(f"{slot} {item['class']}: {ids}{revision}")
         else:
             print(f"{slot} {item['class_name']}: {item['name']}{revision}")

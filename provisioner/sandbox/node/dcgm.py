@@ -1,0 +1,114 @@
+"""dcgmi of DCGM 4: discovery -l, diag -r N [-j], health."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from .services import hostengine_runs
+from .smi_facts import Driver, NoDriver, driver
+
+RULE = "+--------+----------------------------------------------------------------------+"
+
+
+def dcgmi(arguments: list[str], version: str) -> int:
+    if "--version" in arguments:
+        print(f"\ndcgmi  version: {version} (simulated by gpuprov)\n")
+        return 0
+    if not hostengine_runs():
+        print("Error: unable to establish a connection to the specified host: localhost\nError: Unable to connect to host engine. Host engine connection invalid/disconnected.")
+        return 234
+    try:
+        found = driver()
+    except NoDriver:
+        found = None
+    command = arguments[0] if arguments else ""
+    if command == "discovery":
+        return _discovery(found)
+    if found is None:
+        print("Error: the NVIDIA driver is not loaded", file=sys.stderr)
+        return 1
+    if command == "diag":
+        level = int(arguments[arguments.index("-r") + 1]) if "-r" in arguments[:-1] else 1
+        return _diag(found, version, level, "-j" in arguments or "--json" in arguments)
+    if command == "health":
+        return _health(found, arguments)
+    print(f"dcgmi {command}: not simulated by gpuprov", file=sys.stderr)
+    return 1
+
+
+def _discovery(found: Driver | None) -> int:
+    gpus = found.gpus if found else ()
+    switches = len(found.machine["switches"]) if found else 0
+    print(f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} found.\n{RULE}\n| GPU ID | Device Information{' ' * 51} |\n{RULE}")
+    for gpu in gpus:
+        for i, line in enumerate((f"Name: {gpu['name']}", f"PCI Bus ID: {gpu['pci']}", f"Device UUID: {gpu['uuid']}")):
+            print(f"| {gpu['index'] if i == 0 else '':<6} | {line:<68} |")
+        print(RULE)
+    print(f"{switches} NvSwitches found.\n+-----------+\n| Switch ID |\n+-----------+")
+    for i in range(switches):
+        print(f"| {i:<9} |")
+    print("+-----------+")
+    return 0
+
+
+TESTS = {1: ("software",), 2: ("memory", "pcie"), 3: ("diagnostic", "targeted_stress", "targeted_power", "memory_bandwidth"), 4: ("memtest", "pulse_test")}
+CATEGORY = {"software": "Deployment", "memory": "Hardware", "diagnostic": "Hardware", "pcie": "Integration"}
+
+
+def _warnings(gpu: dict[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    if gpu["persistence"] != "Enabled":
+        found.append((8, 29, 5, f"Persistence Mode: Persistence mode for GPU {gpu['index']} is disabled. Enable persistence mode by running \"nvidia-smi -i <gpuId> -pm 1 \" as root."))
+    if gpu["remap"]["pending"]:
+        found.append((3, 84, 2, f"GPU {gpu['index']} had uncorrectable memory errors and row remapping is pending. Reset the GPU."))
+    if gpu["ecc"]["volatile"]["dram"]:
+        found.append((3, 83, 2, f"A DBE has been detected on GPU {gpu['index']}. Drain the GPU and reset it."))
+    return [{"error_category": c, "error_id": i, "error_severity": s, "warning": w} for c, i, s, w in found]
+
+
+def _diag(found: Driver, version: str, level: int, as_json: bool) -> int:
+    tests = [test for step in range(1, level + 1) for test in TESTS.get(step, ())]
+    failed = False
+    categories: dict[str, list[dict[str, Any]]] = {}
+    for test in tests:
+        results = []
+        for gpu in found.gpus:
+            warnings = _warnings(gpu) if test == "software" else []
+            result: dict[str, Any] = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": gpu["index"], "status": "Fail" if warnings else "Pass"}
+            results.append({**result, "warnings": warnings} if warnings else result)
+            failed = failed or bool(warnings)
+        bad = any(r["status"] == "Fail" for r in results)
+        entry = {"name": test, "results": results, "test_summary": {"status": "Fail" if bad else "Pass"}}
+        categories.setdefault(CATEGORY.get(test, "Stress"), []).append(entry)
+    if as_json:
+        print(json.dumps({
+            "DCGM Diagnostic": {"test_categories": [{"category": c, "tests": t} for c, t in categories.items()]},
+            "entity_groups": [{"entities": [{"device_id": g["pci_device_id"][:4].lower(), "entity_id": g["index"], "serial_num": g["serial"]}
+                                            for g in found.gpus], "entity_group": "GPU", "entity_group_id": 1}],
+            "metadata": {"Driver Version Detected": found.version, "version": version},
+        }, indent="\t", separators=(",", " : ")))  # fmt: skip
+        return 226 if failed else 0
+    line = "+---------------------------+------------------------------------------------+"
+    print(f"Successfully ran diagnostic for group.\n{line}\n| Diagnostic                | Result                                         |\n{line}")
+    for category, entries in categories.items():
+        print(f"|-----  {category}  {'-' * (18 - len(category))}+------------------------------------------------|")
+        for entry in entries:
+            print(f"| {entry['name']:<25} | {entry['test_summary']['status']:<46} |")
+    print(line)
+    return 226 if failed else 0
+
+
+def _health(found: Driver, arguments: list[str]) -> int:
+    if "-c" not in arguments and "--check" not in arguments:
+        print("Health monitor systems set successfully.")
+        return 0
+    troubled = [gpu for gpu in found.gpus if _warnings(gpu)]
+    print("+---------------------------+----------------------------------------------------------+\n| Health Monitor Report                                                                |")
+    print("+===========================+==========================================================+")
+    print(f"| Overall Health            | {'Warning' if troubled else 'Healthy':<56} |")
+    for gpu in troubled:
+        print(f"| GPU {gpu['index']:<21} | {'Warning':<56} |")
+    print("+---------------------------+----------------------------------------------------------+")
+    return 0

@@ -1,0 +1,85 @@
+"""Daemons of the driver: persistence, fabric manager, DCGM's host engine.
+
+Once started they have nothing to do, so each becomes a sleeping process under its real name: a node stays small.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from . import kernel, state
+from .smi_facts import NoDriver, driver
+
+SLEEP = "/bin/sleep"
+
+
+def _sleep_as(name: str, seconds: str = "infinity") -> None:
+    """Become `name`, asleep. The link gives the process the name that systemctl and ps show."""
+    link = Path("/run/gpuprov-sandbox/bin") / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(SLEEP)
+    os.execv(link, [f"/usr/bin/{name}", seconds])
+
+
+def _daemon(name: str, pid_file: Path | None = None, seconds: str = "infinity") -> int:
+    """Leave `name` running in the background; the parent ends when it is there."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        _sleep_as(name, seconds)
+    if pid_file is not None:
+        pid_file.parent.mkdir(parents=True, exist_ok=True)
+        pid_file.write_text(f"{child}\n")
+    return 0
+
+
+def persistenced(_arguments: list[str], _version: str) -> int:
+    """Loads the module, and with it every GPU keeps its driver state."""
+    problem = kernel.load("nvidia")
+    if problem:
+        print(f"nvidia-persistenced: Failed to query NVIDIA devices. {problem}. Please ensure that the NVIDIA device files exist.", file=sys.stderr)
+        return 1
+    state.change(state.PERSISTENCE, lambda s: {**s, "all": True}, {})
+    return _daemon("nvidia-persistenced", state.path("run/nvidia-persistenced/nvidia-persistenced.pid"))
+
+
+def fabric_manager(_arguments: list[str], version: str) -> int:
+    """Refuses a driver of another version, and a machine without NVSwitch; real messages, real exit status."""
+    machine = state.hardware()
+    loaded = state.loaded_driver(machine)
+    if loaded is None:
+        print("Cannot open /dev/nvidiactl: the NVIDIA driver is not loaded", file=sys.stderr)
+        return 1
+    if loaded != version:
+        print(f"fabric manager NVIDIA GPU driver interface version {version} doesn't match with driver version {loaded}. "
+              "Please update with matching NVIDIA driver package.", file=sys.stderr)  # fmt: skip
+        return 1
+    if not machine.get("fabric_manager", {}).get("required"):
+        print("request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do "
+              "[NV_WARN_NOTHING_TO_DO]", file=sys.stderr)  # fmt: skip
+        return 1
+    print("Connected to 1 node.")
+    print("Successfully configured all the available NVSwitches to route GPU NVLink traffic. NVLink Peer-to-Peer support will be enabled "
+          "once the GPUs are successfully registered with the NVLink fabric.")  # fmt: skip
+    return _daemon("nv-fabricmanager")
+
+
+def hostengine(_arguments: list[str], _version: str) -> int:
+    """Stays in the foreground, as its unit asks for."""
+    state.write("run/gpuprov-sandbox/hostengine.json", {"pid": os.getpid()})
+    try:
+        driver()
+    except NoDriver:
+        # The real one starts without a driver too and finds no GPUs; it looks again when it is asked.
+        time.sleep(0)
+    _sleep_as("nv-hostengine")
+    return 1
+
+
+def hostengine_runs() -> bool:
+    found = state.read("run/gpuprov-sandbox/hostengine.json", None)
+    return found is not None and state.path(f"proc/{found['pid']}").exists()

@@ -1,0 +1,122 @@
+"""nvidia-smi: which form was asked for, and the switches that change a GPU's modes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import smi_query, smi_text, smi_topo, smi_xml, state
+from .smi_facts import Driver, NoDriver, complain, driver, hang_if_asked
+
+VALUED = {"-i": "id", "--id": "id", "-pm": "pm", "--persistence-mode": "pm", "-e": "ecc", "--ecc-config": "ecc", "-mig": "mig",
+          "--multi-instance-gpu": "mig", "-f": "file", "--filename": "file", "-d": "display", "--display": "display", "-am": "am",
+          "--query-gpu": "query-gpu", "--format": "format", "-c": "compute", "--compute-mode": "compute", "-pl": "pl"}  # fmt: skip
+
+
+def nvidia_smi(arguments: list[str], version: str) -> int:
+    """Answers like the real tool of that version, exit codes included; nothing works before the module is loaded."""
+    hang_if_asked(state.hardware())
+    if arguments[:1] == ["--version"] or "--version" in arguments:
+        return _version(version)
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(f"NVIDIA System Management Interface -- v{version} (simulated by gpuprov)")
+        return 0
+    try:
+        answer = driver()
+        return _dispatch(arguments, answer)
+    except NoDriver as error:
+        return complain(error)
+
+
+def _version(version: str) -> int:
+    try:
+        found = driver()
+    except NoDriver:
+        found = None
+    shown = state.library_version(state.hardware()) or version
+    print(f"NVIDIA-SMI version  : {found.version if found else shown}")
+    print(f"NVML version        : {'.'.join(shown.split('.')[:2])}")
+    print(f"DRIVER version      : {found.version if found else 'Not Found'}")
+    print(f"CUDA Version        : {found.cuda if found else 'Not Found'}")
+    return 0
+
+
+def _dispatch(arguments: list[str], found: Driver) -> int:
+    commands: dict[str, Callable[[list[str], Driver], str]] = {"topo": smi_topo.topo, "nvlink": smi_topo.nvlink}
+    if arguments and arguments[0] in commands:
+        sys.stdout.write(commands[arguments[0]](arguments[1:], found))
+        return 0
+    options, flags, unknown = _parse(arguments)
+    if unknown:
+        print(f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n{unknown[0]}: not simulated by gpuprov")
+        return 2
+    wanted = options.get("id")
+    if wanted is not None and not any(smi_xml.matches(gpu, w) for gpu in found.gpus for w in wanted.split(",")):
+        print("No devices were found")
+        return 6
+    changes = [name for name in ("pm", "ecc", "mig") if name in options]
+    if changes:
+        return _change(changes[0], options[changes[0]], [g for g in found.gpus if wanted is None or smi_xml.matches(g, wanted)])
+    if "query-gpu" in options:
+        sys.stdout.write(smi_query.query(found, options["query-gpu"], options.get("format", "csv"), wanted))
+        return 0
+    if "-L" in flags or "--list-gpus" in flags:
+        sys.stdout.write(smi_text.listing(found))
+    elif ("-q" in flags or "--query" in flags) and ("-x" in flags or "--xml-format" in flags):
+        text = smi_xml.document(found, wanted)
+        if "file" in options:
+            state.path(options["file"]).write_text(text)
+        else:
+            sys.stdout.write(text)
+    elif "-q" in flags or "--query" in flags:
+        sys.stdout.write(smi_text.query(smi_xml.document(found, wanted)))
+    else:
+        sys.stdout.write(smi_text.table(found))
+    return 0
+
+
+def _parse(arguments: list[str]) -> tuple[dict[str, str], set[str], list[str]]:
+    options: dict[str, str] = {}
+    flags: set[str] = set()
+    unknown: list[str] = []
+    rest = list(arguments)
+    while rest:
+        item = rest.pop(0)
+        name, equals, value = item.partition("=")
+        if equals and name in VALUED:
+            options[VALUED[name]] = value
+        elif item in VALUED and rest:
+            options[VALUED[item]] = rest.pop(0)
+        elif item in ("-q", "-x", "-L", "--query", "--xml-format", "--list-gpus", "-u", "--unit", "--dtd"):
+            flags.add(item)
+        elif item == "-qx":
+            flags |= {"-q", "-x"}
+        else:
+            unknown.append(item)
+    return options, flags, unknown
+
+
+def _change(what: str, value: str, gpus: list[dict[str, Any]]) -> int:
+    on = value.lower() in ("1", "enabled")
+    word = "Enabled" if on else "Disabled"
+    for gpu in gpus:
+        if what == "pm":
+            before = "Enabled" if gpu["persistence"] == "Enabled" else "Disabled"
+            state.change(state.PERSISTENCE, lambda s, u=gpu["uuid"]: {**s, u: on}, {})
+            verb = "already" if before == word else "set to"
+            print(f"Persistence mode is already {word} for GPU {gpu['pci']}." if verb == "already" else f"{word} persistence mode for GPU {gpu['pci']}.")
+            continue
+        supported = gpu["ecc"]["supported"] if what == "ecc" else gpu["mig"]["supported"]
+        title = "ECC support" if what == "ecc" else "MIG Mode"
+        if not supported:
+            print(f"{'ECC configuration' if what == 'ecc' else 'MIG mode'} is not supported for GPU {gpu['pci']}: Not Supported")
+            print("Treating as warning and moving on.")
+            continue
+        state.change(state.SETTINGS, lambda s, u=gpu["uuid"]: {**s, u: {**s.get(u, {}), what: word}}, {})
+        print(f"{word} {title} for GPU {gpu['pci']}.")
+        if what == "ecc":
+            print("All done.\nReboot required.")
+    if what != "ecc":
+        print("All done.")
+    return 0

@@ -1,0 +1,88 @@
+"""What nvidia-smi and its relatives see: the driver, the GPUs that answer, the modes that were switched."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from . import kernel, state
+
+DEPRECATED = "Requested functionality has been deprecated"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """`version`: of the loaded module; `cuda`: what it reports; `gpus`: those that it drives, lost ones among them."""
+
+    version: str
+    cuda: str
+    gpus: tuple[dict[str, Any], ...]
+    machine: dict[str, Any]
+
+    @property
+    def branch(self) -> int:
+        return int(self.version.split(".", maxsplit=1)[0])
+
+
+class NoDriver(Exception):
+    """nvidia-smi can't work; `code` is its exit status and the text what it says."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def driver() -> Driver:
+    """The driver as a program sees it through NVML. Raises `NoDriver` with the real words and exit codes."""
+    machine = state.hardware()
+    library = state.library_version(machine)
+    if library is None:
+        raise NoDriver(12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display "
+                           "Driver is properly installed and present in your system.\nPlease also try adding directory that contains "
+                           "libnvidia-ml.so to your system PATH.")  # fmt: skip
+    loaded = state.loaded_driver(machine)
+    if loaded is None:
+        raise NoDriver(9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+                          "NVIDIA driver is installed and running.\n")  # fmt: skip
+    if loaded != library:
+        short = ".".join(library.split(".")[:2])
+        raise NoDriver(18, f"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: {short}")
+    flavour = state.modules()["nvidia"].get("flavour")
+    gpus = tuple(gpu for gpu in machine.get("gpus", []) if gpu["present"] and "arch" in gpu and kernel.usable(gpu, flavour))
+    if not gpus:
+        raise NoDriver(6, "No devices were found")
+    return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in gpus), machine)
+
+
+def _switched(gpu: dict[str, Any]) -> dict[str, Any]:
+    """The GPU with persistence, ECC and MIG as they were set on this node; a fault's value stands above them."""
+    settings = state.read(state.SETTINGS, {}).get(gpu["uuid"], {})
+    persistence = state.read(state.PERSISTENCE, {})
+    on = gpu["persistence"] if gpu["persistence"] is not None else persistence.get(gpu["uuid"], persistence.get("all", False))
+    mode = settings.get("ecc_now", gpu["ecc"]["mode"])
+    supported = gpu["mig"]["supported"]
+    return {
+        **gpu,
+        "persistence": "Enabled" if on else "Disabled",
+        "ecc": {**gpu["ecc"], "mode": mode},
+        "ecc_pending": settings.get("ecc", mode),
+        "mig_current": settings.get("mig", "Disabled") if supported else "N/A",
+    }
+
+
+def hang_if_asked(machine: dict[str, Any]) -> None:
+    """A driver that does not answer: the tool waits in the kernel until somebody kills it."""
+    while machine.get("nvidia_smi", {}).get("hangs"):
+        time.sleep(3600)
+
+
+def complain(error: NoDriver) -> int:
+    """Say why there is no answer, where the real tool says it (standard output), and give its exit status."""
+    sys.stdout.write(f"{error}\n")
+    return error.code
+
+
+def timestamp() -> str:
+    return time.strftime("%a %b %e %H:%M:%S %Y")

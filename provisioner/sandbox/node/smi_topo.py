@@ -1,0 +1,86 @@
+"""`nvidia-smi topo -m` and `nvidia-smi nvlink`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .smi_facts import Driver
+from .smi_xml import matches
+
+LEGEND = """\
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node
+  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)
+  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)
+  PIX  = Connection traversing at most a single PCIe bridge
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+
+
+def topo(arguments: list[str], driver: Driver) -> str:
+    """The matrix of GPUs and network cards, tab-separated as the real tool writes it, with its legends."""
+    if arguments[:1] not in (["-m"], ["--matrix"]):
+        return "Invalid combination of input arguments. Please run 'nvidia-smi topo -h' for help.\n"
+    machine, gpus = driver.machine, driver.gpus
+    nics = [*machine["nics"], *machine["efa"]]
+    names = [f"GPU{i}" for i in range(len(gpus))] + [f"NIC{i}" for i in range(len(nics))]
+    out = "\t" + "\t".join(names) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    for i, gpu in enumerate(gpus):
+        cells = [" X " if i == j else machine["topology"][gpu["index"]][other["index"]] for j, other in enumerate(gpus)]
+        cells += [_near(gpu, nic, gpus, nics) for nic in nics]
+        out += "\t".join([names[i], *cells, affinity(machine, gpu["numa"]), str(gpu["numa"]), "", "N/A"]) + "\n"
+    for i, nic in enumerate(nics):
+        cells = [_near(gpu, nic, gpus, nics) for gpu in gpus]
+        cells += [" X " if i == j else ("NODE" if nic["numa"] == other["numa"] else "SYS") for j, other in enumerate(nics)]
+        out += "\t".join([names[len(gpus) + i], *cells]) + "\t\t\t\t\n"
+    out += LEGEND
+    if nics:
+        out += "\nNIC Legend:\n\n" + "".join(f"  NIC{i}: {nic['name']}\n" for i, nic in enumerate(nics))
+    return out + "\n"
+
+
+def _near(gpu: dict[str, Any], nic: dict[str, Any], gpus: tuple[dict[str, Any], ...], nics: list[dict[str, Any]]) -> str:
+    if gpu["numa"] != nic["numa"]:
+        return "SYS"
+    # A card shares the PCIe switch of the GPU at the same place in line.
+    return "PIX" if nics.index(nic) * len(gpus) // len(nics) == gpus.index(gpu) else "NODE"
+
+
+def affinity(machine: dict[str, Any], node: int) -> str:
+    """CPU list of a NUMA node: cores first, their second threads after all cores, as AMD and Intel servers count them."""
+    threads, nodes = machine["vcpus"], machine["numa_nodes"]
+    if nodes == 1 or threads % (2 * nodes):
+        return f"0-{threads - 1}"
+    share = threads // 2 // nodes
+    first, second = node * share, threads // 2 + node * share
+    return f"{first}-{first + share - 1},{second}-{second + share - 1}"
+
+
+def nvlink(arguments: list[str], driver: Driver) -> str:
+    """`nvlink -s` (state and speed of each link) and `nvlink -e` (error counters), for all GPUs or for -i."""
+    wanted = arguments[arguments.index("-i") + 1] if "-i" in arguments[:-1] else None
+    counters = "-e" in arguments or "--errorcounters" in arguments
+    out = ""
+    for gpu in driver.gpus:
+        if wanted is not None and not matches(gpu, wanted):
+            continue
+        out += f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})\n"
+        if not gpu["links"]:
+            out += "Device does not have or support Nvlink\n"
+        elif gpu["mig_current"] == "Enabled":
+            out += "NVML: Unable to retrieve NVLink information as MIG mode is enabled\n"
+        elif not any(link["active"] for link in gpu["links"]):
+            out += "NVML: Unable to retrieve NVLink information as all links are inActive\n"
+        else:
+            speed = gpu["product"]["link"]
+            for number, link in enumerate(gpu["links"]):
+                if counters:
+                    out += "".join(f"\t Link {number}: {what} Errors: 0\n" for what in ("Replay", "Recovery", "CRC"))
+                    out += "\n"
+                else:
+                    out += f"\t Link {number}: {speed + ' GB/s' if link['active'] else '<inactive>'}\n"
+    return out

@@ -1,0 +1,149 @@
+"""The container toolkit (nvidia-ctk, the runtime hook) and nvcc."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import state
+from .smi_facts import NoDriver, driver
+
+DAEMON = "etc/docker/daemon.json"
+GPUS = "etc/gpuprov-sandbox/gpus"
+"""File in a container's root that says how many GPUs the runtime gave it; the simulated images read it."""
+
+
+def nvidia_ctk(arguments: list[str], version: str) -> int:
+    """cdi generate, cdi list, runtime configure, --version."""
+    if "--version" in arguments:
+        print(f"NVIDIA Container Toolkit CLI version {version}\ncommit: simulated-by-gpuprov")
+        return 0
+    words = [a for a in arguments if not a.startswith("-")]
+    options = _options(arguments)
+    if words[:2] == ["cdi", "generate"]:
+        return _generate(options)
+    if words[:2] == ["cdi", "list"]:
+        names = [name for file in ("etc/cdi/nvidia.yaml", "var/run/cdi/nvidia.yaml") for name in _listed(state.path(file))]
+        print(f"Found {len(names)} CDI devices")
+        print("\n".join(f"nvidia.com/gpu={name}" for name in names))
+        return 0
+    if words[:2] == ["runtime", "configure"]:
+        return _configure(options)
+    print(f"nvidia-ctk {' '.join(words)}: not simulated by gpuprov", file=sys.stderr)
+    return 1
+
+
+def _options(arguments: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for i, item in enumerate(arguments):
+        if item.startswith("--"):
+            name, equals, value = item[2:].partition("=")
+            following = arguments[i + 1] if i + 1 < len(arguments) else ""
+            found[name] = value if equals else ("" if following.startswith("-") else following)
+    return found
+
+
+def _generate(options: dict[str, str]) -> int:
+    try:
+        gpus = driver().gpus
+    except NoDriver as error:
+        print(f'level=error msg="failed to generate CDI spec: failed to initialize NVML: {str(error).splitlines()[0]}"', file=sys.stderr)
+        return 1
+    names = [str(gpu["index"]) for gpu in gpus] + [gpu["uuid"] for gpu in gpus] + ["all"]
+    text = "---\n# simulated by gpuprov\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n"
+    text += "".join(f'- name: "{name}"\n  containerEdits:\n    env: [GPUPROV_SIMULATED=1]\n' for name in names)
+    if options.get("output"):
+        target = state.path(options["output"].lstrip("/"))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _listed(file: Path) -> list[str]:
+    try:
+        return [line.split('"')[1] for line in file.read_text().splitlines() if line.startswith('- name: "')]
+    except OSError:
+        return []
+
+
+def _configure(options: dict[str, str]) -> int:
+    if options.get("runtime", "docker") != "docker":
+        print(f"runtime {options['runtime']}: not simulated by gpuprov", file=sys.stderr)
+        return 1
+    target = options.get("config", "/" + DAEMON).lstrip("/")
+    content: dict[str, Any] = state.read(target, {})
+    runtimes = {**content.get("runtimes", {}), "nvidia": {"args": [], "path": "nvidia-container-runtime"}}
+    changed = {**content, "runtimes": runtimes}
+    if "nvidia-set-as-default" in options or "set-as-default" in options:
+        changed["default-runtime"] = "nvidia"
+    state.path(target).parent.mkdir(parents=True, exist_ok=True)
+    state.path(target).write_text(json.dumps(changed, indent=4) + "\n")
+    print(f'level=info msg="Wrote updated config to /{target}"\nlevel=info msg="It is recommended that docker daemon be restarted."')
+    return 0
+
+
+def container_cli(arguments: list[str], version: str) -> int:
+    if arguments[:1] in (["--version"], ["-V"]):
+        print(f"cli-version: {version}\nlib-version: {version}\nbuild date: simulated by gpuprov")
+        return 0
+    try:
+        found = driver()
+    except NoDriver as error:
+        print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
+    print(f"NVRM version:   {found.version}\nCUDA version:   {found.cuda}\n")
+    for gpu in found.gpus:
+        print(f"Device Index:   {gpu['index']}\nModel:          {gpu['name']}\nGPU UUID:       {gpu['uuid']}\nBus Location:   {gpu['pci']}\n")
+    return 0
+
+
+def container_runtime(arguments: list[str], _version: str) -> int:
+    """runc with the hook added to the container's configuration, as the real wrapper does."""
+    if "create" in arguments:
+        at = arguments.index("--bundle") if "--bundle" in arguments else -1
+        bundle = Path(arguments[at + 1]) if at >= 0 else Path.cwd()
+        config = json.loads((bundle / "config.json").read_text())
+        hooks = config.setdefault("hooks", {}).setdefault("prestart", [])
+        hook = "/usr/bin/nvidia-container-runtime-hook"
+        if Path(hook).exists() and not any(entry.get("path") == hook for entry in hooks):
+            hooks.append({"path": hook, "args": [hook, "prestart"]})
+            (bundle / "config.json").write_text(json.dumps(config))
+    os.execvp("runc", ["runc", *arguments])
+
+
+def runtime_hook(arguments: list[str], _version: str) -> int:
+    """prestart: tell the container how many GPUs it was given; fail as the real one does when there is no driver."""
+    if arguments[:1] != ["prestart"]:
+        return 0
+    bundle = Path(json.load(sys.stdin)["bundle"])
+    config = json.loads((bundle / "config.json").read_text())
+    environment = dict(item.partition("=")[::2] for item in config["process"].get("env", []))
+    wanted = environment.get("NVIDIA_VISIBLE_DEVICES", "void")
+    if wanted in ("", "void", "none"):
+        return 0
+    try:
+        gpus = driver().gpus
+    except NoDriver as error:
+        print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
+    given = len(gpus) if wanted == "all" else len([g for g in gpus if {str(g["index"]), g["uuid"]} & set(wanted.split(","))])
+    root = Path(config["root"]["path"])
+    target = (root if root.is_absolute() else bundle / root) / GPUS
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(f"{given}\n")
+    return 0
+
+
+def nvcc(arguments: list[str], version: str) -> int:
+    if not arguments or arguments[0] not in ("--version", "-V"):
+        print("nvcc: simulated by gpuprov, it compiles nothing", file=sys.stderr)
+        return 1
+    short = ".".join(version.split(".")[:2])
+    print("nvcc: NVIDIA (R) Cuda compiler driver (simulated by gpuprov)")
+    print(f"Cuda compilation tools, release {short}, V{version}")
+    return 0
