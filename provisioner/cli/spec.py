@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from provisioner import catalog, spec
-from provisioner.errors import Exit, GpuprovError
+from provisioner import catalog, spec, stack
+from provisioner.errors import Exit, GpuprovError, InputError, Problem
 
 Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="One or more cluster.yaml files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
@@ -36,12 +36,13 @@ def init(
     except (OSError, ValueError) as error:
         raise GpuprovError(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=file) from None
     typer.echo(f"wrote {file}; next: gpuprov up {file} --sandbox", err=True)
+    for problem in _problems(file):
+        typer.echo(f"but: {problem}", err=True)
 
 
 def validate(files: Files, as_json: AsJson = False) -> None:
     """Show every problem as file:line:column: message. Exits with 2 where there is one."""
-    known = catalog.load()
-    problems = [problem for file in files for problem in spec.check(file, catalog=known)]
+    problems = [problem for file in files for problem in _problems(file)]
     if as_json:
         typer.echo(json.dumps({"ok": not problems, "problems": [asdict(problem) for problem in problems]}, indent=2))
     else:
@@ -53,6 +54,17 @@ def validate(files: Files, as_json: AsJson = False) -> None:
                 typer.echo(f"{file}: ok")
     if problems:
         raise typer.Exit(Exit.BAD_INPUT)
+
+
+def _problems(file: str) -> list[Problem]:
+    """What the file itself has wrong; where that is nothing, whether a tested set of versions has what it pins."""
+    try:
+        stack.solve(spec.load(file))
+    except InputError as error:
+        return error.problems
+    except GpuprovError as error:
+        return [spec.problem_at(file, error.where, error.message, error.hint)]
+    return []
 
 
 def schema(

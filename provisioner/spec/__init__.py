@@ -14,12 +14,12 @@ from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.errors import InputError, Problem
 from provisioner.spec.models import Access, ClusterSpec, Group, Monitoring, Site, StackRequest, Verify
-from provisioner.spec.places import Source
+from provisioner.spec.places import MAX_PROBLEMS, Loc, Source, dotted
 from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.rules import Draft, findings
 from provisioner.spec.source import read
 
-__all__ = ["ClusterSpec", "check", "load"]
+__all__ = ["ClusterSpec", "check", "load", "problem_at"]
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _SITE: TypeAdapter[Site] = TypeAdapter(Site)
@@ -36,6 +36,15 @@ def load(path: str | os.PathLike[str], *, catalog: Catalog | None = None) -> Clu
 def check(path: str | os.PathLike[str], *, catalog: Catalog | None = None) -> list[Problem]:
     """Everything that is wrong with the file, sorted by place; empty where `load` would succeed."""
     return _read(path, catalog or catalogue.load())[1]
+
+
+def problem_at(path: str | os.PathLike[str], where: str, message: str, hint: str = "") -> Problem:
+    """What a later stage found wrong with `where` (dotted: stack.containers), at the line and column of that key in
+    the file, or of the nearest one around it where the file does not have it."""
+    source = read(path)
+    around = [loc for loc in source.marks if where == dotted(loc) or where.startswith(f"{dotted(loc)}.")]
+    loc: Loc = max(around, key=len, default=())
+    return Problem(source.file, *source.mark(loc).key, where, message, hint)
 
 
 def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec | None, list[Problem]]:
@@ -63,6 +72,8 @@ def _validate(source: Source) -> ClusterSpec | None:
 def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog) -> None:
     draft = _draft_of(spec) if spec is not None else _draft_from(source.value)
     for finding in findings(draft, catalog):
+        if len(source.problems) > MAX_PROBLEMS:
+            return
         mark = source.mark(finding.loc)
         unsure = finding.at_key and finding.loc[:-1] in source.partial  # the key may be the one that could not be taken
         if finding.loc not in source.broken and not unsure:

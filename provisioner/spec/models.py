@@ -34,6 +34,7 @@ Region = Annotated[
 Zones = Annotated[
     tuple[Text, ...],
     Field(
+        max_length=32,
         title="a list of zones",
         description="Zones that machines may be in, tried in this order; empty: any",
         examples=[["us-east-1a", "us-east-1b"]],
@@ -100,6 +101,7 @@ class Capacity(Model):
     kind: CapacityKind = Field(default="on-demand", description="What is asked for first")
     fallback: tuple[CapacityKind, ...] = Field(
         default=(),
+        max_length=4,
         title="a list of on-demand and spot",
         description="What is tried next, in this order, where `kind` cannot be had",
         examples=[["on-demand"]],
@@ -210,6 +212,7 @@ class StackRequest(Model):
     )
     containers: tuple[ImageReference, ...] = Field(
         default=(),
+        max_length=64,
         title="a list of container images",
         description="Images that every node holds before it is handed over, locked by digest",
         examples=[["nvcr.io/nvidia/pytorch:25.10-py3"]],
@@ -230,6 +233,7 @@ class Access(Model):
     )
     allow: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
+        max_length=128,
         title="a list of networks such as 203.0.113.0/24",
         description="Networks that may reach ssh; empty: the address that gpuprov runs from",
         examples=[["203.0.113.0/24"]],
@@ -257,7 +261,7 @@ class Verify(Model):
         examples=["100%", 4],
     )
     checks: tuple[Text, ...] = Field(
-        default=(), title="a list of directories", description="Directories with checks of your own"
+        default=(), max_length=32, title="a list of directories", description="Directories with checks of your own"
     )
 
 

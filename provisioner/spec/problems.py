@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from provisioner.spec.models import NAME_TITLE, ClusterSpec
-from provisioner.spec.places import Loc, Source, dotted, shown
+from provisioner.spec.places import MAX_PROBLEMS, Loc, Source, dotted, shown
 
 _KINDS: Mapping[type, str] = {
     dict: "a block of keys",
@@ -43,6 +43,8 @@ def add_problems(source: Source, error: ValidationError, root: Loc = ()) -> None
     """Adds one problem for each place that `error` complains about; `root` is where the validated part lies."""
     seen: set[Loc] = set()
     for item in error.errors(include_url=False, include_context=True):
+        if len(source.problems) > MAX_PROBLEMS:
+            return
         loc, tail = _locate(source.value, root + _untagged(root + item["loc"])[len(root) :])
         if loc in seen and item["type"] not in ("missing", "extra_forbidden"):
             continue
@@ -104,6 +106,8 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     if kind in _BOUNDS and isinstance(value, int):
         key, words = _BOUNDS[kind]
         return f"{value} is too {'small' if key[0] == 'g' else 'large'}: {words} {item['ctx'][key]}", ""
+    if kind == "too_long":
+        return f"{_name(loc)} has too many items: at most {item['ctx']['max_length']}", ""
     if kind == "too_short":
         return f"{dotted(loc)} is empty: it wants {title or 'at least one'}", ""
     if kind == "value_error" and isinstance(value, str) and "allow" in loc:

@@ -98,13 +98,15 @@ def _places(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
         yield Finding((*loc, "region"), f"{shown(site.region)} is not a region of {provider.title}", hint)
         return
     pattern = provider.zone.replace("{region}", re.escape(site.region))
+    seen: set[str] = set()
     for index, zone in enumerate(site.zones):
         at = (*loc, "zones", index)
         if not re.fullmatch(pattern, zone):
             hint = "they start with the region" if "{region}" in provider.zone else 'they are "1", "2" and "3"'
             yield Finding(at, f"{shown(zone)} is not a zone of {site.region}", hint)
-        elif zone in site.zones[:index]:
+        elif zone in seen:
             yield Finding(at, f"{shown(zone)} is in the list already")
+        seen.add(zone)
 
 
 def _site(loc: Loc, group: Group, draft: Draft) -> Iterator[Finding]:
@@ -172,8 +174,10 @@ def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Ite
         what = f"no cluster placement is known for {machine.name}"
         yield Finding((*loc, "placement"), what, "leave it out")
     if group.network.efa and machine.network.kind != "efa":
-        with_efa = nearest(machine.name, [m.name for m in catalog.machines("aws") if m.network.kind == "efa"])
-        hint = f"{with_efa[0]} has it" if with_efa and machine.provider == "aws" else "leave it out"
+        with_efa = nearest(
+            machine.name, [m.name for m in catalog.machines(machine.provider) if m.network.kind == "efa"]
+        )
+        hint = f"{with_efa[0]} has it" if with_efa else "leave it out"
         yield Finding((*loc, "network", "efa"), f"{machine.name} has no EFA", hint)
     if group.storage.scratch is not None and machine.local_nvme.count == 0:
         yield Finding((*loc, "storage", "scratch"), f"{machine.name} has no local NVMe disks", "leave it out")

@@ -3,7 +3,7 @@
 YAML is read in the small: one document of mappings, lists and one-line scalars. What makes YAML a trap is refused with
 its place and a remedy: duplicate keys, tabs, anchors, aliases, merge keys, tags, more documents, byte order marks,
 control characters, words and numbers that YAML 1.1 and 1.2 read differently. Time and memory are bounded: at most
-1 MiB, 50 levels, 20,000 values, 100 problems; nothing here recurses. Positions start at 1.
+1 MiB, 50 levels, 10,000 keys and values, 100 problems; nothing here recurses. Positions start at 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from provisioner.spec.scalars import Scalar, read_scalar
 from provisioner.spec.textfile import read_text
 
 MAX_DEPTH = 50
-MAX_VALUES = 20_000
+MAX_VALUES = 10_000
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")

@@ -19,7 +19,7 @@ def starter(catalog: Catalog, *, provider: str | None = None, machine: str | Non
         raise GpuprovError(f"{chosen.name} is not sold by {seller.title}", hint=hint)
     if chosen.retired:
         raise GpuprovError(f"{chosen.name} is no longer to be had: {chosen.retired}")
-    return "\n".join([*_head(), *_site(seller), *_group(chosen), *_rest(catalog, seller, chosen)]) + "\n"
+    return "\n".join([*_head(), *_site(seller), *_group(seller, chosen), *_rest(catalog, seller, chosen)]) + "\n"
 
 
 def _provider(catalog: Catalog, name: str) -> Provider:
@@ -42,15 +42,15 @@ def _head() -> list[str]:
 
 
 def _site(provider: Provider) -> list[str]:
-    if provider.name == "baremetal":
-        return ["  lab:", "    provider: baremetal", "    method: ssh              # machines that run already"]
+    if not provider.example_region:
+        return ["  lab:", f"    provider: {provider.name}", "    method: ssh              # machines that run already"]
     lines = ["  main:", f"    provider: {provider.name}", f"    region: {provider.example_region}"]
     if provider.example_zones:
         lines.append(f"    zones: [{', '.join(provider.example_zones)}]   # tried in this order")
     return lines
 
 
-def _group(machine: Machine) -> list[str]:
+def _group(provider: Provider, machine: Machine) -> list[str]:
     lines = [
         "",
         "groups:                      # groups of equal machines; `gpuprov catalog` lists the types",
@@ -58,8 +58,9 @@ def _group(machine: Machine) -> list[str]:
         f"    machine: {machine.name}",
         "    count: 1",
     ]
-    if machine.provider != "baremetal":
-        lines += ["    capacity:", "      kind: on-demand        # or spot, reservation, block"]
+    if len(provider.capacity) > 1:
+        kinds = ", ".join(provider.capacity[1:])
+        lines += ["    capacity:", f"      kind: {provider.capacity[0]}        # or {kinds}"]
     if machine.placement_cluster and machine.gpu_count > 1:
         lines.append("    placement: cluster       # all machines close together")
     if machine.local_nvme.count:

@@ -42,6 +42,32 @@ def test_validate_json(files: list[str], code: int, capsys: pytest.CaptureFixtur
     assert err == ""
 
 
+STACK_PROBLEMS = {
+    "stack: { containers: ['nvcr.io/nvidia/pytorch:25.10-py3'] }": ("4:10", "holds CUDA 13.0"),
+    "stack: { driver: '570' }": ("3:11", "no tested set of versions"),
+}
+
+
+@pytest.mark.parametrize("stack", STACK_PROBLEMS)
+def test_validate_asks_for_a_tested_set(stack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.yaml"
+    sites = "sites: { v: { provider: aws, region: us-east-1 } }"
+    path.write_text(f"name: old\n{sites}\ngroups: { {'t': {'machine': 'p3.16xlarge'}} }\n{stack}\n")
+    assert spec.check(path) == []
+    assert run(["validate", str(path)]) == 2
+    place, words = STACK_PROBLEMS[stack]
+    assert capsys.readouterr().out.startswith(f"{path}:{place}: ")
+    run(["validate", str(path)])
+    assert words in capsys.readouterr().out
+
+
+def test_init_says_when_nothing_can_be_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", str(tmp_path / "c.yaml"), "--machine", "amd-mi300x-node"]) == 0
+    assert "but: " in capsys.readouterr().err
+    assert run(["init", str(tmp_path / "d.yaml"), "--machine", "p4d.24xlarge"]) == 0
+    assert "but: " not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", schema.NAMES)
 def test_schema(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["schema", name]) == 0
