@@ -56,7 +56,10 @@ def configure(
     outcomes = {node.name: Outcome() for node in nodes}
     total = task_count()
     child = start(
-        [sys.executable, "-m", "provisioner.configure.worker"], cwd=folder, env=os.environ, stdin=subprocess.PIPE
+        [sys.executable, "-m", "provisioner.configure.worker"],
+        cwd=folder,
+        env=_with_our_programs(),
+        stdin=subprocess.PIPE,
     )
     assert child.stdin is not None
     assert child.stdout is not None
@@ -78,12 +81,19 @@ def configure(
     broken = {name: outcome.failed for name, outcome in outcomes.items() if outcome.failed}
     if broken or status:
         said = [f"{name}: {failure}" for name, failures in broken.items() for failure in failures]
+        complaints += [] if said else [path.read_text(errors="replace") for path in folder.glob("artifacts/*/stdout")]
         raise ConfigureError(
             "\n  ".join(said or ["ansible did not run: " + ("".join(complaints).strip()[-800:] or f"status {status}")]),
             where="configure",
             hint=f"mend the cause and run `gpuprov up` again; Ansible's own log: {folder}/artifacts",
         )
     return outcomes
+
+
+def _with_our_programs() -> dict[str, str]:
+    """The environment with the folder of our own Python first on PATH: ansible-playbook lies there in a virtual
+    environment that nobody has activated."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def task_count() -> int:
