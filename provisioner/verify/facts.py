@@ -101,7 +101,10 @@ class Facts:
         answering = {gpu.pci for gpu in self.gpus}
         lost = {gpu.pci for gpu in self.smi.gpus if gpu.lost}
         named = {pci(x.pci) for x in self.log.xids} | {pci(a) for a in self.log.fallen_off} if self.log else set()
-        return {address for address in named | lost if address and address not in answering}
+        absent = {address for address in named | lost if address and address not in answering}
+        # More strange addresses than missing GPUs: then the kernel speaks of something else, and that is judged.
+        known_lost = {address for address in lost if address}
+        return absent if len(absent) <= expected - len(self.gpus) else known_lost
 
     def to_json(self) -> dict[str, Any]:
         """The `facts` document: stable keys, null where the tool did not say."""

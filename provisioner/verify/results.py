@@ -96,7 +96,7 @@ class Report:
         return bool(self.nodes) and all(node.ok for node in self.nodes)
 
     def enough(self, min_healthy: int | str) -> bool:
-        """Whether `verify.min_healthy` holds: a number of nodes, or a percentage ("90%") of those that were looked at."""
+        """Whether `verify.min_healthy` holds: a number of nodes, or a percentage ("90%") of those looked at."""
         healthy, total = len(self.healthy_nodes), len(self.nodes)
         if isinstance(min_healthy, str):
             return total > 0 and healthy * 100 >= int(min_healthy.rstrip("%")) * total

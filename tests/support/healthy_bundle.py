@@ -1,0 +1,224 @@
+"""Bundles of healthy nodes, made of real captures where there are some, and the lock that they obey.
+
+`healthy(machine)` gives name → text for every file of a bundle; a test breaks one of them and sees what fails.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+from provisioner.catalog import load
+from provisioner.catalog.models import Machine
+from provisioner.spec.models import Group
+from provisioner.stack.models import Image, Package, Stack
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.expectations import Expected, Level, expect
+
+CAPTURES = Path(__file__).parents[1] / "unit" / "verify" / "captures"
+DRIVER, CUDA, NCCL, KERNEL = "580.105.08", "13.0", "2.27.7", "6.8.0-1024-aws"
+DIGEST = "sha256:" + "ab" * 32
+REFERENCE = "nvcr.io/nvidia/pytorch:25.10-py3"
+PULL = f"nvcr.io/nvidia/pytorch@{DIGEST}"
+FRAMEWORK = {"torch": "2.9.0a0+145a3a7bda", "cuda": "13.0", "nccl": "2.27.7", "python": "3.12.3"}
+ALL = ("p4d.24xlarge", "dgx-h100", "Standard_ND96asr_v4", "p3dn.24xlarge", "workstation-rtx4090", "amd-mi300x-node")
+
+
+def capture(path: str) -> str:
+    return (CAPTURES / path).read_bytes().decode()
+
+
+def stack(machine: str) -> Stack:
+    row = load().machine(machine)
+    if load().gpu(row.gpu_model).vendor == "amd":
+        return Stack(**dict.fromkeys(("driver", "driver_branch", "kernel_modules", "fabric_manager"), None),
+                     **dict.fromkeys(("cuda_driver", "cuda_toolkit", "nccl", "dcgm", "dcgm_exporter"), None),
+                     container_toolkit=None)  # fmt: skip
+    packages = [
+        ("libnccl2", f"{NCCL}-1+cuda13.0"),
+        ("nvidia-open", f"{DRIVER}-0ubuntu1"),
+        ("cuda-toolkit-13-0", "13.0.2-1"),
+    ]
+    packages += [("nvidia-fabricmanager", f"{DRIVER}-1")] if row.fabric_manager_required else []
+    return Stack(
+        driver=DRIVER,
+        driver_branch="580",
+        kernel_modules="open",
+        fabric_manager=DRIVER if row.fabric_manager_required else None,
+        cuda_driver=CUDA,
+        cuda_toolkit="13.0",
+        nccl=NCCL,
+        dcgm="4.4.2",
+        dcgm_exporter="4.4.2-4.7.1",
+        container_toolkit="1.18.1",
+        packages=(*(Package(name=n, version=v, repository="cuda") for n, v in packages),
+                  Package(name="pciutils", version="1:3.9.0-4")),
+        images=(Image(reference=REFERENCE, digest=DIGEST, pull=PULL, torch="2.9", cuda=CUDA, nccl=NCCL, python="3.12"),),
+    )  # fmt: skip
+
+
+def expected(machine: str, level: Level = "standard", group: Group | None = None) -> Expected:
+    catalog = load()
+    row = catalog.machine(machine)
+    return expect(
+        row, catalog.gpu(row.gpu_model), stack(machine), group or Group(machine=machine), catalog, level=level
+    )
+
+
+def bundle(texts: dict[str, str | Output]) -> Bundle:
+    files = {name: Output(text, rc=0) if isinstance(text, str) else text for name, text in texts.items()}
+    return Bundle(files=files, collected=1_700_000_000.0, seconds=1.0)
+
+
+def healthy(machine: str) -> dict[str, str | Output]:
+    """The texts of a healthy node of that type."""
+    row = load().machine(machine)
+    gpu = load().gpu(row.gpu_model)
+    texts: dict[str, str | Output] = {
+        "dmesg.txt": capture("dmesg/kmsg-no-xid.txt"),
+        "lspci.txt": capture("lspci/h100-vm-8gpu-4nvswitch.txt"),
+        "lsblk.json": capture("lsblk/8-nvme-json.json"),
+        "packages.txt": "".join(f"{p.name}\t{p.version}\tii \n" for p in stack(machine).packages)
+        + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",
+        "holds.txt": "".join(f"{p.name}\n" for p in stack(machine).packages) + f"linux-image-{KERNEL}\n",
+        "kernel.txt": f"{KERNEL}\n",
+        "modules.txt": "nvidia_uvm 4956160 0 - Live 0x0 (O)\nnvidia 14376960 1 nvidia_uvm, Live 0x0 (O)\n",
+        "services.txt": "",
+    }
+    if row.network.kind in ("infiniband", "roce"):
+        texts["ibstat.txt"] = ibstat(row)
+    limit = load().nccl_limit(row)
+    reached = max(231.72, limit.threshold + 10 if limit else 0.0)
+    texts["all_reduce.txt"] = capture("nccl_tests/a100-8gpu-1node.txt").replace("231.72", f"{reached:.2f}")
+    if gpu.vendor == "amd":
+        return texts | {"rocm-smi.json": rocm(row)}
+    texts |= {
+        "nvidia-smi.xml": smi_xml(row),
+        "topo.txt": topo(row),
+        "nvlink.txt": nvlink(row),
+        "dcgm-exporter.prom": exporter(row.gpu_count, gpu.product_names[0]),
+        "dcgmi-diag.json": capture("dcgmi_diag/diag-r1-json-dcgm3-pass.json"),
+        "container-images.json": json.dumps({"Id": "sha256:11", "RepoTags": [REFERENCE], "RepoDigests": [PULL]}),
+        "framework.json": json.dumps(
+            {
+                "images": [
+                    {
+                        "reference": REFERENCE,
+                        "rc": 0,
+                        "output": "NVIDIA banner\n" + json.dumps(FRAMEWORK | {"gpus": row.gpu_count}),
+                    }
+                ]
+            }
+        ),
+    }
+    if row.fabric_manager_required:
+        texts["fabricmanager.txt"] = capture("systemd/running-8xh100-vm.txt")
+    if row.network.kind == "efa":
+        entry = capture("fi_info/fi_info-g6-1nic.txt")
+        texts["fi_info.txt"] = "".join(entry.replace("rdmap47s0", f"rdmap{47 + i}s0") for i in range(row.network.ports))
+    return texts
+
+
+def smi_xml(row: Machine) -> str:
+    """nvidia-smi -q -x of the machine: one captured A100, once for each GPU, under its own address, name and memory."""
+    gpu = load().gpu(row.gpu_model)
+    root = ElementTree.fromstring(capture("nvidia_smi/a100-sxm-40gb-1gpu-570.xml"))
+    one = root.find("gpu")
+    assert one is not None
+    root.remove(one)
+    for path, value in {"driver_version": DRIVER, "cuda_version": CUDA, "attached_gpus": str(row.gpu_count)}.items():
+        put(root, path, value)
+    for i in range(row.gpu_count):
+        element = copy.deepcopy(one)
+        address = f"{i + 1:08X}:00:00.0"
+        element.set("id", address)
+        put(element, "pci/pci_bus_id", address)
+        put(element, "uuid", f"GPU-{i:08d}-0000-0000-0000-000000000000")
+        put(element, "product_name", gpu.product_names[0])
+        put(element, "fb_memory_usage/total", f"{row.gpu_memory_mib} MiB")
+        if not gpu.ecc:
+            put(element, "ecc_mode/current_ecc", "Disabled")
+        if not gpu.mig:
+            put(element, "mig_mode/current_mig", "N/A")
+        root.append(element)
+    return '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n' + ElementTree.tostring(
+        root, "unicode"
+    )
+
+
+def put(element: ElementTree.Element, path: str, value: str) -> None:
+    found = element.find(path)
+    assert found is not None, path
+    found.text = value
+
+
+def edit(xml: str, gpu: int, **values: str) -> str:
+    """Change elements of one GPU: `a__b="x"` sets a/b."""
+    root = ElementTree.fromstring(xml)
+    for path, value in values.items():
+        put(root.findall("gpu")[gpu], path.replace("__", "/"), value)
+    return ElementTree.tostring(root, "unicode")
+
+
+def without_gpu(xml: str, gpu: int) -> str:
+    """nvidia-smi of a node whose GPU is gone: one element and one attached GPU less."""
+    root = ElementTree.fromstring(xml)
+    root.remove(root.findall("gpu")[gpu])
+    put(root, "attached_gpus", str(len(root.findall("gpu"))))
+    return ElementTree.tostring(root, "unicode")
+
+
+def topo(row: Machine, left: list[int] | None = None) -> str:
+    """The matrix of the machine, or of those of its GPUs that are left, renumbered as the tool does."""
+    cells = load().topology(row)
+    slots = left if left is not None else list(range(row.gpu_count))
+    lines = ["\t" + "\t".join(f"GPU{n}" for n in range(len(slots))) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
+    for n, i in enumerate(slots):
+        values = [" X " if i == j else min(cells[min(i, j), max(i, j)]) for j in slots]
+        lines.append(f"GPU{n}\t" + "\t".join(values) + "\t0-23,48-71\t0\t\tN/A")
+    return "\n".join(lines) + "\n\nLegend:\n\n  X    = Self\n"
+
+
+def nvlink(row: Machine, active: dict[int, int] | None = None, left: list[int] | None = None) -> str:
+    """nvidia-smi nvlink -s; `active` says of which GPU how many links are up."""
+    wanted = load().nvlinks_per_gpu(row)
+    lines = []
+    for n, i in enumerate(left if left is not None else range(row.gpu_count)):
+        lines.append(f"GPU {n}: NVIDIA X (UUID: GPU-{i:08d}-0000-0000-0000-000000000000)")
+        up = (active or {}).get(i, wanted[i])
+        lines += [f"\t Link {k}: {'25 GB/s' if k < up else '<inactive>'}" for k in range(wanted[i])]
+        lines += [] if wanted[i] else ["Device does not have or support Nvlink"]
+    return "\n".join(lines) + "\n"
+
+
+def exporter(gpus: int, model: str) -> str:
+    lines = ["# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).", "# TYPE DCGM_FI_DEV_GPU_TEMP gauge"]
+    for i in range(gpus):
+        labels = f'gpu="{i}",UUID="GPU-{i:08d}-0000-0000-0000-000000000000",device="nvidia{i}",modelName="{model}"'
+        lines.append(f'DCGM_FI_DEV_GPU_TEMP{{{labels},DCGM_FI_DRIVER_VERSION="{DRIVER}"}} 31')
+    return "\n".join(lines) + "\n"
+
+
+def ibstat(row: Machine) -> str:
+    block = capture("ibstat/h100-ib-3-eth-down.txt").split("CA '")[1]
+    names = row.rdma_devices or [f"mlx5_{i}" for i in range(row.network.ports)]
+    body = block.replace("Rate: 400", f"Rate: {row.network.rate_gbps:g}")
+    body = body.replace("InfiniBand", "Ethernet") if row.network.kind == "roce" else body
+    return "".join("CA '" + body.replace("mlx5_0", name, 1) for name in names)
+
+
+def rocm(row: Machine) -> str:
+    gpu = load().gpu(row.gpu_model)
+    card = json.loads(capture("rocm_smi/mi100-4gpu-rocm602.json"))["card0"]
+    cards = {
+        f"card{i}": card
+        | {
+            "PCI Bus": f"0000:{i:02X}:00.0",
+            "Card series": gpu.product_names[0],
+            "VRAM Total Memory (B)": str(row.gpu_memory_mib * 1024 * 1024),
+        }
+        for i in range(row.gpu_count)
+    }
+    return json.dumps(cards | {"system": {"Driver version": "6.10.5"}})

@@ -1,0 +1,64 @@
+"""Bundles on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from provisioner.errors import GpuprovError
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.facts import read
+from tests.support.healthy_bundle import bundle, healthy
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    files = dict(bundle(healthy("p4d.24xlarge")).files)
+    files["topo.txt"] = Output("", timed_out=True, seconds=30.0)
+    files["ibstat.txt"] = Output("", missing=True, error="ibstat is not installed")
+    files["services.txt"] = Output("", rc=0)
+    whole = Bundle(files, collected=12.5, seconds=3.0)
+    whole.write(tmp_path / "node")
+    assert Bundle.read(tmp_path / "node") == whole
+    assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "node").iterdir())
+
+
+def test_files_copied_by_hand_are_a_bundle(tmp_path: Path) -> None:
+    (tmp_path / "topo.txt").write_text(str(healthy("p4d.24xlarge")["topo.txt"]))
+    (tmp_path / "notes.txt").write_text("mine")
+    found = Bundle.read(tmp_path)
+    assert set(found.files) == {"topo.txt"}
+    document = read(found).to_json()
+    assert document["topology"]["GPU0"]["GPU7"] == "NV12"
+    assert document["gpus"] is None
+    assert document["unreadable"] == []
+
+
+def test_what_is_no_plain_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "dmesg.txt")
+    (tmp_path / "topo.txt").mkdir()
+    (tmp_path / "nvlink.txt").symlink_to(tmp_path / "nowhere")
+    assert Bundle.read(tmp_path).files == {}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\x00", "[" * 100_000])
+def test_a_broken_status_file_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "probe.json").write_text(content)
+    with pytest.raises(GpuprovError):
+        Bundle.read(tmp_path)
+
+
+def test_a_status_of_wrong_types_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "probe.json").write_text(
+        '{"files": {"topo.txt": {"rc": "0", "timed_out": 1, "error": 5}}, "collected": "x"}'
+    )
+    found = Bundle.read(tmp_path)
+    assert found.files["topo.txt"] == Output("")
+    assert found.collected is None
+
+
+def test_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(GpuprovError, match="no such directory"):
+        Bundle.read(tmp_path / "none")

@@ -1,0 +1,174 @@
+"""Every capture, read by its parser, must say what a person read off it (the .yaml beside it, with its source)."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.verify.parsers import Unreadable, dcgmi_diag, dmesg, ibstat, lsblk, nvlink, topo
+from provisioner.verify.parsers.dcgm_exporter import Exported
+from provisioner.verify.parsers.nvidia_smi import Smi
+from provisioner.verify.parsers.rocm_smi import Rocm
+
+HERE = Path(__file__).parent / "captures"
+CASES = sorted(HERE.glob("*/*.yaml"))
+
+
+def text_of(case: Path) -> str:
+    (capture,) = (path for path in case.parent.glob(f"{case.stem}.*") if path.suffix != ".yaml")
+    return capture.read_bytes().decode()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_capture(case: Path) -> None:
+    expectation = yaml.safe_load(case.read_text())
+    assert expectation["source"]
+    wanted = expectation["expect"]
+    tool = case.parent.name
+    parse = importlib.import_module(f"provisioner.verify.parsers.{tool}").parse
+    if wanted.pop("unreadable", False):
+        with pytest.raises(Unreadable):
+            parse(text_of(case))
+        return
+    assert wanted, "a capture without an expectation proves nothing"
+    found = parse(text_of(case))
+    assert {key: read(tool, found, key, wanted) for key in wanted} == wanted
+
+
+def test_there_are_captures_of_every_kind() -> None:
+    kinds = Counter(case.parent.name for case in CASES)
+    assert kinds["nvidia_smi"] >= 14
+    assert kinds["dmesg"] >= 13
+    assert kinds["nccl_tests"] >= 12
+    assert all(kinds[tool] for tool in ("topo", "nvlink", "ibstat", "fi_info", "lspci", "dcgm_exporter", "systemd"))
+
+
+def read(tool: str, found: Any, key: str, wanted: dict[str, Any]) -> Any:
+    """The parsed value in the words of the expectation."""
+    reader = READERS.get(tool)
+    return reader(found, key, wanted) if reader else getattr(found, key)
+
+
+def smi(found: Smi, key: str, wanted: dict[str, Any]) -> Any:
+    match key:
+        case "gpus":
+            return len(found.gpus)
+        case "each":
+            values = [{k: getattr(gpu, k) for k in wanted["each"]} for gpu in found.gpus if not gpu.lost]
+            return values[0] if all(value == values[0] for value in values) else values
+        case "gpu0":
+            return {k: getattr(found.gpus[0], k) for k in wanted["gpu0"]}
+        case "lost":
+            return [gpu.pci for gpu in found.gpus if gpu.lost]
+        case "distinct_serials":
+            return len({gpu.serial for gpu in found.gpus})
+    return getattr(found, key)
+
+
+def matrix(found: topo.Topology, key: str, wanted: dict[str, Any]) -> Any:
+    names = list(found.cells)
+    pairs = {a: {b: found.cells[a][b] for b in names[i + 1 :]} for i, a in enumerate(names[:-1])}
+    match key:
+        case "gpus":
+            return len(names)
+        case "nics":
+            return len(found.nics)
+        case "all_pairs":
+            cells = {cell for row in pairs.values() for cell in row.values()}
+            return cells.pop() if len(cells) == 1 else cells
+    assert all(found.cells[a][b] == found.cells[b][a] for a in names for b in names if a != b)
+    return pairs
+
+
+def links(found: dict[int, nvlink.Links], key: str, wanted: dict[str, Any]) -> Any:
+    match key:
+        case "gpus":
+            return len(found)
+        case "index":
+            return min(found)
+        case "links_per_gpu":
+            totals = {(link.active or 0) + (link.inactive or 0) for link in found.values()}
+            return totals.pop() if len(totals) == 1 else totals
+        case "inactive":
+            return {f"GPU{i}": link.inactive for i, link in found.items() if link.inactive}
+    return {f"GPU{i}": link.active for i, link in found.items()}
+
+
+def log(found: dmesg.KernelLog, key: str, wanted: dict[str, Any]) -> Any:
+    value = getattr(found, key)
+    if key in ("xids", "sxids"):
+        entries = [[x.code, x.pci, x.count] for x in value]
+        assert sorted(entries) == sorted(wanted[key])
+        return wanted[key]
+    return list(value) if isinstance(value, tuple) else value
+
+
+def ports(found: ibstat.Ibstat, key: str, wanted: dict[str, Any]) -> Any:
+    up = [port for port in found.ports if port.up]
+    match key:
+        case "cas":
+            return len({port.device for port in found.ports})
+        case "active":
+            return len(up)
+        case "rate_gbps":
+            rates = {port.rate_gbps for port in up}
+            return rates.pop() if len(rates) == 1 else rates
+        case "infiniband":
+            return sum(port.link_layer == "InfiniBand" for port in found.ports)
+        case "infiniband_400_active":
+            return sum(port.link_layer == "InfiniBand" and port.rate_gbps == 400 for port in up)
+        case "rate_400" | "rate_400_active":
+            return sum(port.rate_gbps == 400 for port in up)
+        case "rate_100":
+            return sum(port.rate_gbps == 100 for port in up)
+        case "down":
+            down = [port.device for port in found.ports if not port.up]
+            return wanted["down"] if sorted(down) == sorted(wanted["down"]) else down
+    return found.panic is not None
+
+
+def counted(found: Any, key: str, wanted: dict[str, Any]) -> Any:
+    value = getattr(found, key)
+    return len(value) if isinstance(value, tuple | dict) else value
+
+
+def exported(found: Exported, key: str, wanted: dict[str, Any]) -> Any:
+    return counted(found, key, wanted)
+
+
+def amd(found: Rocm, key: str, wanted: dict[str, Any]) -> Any:
+    return found.gpus[0].model if key == "model" else counted(found, key, wanted)
+
+
+def diag(found: dcgmi_diag.Diag, key: str, wanted: dict[str, Any]) -> Any:
+    value = getattr(found, key)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def disks(found: tuple[lsblk.Disk, ...], key: str, wanted: dict[str, Any]) -> Any:
+    match key:
+        case "disks":
+            return len(found)
+        case "nvme":
+            return sum(disk.nvme for disk in found)
+    return dict(Counter(disk.model for disk in found))
+
+
+READERS = {
+    "nvidia_smi": smi,
+    "topo": matrix,
+    "nvlink": links,
+    "dmesg": log,
+    "ibstat": ports,
+    "fi_info": counted,
+    "lspci": counted,
+    "dcgm_exporter": exported,
+    "rocm_smi": amd,
+    "dcgmi_diag": diag,
+    "lsblk": disks,
+}

@@ -1,0 +1,200 @@
+"""Parsers without captured output, and all parsers against damaged text: they raise Unreadable and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioner.verify.bundle import FILES, Bundle, Output
+from provisioner.verify.facts import read
+from provisioner.verify.parsers import (
+    Unreadable,
+    dcgm_exporter,
+    dcgmi_diag,
+    dmesg,
+    fi_info,
+    framework,
+    ibstat,
+    images,
+    kernel,
+    lsblk,
+    lspci,
+    nccl_tests,
+    nvidia_smi,
+    nvlink,
+    packages,
+    pci,
+    rocm_smi,
+    systemd,
+    topo,
+)
+
+CAPTURES = Path(__file__).parent / "captures"
+PARSERS: dict[str, Callable[[str], object]] = {
+    "nvidia_smi": nvidia_smi.parse,
+    "topo": topo.parse,
+    "nvlink": nvlink.parse,
+    "dmesg": dmesg.parse,
+    "ibstat": ibstat.parse,
+    "fi_info": fi_info.parse,
+    "lspci": lspci.parse,
+    "dcgm_exporter": dcgm_exporter.parse,
+    "rocm_smi": rocm_smi.parse,
+    "systemd": systemd.parse,
+    "nccl_tests": nccl_tests.parse,
+    "dcgmi_diag": dcgmi_diag.parse,
+    "lsblk": lsblk.parse,
+}
+OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
+    "packages": (packages.parse, "adduser\t3.134\tii \nlibc6:amd64\t2.36-9\tii \n"),
+    "holds": (packages.parse_holds, "libnccl2\nnvidia-open\n"),
+    "framework": (framework.parse, '{"images": [{"reference": "a", "rc": 0, "output": "{\\"torch\\": \\"2.9\\"}"}]}'),
+    "images": (images.parse, '{"Id": "sha256:1", "RepoTags": ["a:b"], "RepoDigests": ["a@sha256:2"]}'),
+    "failed units": (systemd.parse_failed, "● a.service loaded failed failed A\nb.timer loaded failed failed B\n"),
+    "kernel": (kernel.parse, "6.8.0-1024-aws\n"),
+    "modules": (kernel.parse_modules, "nvidia 14376960 1 nvidia_uvm, Live 0x0 (O)\n"),
+}
+
+
+def texts() -> dict[str, tuple[Callable[[str], object], str]]:
+    found = dict(OTHERS)
+    for tool, parse in PARSERS.items():
+        for path in sorted((CAPTURES / tool).iterdir()):
+            if path.suffix != ".yaml" and path.stat().st_size < 130_000:
+                found[f"{tool}/{path.name}"] = (parse, path.read_bytes().decode())
+    return found
+
+
+TEXTS = texts()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_damage_never_breaks_a_parser(name: str) -> None:
+    parse, text = TEXTS[name]
+    chance = random.Random(name)
+    other = TEXTS[chance.choice(list(TEXTS))][1]
+    damaged = [text[: chance.randrange(len(text))] for _ in range(8)]
+    damaged += [text[chance.randrange(len(text)) :] for _ in range(4)]
+    for _ in range(12):
+        raw = bytearray(text.encode())
+        for _ in range(chance.randrange(1, 40)):
+            raw[chance.randrange(len(raw))] = chance.randrange(256)
+        damaged.append(raw.decode("utf-8", "replace"))
+    lines = text.splitlines()
+    damaged += [
+        "\n".join(chance.sample(lines, len(lines))),
+        "\n".join(a + b for a, b in zip(lines, other.splitlines(), strict=False)),
+    ]
+    damaged += [line for pair in zip(lines, other.splitlines(), strict=False) for line in ("\n".join(pair),)][:5]
+    damaged += [
+        "",
+        "\n" * 50,
+        "\x00" * 100,
+        "9" * 5000,
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        "\U0001f600" * 50,
+        "NaN",
+        "null",
+        "[[]]",
+        "{}",
+    ]
+    for mutant in damaged:
+        try:
+            parse(mutant)
+        except Unreadable as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_line_ends_of_another_system_change_nothing(name: str) -> None:
+    parse, text = TEXTS[name]
+    try:
+        plain = parse(text)
+    except Unreadable:
+        with pytest.raises(Unreadable):
+            parse(text.replace("\n", "\r\n"))
+        return
+    assert parse(text.replace("\r\n", "\n").replace("\n", "\r\n")) == plain
+
+
+def test_any_bundle_gives_facts() -> None:
+    chance = random.Random(7)
+    for _ in range(40):
+        noise = {name: Output(bytes(chance.choices(range(256), k=300)).decode("latin-1"), rc=0) for name in FILES}
+        document = read(Bundle(noise)).to_json()
+        json.dumps(document)
+        assert document["gpus"] is None
+        assert {entry["file"] for entry in document["unreadable"]} >= {"nvidia-smi.xml", "topo.txt", "ibstat.txt"}
+
+
+@pytest.mark.parametrize(
+    ("address", "plain"),
+    [
+        ("00000000:10:1C.0", "0000:10:1c"),
+        ("0000:10:1c", "0000:10:1c"),
+        ("10:1c.0", "0000:10:1c"),
+        ("0008:06:00.0", "0008:06:00"),
+    ],
+)
+def test_a_pci_address_has_one_spelling(address: str, plain: str) -> None:
+    assert pci(address) == plain
+
+
+def test_packages_of_every_state() -> None:
+    text = "libnccl2\t2.27.7-1+cuda13.0\tii \nlibc6:amd64\t2.36-9\tii \nold\t1.0\trc \ngone\t\tun \n"
+    text += "held\t2:1.0~rc1-1\thi \n"
+    assert packages.parse(text) == {"libnccl2": "2.27.7-1+cuda13.0", "libc6": "2.36-9", "held": "2:1.0~rc1-1"}
+    assert packages.parse("libnccl2\t2.27.7-1\n") == {"libnccl2": "2.27.7-1"}
+    assert packages.parse_holds("") == ()
+
+
+def test_framework_reports() -> None:
+    banner = "== PyTorch ==\nNOTE: {not json}\n"
+    report = json.dumps({"torch": "2.9.0", "cuda": "13.0", "nccl": [2, 27, 7], "python": "3.12.3", "gpus": 8})
+    entries = [
+        {"reference": "a", "rc": 0, "output": banner + report + "\n"},
+        {"reference": "b", "rc": None, "timed_out": True, "output": ""},
+        {"reference": "c", "rc": 125, "output": "", "error": "Unable to find image"},
+    ]
+    a, b, c = framework.parse(json.dumps({"images": entries}))
+    assert (a.torch, a.cuda, a.nccl, a.python, a.gpus, a.error) == ("2.9.0", "13.0", "2.27.7", "3.12.3", 8, "")
+    assert "deadline" in b.error
+    assert "Unable to find image" in c.error
+    assert framework.parse(report)[0].torch == "2.9.0"
+
+
+def test_images_in_a_row_or_in_a_list() -> None:
+    one = {"Id": "sha256:1", "RepoTags": ["a:1"], "RepoDigests": ["a@sha256:2"]}
+    bare = {"Id": "sha256:3", "RepoTags": None, "RepoDigests": None}
+    assert images.parse(json.dumps(one) + "\n" + json.dumps(bare)) == images.parse(json.dumps([one, bare]))
+    assert images.parse("[]") == ()
+    assert images.tag("docker.io/library/debian") == images.tag("debian:latest")
+    assert images.tag("localhost:5000/x") == "localhost:5000/x:latest"
+
+
+def test_partitions_of_one_amd_gpu_are_one_gpu() -> None:
+    card = {"Card Series": "AMD Instinct MI300A", "PCI Bus": "0000:01:00.0", "VRAM Total Memory (B)": "137438953472"}
+    found = rocm_smi.parse(json.dumps({"card0": card, "card1": card, "card2": card | {"PCI Bus": "0001:01:00.0"}}))
+    assert [(gpu.index, gpu.partitions, gpu.memory_mib) for gpu in found.gpus] == [(0, 2, 131072), (1, 1, 131072)]
+
+
+def test_what_nvidia_smi_says_when_it_cannot() -> None:
+    assert nvidia_smi.failure("Failed to initialize NVML: Driver/library version mismatch") == "mismatch"
+    assert (
+        nvidia_smi.failure("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+        == "no-driver"
+    )
+    assert nvidia_smi.failure("<nvidia_smi_log>") is None
+    assert nvidia_smi.parse("No devices were found\n").gpus == ()
+
+
+def test_services() -> None:
+    assert systemd.parse("   Active: activating (auto-restart) (Result: exit-code)").state == "activating"
+    assert systemd.parse("Unit nvidia-fabricmanager.service could not be found.").state == "not-found"
+    assert systemd.parse_failed("● a.service loaded failed failed A\n") == ("a.service",)
+    assert kernel.parse_modules("Module  Size  Used by\nnvidia_peermem  16384  0\n") == ("nvidia_peermem",)
