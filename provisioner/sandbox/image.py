@@ -183,6 +183,8 @@ def node_files() -> dict[str, File]:
         "etc/dpkg/dpkg.cfg.d/gpuprov-sandbox": File(b"force-unsafe-io\n"),
         "usr/lib/gpuprov-sandbox/boot": program("boot", "1"),
         "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
+        "usr/lib/gpuprov-sandbox/fault": program("fault", "1"),
+        "usr/lib/gpuprov-sandbox/image": program("image", "1"),
         "usr/lib/gpuprov-sandbox/rocm-smi": program("rocm-smi", "6.10.5"),
     }
     for tool in TOOLS:

@@ -93,6 +93,9 @@ def dcgm_exporter(arguments: list[str], version: str) -> int:
     if "--version" in arguments:
         print(f"DCGM Exporter version {version} (simulated by gpuprov)")
         return 0
+    if state.hardware().get("exporter", {}).get("broken"):
+        time.sleep(0.3)
+        return 1
     try:
         driver()
     except NoDriver as error:

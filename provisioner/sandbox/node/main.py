@@ -33,6 +33,8 @@ TOOLS = {
     "modinfo": ("kernel", "modinfo"),
     "rmmod": ("kernel", "rmmod"),
     "boot": ("boot", "boot"),
+    "fault": ("faultctl", "fault"),
+    "image": ("faultctl", "image"),
     "mirror": ("mirror", "mirror"),
 }
 

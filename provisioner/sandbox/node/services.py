@@ -65,7 +65,7 @@ def fabric_manager(_arguments: list[str], version: str) -> int:
     print("Connected to 1 node.")
     print("Successfully configured all the available NVSwitches to route GPU NVLink traffic. NVLink Peer-to-Peer support will be enabled "
           "once the GPUs are successfully registered with the NVLink fabric.")  # fmt: skip
-    return _daemon("nv-fabricmanager")
+    return _daemon("nv-fabricmanager", seconds="0.3" if machine["fabric_manager"].get("broken") else "infinity")
 
 
 def hostengine(_arguments: list[str], _version: str) -> int:

@@ -36,7 +36,7 @@ def topo(arguments: list[str], driver: Driver) -> str:
     for i, nic in enumerate(nics):
         cells = [_near(gpu, nic, gpus, nics) for gpu in gpus]
         cells += [" X " if i == j else ("NODE" if nic["numa"] == other["numa"] else "SYS") for j, other in enumerate(nics)]
-        out += "\t".join([names[len(gpus) + i], *cells]) + "\t\t\t\t\n"
+        out += "\t".join([names[len(gpus) + i], *cells]) + "\n"
     out += LEGEND
     if nics:
         out += "\nNIC Legend:\n\n" + "".join(f"  NIC{i}: {nic['name']}\n" for i, nic in enumerate(nics))

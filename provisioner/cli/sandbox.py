@@ -1,0 +1,66 @@
+"""`gpuprov sandbox`: list hardware faults, break sandbox nodes with them, mend them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Hardware faults on sandbox nodes: list, break, mend.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml of the rehearsed cluster")]
+
+
+@app.command("faults")
+def faults(as_json: Annotated[bool, typer.Option("--json", help="one JSON document on standard output")] = False) -> None:
+    """List the faults that can be injected, with the check that finds each."""
+    from provisioner.sandbox.faults import list_faults
+
+    if as_json:
+        rows = [{"name": f.name, "sentence": f.sentence, "check": f.check, "needs": f.needs} for f in list_faults()]
+        typer.echo(json.dumps({"faults": rows}))
+        return
+    width = max(len(fault.name) for fault in list_faults())
+    for fault in list_faults():
+        typer.echo(f"{fault.name:<{width}}  {fault.sentence} (found by {fault.check}; needs {fault.needs})")
+
+
+@app.command("fault")
+def fault(
+    file: File,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="name of the node, such as train-0")],
+    name: Annotated[str, typer.Argument(metavar="FAULT", help="one of `gpuprov sandbox faults`")],
+    gpu: Annotated[int | None, typer.Option("--gpu", help="index of the GPU; by default the fourth, or the last")] = None,
+) -> None:
+    """Break a node."""
+    from provisioner.sandbox import containers, faults
+    from provisioner.spec import load
+
+    faults.find_fault(name)
+    found = containers.find_node(load(file).name, node)
+    done = faults.inject(found.name, name, gpu=gpu)
+    typer.echo(f"{node}: {faults.find_fault(done.name).sentence}", err=True)
+
+
+@app.command("clear")
+def clear(
+    file: File,
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="only this node")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[FAULT]", help="only this fault")] = None,
+) -> None:
+    """Mend one fault, all faults of a node, or all faults of the cluster."""
+    from provisioner.sandbox import containers, faults
+    from provisioner.spec import load
+
+    cluster = load(file).name
+    if name is not None:
+        faults.find_fault(name)
+    if node is not None:
+        nodes = [containers.find_node(cluster, node)]
+    else:
+        nodes = [c for c in containers.list_containers(cluster) if c.role == "node" and c.state == "running"]
+    for found in nodes:
+        for mended in faults.clear(found.name, name):
+            typer.echo(f"{found.node}: {mended.name} mended", err=True)

@@ -1,0 +1,176 @@
+"""Injecting hardware faults into sandbox nodes and clearing them, from outside, through podman.
+
+The node keeps what a healthy one has (healthy.json) beside what it has now (hardware.json, with the names of its faults in
+it). A change is worked out here from the healthy state and all active faults and written as one file, so clearing
+restores exactly what was there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from provisioner.errors import GpuprovError
+from provisioner.paths import cache, private_dir
+from provisioner.sandbox import containers
+from provisioner.sandbox.fault_list import FAULTS, Fault
+from provisioner.sandbox.runtime import Podman, find_podman
+
+Json = dict[str, Any]
+TOOL = "/usr/lib/gpuprov-sandbox/fault"
+
+OTHER_VERSIONS = (
+    "470.256.02", "470.239.06", "535.183.01", "535.161.08", "550.127.05", "550.90.07", "570.172.08", "570.148.08", "575.57.08",
+    "575.51.03", "580.126.16", "580.105.08", "580.65.06", "590.48.01", "590.44.01", "595.91.07", "595.58.03",
+)  # fmt: skip
+"""Driver versions that exist (release notes and captures), for a fault that loads another one of the same branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A fault that a node has now; `gpu` is the GPU that it was injected on."""
+
+    name: str
+    gpu: int
+
+
+def list_faults() -> tuple[Fault, ...]:
+    return FAULTS
+
+
+def find_fault(name: str) -> Fault:
+    """The fault of that name. Raises `GpuprovError` with the nearest one."""
+    from rapidfuzz import process
+
+    found = next((fault for fault in FAULTS if fault.name == name), None)
+    if found is None:
+        near = process.extractOne(name, [fault.name for fault in FAULTS], score_cutoff=50)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise GpuprovError(f"no fault {name!r}", hint=hint + "`gpuprov sandbox faults` lists them")
+    return found
+
+
+def with_faults(healthy: Json, faults: Iterable[Active], driver: str | None = None) -> Json:
+    """The healthy node with these faults, in order. `driver` is the version that is installed on it."""
+    machine: Json = {**healthy, "faults": []}
+    if driver is not None:
+        machine = {**machine, "driver": {**machine["driver"], "other": other_version(driver)}}
+    for active in faults:
+        machine = find_fault(active.name).apply(machine, active.gpu)
+        machine["faults"] = [*machine["faults"], {"name": active.name, "gpu": active.gpu}]
+    return machine
+
+
+def other_version(driver: str) -> str:
+    """Another version of the same branch: a real one where one is known, else the one before."""
+    branch = driver.split(".", maxsplit=1)[0]
+    known = next((v for v in OTHER_VERSIONS if v.startswith(branch + ".") and v != driver), None)
+    if known:
+        return known
+    parts = driver.split(".")
+    parts[1] = str(max(0, int(parts[1]) - 1)) if int(parts[1]) else "1"
+    return ".".join(parts)
+
+
+def active(container: str, *, podman: Podman | None = None) -> tuple[Active, ...]:
+    """Faults of that node, oldest first."""
+    return _active(_show(podman or find_podman(), container)["current"])
+
+
+def inject(container: str, name: str, *, gpu: int | None = None, podman: Podman | None = None) -> Active:
+    """Break it. `gpu` is an index, by default the fourth GPU or the last. Injecting what is there already changes nothing.
+
+    Raises `GpuprovError` (exit 2) for an unknown fault, one that this machine can't have, or a GPU that it has not.
+    """
+    fault = find_fault(name)
+    engine = podman or find_podman()
+    with _turn(container):
+        shown = _show(engine, container)
+        healthy, now = shown["healthy"], _active(shown["current"])
+        _refuse(fault, healthy)
+        count = len(healthy["gpus"])
+        index = min(3, count - 1) if gpu is None else gpu
+        if not 0 <= index < count:
+            raise GpuprovError(f"{healthy['machine']} has GPUs 0 to {count - 1}, not {index}", where=container)
+        wanted = Active(name, index)
+        if wanted in now:
+            return wanted
+        if fault.change.__name__ in ("_wrong_driver", "_mismatch") and not shown["driver"]:
+            raise GpuprovError("no driver is installed on this node yet", where=container, hint="gpuprov up FILE --sandbox installs it")
+        _write(engine, container, with_faults(healthy, [*now, wanted], shown["driver"]))
+        _commands(engine, container, fault.break_)
+        return wanted
+
+
+def clear(container: str, name: str | None = None, *, podman: Podman | None = None) -> tuple[Active, ...]:
+    """Mend one fault or all; gives those that were mended. Clearing what is not there is fine."""
+    if name is not None:
+        find_fault(name)
+    engine = podman or find_podman()
+    with _turn(container):
+        shown = _show(engine, container)
+        now = _active(shown["current"])
+        gone = tuple(fault for fault in now if name in (None, fault.name))
+        left = [fault for fault in now if fault not in gone]
+        if gone:
+            _write(engine, container, with_faults(shown["healthy"], left, shown["driver"]) if left else shown["healthy"])
+            for fault in gone:
+                _commands(engine, container, find_fault(fault.name).mend)
+        return gone
+
+
+def _refuse(fault: Fault, healthy: Json) -> None:
+    if fault.applies(healthy):
+        return
+    others = [machine for machine in _machines_with(fault) if machine != healthy["machine"]]
+    shown = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if len(others) > 6 else "")
+    raise GpuprovError(
+        f"{fault.name} needs {fault.needs}, which {healthy['machine']} does not have", hint=f"machines that have it: {shown}"
+    )
+
+
+def _machines_with(fault: Fault) -> Iterator[str]:
+    from provisioner.catalog import load
+    from provisioner.sandbox.hardware import hardware
+
+    catalog = load()
+    for machine in catalog.machines():
+        if fault.applies(hardware(machine, catalog.gpu(machine.gpu_model), "node", catalog)):
+            yield machine.name
+
+
+def _active(machine: Json) -> tuple[Active, ...]:
+    return tuple(Active(entry["name"], entry["gpu"]) for entry in machine.get("faults", []))
+
+
+def _show(podman: Podman, container: str) -> Json:
+    answer = containers.execute(container, TOOL, "show", podman=podman)
+    try:
+        shown: Json = json.loads(answer)
+    except ValueError as error:
+        raise GpuprovError("this container is no sandbox node", where=container) from error
+    return shown
+
+
+def _write(podman: Podman, container: str, machine: Json) -> None:
+    containers.execute(container, TOOL, "write", stdin=json.dumps(machine), podman=podman)
+
+
+def _commands(podman: Podman, container: str, commands: Iterable[tuple[str, ...]]) -> None:
+    for command in commands:
+        containers.execute(container, *command, deadline=90, podman=podman)
+
+
+@contextmanager
+def _turn(container: str) -> Iterator[None]:
+    """One change of a node at a time; the second waits."""
+    folder: Path = private_dir(private_dir(cache() / "sandbox") / "turns")
+    with FileLock(folder / (re.sub(r"[^A-Za-z0-9_.-]", "_", container) + ".lock"), timeout=120):
+        yield

@@ -1,0 +1,51 @@
+"""The `sandbox` object of terraform/sandbox: image, network, mirror and one hardware.json for each node of a site."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from provisioner.catalog import load
+from provisioner.paths import private_dir, write_whole
+from provisioner.plan import Plan
+from provisioner.sandbox.assets import Assets
+from provisioner.sandbox.hardware import hardware
+from provisioner.sandbox.network import allocate_octet, node_numbers
+from provisioner.sandbox.runtime import limits, network_prefix
+
+HARDWARE = "hardware"
+
+
+def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dict[str, Any]:
+    """Values of the module's variable `sandbox` for the groups of one site.
+
+    Writes `workspace`/hardware/<node>.json and `workspace`/addresses.json; the same plan gives the same files, so that
+    nothing is replaced without a reason. Raises `GpuprovError` above 250 nodes or when this machine has no network left.
+    """
+    catalog = load()
+    wanted = {name: group for name, group in plan.nodes() if group.site == site}
+    numbers = node_numbers(workspace, wanted)
+    folder = private_dir(workspace / HARDWARE)
+    paths: dict[str, str] = {}
+    for name, group in wanted.items():
+        path = (folder / f"{name}.json").absolute()
+        text = json.dumps(hardware(group.machine, group.gpu, name, catalog), indent=1, sort_keys=True) + "\n"
+        if not path.exists() or path.read_text() != text:
+            write_whole(path, text)
+        paths[name] = str(path)
+    ulimits = dict(item.split("=") for item in limits()[1::2])
+    return {
+        "image": assets.image,
+        "runtime": assets.podman.runtime,
+        "podman": assets.podman.path,
+        "workspace": str(workspace.absolute()),
+        "network_octet": allocate_octet(workspace),
+        "network_prefix": network_prefix(assets.podman),
+        "mirror_dir": str(assets.mirror),
+        "hardware": paths,
+        "numbers": numbers,
+        "user": plan.spec.access.user,
+        "nofile": int(ulimits["nofile"].split(":")[0]),
+        "nproc": int(ulimits["nproc"].split(":")[0]),
+    }
