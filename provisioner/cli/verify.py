@@ -38,25 +38,25 @@ def verify(
     sandbox: Sandbox = None,
 ) -> None:
     """Prove the fleet of FILE again, one machine (--host) or a bundle (--bundle). Exit status 1: not healthy."""
-    from dataclasses import replace
-
     from provisioner.events import Events
-    from provisioner.verify.run import healthy_enough, verify_fleet
     from provisioner.verify.run import verify as run
 
     _one_of(file, bundle, host)
     if file is not None:
         cluster = _cluster(file, sandbox)
-        found = verify_fleet(cluster, [_at(subject, level) for subject in _chosen(cluster.subjects(), node)])
-        healthy = healthy_enough(found, cluster.spec.verify.min_healthy if not node else "100%")
+        subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(), node)]
+        checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
+        found = run(subjects, checks=checks, events=cluster.events)
+        healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
+        title = str(cluster.spec.name)
     else:
         subject = _lone(bundle, host, machine, level or "standard")
-        found = replace(run([subject], events=Events()), title=subject.name)
-        healthy = found.ok
+        found = run([subject], events=Events())
+        healthy, title = found.ok, subject.name
     if report is not None:
-        from provisioner.verify.report.files import write_all
+        from provisioner.verify.report import write
 
-        print(f"report: {write_all(found, report)['html']}", file=sys.stderr)
+        print(f"report: {write(found, report, title=title)}", file=sys.stderr)
     if as_json:
         _print_json(found.to_json())
     else:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
@@ -15,9 +14,6 @@ from provisioner.verify.collect import collect, request_for
 from provisioner.verify.expectations import Expected
 from provisioner.verify.judge import Case, judge
 from provisioner.verify.results import NodeReport, Report
-
-if TYPE_CHECKING:
-    from provisioner.session import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,11 @@ def verify(
     `checks` are directories of the user's own checks; `workdir`, where given, keeps each node's bundle under
     bundles/<name>. `probe_s` is the deadline of one node's probe (default: its commands' own and 20 s), `judge_s` that
     of all checks together (default: 60 s and one more for each node).
+    Raises GpuprovError for a directory of checks that is not there, before anything is probed.
     """
+    for path in checks:
+        if not path.is_dir():
+            raise GpuprovError("verify.checks: no such directory", where=str(path), hint="it starts at cluster.yaml")
     started, begun = time.time(), time.monotonic()
     events("verify", "started", f"{len(subjects)} nodes", done=0, total=len(subjects))
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
@@ -90,21 +90,3 @@ def verify(
     kind = "done" if report.ok else "failed"
     events("verify", kind, f"{len(report.healthy_nodes)} of {len(nodes)} nodes healthy")  # type: ignore[arg-type]
     return report
-
-
-def verify_fleet(cluster: Cluster, subjects: Sequence[Subject], workdir: Path | None = None) -> Report:
-    """Verify machines of a cluster with the checks that its file names; paths there are relative to the file."""
-    named = [cluster.file.absolute().parent / path for path in cluster.spec.verify.checks]
-    for path in named:
-        if not path.is_dir():
-            raise GpuprovError("verify.checks names no directory", where=str(path), hint="paths start at cluster.yaml")
-    report = verify(subjects, checks=named, events=cluster.events, workdir=workdir)
-    return replace(report, title=cluster.spec.name)
-
-
-def healthy_enough(report: Report, min_healthy: int | str) -> bool:
-    """Whether `min_healthy` nodes are: a number, or a percentage of those that were looked at. Never of no node."""
-    healthy, total = len(report.healthy_nodes), len(report.nodes)
-    if isinstance(min_healthy, str):
-        return total > 0 and healthy * 100 >= int(min_healthy.rstrip("%")) * total
-    return total > 0 and healthy >= min_healthy

@@ -23,6 +23,7 @@ DIGEST = "sha256:" + "ab" * 32
 REFERENCE = "nvcr.io/nvidia/pytorch:25.10-py3"
 PULL = f"nvcr.io/nvidia/pytorch@{DIGEST}"
 FRAMEWORK = {"torch": "2.9.0a0+145a3a7bda", "cuda": "13.0", "nccl": "2.27.7", "python": "3.12.3"}
+LOCKED_IMAGE = Image(reference=REFERENCE, digest=DIGEST, pull=PULL, torch="2.9", cuda=CUDA, nccl=NCCL, python="3.12")
 ALL = ("p4d.24xlarge", "dgx-h100", "Standard_ND96asr_v4", "p3dn.24xlarge", "workstation-rtx4090", "amd-mi300x-node")
 
 
@@ -55,7 +56,7 @@ def stack(machine: str) -> Stack:
         container_toolkit="1.18.1",
         packages=(*(Package(name=n, version=v, repository="cuda") for n, v in packages),
                   Package(name="pciutils", version="1:3.9.0-4")),
-        images=(Image(reference=REFERENCE, digest=DIGEST, pull=PULL, torch="2.9", cuda=CUDA, nccl=NCCL, python="3.12"),),
+        images=(LOCKED_IMAGE,),
     )  # fmt: skip
 
 
