@@ -1,13 +1,14 @@
 """Addresses of sandbox nodes: one octet per cluster on this machine, one number per node in the cluster.
 
 A node is reached at 127.77.<octet>.<number>:22 and talks to the others as <podman subnet>.<octet>.<number>. Octets are
-directories in the cache, renamed into place (atomic for all processes of the machine); numbers are written in the
+directories in /var/lib/gpuprov, renamed into place (atomic for all processes of the machine); numbers are written in the
 workspace, so that a node keeps its address when groups grow, shrink or are reordered.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -27,7 +28,11 @@ NUMBERS = "addresses.json"
 
 
 def _octets() -> Path:
-    return private_dir(private_dir(cache() / "sandbox") / "octets")
+    # One for the whole machine, not for a user or a cache: two that run at once share podman's network.
+    base = Path(os.environ.get("GPUPROV_STATE", "/var/lib/gpuprov"))
+    if not os.access(base if base.exists() else base.parent, os.W_OK):
+        base = cache()
+    return private_dir(private_dir(base / "sandbox") / "octets")
 
 
 def allocate_octet(workspace: Path) -> int:
@@ -41,14 +46,12 @@ def allocate_octet(workspace: Path) -> int:
     for octet, holder in held.items():
         if holder == owner:
             return octet
-    stale = [octet for octet, holder in held.items() if holder is not None and not Path(holder).is_dir()]
-    if stale:
-        used = containers.octets_in_use()
-        for octet in stale:
-            if octet not in used:
-                _drop(root / str(octet))
+    used = containers.octets_in_use()
+    for octet, holder in held.items():
+        if octet not in used and holder is not None and not Path(holder).is_dir():
+            _drop(root / str(octet))
     for octet in OCTETS:
-        if _claim(root, octet, owner):
+        if octet not in used and _claim(root, octet, owner):
             return octet
     raise GpuprovError(
         f"all {len(OCTETS)} sandbox networks of this machine are in use", hint="`gpuprov down` a cluster that is not needed"

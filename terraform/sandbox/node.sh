@@ -13,19 +13,20 @@ podman() { command timeout 120 "$GPUPROV_PODMAN" --runtime "$GPUPROV_RUNTIME" "$
 
 label_of() { podman container inspect --format "{{index .Config.Labels \"$1\"}}" "$GPUPROV_NAME" 2>/dev/null || true; }
 
-remove() {
-  podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
-}
-
-# A container that is there already: ours is removed, another one stays and stops us.
+# A container that is there already: ours is removed, another one stays and we stop.
 clear_the_way() {
   podman container exists "$GPUPROV_NAME" || return 0
   owner=$(label_of gpuprov.workspace)
   if [ "$owner" != "$GPUPROV_WORKSPACE" ]; then
     say "a container $GPUPROV_NAME is there already and belongs to ${owner:-somebody else}; give this cluster another name"
-    exit 1
+    return 1
   fi
-  remove
+  podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+}
+
+# Somebody else's container of the same name is none of ours to remove, and nothing of ours is left then.
+destroy() {
+  clear_the_way || say "it is left as it is"
 }
 
 more_labels() {
@@ -38,7 +39,7 @@ for key, value in sorted(json.load(sys.stdin).items()):
 }
 
 create() {
-  clear_the_way
+  clear_the_way || exit 1
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   more_labels >"$scratch/labels"
@@ -70,7 +71,7 @@ create() {
 
 case "${1:-}" in
 create) create ;;
-destroy) remove ;;
+destroy) destroy ;;
 *)
   say "usage: node.sh create|destroy"
   exit 2
