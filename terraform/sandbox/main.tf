@@ -21,6 +21,11 @@ locals {
     })
   }
 
+  # One label a line for podman's --label-file; a key that podman refuses is left out, a line end in a value becomes a space.
+  labels = join("\n", [
+    for key, value in var.tags : "gpuprov.tag.${key}=${replace(value, "/[\r\n]+/", " ")}" if can(regex("^[A-Za-z0-9_.-]+$", key))
+  ])
+
   # What node.sh needs, for making and for removing: a destroy-time provisioner sees nothing but its own input.
   common = {
     GPUPROV_PODMAN    = var.sandbox.podman
@@ -39,7 +44,7 @@ resource "terraform_data" "mirror" {
     GPUPROV_NAME       = "gpuprov-${var.name}.mirror.${var.sandbox.network_octet}"
     GPUPROV_PRIVATE_IP = local.mirror_ip
     GPUPROV_MIRROR_DIR = var.sandbox.mirror_dir
-    GPUPROV_LABELS     = jsonencode(var.tags)
+    GPUPROV_LABELS     = local.labels
   })
   triggers_replace = [var.sandbox.image, var.sandbox.mirror_dir, local.mirror_ip]
 
@@ -71,7 +76,7 @@ resource "terraform_data" "node" {
     GPUPROV_USER_DATA  = var.user_data
     GPUPROV_NOFILE     = tostring(var.sandbox.nofile)
     GPUPROV_NPROC      = tostring(var.sandbox.nproc)
-    GPUPROV_LABELS     = jsonencode(var.tags)
+    GPUPROV_LABELS     = local.labels
   })
   triggers_replace = [
     var.sandbox.image,

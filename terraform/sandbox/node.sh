@@ -29,20 +29,11 @@ destroy() {
   clear_the_way || say "it is left as it is"
 }
 
-more_labels() {
-  # {"a":"b"} → one --label-file line each; values with a newline can't be labels and are left out.
-  printf '%s' "$GPUPROV_LABELS" | python3 -c '
-import json, sys
-for key, value in sorted(json.load(sys.stdin).items()):
-    if "\n" not in key + value and "=" not in key:
-        print(f"{key}={value}")'
-}
-
 create() {
   clear_the_way || exit 1
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
-  more_labels >"$scratch/labels"
+  printf '%s\n' "$GPUPROV_LABELS" >"$scratch/labels"
   set -- --name "$GPUPROV_NAME" --network podman --ip "$GPUPROV_PRIVATE_IP" \
     --label "gpuprov.cluster=$GPUPROV_CLUSTER" --label "gpuprov.node=$GPUPROV_NODE" --label "gpuprov.role=$GPUPROV_ROLE" \
     --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" --label-file "$scratch/labels"
