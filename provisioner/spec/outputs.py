@@ -87,9 +87,9 @@ class GpuFacts(OpenOutput):
     lost: bool | None
 
 
-class LinkFacts(Output):
-    active: int
-    inactive: int
+class LinkFacts(OpenOutput):
+    active: int | None
+    inactive: int | None
 
 
 class XidFacts(OpenOutput):

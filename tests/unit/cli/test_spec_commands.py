@@ -52,7 +52,8 @@ STACK_PROBLEMS = {
 def test_validate_asks_for_a_tested_set(stack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cluster.yaml"
     sites = "sites: { v: { provider: aws, region: us-east-1 } }"
-    path.write_text(f"name: old\n{sites}\ngroups: { {'t': {'machine': 'p3.16xlarge'}} }\n{stack}\n")
+    groups = "groups: { t: { machine: p3.16xlarge } }"
+    path.write_text(f"name: old\n{sites}\n{groups}\n{stack}\n")
     assert spec.check(path) == []
     assert run(["validate", str(path)]) == 2
     place, words = STACK_PROBLEMS[stack]
