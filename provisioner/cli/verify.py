@@ -15,6 +15,7 @@ from provisioner.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
     from provisioner.verify.bundle import Bundle
+    from provisioner.verify.collect import ProbeRequest
     from provisioner.verify.run import Subject
 
 Level = Literal["quick", "standard", "stress"]
@@ -145,6 +146,7 @@ def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Lev
     """One machine that gpuprov did not make, or its bundle."""
     from provisioner.catalog import load
     from provisioner.verify.bundle import Bundle
+    from provisioner.verify.collect import request_for
     from provisioner.verify.expectations import expect
     from provisioner.verify.run import Subject
 
@@ -157,7 +159,7 @@ def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Lev
         return Subject(bundle.absolute().name, "", "", machine, Bundle.read(bundle), expected)
     assert host is not None
     connection = "local://" if host == "local" else f"ssh://{host}"
-    return Subject(host, "", "", machine, _target(host), expected, host_spec=connection)
+    return Subject(host, "", "", machine, _probe(host, request_for(expected)), expected, host_spec=connection)
 
 
 def _target(host: str) -> tuple[str, ...]:
@@ -167,6 +169,18 @@ def _target(host: str) -> tuple[str, ...]:
     if host.startswith("-") or any(c.isspace() for c in host):
         raise GpuprovError(f"not a host: {host!r}", hint="--host USER@ADDRESS, or --host local")
     return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15", "--", host)
+
+
+def _probe(host: str, request: ProbeRequest) -> Bundle:
+    """The raw outputs of a host that gpuprov did not make. GpuprovError where its key is not the pinned one."""
+    from provisioner.verify.collect import collect as probe
+
+    raw = probe({host: _target(host)}, request)[host]
+    if "Host key verification failed" in raw.error:
+        address = host.rpartition("@")[2]
+        pin = f"ssh-keyscan {shlex.quote(address)} >> ~/.ssh/known_hosts, after comparing the key's fingerprint"
+        raise GpuprovError("its host key is not in your known_hosts, or is another one", where=host, hint=pin)
+    return raw
 
 
 def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str | None, sandbox: bool | None) -> Bundle:
@@ -179,12 +193,7 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
         return Bundle.read(bundle)
     if host is not None:
         tools = {**COMMON_FILES, **NVIDIA_FILES, "rocm-smi.json": 30, "ibstat.txt": 15, "fi_info.txt": 15}
-        raw = probe({host: _target(host)}, ProbeRequest({**tools, "fabricmanager.txt": 10}))[host]
-        if "Host key verification failed" in raw.error:
-            address = host.rpartition("@")[2]
-            pin = f"ssh-keyscan {shlex.quote(address)} >> ~/.ssh/known_hosts, after comparing the key's fingerprint"
-            raise GpuprovError("its host key is not in your known_hosts, or is another one", where=host, hint=pin)
-        return raw
+        return _probe(host, ProbeRequest({**tools, "fabricmanager.txt": 10}))
     assert file is not None
     if node is None:
         raise GpuprovError("which node? gpuprov facts FILE NODE")

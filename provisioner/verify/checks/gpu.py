@@ -80,7 +80,7 @@ def test_memory(node: Facts, expected: Expected) -> None:
     memory = {gpu.index: gpu.memory_mib for gpu in listed if gpu.model and is_model(gpu.model, expected)}
     saw(
         expected=f"{expected.memory_mib} MiB ± {MEMORY_TOLERANCE:.0%}",
-        actual=sorted({m for m in memory.values() if m is not None}),
+        actual=sorted({f"{m} MiB" for m in memory.values() if m is not None}),
         note=f"judged on {len(memory)} of {expected.gpu_count} GPUs" if len(memory) != expected.gpu_count else "",
     )
     if not memory or any(m is None for m in memory.values()):
@@ -103,7 +103,8 @@ def test_memory(node: Facts, expected: Expected) -> None:
 )
 def test_persistence(node: Facts, expected: Expected) -> None:
     modes = {gpu.persistence for gpu in answering(node)}
-    saw(expected=expected.persistence, actual=sorted(map(str, modes)))
+    words = {True: "on", False: "off", None: "?"}
+    saw(expected=words[expected.persistence], actual=sorted(words[mode] for mode in modes))
     if None in modes:
         unknown("a GPU does not say its persistence mode")
     if modes != {expected.persistence}:

@@ -30,7 +30,7 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     if node.dcgm is None:
         unknown(source.reason)
     uuids = set(node.dcgm.gpus.values()) - {None}
-    saw(expected=f"readings of {present} GPUs", actual={f"GPU {i}": uuid for i, uuid in sorted(node.dcgm.gpus.items())})
+    saw(expected=f"readings of {present} GPUs", actual=f"readings of {len(node.dcgm.gpus)} GPUs")
     have = {gpu.uuid for gpu in node.gpus or ()}
     named = have & uuids and len(have) == present and None not in have and len(uuids) == len(node.dcgm.gpus)
     # UUIDs are compared where both sides give one for each GPU (and mean the same: some tools mask them), else numbers.

@@ -119,7 +119,11 @@ def _value(value: Any) -> str:
     """An expected or actual value in a cell: short JSON without its quotes, cut where it is long."""
     if value is None:
         return ""
-    if isinstance(value, Mapping):
+    if value in ({}, [], ()):
+        return "none"
+    if isinstance(value, Mapping) and len(value) > 3 and len(set(map(_value, value.values()))) == 1:
+        text = f"{_value(next(iter(value.values())))} (all {len(value)})"
+    elif isinstance(value, Mapping):
         text = ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items())
     elif isinstance(value, list | tuple):
         text = ", ".join(_value(inner) for inner in value)

@@ -1,0 +1,223 @@
+"""The probe and its collection, against tools that lie, hang, flood and do not die."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner.events import Event, Events
+from provisioner.verify import probe
+from provisioner.verify.collect import COMMON_FILES, ProbeRequest, collect, request_for
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import read
+from tests.support.healthy_bundle import expected
+
+LOCAL = ("sh", "-c")
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is all of the probe's PATH but for the shell's own tools."""
+    monkeypatch.setattr(probe, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def tool(directory: Path, name: str, script: str) -> None:
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_a_command_and_how_it_ended(tools: Path) -> None:
+    tool(tools, "ibstat", "echo out; echo complaint >&2; exit 3")
+    found = probe.run(["ibstat"], 5)
+    assert (found["text"], found["rc"], found["error"]) == ("out\n", 3, "complaint")
+    assert probe.run(["ibstat"], 5, merge=True)["text"] == "out\ncomplaint\n"
+    assert probe.run(["no-such-tool"], 5)["missing"]
+
+
+def test_a_hung_command_is_killed_with_its_children(tools: Path) -> None:
+    tool(tools, "nvidia-smi", f"echo begun; (sleep 60; echo late > {tools}/late) & sleep 60")
+    found = probe.run(["nvidia-smi"], 0.3)
+    assert (found["timed_out"], found["rc"], found["text"]) == (True, None, "begun\n")
+    assert found["seconds"] < 10
+
+
+def test_a_command_that_closes_its_output_and_hangs(tools: Path) -> None:
+    tool(tools, "nvidia-smi", "exec >&- 2>&-; sleep 60")
+    assert probe.run(["nvidia-smi"], 0.3)["timed_out"]
+
+
+def test_a_daemon_that_keeps_the_pipe_holds_nobody_up(tools: Path) -> None:
+    tool(tools, "ibstat", "(sleep 5) & echo done")
+    found = probe.run(["ibstat"], 30)
+    assert (found["text"], found["rc"]) == ("done\n", 0)
+    assert found["seconds"] < 5
+
+
+def test_a_flood_is_cut_and_said(tools: Path) -> None:
+    tool(tools, "ibstat", "head -c 300000 /dev/zero")
+    found = probe.run(["ibstat"], 20, limit=100_000)
+    assert found["truncated"]
+    assert len(found["text"]) < 300_000
+    tool(tools, "dmesg", 'echo "NVRM: Xid (PCI:0000:10:1c): 79, x"; yes "[1.0] noise and more noise" | head -n 200000')
+    log = probe.kernel_log(20)
+    assert not log["truncated"]
+    assert len(log["text"]) < 2 * probe.KEEP
+    assert "79" in log["text"].split("\n")[0]
+
+
+def test_all_commands_run_at_once_and_one_that_hangs_costs_itself(tools: Path) -> None:
+    tool(tools, "ibstat", "echo fine")
+    tool(tools, "nvidia-smi", 'case "$*" in *topo*) echo topo;; *) sleep 60;; esac')
+    found = probe.probe({"deadline": 20, "files": {"nvidia-smi.xml": 0.5, "topo.txt": 5, "ibstat.txt": 5}})
+    assert found["files"]["nvidia-smi.xml"]["timed_out"]
+    assert found["files"]["topo.txt"]["text"] == "topo\n"
+    assert found["files"]["ibstat.txt"]["text"] == "fine\n"
+    assert found["seconds"] < 10
+
+
+def test_the_whole_probe_is_bounded(tools: Path) -> None:
+    tool(tools, "ibstat", "sleep 60")
+    found = probe.probe({"deadline": 0.5, "files": {"ibstat.txt": 30, "kernel.txt": 5}})
+    assert found["files"]["ibstat.txt"]["timed_out"]
+    assert found["files"]["kernel.txt"]["rc"] == 0
+
+
+def test_a_name_that_nobody_knows_costs_itself(tools: Path) -> None:
+    found = probe.probe({"deadline": 5, "files": {"strange.txt": 1, "kernel.txt": 5}})
+    assert "KeyError" in found["files"]["strange.txt"]["error"]
+    assert found["files"]["kernel.txt"]["rc"] == 0
+
+
+@pytest.fixture
+def exporter() -> Iterator[http.server.ThreadingHTTPServer]:
+    class Metrics(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.end_headers()
+            self.wfile.write(b'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-1"} 31\n')
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_exporter_is_really_scraped(exporter: http.server.ThreadingHTTPServer) -> None:
+    found = probe.exporter(exporter.server_address[1], 5)
+    assert (found["rc"], found["text"].split("{")[0]) == (0, "DCGM_FI_DEV_GPU_TEMP")
+
+
+def test_a_dead_and_a_silent_exporter() -> None:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert probe.exporter(port, 2)["rc"] == 7
+        listener.listen()
+        assert probe.exporter(port, 0.3)["rc"] == 28
+
+
+DOCKER = """
+case "$1 $2" in
+  "image inspect")
+    echo '{"Id":"sha256:1","RepoTags":["r:1"],"RepoDigests":["r@sha256:2"]}'; echo "No such image: x" >&2; exit 1;;
+  "run --rm") echo banner; echo '{"torch": "2.9.0", "python": "3.12.3", "gpus": 8}';;
+esac
+"""
+
+
+def test_images_and_frameworks(tools: Path) -> None:
+    tool(tools, "docker", DOCKER)
+    wanted = [{"reference": "r:1", "pull": "r@sha256:2"}]
+    files = {"container-images.json": 5.0, "framework.json": 5.0}
+    document = probe.probe({"deadline": 20, "files": files, "images": wanted, "gpus": True})
+    from provisioner.verify.bundle import Bundle
+
+    facts = read(Bundle.from_json(document))
+    assert facts.images is not None
+    assert facts.images[0].digests == ("sha256:2",)
+    assert facts.frameworks is not None
+    assert (facts.frameworks[0].reference, facts.frameworks[0].torch, facts.frameworks[0].gpus) == ("r:1", "2.9.0", 8)
+
+
+def test_no_image_at_all_is_an_answer_and_no_docker_is_none(tools: Path) -> None:
+    tool(tools, "docker", "echo 'Error response from daemon: No such image: r:1' >&2; exit 1")
+    assert probe.images([{"reference": "r:1"}], 5)["text"] == "[]"
+    tool(tools, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
+    assert probe.images([{"reference": "r:1"}], 5)["text"] == ""
+    (tools / "docker").unlink()
+    assert not Path("/usr/bin/docker").exists() or probe.framework([], False, 1)["text"]
+
+
+def test_a_container_that_hangs_is_removed(tools: Path) -> None:
+    tool(tools, "docker", f'echo "$*" >> {tools}/calls; case "$1" in run) sleep 60;; esac')
+    found = json.loads(probe.framework([{"reference": "r:1"}], False, 0.3)["text"])
+    assert found["images"][0]["timed_out"]
+    calls = (tools / "calls").read_text().splitlines()
+    name = calls[0].split("--name ")[1].split()[0]
+    assert f"rm --force {name}" in calls
+    assert "--network none" in calls[0]
+    assert "--pull=never" in calls[0]
+
+
+def test_nodes_are_collected_at_once_and_half_dead_ones_say_so() -> None:
+    seen: list[Event] = []
+    targets = {
+        "good": LOCAL,
+        "banner": ("sh", "-c", 'echo "Welcome"; exec sh -c "$0"'),
+        "hung": ("sh", "-c", "exec sleep 60 #"),
+        "refused": ("sh", "-c", "echo 'Connection refused' >&2; exit 255 #"),
+        "nonsense": ("sh", "-c", "cat > /dev/null; echo '@gpuprov-probe-1 AAAA' #"),
+        "silent": ("sh", "-c", "exit 0 #"),
+        "nothing": ("/no/such/program",),
+    }
+    found = collect(targets, ProbeRequest({"kernel.txt": 5}), deadline_s=8, events=Events(seen.append))
+    assert {name for name, bundle in found.items() if not bundle.error} == {"good", "banner"}
+    assert found["good"].files["kernel.txt"].text == found["banner"].files["kernel.txt"].text != ""
+    assert found["good"].collected is not None
+    assert "no answer within 8 s" in found["hung"].error
+    assert "Connection refused" in found["refused"].error
+    assert "no answer from the probe" in found["nonsense"].error
+    assert "No such file" in found["nothing"].error
+    assert sorted(event.node or "" for event in seen) == sorted(targets)
+    assert seen[-1].done == len(targets)
+
+
+def test_a_request_cannot_leave_its_string() -> None:
+    image = {"reference": "'\"\\\n$(touch /)`\u2028", "pull": "x"}
+    found = collect({"a": LOCAL}, ProbeRequest({"kernel.txt": 5}, images=(image,)), deadline_s=20)["a"]
+    assert not found.error
+
+
+def test_what_is_asked_of_a_machine() -> None:
+    p4d = request_for(expected("p4d.24xlarge"))
+    assert {"fi_info.txt", "fabricmanager.txt", "nvidia-smi.xml", "framework.json"} <= set(p4d.files)
+    assert {"ibstat.txt", "rocm-smi.json", "dcgmi-diag.json"}.isdisjoint(p4d.files)
+    assert p4d.images[0]["pull"].startswith("nvcr.io/nvidia/pytorch@sha256:")
+    amd = request_for(expected("amd-mi300x-node"))
+    assert "rocm-smi.json" in amd.files
+    assert "nvidia-smi.xml" not in amd.files
+    quick = request_for(expected("p4d.24xlarge", "quick"))
+    assert "framework.json" not in quick.files
+    assert "all_reduce.txt" in request_for(expected("p4d.24xlarge", "stress")).files
+    assert p4d.deadline > max(p4d.files.values())
+    assert set(COMMON_FILES) <= set(p4d.files)
+
+
+def test_expectations_survive_json() -> None:
+    for machine in ("p4d.24xlarge", "Standard_ND96asr_v4", "amd-mi300x-node"):
+        whole = expected(machine)
+        again = Expected.from_json(json.loads(json.dumps(whole.to_json())))
+        assert json.dumps(again.to_json()) == json.dumps(whole.to_json())

@@ -1,0 +1,178 @@
+"""`gpuprov verify`, `facts`, `collect` as processes see them: standard output, standard error, exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import provisioner.session
+from provisioner.cli.main import main
+from provisioner.events import Events
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.run import Subject
+from tests.support.healthy_bundle import bundle, capture, expected, healthy
+
+P4D = "p4d.24xlarge"
+
+
+def gpuprov(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "provisioner.cli.main", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | environment
+    )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """A healthy p4d as a directory of files, as somebody copied them."""
+    for name, text in healthy(P4D).items():
+        (tmp_path / "node").mkdir(exist_ok=True)
+        (tmp_path / "node" / name).write_text(str(text))
+    return tmp_path / "node"
+
+
+def test_a_bundle_is_judged_offline(node: Path, tmp_path: Path) -> None:
+    done = gpuprov("verify", "--bundle", node, "--machine", P4D, "--json", "--report", tmp_path / "report")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["ok"] is True
+    assert {c["status"] for c in document["nodes"][0]["checks"]} <= {"pass", "skip"}
+    assert (tmp_path / "report" / "report.html").exists()
+    assert str(tmp_path / "report" / "report.html") in done.stderr
+
+
+def test_a_fault_in_a_bundle_is_exit_one(node: Path) -> None:
+    (node / "dmesg.txt").write_text(capture("dmesg/gpu-fallen-off-bus-single-line-docs.txt"))
+    done = gpuprov("verify", "--bundle", node, "--machine", P4D, "--json")
+    assert done.returncode == 1
+    checks = json.loads(done.stdout)["nodes"][0]["checks"]
+    assert [c["id"] for c in checks if c["status"] == "fail"] == ["gpu.xid"]
+    shown = gpuprov("verify", "--bundle", node, "--machine", P4D)
+    assert shown.returncode == 1
+    assert "gpu.xid" in shown.stdout
+
+
+def test_an_absent_file_is_unknown_and_not_healthy(node: Path) -> None:
+    (node / "topo.txt").unlink()
+    done = gpuprov("verify", "--bundle", node, "--machine", P4D, "--json")
+    assert done.returncode == 1
+    checks = {c["id"]: c["status"] for c in json.loads(done.stdout)["nodes"][0]["checks"]}
+    assert checks["nvlink.topology"] == "unknown"
+    assert "fail" not in checks.values()
+
+
+def test_an_empty_bundle_is_not_healthy(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert gpuprov("verify", "--bundle", tmp_path / "empty", "--machine", P4D).returncode == 1
+    assert gpuprov("facts", "--bundle", tmp_path / "empty").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("verify",),
+        ("verify", "--bundle", "/nowhere", "--machine", P4D),
+        ("verify", "--bundle", "/"),
+        ("verify", "--bundle", "/", "--machine", "p4d.24xlargo"),
+        ("verify", "--bundle", "/", "--host", "local", "--machine", P4D),
+        ("verify", "--host", "-oProxyCommand=x", "--machine", P4D),
+        ("facts",),
+        ("facts", "--bundle", "/nowhere"),
+    ],
+)
+def test_bad_input_is_exit_two_with_a_sentence(arguments: tuple[str, ...]) -> None:
+    done = gpuprov(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip()
+
+
+def test_facts_are_shown_before_any_judgement(node: Path) -> None:
+    done = gpuprov("facts", "--bundle", node, "--json")
+    assert done.returncode == 0
+    document = json.loads(done.stdout)
+    assert document["driver_version"] == "580.105.08"
+    assert len(document["gpus"]) == 8
+    assert document["topology"]["GPU0"]["GPU1"] == "NV12"
+    assert document["nvlinks"]["7"]["active"] == 12
+    assert document["efa_devices"] == 4
+    plain = gpuprov("facts", "--bundle", node)
+    assert plain.returncode == 0
+    assert "driver_version" in plain.stdout
+
+
+def test_this_machine_is_probed_and_is_no_p4d() -> None:
+    done = gpuprov("verify", "--host", "local", "--machine", P4D, "--level", "quick", "--json")
+    assert done.returncode == 1
+    checks = {c["id"]: c["status"] for c in json.loads(done.stdout)["nodes"][0]["checks"]}
+    assert checks["gpu.count"] in ("unknown", "fail")
+
+
+def test_an_unknown_host_key_is_refused_and_the_hint_says_how_to_pin_it(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\necho "Host key verification failed." >&2\nexit 255\n')
+    ssh.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    for command in (("facts",), ("verify", "--machine", P4D)):
+        done = gpuprov(*command, "--host", "me@192.0.2.7", PATH=path)
+        assert done.returncode != 0
+        assert "ssh-keyscan 192.0.2.7" in done.stderr
+    assert "StrictHostKeyChecking=yes" in (tmp_path / "arguments").read_text()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster of two nodes, one of them without its topology, behind `open_cluster`."""
+    texts = healthy(P4D)
+    del texts["topo.txt"]
+    sources = {"train-0": bundle(healthy(P4D)), "train-1": bundle(texts)}
+    subjects = [Subject(n, "train", "lab", P4D, source, expected(P4D)) for n, source in sources.items()]
+    spec = SimpleNamespace(name="vision", verify=SimpleNamespace(checks=("mine",), min_healthy="50%"))
+
+    def open_cluster(file: Path, sandbox: bool | None = None) -> Any:
+        return SimpleNamespace(subjects=lambda: subjects, spec=spec, events=Events(), file=file)
+
+    monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "site.py").write_text("def test_site(node):\n    assert node.kernel\n")
+    (tmp_path / "cluster.yaml").write_text("name: vision\n")
+    return tmp_path / "cluster.yaml"
+
+
+def run(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_the_fleet_of_a_file(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("verify", cluster, "--json") == 0  # min_healthy is 50%
+    document = json.loads(capsys.readouterr().out)
+    assert [node["ok"] for node in document["nodes"]] == [True, False]
+    assert all(any(c["id"] == "site.site" for c in node["checks"]) for node in document["nodes"])
+    assert run("verify", cluster, "--node", "train-1", "--json") == 1
+    assert [node["name"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["train-1"]
+    assert run("verify", cluster, "--node", "train-9") == 2
+    assert "train-" in capsys.readouterr().err
+
+
+def test_a_support_bundle(cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("collect", cluster, "train-0", "-o", tmp_path / "support") == 0
+    assert set(Bundle.read(tmp_path / "support").files) == set(healthy(P4D))
+    assert run("collect", cluster, "train-0", "-o", tmp_path / "support") == 2
+    assert run("facts", cluster, "train-0", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["gpus"]) == 8
+
+
+def test_a_missing_directory_of_checks_is_bad_input(cluster: Path) -> None:
+    (cluster.parent / "mine" / "site.py").unlink()
+    (cluster.parent / "mine").rmdir()
+    assert run("verify", cluster) == 2

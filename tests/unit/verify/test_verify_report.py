@@ -1,0 +1,183 @@
+"""The report: one fleet, read back in every form."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from provisioner.catalog import load
+from provisioner.events import Event, Events
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.report import write
+from provisioner.verify.report.html import html
+from provisioner.verify.report.junit import junit
+from provisioner.verify.report.terminal import table
+from provisioner.verify.results import CheckResult, Report
+from provisioner.verify.run import Subject, verify
+from tests.support import chromium
+from tests.support.healthy_bundle import bundle, expected, healthy, nvlink
+
+P4D, NDV4 = "p4d.24xlarge", "Standard_ND96asr_v4"
+EVIL = "<script>alert(1)</script>\x00\x1b[31m'\"&{{ 7*7 }}"
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Report:
+    """Two healthy nodes, one with a link down, one that hides its topology, one that cannot be reached."""
+    broken, silent = healthy(P4D), healthy(NDV4)
+    broken["nvlink.txt"] = nvlink(load().machine(P4D), {3: 11})
+    del silent["topo.txt"]
+    sources = {
+        "train-0": (P4D, bundle(healthy(P4D))),
+        "train-1": (P4D, bundle(broken)),
+        "infer-0": (NDV4, bundle(silent)),
+        "infer-1": (NDV4, bundle(healthy(NDV4))),
+        "train-2": (P4D, Bundle(error=f"no answer within 120 s: {EVIL}")),
+    }
+    subjects = [
+        Subject(name, name.split("-")[0], "lab", machine, source, expected(machine), simulated=True)
+        for name, (machine, source) in sources.items()
+    ]
+    seen: list[Event] = []
+    report = verify(subjects, events=Events(seen.append))
+    assert [e.node for e in seen if e.kind == "warning"] == ["train-1", "infer-0", "train-2"]
+    assert (seen[0].kind, seen[-1].kind, seen[-1].message) == ("started", "failed", "2 of 5 nodes healthy")
+    return replace(report, title="vision")
+
+
+def test_the_json_has_its_stable_shape(fleet: Report) -> None:
+    document = json.loads(json.dumps(fleet.to_json()))
+    assert set(document) == {"ok", "nodes", "seconds", "simulated"}
+    assert document["ok"] is False
+    assert fleet.healthy_nodes == ("train-0", "infer-1")
+    for node in document["nodes"]:
+        assert {"name", "group", "machine", "site", "ok", "checks", "simulated"} <= set(node)
+        for check in node["checks"]:
+            assert set(check) == {"id", "severity", "status", "expected", "actual", "message", "action"}
+            assert check["status"] in ("pass", "fail", "unknown", "skip")
+            assert check["action"] == "none" or check["status"] in ("fail", "unknown")
+    real = replace(fleet, nodes=tuple(replace(node, simulated=False) for node in fleet.nodes))
+    assert "simulated" not in real.to_json()
+
+
+def test_junit_counts_what_it_holds(fleet: Report) -> None:
+    root = ElementTree.fromstring(junit(fleet))
+    assert (root.tag, root.get("name")) == ("testsuites", "vision")
+    suites = {suite.get("name"): suite for suite in root}
+    assert list(suites) == ["train-0", "train-1", "infer-0", "infer-1", "train-2"]
+    for suite in root:
+        cases = suite.findall("testcase")
+        assert int(suite.get("tests", "")) == len(cases)
+        for key, element in {"failures": "failure", "errors": "error", "skipped": "skipped"}.items():
+            assert int(suite.get(key, "")) == len(suite.findall(f"testcase/{element}"))
+    assert [case.get("name") for case in suites["train-1"] if case.find("failure") is not None] == ["nvlink.links"]
+    assert [case.get("name") for case in suites["infer-0"] if case.find("error") is not None] == ["nvlink.topology"]
+    assert int(suites["train-2"].get("errors", "")) > 10
+    assert int(root.get("errors", "")) == sum(int(suite.get("errors", "")) for suite in root)
+
+
+def test_what_tools_print_cannot_break_a_report(fleet: Report) -> None:
+    check = CheckResult("gpu.count", "fatal", "fail", "replace", EVIL, {EVIL: EVIL}, [EVIL], EVIL)
+    report = replace(fleet, nodes=(replace(fleet.nodes[0], checks=(check,), error=""),), title=EVIL)
+    ElementTree.fromstring(junit(report))
+    page = html(report)
+    assert "<script" not in page
+    assert "49" not in re.sub(r"#[0-9a-f]{6}", "", page.split("<main>")[1])
+    shown = render(report)
+    assert "gpu.count" in shown
+
+
+class Outside(HTMLParser):
+    """Addresses that a page would load, and the scripts in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.tables: list[dict[str, int]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag in ("script", "iframe", "object", "embed", "base"):
+            self.found.append(tag)
+        self.found += [v for k in ("src", "href") if (v := values.get(k)) and not v.startswith(("#", "data:,"))]
+        if tag == "table":
+            self.tables.append({"caption": 0, "th": 0})
+        elif self.tables and tag in ("caption", "th"):
+            self.tables[-1][tag] += 1
+            assert tag == "caption" or values.get("scope") in ("col", "row")
+
+
+def test_the_page_needs_nothing_from_outside_and_its_tables_are_named(fleet: Report) -> None:
+    page = html(fleet)
+    outside = Outside()
+    outside.feed(page)
+    assert outside.found == []
+    assert "url(" not in page
+    assert "default-src 'none'" in page
+    assert len(outside.tables) >= len(fleet.nodes)
+    assert all(table["caption"] == 1 and table["th"] > 1 for table in outside.tables)
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_page_in_a_browser(fleet: Report, tmp_path: Path, width: int) -> None:
+    page = write(fleet, tmp_path / "report", title="vision")
+    found = chromium.measure(page, width, tmp_path)
+    assert found["width"] == width
+    assert found["scroll"] <= width
+    assert found["wide"] == []
+    # What is broken lies open, what is healthy is folded away.
+    assert sorted(found["open"]) == ["node-infer-0", "node-train-1", "node-train-2"]
+    text = found["text"]
+    assert "SIMULATED" in text
+    assert "2 of 5 healthy" in text
+    first, _, rest = text.partition("Fleet\n")
+    assert "nvlink.links" in first
+    assert "GPU 3 has 11 of 12" in first
+    assert "Do: reset" in first
+    assert "no answer within 120 s" in first
+    assert "<script>alert(1)</script>" in first
+    assert "dcgm.exporter" not in first
+    for node in fleet.nodes:
+        assert node.name in rest
+    assert "NV12" in rest
+    assert "580.105.08" in rest
+
+
+def test_a_healthy_fleet_says_so(fleet: Report) -> None:
+    page = html(replace(fleet, nodes=tuple(node for node in fleet.nodes if node.ok)))
+    assert "all healthy" in page
+    assert "Nothing failed." in page
+    assert "not healthy</span>" not in page
+    empty = html(replace(fleet, nodes=()))
+    assert "nothing was looked at" in empty
+
+
+def render(report: Report) -> str:
+    from rich.console import Console
+
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(table(report))
+    return stream.getvalue()
+
+
+def test_the_terminal_shows_each_node_and_only_what_failed(fleet: Report) -> None:
+    shown = render(fleet)
+    for node in fleet.nodes:
+        assert node.name in shown
+    assert "GPU 3 has 11 of 12" in shown
+    assert "efa.devices" not in shown.split("train-2")[0]
+    assert "2 of 5 nodes healthy (SIMULATED hardware)" in shown
+
+
+def test_the_files_are_private_and_whole(fleet: Report, tmp_path: Path) -> None:
+    page = write(fleet, tmp_path / "r", title="vision")
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["report.html", "report.json", "report.xml"]
+    assert json.loads((tmp_path / "r" / "report.json").read_text())["ok"] is False
+    assert page.stat().st_mode & 0o777 == 0o600
