@@ -14,7 +14,9 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml of the 
 
 
 @app.command("faults")
-def faults(as_json: Annotated[bool, typer.Option("--json", help="one JSON document on standard output")] = False) -> None:
+def faults(
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document on standard output")] = False,
+) -> None:
     """List the faults that can be injected, with the check that finds each."""
     from provisioner.sandbox.faults import list_faults
 
@@ -32,7 +34,9 @@ def fault(
     file: File,
     node: Annotated[str, typer.Argument(metavar="NODE", help="name of the node, such as train-0")],
     name: Annotated[str, typer.Argument(metavar="FAULT", help="one of `gpuprov sandbox faults`")],
-    gpu: Annotated[int | None, typer.Option("--gpu", help="index of the GPU; by default the fourth, or the last")] = None,
+    gpu: Annotated[
+        int | None, typer.Option("--gpu", help="index of the GPU; by default the fourth, or the last")
+    ] = None,
 ) -> None:
     """Break a node."""
     from provisioner.sandbox import containers, faults

@@ -80,7 +80,9 @@ def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
             busybox = _busybox(home, podman)
             mirror = _mirror(home, wanted, secrets, busybox, architecture, events)
     except Timeout as error:
-        raise LockedError("another gpuprov has been preparing the sandbox for 15 minutes", where=str(home / "lock")) from error
+        raise LockedError(
+            "another gpuprov has been preparing the sandbox for 15 minutes", where=str(home / "lock")
+        ) from error
     reference = node_image.node_reference()
     events("sandbox", "done", f"image {reference}", data={"seconds": round(time.monotonic() - started, 2)})
     return Assets(reference, mirror, podman, secrets.fingerprint, secrets.ca, architecture, busybox)
@@ -109,8 +111,11 @@ def _busybox(home: Path, podman: Podman) -> bytes:
     return kept.read_bytes()
 
 
-def _mirror(home: Path, stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, architecture: str, events: Events) -> Path:
-    """The directory that the mirror container serves, for exactly these stacks; one for each set, none is ever changed."""
+def _mirror(
+    home: Path, stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, architecture: str, events: Events
+) -> Path:
+    """The directory that the mirror container serves, for exactly these stacks; one for each set, none is ever
+    changed."""
     target = private_dir(home / "mirrors") / _mirror_key(stacks, secrets, busybox, architecture)
     if target.is_dir():
         os.utime(target)
@@ -136,7 +141,9 @@ def _mirror_key(stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, archit
         "packages": sorted({(p.repository or "", p.name, p.version) for s in stacks for p in s.packages}),
         "sets": sorted(json.dumps(sorted((p.name, p.version) for p in s.packages)) for s in stacks),
         "layouts": sorted({(r.name, r.suite, r.components) for s in stacks for r in s.repositories}),
-        "images": sorted({i.model_copy(update={"digest": "", "pull": ""}).model_dump_json() for s in stacks for i in s.images}),
+        "images": sorted(
+            {i.model_copy(update={"digest": "", "pull": ""}).model_dump_json() for s in stacks for i in s.images}
+        ),
         "keys": [secrets.fingerprint, secrets.registry_certificate],
         "busybox": hashlib.sha256(busybox).hexdigest(),
         "architecture": architecture,

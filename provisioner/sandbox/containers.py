@@ -18,7 +18,8 @@ ROLE = "gpuprov.role"
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a sandbox cluster. `node` is empty for the mirror; `state` as podman calls it (running, exited…)."""
+    """One container of a sandbox cluster. `node` is empty for the mirror; `state` as podman calls it (running,
+    exited…)."""
 
     id: str
     name: str
@@ -62,7 +63,9 @@ def find_node(cluster: str, node: str, *, podman: Podman | None = None) -> Conta
 
     nodes = {c.node: c for c in list_containers(cluster, podman=podman) if c.role == "node"}
     if not nodes:
-        raise GpuprovError(f"cluster {cluster} has no sandbox nodes on this machine", hint="gpuprov up FILE --sandbox makes them")
+        raise GpuprovError(
+            f"cluster {cluster} has no sandbox nodes on this machine", hint="gpuprov up FILE --sandbox makes them"
+        )
     if node not in nodes:
         near = process.extractOne(node, list(nodes))
         raise GpuprovError(
@@ -71,7 +74,9 @@ def find_node(cluster: str, node: str, *, podman: Podman | None = None) -> Conta
         )
     found = nodes[node]
     if found.state != "running":
-        raise GpuprovError(f"node {node} is {found.state}, not running", where=found.name, hint=f"podman start {found.name}")
+        raise GpuprovError(
+            f"node {node} is {found.state}, not running", where=found.name, hint=f"podman start {found.name}"
+        )
     return found
 
 

@@ -50,7 +50,8 @@ class Deb:
             **self.fields,
             "Section": "non-free/misc",
             "Priority": "optional",
-            "Description": f"{self.description} (simulated by gpuprov)\n This is no software of NVIDIA or another vendor: "
+            "Description": f"{self.description} (simulated by gpuprov)\n"
+            " This is no software of NVIDIA or another vendor: "
             "it is a simulation\n for rehearsing gpuprov on machines without GPUs.",
         }
         return "".join(f"{key}: {value}\n" for key, value in lines.items())

@@ -1,4 +1,5 @@
-"""The faults that a sandbox node can have: what each is, where it can be, what it does to hardware.json and in the node.
+"""The faults that a sandbox node can have: what each is, where it can be, what it does to hardware.json and in the
+node.
 
 A change of hardware.json is a pure function; commands run in the node break and mend what is a process or a file. No
 fault has side effects that the real one would not have: verify must find one cause.
@@ -53,7 +54,8 @@ class Fault:
 
 
 def _lose(machine: Json, gpu: int) -> None:
-    # Gone from the bus, as after a reboot of a node whose board has lost it: 7 of 8 are listed and nothing is said of the 8th.
+    # Gone from the bus, as after a reboot of a node whose board has lost it: 7 of 8 are listed and nothing is said of
+    # the 8th.
     lost = machine["gpus"][gpu]
     lost["present"] = False
     slot = lost["pci"][4:].lower()
@@ -151,7 +153,8 @@ def _ecc_off(machine: Json, gpu: int) -> None:
 
 XID_79 = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 XID_48 = (
-    "NVRM: Xid (PCI:{pci}): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been detected on GPU "
+    "NVRM: Xid (PCI:{pci}): 48, pid='<unknown>', name=<unknown>, An "
+    "uncorrectable double bit error (DBE) has been detected on GPU "
     "in the framebuffer at physAddr 0x12bac1c3e0 partition 2, subpartition 1."
 )
 NVSWITCH = "an NVSwitch that fabric manager serves"
@@ -163,39 +166,77 @@ FAULTS: tuple[Fault, ...] = (
     Fault("nvlink-down", "one NVLink of one GPU is inactive", "nvlink.links", _has_links, "NVLink", _link_down),
     Fault("xid-79", "the kernel log says that a GPU has fallen off the bus (Xid 79)", "gpu.xid", change=_log(XID_79)),
     Fault("xid-48", "the kernel log says that a GPU had a double-bit error (Xid 48)", "gpu.xid", change=_log(XID_48)),
-    Fault("ecc-uncorrectable", "one GPU counts two uncorrectable memory errors", "gpu.ecc", _has_ecc, "GPUs with ECC", _ecc),
+    Fault(
+        "ecc-uncorrectable",
+        "one GPU counts two uncorrectable memory errors",
+        "gpu.ecc",
+        _has_ecc,
+        "GPUs with ECC",
+        _ecc,
+    ),
     Fault("row-remap-pending", "one GPU has a row remap pending", "gpu.remap", _has_ecc, "GPUs with ECC", _remap),
     Fault("ecc-off", "ECC is switched off on one GPU", "gpu.ecc", _has_ecc, "GPUs with ECC", _ecc_off),
-    Fault("wrong-driver", "another version of the same driver branch is loaded", "driver.version", change=_wrong_driver),
-    Fault("driver-mismatch", "the loaded module and the libraries are of different versions", "driver.version", change=_mismatch),
+    Fault(
+        "wrong-driver", "another version of the same driver branch is loaded", "driver.version", change=_wrong_driver
+    ),
+    Fault(
+        "driver-mismatch",
+        "the loaded module and the libraries are of different versions",
+        "driver.version",
+        change=_mismatch,
+    ),
     Fault("persistence-off", "persistence mode is off", "gpu.persistence", change=_persistence_off),
     Fault(
-        "hold-lost", "a package of the stack is no longer on hold", "packages.held",
-        break_=(("apt-mark", "unhold", "libnccl2"),), mend=(("apt-mark", "hold", "libnccl2"),),
+        "hold-lost",
+        "a package of the stack is no longer on hold",
+        "packages.held",
+        break_=(("apt-mark", "unhold", "libnccl2"),),
+        mend=(("apt-mark", "hold", "libnccl2"),),
     ),
     Fault("nvidia-smi-hangs", "nvidia-smi never answers", "driver.responds", change=_set("nvidia_smi", hangs=True)),
     Fault(
-        "fabric-manager-dead", "fabric manager has died and dies again when it is started", "nvswitch.fabric",
-        lambda m: bool(m["fabric_manager"]["required"]), NVSWITCH, _set("fabric_manager", broken=True),
+        "fabric-manager-dead",
+        "fabric manager has died and dies again when it is started",
+        "nvswitch.fabric",
+        lambda m: bool(m["fabric_manager"]["required"]),
+        NVSWITCH,
+        _set("fabric_manager", broken=True),
         (("systemctl", "kill", "--signal=KILL", "nvidia-fabricmanager"),),
         (("systemctl", "reset-failed", "nvidia-fabricmanager"), ("systemctl", "restart", "nvidia-fabricmanager")),
     ),
     Fault(
-        "ib-port-down", "the first InfiniBand port is down", "ib.ports", _kind("infiniband"), INFINIBAND,
+        "ib-port-down",
+        "the first InfiniBand port is down",
+        "ib.ports",
+        _kind("infiniband"),
+        INFINIBAND,
         _first_port(state="Down", physical_state="Polling"),
     ),
-    Fault("ib-port-slow", "the first InfiniBand port runs at half its rate", "ib.rate", _kind("infiniband"), INFINIBAND, _half_rate),
+    Fault(
+        "ib-port-slow",
+        "the first InfiniBand port runs at half its rate",
+        "ib.rate",
+        _kind("infiniband"),
+        INFINIBAND,
+        _half_rate,
+    ),
     Fault("efa-device-lost", "one EFA device is gone", "efa.devices", lambda m: bool(m["efa"]), "EFA", _lose_efa),
     Fault(
-        "exporter-dead", "the DCGM exporter has died and dies again when it is started", "dcgm.exporter",
+        "exporter-dead",
+        "the DCGM exporter has died and dies again when it is started",
+        "dcgm.exporter",
         change=_set("exporter", broken=True),
         break_=(("systemctl", "stop", "nvidia-dcgm-exporter"),),
         mend=(("systemctl", "reset-failed", "nvidia-dcgm-exporter"), ("systemctl", "restart", "nvidia-dcgm-exporter")),
     ),
     Fault(
-        "wrong-image", "the first container image is another one than is locked", "container.image",
-        break_=(("/usr/lib/gpuprov-sandbox/image", "swap"),), mend=(("/usr/lib/gpuprov-sandbox/image", "restore"),),
-        applies=_anywhere, needs="docker",
+        "wrong-image",
+        "the first container image is another one than is locked",
+        "container.image",
+        break_=(("/usr/lib/gpuprov-sandbox/image", "swap"),),
+        mend=(("/usr/lib/gpuprov-sandbox/image", "restore"),),
+        applies=_anywhere,
+        needs="docker",
     ),
-)  # fmt: skip
+)
 """Every fault by name, in the order in which `gpuprov sandbox faults` lists them."""

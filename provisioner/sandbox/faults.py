@@ -1,6 +1,7 @@
 """Injecting hardware faults into sandbox nodes and clearing them, from outside, through podman.
 
-The node keeps what a healthy one has (healthy.json) beside what it has now (hardware.json, with the names of its faults in
+The node keeps what a healthy one has (healthy.json) beside what it has now (hardware.json, with the names of its
+faults in
 it). A change is worked out here from the healthy state and all active faults and written as one file, so clearing
 restores exactly what was there.
 """
@@ -27,9 +28,24 @@ Json = dict[str, Any]
 TOOL = "/usr/lib/gpuprov-sandbox/fault"
 
 OTHER_VERSIONS = (
-    "470.256.02", "470.239.06", "535.183.01", "535.161.08", "550.127.05", "550.90.07", "570.172.08", "570.148.08", "575.57.08",
-    "575.51.03", "580.126.16", "580.105.08", "580.65.06", "590.48.01", "590.44.01", "595.91.07", "595.58.03",
-)  # fmt: skip
+    "470.256.02",
+    "470.239.06",
+    "535.183.01",
+    "535.161.08",
+    "550.127.05",
+    "550.90.07",
+    "570.172.08",
+    "570.148.08",
+    "575.57.08",
+    "575.51.03",
+    "580.126.16",
+    "580.105.08",
+    "580.65.06",
+    "590.48.01",
+    "590.44.01",
+    "595.91.07",
+    "595.58.03",
+)
 """Driver versions that exist (release notes and captures), for a fault that loads another one of the same branch."""
 
 
@@ -85,7 +101,8 @@ def active(container: str, *, podman: Podman | None = None) -> tuple[Active, ...
 
 
 def inject(container: str, name: str, *, gpu: int | None = None, podman: Podman | None = None) -> Active:
-    """Break it. `gpu` is an index, by default the fourth GPU or the last. Injecting what is there already changes nothing.
+    """Break it. `gpu` is an index, by default the fourth GPU or the last. Injecting what is there already changes
+    nothing.
 
     Raises `GpuprovError` (exit 2) for an unknown fault, one that this machine can't have, or a GPU that it has not.
     """
@@ -103,7 +120,9 @@ def inject(container: str, name: str, *, gpu: int | None = None, podman: Podman 
         if wanted in now:
             return wanted
         if fault.change.__name__ in ("_wrong_driver", "_mismatch") and not shown["driver"]:
-            raise GpuprovError("no driver is installed on this node yet", where=container, hint="gpuprov up FILE --sandbox installs it")
+            raise GpuprovError(
+                "no driver is installed on this node yet", where=container, hint="gpuprov up FILE --sandbox installs it"
+            )
         _write(engine, container, with_faults(healthy, [*now, wanted], shown["driver"]))
         _commands(engine, container, fault.break_)
         return wanted
@@ -120,7 +139,9 @@ def clear(container: str, name: str | None = None, *, podman: Podman | None = No
         gone = tuple(fault for fault in now if name in (None, fault.name))
         left = [fault for fault in now if fault not in gone]
         if gone:
-            _write(engine, container, with_faults(shown["healthy"], left, shown["driver"]) if left else shown["healthy"])
+            _write(
+                engine, container, with_faults(shown["healthy"], left, shown["driver"]) if left else shown["healthy"]
+            )
             for fault in gone:
                 _commands(engine, container, find_fault(fault.name).mend)
         return gone
@@ -132,7 +153,8 @@ def _refuse(fault: Fault, healthy: Json) -> None:
     others = [machine for machine in _machines_with(fault) if machine != healthy["machine"]]
     shown = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if len(others) > 6 else "")
     raise GpuprovError(
-        f"{fault.name} needs {fault.needs}, which {healthy['machine']} does not have", hint=f"machines that have it: {shown}"
+        f"{fault.name} needs {fault.needs}, which {healthy['machine']} does not have",
+        hint=f"machines that have it: {shown}",
     )
 
 

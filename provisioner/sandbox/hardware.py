@@ -51,7 +51,13 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         "efa": efa,
         "disks": disks,
         "switches": switches,
-        "pci": [*_pci(gpus, gpu), *switches, *(_nic_pci(nic) for nic in nics), *efa_pci(efa), *(_disk_pci(d) for d in disks)],
+        "pci": [
+            *_pci(gpus, gpu),
+            *switches,
+            *(_nic_pci(nic) for nic in nics),
+            *efa_pci(efa),
+            *(_disk_pci(d) for d in disks),
+        ],
         "numa_nodes": numa,
         "vcpus": machine.vcpus,
         "fabric_manager": {"required": machine.fabric_manager_required, "broken": False},
@@ -66,7 +72,8 @@ def _derive(*parts: object) -> bytes:
 
 
 def _number(count: int, *parts: object) -> int:
-    return int.from_bytes(_derive(*parts)[:8], "big") % 10**count
+    digits: int = 10**count
+    return int.from_bytes(_derive(*parts)[:8], "big") % digits
 
 
 def _slot(machine: Machine, arch: str, index: int) -> str:
@@ -79,7 +86,9 @@ def _slot(machine: Machine, arch: str, index: int) -> str:
 def _product(gpu: Gpu) -> Json:
     found: Json | None = products()["products"].get(gpu.model)
     if found is None:
-        raise GpuprovError(f"the sandbox does not know what {gpu.model} prints", where="provisioner/sandbox/products.yaml")
+        raise GpuprovError(
+            f"the sandbox does not know what {gpu.model} prints", where="provisioner/sandbox/products.yaml"
+        )
     return found
 
 
@@ -174,7 +183,9 @@ def _efa(machine: Machine, numa: int) -> list[Json]:
 
 
 def _disks(machine: Machine, node: str) -> list[Json]:
-    model = {"aws": "Amazon EC2 NVMe Instance Storage", "azure": "Microsoft NVMe Direct Disk"}.get(machine.provider, "NVMe SSD")
+    model = {"aws": "Amazon EC2 NVMe Instance Storage", "azure": "Microsoft NVMe Direct Disk"}.get(
+        machine.provider, "NVMe SSD"
+    )
     return [
         {
             "name": f"nvme{i + 1}n1",
@@ -189,7 +200,15 @@ def _disks(machine: Machine, node: str) -> list[Json]:
 
 def _pci_row(slot: str, code: str, kind: str, name: str, ids: tuple[str, str], revision: str) -> Json:
     vendor, device = ids
-    return {"slot": slot, "class": code, "class_name": kind, "name": name, "vendor": vendor, "device": device, "revision": revision}
+    return {
+        "slot": slot,
+        "class": code,
+        "class_name": kind,
+        "name": name,
+        "vendor": vendor,
+        "device": device,
+        "revision": revision,
+    }
 
 
 def _pci(gpus: list[Json], gpu: Gpu) -> list[Json]:
@@ -199,11 +218,17 @@ def _pci(gpus: list[Json], gpu: Gpu) -> list[Json]:
         slot = item["pci"][4:].lower()
         if gpu.vendor == "amd":
             name = f"Advanced Micro Devices, Inc. [AMD/ATI] {product['chip']}"
-            rows.append(_pci_row(slot, "1200", "Processing accelerators", name, ("1002", product["device"]), product["revision"]))
+            rows.append(
+                _pci_row(
+                    slot, "1200", "Processing accelerators", name, ("1002", product["device"]), product["revision"]
+                )
+            )
             continue
         code, kind = product.get("class") or ("0302", "3D controller")
         device = product["device"][:4].lower()
-        rows.append(_pci_row(slot, code, kind, f"NVIDIA Corporation {product['chip']}", ("10de", device), product["revision"]))
+        rows.append(
+            _pci_row(slot, code, kind, f"NVIDIA Corporation {product['chip']}", ("10de", device), product["revision"])
+        )
     return rows
 
 
@@ -212,14 +237,28 @@ def _switches(machine: Machine, gpu: Gpu) -> list[Json]:
     if known is None:
         return []
     return [
-        _pci_row(f"0000:{0x05 + i:02x}:01.0", "0680", "Bridge", f"NVIDIA Corporation {known['name']}", ("10de", known["device"]), "a1")
+        _pci_row(
+            f"0000:{0x05 + i:02x}:01.0",
+            "0680",
+            "Bridge",
+            f"NVIDIA Corporation {known['name']}",
+            ("10de", known["device"]),
+            "a1",
+        )
         for i in range(machine.nvlink.nvswitch_count)
     ]
 
 
 def _nic_pci(nic: Json) -> Json:
     code, kind = ("0207", "Infiniband controller") if nic["kind"] == "infiniband" else ("0200", "Ethernet controller")
-    return _pci_row(nic["slot"], code, kind, f"Mellanox Technologies {nic['adapter']['name']}", ("15b3", nic["adapter"]["device"]), "")
+    return _pci_row(
+        nic["slot"],
+        code,
+        kind,
+        f"Mellanox Technologies {nic['adapter']['name']}",
+        ("15b3", nic["adapter"]["device"]),
+        "",
+    )
 
 
 def efa_pci(efa: list[Json]) -> list[Json]:
@@ -235,7 +274,11 @@ def _disk_pci(disk: Json) -> Json:
 def _kernel_log(machine: Machine, gpus: list[Json]) -> list[Json]:
     """Lines of a boot without faults, among them some that look alarming and are not."""
     lines = [
-        (0.0, "notice", f"Linux version 6.1.0-gpuprov-sandbox (simulated kernel log of a {machine.name}, made by gpuprov)"),
+        (
+            0.0,
+            "notice",
+            f"Linux version 6.1.0-gpuprov-sandbox (simulated kernel log of a {machine.name}, made by gpuprov)",
+        ),
         (0.41, "info", f"smpboot: Allowing {machine.vcpus} CPUs, 0 hotplug CPUs"),
         (1.2, "info", "pcieport 0000:00:1c.0: AER: enabled with IRQ 24"),
     ]

@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.sandbox.deb import File, tar
-from provisioner.sandbox.packages import program
+from provisioner.sandbox.deb import tar
+from provisioner.sandbox.layer import node_files
 from provisioner.sandbox.runtime import Podman, limits
-from provisioner.sandbox.units import UNITS
 
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
@@ -30,32 +29,76 @@ BASE = "localhost/gpuprov-sandbox-base"
 NODE = "localhost/gpuprov-sandbox"
 
 PACKAGES = (
-    "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "procps", "iproute2", "curl",
-    "python3", "python3-apt", "python3-debian",  # what Ansible's apt modules need
-    "apt", "gpg", "gpgv", "ca-certificates",
-    "docker.io", "docker-registry", "busybox-static",
-    "rdma-core", "infiniband-diags", "ibverbs-providers", "ibverbs-utils",  # what the infiniband role takes from the distribution
-)  # fmt: skip
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "openssh-server",
+    "sudo",
+    "procps",
+    "iproute2",
+    "curl",
+    "python3",
+    "python3-apt",
+    "python3-debian",  # what Ansible's apt modules need
+    "apt",
+    "gpg",
+    "gpgv",
+    "ca-certificates",
+    "docker.io",
+    "docker-registry",
+    "busybox-static",
+    "rdma-core",
+    "infiniband-diags",
+    "ibverbs-providers",
+    "ibverbs-utils",  # what the infiniband role takes from the distribution
+)
 """Debian packages of a node."""
 
-LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*", "/usr/share/bash-completion/*")
+LEFT_OUT = (
+    "/usr/share/doc/*",
+    "/usr/share/man/*",
+    "/usr/share/locale/*",
+    "/usr/share/info/*",
+    "/usr/share/bash-completion/*",
+)
 
 MASKED = (
-    "apt-daily.timer", "apt-daily-upgrade.timer", "apt-daily.service", "apt-daily-upgrade.service", "dpkg-db-backup.timer",
-    "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "systemd-modules-load.service", "systemd-udevd.service",
-    "systemd-udev-trigger.service", "systemd-logind.service", "getty.target", "console-getty.service", "systemd-timesyncd.service",
-    "systemd-networkd.service", "systemd-resolved.service", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
-    "systemd-journal-flush.service", "kmod-static-nodes.service", "systemd-sysctl.service", "systemd-binfmt.service",
-    "proc-sys-fs-binfmt_misc.automount", "proc-sys-fs-binfmt_misc.mount", "sys-fs-fuse-connections.mount", "dev-hugepages.mount",
-    "modprobe@.service", "systemd-remount-fs.service", "systemd-tmpfiles-setup-dev.service", "systemd-journald-audit.socket",
-)  # fmt: skip
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "apt-daily.service",
+    "apt-daily-upgrade.service",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+    "systemd-modules-load.service",
+    "systemd-udevd.service",
+    "systemd-udev-trigger.service",
+    "systemd-logind.service",
+    "getty.target",
+    "console-getty.service",
+    "systemd-timesyncd.service",
+    "systemd-networkd.service",
+    "systemd-resolved.service",
+    "sys-kernel-debug.mount",
+    "sys-kernel-tracing.mount",
+    "systemd-journal-flush.service",
+    "kmod-static-nodes.service",
+    "systemd-sysctl.service",
+    "systemd-binfmt.service",
+    "proc-sys-fs-binfmt_misc.automount",
+    "proc-sys-fs-binfmt_misc.mount",
+    "sys-fs-fuse-connections.mount",
+    "dev-hugepages.mount",
+    "modprobe@.service",
+    "systemd-remount-fs.service",
+    "systemd-tmpfiles-setup-dev.service",
+    "systemd-journald-audit.socket",
+)
 """Units that a container has no use for, or that would reach for this computer's kernel."""
 
 DISABLED = ("docker.service", "docker.socket", "containerd.service", "docker-registry.service")
 """Installed, and started by the role that wants them; every node starts faster and smaller for it."""
-
-TOOLS = ("lspci", "lsblk", "dmesg", "lsmod", "modprobe", "modinfo", "rmmod", "ibstat", "ibstatus", "ibv_devinfo", "ibdev2netdev")
-"""Programs that would otherwise show this computer's own kernel and devices; they come before the real ones in PATH."""
 
 
 def base_reference() -> str:
@@ -83,17 +126,34 @@ def exists(podman: Podman, reference: str) -> bool:
 def build_base(podman: Podman) -> None:
     """mmdebstrap into podman, then the name: an import that was cut off is an image without a name, and removed."""
     if shutil.which("mmdebstrap") is None:
-        raise GpuprovError("mmdebstrap is not installed", hint="sudo apt-get install -y mmdebstrap debian-archive-keyring")
+        raise GpuprovError(
+            "mmdebstrap is not installed", hint="sudo apt-get install -y mmdebstrap debian-archive-keyring"
+        )
     if not Path(KEYRING).exists():
-        raise GpuprovError("Debian's signing keys are not installed", hint="sudo apt-get install -y debian-archive-keyring")
+        raise GpuprovError(
+            "Debian's signing keys are not installed", hint="sudo apt-get install -y debian-archive-keyring"
+        )
     command = [
-        "mmdebstrap", "--variant=minbase", "--mode=root", "--quiet", f"--include={','.join(PACKAGES)}", f"--keyring={KEYRING}",
-        "--dpkgopt=force-unsafe-io", "--aptopt=Acquire::Languages none", "--aptopt=Acquire::Retries 3", *_proxy(),
-        *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT), SUITE, "-", *mirrors(),
-    ]  # fmt: skip
+        "mmdebstrap",
+        "--variant=minbase",
+        "--mode=root",
+        "--quiet",
+        f"--include={','.join(PACKAGES)}",
+        f"--keyring={KEYRING}",
+        "--dpkgopt=force-unsafe-io",
+        "--aptopt=Acquire::Languages none",
+        "--aptopt=Acquire::Retries 3",
+        *_proxy(),
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
+        SUITE,
+        "-",
+        *mirrors(),
+    ]
     with tempfile.TemporaryFile() as complaints, tempfile.TemporaryFile() as answer:
         make = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, stdin=subprocess.DEVNULL)
-        load = subprocess.Popen([*podman.command, "import", "--quiet", "-"], stdin=make.stdout, stdout=answer, stderr=complaints)
+        load = subprocess.Popen(
+            [*podman.command, "import", "--quiet", "-"], stdin=make.stdout, stdout=answer, stderr=complaints
+        )
         assert make.stdout is not None
         make.stdout.close()
         try:
@@ -110,8 +170,11 @@ def build_base(podman: Podman) -> None:
     if any(codes):
         if identity:
             podman.run("rmi", "--force", identity, check=False)
-        raise ProviderError(f"the nodes' Debian image could not be made: {_cause(said)}", where="mmdebstrap",
-                            hint="is a Debian mirror within reach? GPUPROV_DEBIAN_MIRROR names another one")  # fmt: skip
+        raise ProviderError(
+            f"the nodes' Debian image could not be made: {_cause(said)}",
+            where="mmdebstrap",
+            hint="is a Debian mirror within reach? GPUPROV_DEBIAN_MIRROR names another one",
+        )
     podman.run("tag", identity, base_reference())
 
 
@@ -123,8 +186,13 @@ def _cause(text: str) -> str:
 def _proxy() -> list[str]:
     """The proxy of this machine's own apt, where it has one."""
     try:
-        done = subprocess.run(["apt-config", "dump", "--format", "%v", "Acquire::http::Proxy"], capture_output=True, text=True,
-                              timeout=20, check=False)  # fmt: skip
+        done = subprocess.run(
+            ["apt-config", "dump", "--format", "%v", "Acquire::http::Proxy"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     value = done.stdout.strip()
@@ -147,51 +215,51 @@ python3 -m compileall -q /usr/lib/gpuprov-sandbox
 
 def build_node(podman: Podman) -> None:
     """The base with the simulator in it, committed under its name when everything has succeeded."""
-    with _container(podman, "run", "--interactive", "--network", "none", *limits(), "--env", "LC_ALL=C",
-                    base_reference(), stdin=tar(node_files()), after=("sh", "-c", SETUP)) as name:  # fmt: skip
-        podman.run("commit", "--quiet", "--change", 'CMD ["/sbin/init"]', "--change", "STOPSIGNAL SIGRTMIN+3",
-                   "--change", "LABEL org.gpuprov.simulated=true", name, node_reference(), deadline=300)  # fmt: skip
+    with _container(
+        podman,
+        "run",
+        "--interactive",
+        "--network",
+        "none",
+        *limits(),
+        "--env",
+        "LC_ALL=C",
+        base_reference(),
+        stdin=tar(node_files()),
+        after=("sh", "-c", SETUP),
+    ) as name:
+        podman.run(
+            "commit",
+            "--quiet",
+            "--change",
+            'CMD ["/sbin/init"]',
+            "--change",
+            "STOPSIGNAL SIGRTMIN+3",
+            "--change",
+            "LABEL org.gpuprov.simulated=true",
+            name,
+            node_reference(),
+            deadline=300,
+        )
 
 
 def busybox(podman: Podman) -> bytes:
     """The static busybox of the base image, for the simulated container images."""
-    with tempfile.TemporaryDirectory() as scratch, _container(podman, "create", base_reference(), after=("true",)) as name:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        _container(podman, "create", base_reference(), after=("true",)) as name,
+    ):
         podman.run("cp", f"{name}:/bin/busybox", f"{scratch}/busybox")
         return (Path(scratch) / "busybox").read_bytes()
 
 
 @contextmanager
-def _container(podman: Podman, verb: str, *args: str, after: tuple[str, ...], stdin: bytes | None = None) -> Iterator[str]:
+def _container(
+    podman: Podman, verb: str, *args: str, after: tuple[str, ...], stdin: bytes | None = None
+) -> Iterator[str]:
     name = f"gpuprov-image-{os.getpid()}-{verb}"
     try:
         podman.run(verb, "--name", name, *args, *after, stdin=stdin, deadline=300)
         yield name
     finally:
         podman.run("rm", "--force", "--ignore", name, check=False)
-
-
-def node_files() -> dict[str, File]:
-    """What the node layer adds to Debian."""
-    files = {
-        "etc/gpuprov-sandbox/release": File(b"gpuprov sandbox node: its GPUs, drivers and networks are simulated\n"),
-        "etc/docker/daemon.json": File(b'{"default-cgroupns-mode": "private"}\n'),
-        "etc/ssh/sshd_config.d/gpuprov-sandbox.conf": File(b"PasswordAuthentication no\nUseDNS no\nMaxStartups 100:30:200\nMaxSessions 100\n"),
-        "etc/apt/apt.conf.d/90gpuprov-sandbox": File(b'APT::Periodic::Enable "0";\n'),
-        "etc/systemd/journald.conf.d/gpuprov-sandbox.conf": File(b"[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\nReadKMsg=no\n"),
-        "etc/motd": File(b"gpuprov sandbox node: GPUs, drivers and networks are simulated.\n"),
-        "etc/systemd/system/gpuprov-sandbox-boot.service": File(UNITS["gpuprov-sandbox-boot.service"].encode()),
-        "etc/dpkg/dpkg.cfg.d/gpuprov-sandbox": File(b"force-unsafe-io\n"),
-        "usr/lib/gpuprov-sandbox/boot": program("boot", "1"),
-        "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
-        "usr/lib/gpuprov-sandbox/fault": program("fault", "1"),
-        "usr/lib/gpuprov-sandbox/image": program("image", "1"),
-        "usr/lib/gpuprov-sandbox/rocm-smi": program("rocm-smi", "6.10.5"),
-    }
-    for tool in TOOLS:
-        files[f"usr/local/sbin/{tool}"] = program(tool, "1")
-        files[f"usr/local/bin/{tool}"] = File(link=f"../sbin/{tool}")
-    source = Path(__file__).parent / "node"
-    for path in sorted(source.rglob("*")):
-        if path.suffix in (".py", ".shape", ".json") and "__pycache__" not in path.parts:
-            files[f"usr/lib/gpuprov-sandbox/gpuprov_node/{path.relative_to(source)}"] = File(path.read_bytes())
-    return files

@@ -21,7 +21,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     """Values of the module's variable `sandbox` for the groups of one site.
 
     Writes `workspace`/hardware/<node>.json and `workspace`/addresses.json; the same plan gives the same files, so that
-    nothing is replaced without a reason. Raises `GpuprovError` above 250 nodes or when this machine has no network left.
+    nothing is replaced without a reason. Raises `GpuprovError` above 250 nodes or when this machine has no network
+    left.
     """
     catalog = load()
     wanted = {name: group for name, group in plan.nodes() if group.site == site}

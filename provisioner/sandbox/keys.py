@@ -1,4 +1,5 @@
-"""The sandbox's own keys, made once: an OpenPGP key that signs the apt repositories, a CA and the registry's certificate.
+"""The sandbox's own keys, made once: an OpenPGP key that signs the apt repositories, a CA and the registry's
+certificate.
 
 Private parts stay in the cache (0700/0600). gpg works in a short temporary home directory, because the socket of its
 agent must have a short path, and the agent is told to stop when the work is done.
@@ -42,7 +43,12 @@ def keys(directory: Path) -> Keys:
         write_whole(directory / "complete", "")
     read = {name: (directory / name).read_text() for name in _FILES}
     return Keys(
-        read["signing.asc"], read["signing-secret.asc"], read["fingerprint"], read["ca.pem"], read["registry.pem"], read["registry.key"]
+        read["signing.asc"],
+        read["signing-secret.asc"],
+        read["fingerprint"],
+        read["ca.pem"],
+        read["registry.pem"],
+        read["registry.key"],
     )
 
 
@@ -65,7 +71,7 @@ def run_tool(*command: str, stdin: str | None = None, package: str, deadline: fl
 @contextmanager
 def gpg_home() -> Iterator[tuple[str, ...]]:
     """A gpg command line with a home directory of its own that leaves no agent behind."""
-    with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:  # noqa: S108 - short path, made by mkdtemp
+    with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
         try:
             yield ("gpg", "--homedir", home, "--batch", "--no-tty", "--quiet")
         finally:
@@ -85,7 +91,17 @@ def clearsign(keys_: Keys, text: str) -> tuple[str, str]:
 
 def _make_signing_key(directory: Path) -> None:
     with gpg_home() as gpg:
-        run_tool(*gpg, "--passphrase", "", "--quick-generate-key", USER_ID, "ed25519", "sign", "never", package="gpg gpg-agent")
+        run_tool(
+            *gpg,
+            "--passphrase",
+            "",
+            "--quick-generate-key",
+            USER_ID,
+            "ed25519",
+            "sign",
+            "never",
+            package="gpg gpg-agent",
+        )
         listing = run_tool(*gpg, "--with-colons", "--list-secret-keys", package="gpg")
         fingerprint = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:"))
         write_whole(directory / "fingerprint", fingerprint)
@@ -99,13 +115,40 @@ def _make_certificates(directory: Path) -> None:
         at = Path(scratch)
         fresh = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", DAYS)
         run_tool(
-            "openssl", "req", "-x509", *fresh, "-subj", "/CN=gpuprov sandbox CA", "-keyout", f"{at}/ca.key", "-out", f"{at}/ca.pem",
-            "-addext", "keyUsage=critical,keyCertSign,cRLSign", package="openssl",
-        )  # fmt: skip
+            "openssl",
+            "req",
+            "-x509",
+            *fresh,
+            "-subj",
+            "/CN=gpuprov sandbox CA",
+            "-keyout",
+            f"{at}/ca.key",
+            "-out",
+            f"{at}/ca.pem",
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign",
+            package="openssl",
+        )
         run_tool(
-            "openssl", "req", "-x509", *fresh, "-subj", f"/CN={MIRROR_HOST}", "-CA", f"{at}/ca.pem", "-CAkey", f"{at}/ca.key",
-            "-keyout", f"{at}/registry.key", "-out", f"{at}/registry.pem",
-            "-addext", f"subjectAltName=DNS:{MIRROR_HOST}", "-addext", "basicConstraints=critical,CA:FALSE", package="openssl",
-        )  # fmt: skip
+            "openssl",
+            "req",
+            "-x509",
+            *fresh,
+            "-subj",
+            f"/CN={MIRROR_HOST}",
+            "-CA",
+            f"{at}/ca.pem",
+            "-CAkey",
+            f"{at}/ca.key",
+            "-keyout",
+            f"{at}/registry.key",
+            "-out",
+            f"{at}/registry.pem",
+            "-addext",
+            f"subjectAltName=DNS:{MIRROR_HOST}",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+            package="openssl",
+        )
         for name in ("ca.pem", "registry.pem", "registry.key"):
             write_whole(directory / name, (at / name).read_text())

@@ -1,7 +1,8 @@
 """Addresses of sandbox nodes: one octet per cluster on this machine, one number per node in the cluster.
 
 A node is reached at 127.77.<octet>.<number>:22 and talks to the others as <podman subnet>.<octet>.<number>. Octets are
-directories in /var/lib/gpuprov, renamed into place (atomic for all processes of the machine); numbers are written in the
+directories in /var/lib/gpuprov, renamed into place (atomic for all processes of the machine); numbers are written in
+the
 workspace, so that a node keeps its address when groups grow, shrink or are reordered.
 """
 
@@ -38,7 +39,8 @@ def _octets() -> Path:
 def allocate_octet(workspace: Path) -> int:
     """The octet (1 to 250) of this workspace, the same one at every call until it is released.
 
-    Entries whose workspace is gone and that no container uses are taken over. Raises `GpuprovError` when all are in use.
+    Entries whose workspace is gone and that no container uses are taken over. Raises `GpuprovError` when all are in
+    use.
     """
     owner = str(workspace.absolute())
     root = _octets()
@@ -54,7 +56,8 @@ def allocate_octet(workspace: Path) -> int:
         if octet not in used and _claim(root, octet, owner):
             return octet
     raise GpuprovError(
-        f"all {len(OCTETS)} sandbox networks of this machine are in use", hint="`gpuprov down` a cluster that is not needed"
+        f"all {len(OCTETS)} sandbox networks of this machine are in use",
+        hint="`gpuprov down` a cluster that is not needed",
     )
 
 

@@ -65,11 +65,19 @@ def upstream(version: str) -> str:
 
 def _kernel(flavour: str) -> Callable[[str, str], Content]:
     def content(version: str, _architecture: str) -> Content:
-        sizes = {"nvidia": 14376960, "nvidia_uvm": 2076672, "nvidia_modeset": 1744896, "nvidia_drm": 139264, "nvidia_peermem": 16384}
+        sizes = {
+            "nvidia": 14376960,
+            "nvidia_uvm": 2076672,
+            "nvidia_modeset": 1744896,
+            "nvidia_drm": 139264,
+            "nvidia_peermem": 16384,
+        }
         files: dict[str, File] = {}
         for name, size in sizes.items():
             files |= fact(f"module-{name}", version=version, flavour=flavour, size=size)
-        files[f"usr/src/nvidia-{version}/dkms.conf"] = File(f'PACKAGE_NAME="nvidia"\nPACKAGE_VERSION="{version}"\n'.encode())
+        files[f"usr/src/nvidia-{version}/dkms.conf"] = File(
+            f'PACKAGE_NAME="nvidia"\nPACKAGE_VERSION="{version}"\n'.encode()
+        )
         return Content(f"NVIDIA {flavour} kernel modules", files, ("nvidia-kernel-support",))
 
     return content
@@ -83,14 +91,19 @@ def _driver(name: str, kernel: str) -> Callable[[str, str], Content]:
 
 
 def _pinning(version: str, _architecture: str) -> Content:
-    names = "nvidia-driver-* nvidia-open* nvidia-kernel-* cuda-drivers* libcuda1 libnvidia-* nvidia-modprobe nvidia-persistenced nvidia-fabricmanager*"
+    names = (
+        "nvidia-driver-* nvidia-open* nvidia-kernel-* cuda-drivers* libcuda1 "
+        "libnvidia-* nvidia-modprobe nvidia-persistenced nvidia-fabricmanager*"
+    )
     text = f"Package: {names}\nPin: version {version}-*\nPin-Priority: 1000\n"
     return Content("pins the driver", {"etc/apt/preferences.d/nvidia-driver-pinning": File(text.encode())})
 
 
 def _driver_cuda(version: str, _architecture: str) -> Content:
     return Content(
-        "NVIDIA driver's tools for CUDA", {"usr/bin/nvidia-smi": program("nvidia-smi", version)}, ("libcuda1", "libnvidia-ml1")
+        "NVIDIA driver's tools for CUDA",
+        {"usr/bin/nvidia-smi": program("nvidia-smi", version)},
+        ("libcuda1", "libnvidia-ml1"),
     )
 
 
@@ -243,5 +256,8 @@ def build(package: Package, beside: Iterable[Package], architecture: str) -> Deb
     versions = {other.name: other.version for other in beside}
     depends = [f"{n} (= {versions[n]})" for n in (*content.depends, *DEPENDS.get(package.name, ())) if n in versions]
     fields = {"Depends": ", ".join(depends)} if depends else {}
-    files = {**content.files, f"usr/share/doc/{package.name}/simulated": File(b"This package is simulated by gpuprov.\n")}
+    files = {
+        **content.files,
+        f"usr/share/doc/{package.name}/simulated": File(b"This package is simulated by gpuprov.\n"),
+    }
     return Deb(package.name, package.version, architecture, content.description, files, fields, dict(content.scripts))

@@ -50,7 +50,8 @@ def repository_of(reference: str) -> tuple[str, str]:
 
 
 def build(image: Image, busybox: bytes, architecture: str) -> Built:
-    """A tiny image that answers what gpuprov asks of the framework in it: versions from the lock, devices from the runtime."""
+    """A tiny image that answers what gpuprov asks of the framework in it: versions from the lock, devices from the
+    runtime."""
     facts = {"torch": image.torch, "cuda": image.cuda, "nccl": image.nccl, "python": image.python}
     files = {
         "bin/busybox": File(busybox, 0o755),
@@ -73,7 +74,11 @@ def build(image: Image, busybox: bytes, architecture: str) -> Built:
             "config": {
                 "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
                 "Cmd": ["/bin/sh"],
-                "Labels": {LABEL: "true", "org.gpuprov.reference": image.reference, "org.gpuprov.framework": json.dumps(facts)},
+                "Labels": {
+                    LABEL: "true",
+                    "org.gpuprov.reference": image.reference,
+                    "org.gpuprov.framework": json.dumps(facts),
+                },
             },
             "rootfs": {"type": "layers", "diff_ids": [_digest(plain)]},
             "history": [{"created": "2020-09-13T12:26:40Z", "created_by": "gpuprov sandbox"}],
@@ -83,9 +88,17 @@ def build(image: Image, busybox: bytes, architecture: str) -> Built:
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": {"mediaType": "application/vnd.docker.container.image.v1+json", "size": len(config), "digest": _digest(config)},
+            "config": {
+                "mediaType": "application/vnd.docker.container.image.v1+json",
+                "size": len(config),
+                "digest": _digest(config),
+            },
             "layers": [
-                {"mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip", "size": len(layer), "digest": _digest(layer)}
+                {
+                    "mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip",
+                    "size": len(layer),
+                    "digest": _digest(layer),
+                }
             ],
         }
     )

@@ -16,7 +16,8 @@ from provisioner.stack.models import Package, Repository, Stack
 
 
 def write_repositories(root: Path, stacks: Iterable[Stack], keys: Keys, architecture: str) -> int:
-    """Every repository of the stacks below `root`/apt/<name>, its key at `root`/keys/<name>.asc. Returns how many packages.
+    """Every repository of the stacks below `root`/apt/<name>, its key at `root`/keys/<name>.asc. Returns how many
+    packages.
 
     A package of several stacks is one file; a repository that two stacks lay out in two ways is served in both.
     """
@@ -62,7 +63,9 @@ def _write(base: Path, suites: Iterable[tuple[str, str]], debs: Iterable[Deb], k
         if not where.resolve().is_relative_to(base.resolve()):
             raise GpuprovError(f"the suite {suite!r} of a repository leads out of it")
         folders = [""] if flat else [f"{c}/binary-{architecture}/" for c in (components or "main").split()]
-        files = {f"{f}{name}": data for f in folders for name, data in (("Packages", listing), ("Packages.gz", _gz(listing)))}
+        files = {
+            f"{f}{name}": data for f in folders for name, data in (("Packages", listing), ("Packages.gz", _gz(listing)))
+        }
         for name, data in files.items():
             (where / name).parent.mkdir(parents=True, exist_ok=True)
             (where / name).write_bytes(data)
@@ -77,9 +80,12 @@ def _gz(content: bytes) -> bytes:
 
 
 def _release(files: Mapping[str, bytes], suite: str, components: str, architecture: str) -> str:
-    hashes = "".join(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n" for name, data in sorted(files.items()))
+    hashes = "".join(
+        f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n" for name, data in sorted(files.items())
+    )
     return (
         "Origin: gpuprov sandbox\nLabel: gpuprov sandbox (simulated packages)\n"
         f"Suite: {suite}\nCodename: {suite}\nDate: {formatdate(EPOCH, usegmt=True)}\n"
-        f"Architectures: {architecture}\nComponents: {components or 'main'}\nDescription: simulated by gpuprov\nSHA256:\n{hashes}"
+        f"Architectures: {architecture}\nComponents: {components or 'main'}\n"
+        f"Description: simulated by gpuprov\nSHA256:\n{hashes}"
     )

@@ -43,7 +43,9 @@ class Podman:
         """Run one podman command and give its standard output. `deadline` in seconds; raises `ProviderError`."""
         payload = stdin.encode() if isinstance(stdin, str) else stdin
         try:
-            done = subprocess.run([*self.command, *args], input=payload, capture_output=True, timeout=deadline, check=False)
+            done = subprocess.run(
+                [*self.command, *args], input=payload, capture_output=True, timeout=deadline, check=False
+            )
         except subprocess.TimeoutExpired as error:
             raise ProviderError(
                 f"podman {args[0]} did not finish in {deadline:.0f} s", hint="`gpuprov doctor` looks at podman"
@@ -69,7 +71,8 @@ def limits() -> tuple[str, ...]:
 
 
 def find_podman() -> Podman:
-    """podman with a runtime that works here, from GPUPROV_PODMAN or PATH. Raises `GpuprovError` with the apt command."""
+    """podman with a runtime that works here, from GPUPROV_PODMAN or PATH. Raises `GpuprovError` with the apt
+    command."""
     wanted = os.environ.get("GPUPROV_PODMAN") or "podman"
     path = shutil.which(wanted)
     if path is None:
@@ -119,7 +122,9 @@ def _try_runtimes(path: str) -> str:
                 continue
             command = [path, "--runtime", runtime, "run", "--rm", "--privileged", "--network", "none", *limits()]
             try:
-                done = subprocess.run([*command, "--rootfs", str(root), "/true"], capture_output=True, timeout=60, check=False)
+                done = subprocess.run(
+                    [*command, "--rootfs", str(root), "/true"], capture_output=True, timeout=60, check=False
+                )
             except subprocess.TimeoutExpired:
                 reasons.append(f"{runtime}: no answer in 60 s")
                 continue
@@ -139,7 +144,9 @@ def _program_that_ends() -> bytes:
         "aarch64": (183, bytes.fromhex("000080d2 a80b80d2 010000d4")),  # mov x0,#0; mov x8,#93 (exit); svc #0
     }[platform.machine()]
     base, head = 0x400000, 64 + 56
-    elf = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, machine, 1, base + head, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    elf = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, machine, 1, base + head, 64, 0, 0, 64, 56, 1, 0, 0, 0
+    )
     size = head + len(code)
     return elf + struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 0x1000) + code
 

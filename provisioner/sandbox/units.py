@@ -1,4 +1,5 @@
-"""systemd units of the simulated packages and of the node itself, with the names and the order that the real ones have."""
+"""systemd units of the simulated packages and of the node itself, with the names and the order that the real ones
+have."""
 
 from __future__ import annotations
 

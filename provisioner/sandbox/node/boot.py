@@ -1,4 +1,5 @@
-"""What a cloud's first-boot agent does, before sshd starts: host keys, the access user with its key, user data, modules."""
+"""What a cloud's first-boot agent does, before sshd starts: host keys, the access user with its key, user data,
+modules."""
 
 from __future__ import annotations
 
@@ -57,13 +58,19 @@ def _load_modules() -> None:
     """Simulated modules of /etc/modules-load.d, and those of the node's network cards, which every kernel has."""
     kernel.load_builtin()
     # ECC and MIG are set for the next start of the driver; this is it.
-    state.change(state.SETTINGS, lambda s: {u: {**v, **{f"{k}_now": v[k] for k in ("ecc", "mig") if k in v}} for u, v in s.items()}, {})
+    state.change(
+        state.SETTINGS,
+        lambda s: {u: {**v, **{f"{k}_now": v[k] for k in ("ecc", "mig") if k in v}} for u, v in s.items()},
+        {},
+    )
     names: list[str] = []
     for folder in ("etc/modules-load.d", "usr/lib/modules-load.d"):
         directory = state.path(folder)
         if directory.is_dir():
             for file in sorted(f for f in directory.glob("*.conf") if f.is_file()):
-                names += [line.strip() for line in file.read_text().splitlines() if line.strip() and line[0] not in "#;"]
+                names += [
+                    line.strip() for line in file.read_text().splitlines() if line.strip() and line[0] not in "#;"
+                ]
     for name in names:
         kernel.load(name)
     if state.installed("module-nvidia"):

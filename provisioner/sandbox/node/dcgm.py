@@ -17,7 +17,10 @@ def dcgmi(arguments: list[str], version: str) -> int:
         print(f"\ndcgmi  version: {version} (simulated by gpuprov)\n")
         return 0
     if not hostengine_runs():
-        print("Error: unable to establish a connection to the specified host: localhost\nError: Unable to connect to host engine. Host engine connection invalid/disconnected.")
+        print(
+            "Error: unable to establish a connection to the specified host: localhost\n"
+            "Error: Unable to connect to host engine. Host engine connection invalid/disconnected."
+        )
         return 234
     try:
         found = driver()
@@ -41,7 +44,10 @@ def dcgmi(arguments: list[str], version: str) -> int:
 def _discovery(found: Driver | None) -> int:
     gpus = found.gpus if found else ()
     switches = len(found.machine["switches"]) if found else 0
-    print(f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} found.\n{RULE}\n| GPU ID | Device Information{' ' * 51} |\n{RULE}")
+    print(
+        f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} found.\n"
+        f"{RULE}\n| GPU ID | Device Information{' ' * 51} |\n{RULE}"
+    )
     for gpu in gpus:
         for i, line in enumerate((f"Name: {gpu['name']}", f"PCI Bus ID: {gpu['pci']}", f"Device UUID: {gpu['uuid']}")):
             print(f"| {gpu['index'] if i == 0 else '':<6} | {line:<68} |")
@@ -53,16 +59,36 @@ def _discovery(found: Driver | None) -> int:
     return 0
 
 
-TESTS = {1: ("software",), 2: ("memory", "pcie"), 3: ("diagnostic", "targeted_stress", "targeted_power", "memory_bandwidth"), 4: ("memtest", "pulse_test")}
+TESTS = {
+    1: ("software",),
+    2: ("memory", "pcie"),
+    3: ("diagnostic", "targeted_stress", "targeted_power", "memory_bandwidth"),
+    4: ("memtest", "pulse_test"),
+}
 CATEGORY = {"software": "Deployment", "memory": "Hardware", "diagnostic": "Hardware", "pcie": "Integration"}
 
 
 def _warnings(gpu: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     if gpu["persistence"] != "Enabled":
-        found.append((8, 29, 5, f"Persistence Mode: Persistence mode for GPU {gpu['index']} is disabled. Enable persistence mode by running \"nvidia-smi -i <gpuId> -pm 1 \" as root."))
+        found.append(
+            (
+                8,
+                29,
+                5,
+                f"Persistence Mode: Persistence mode for GPU {gpu['index']} is disabled. "
+                'Enable persistence mode by running "nvidia-smi -i <gpuId> -pm 1 " as root.',
+            )
+        )
     if gpu["remap"]["pending"]:
-        found.append((3, 84, 2, f"GPU {gpu['index']} had uncorrectable memory errors and row remapping is pending. Reset the GPU."))
+        found.append(
+            (
+                3,
+                84,
+                2,
+                f"GPU {gpu['index']} had uncorrectable memory errors and row remapping is pending. Reset the GPU.",
+            )
+        )
     if gpu["ecc"]["volatile"]["dram"]:
         found.append((3, 83, 2, f"A DBE has been detected on GPU {gpu['index']}. Drain the GPU and reset it."))
     return [{"error_category": c, "error_id": i, "error_severity": s, "warning": w} for c, i, s, w in found]
@@ -76,22 +102,54 @@ def _diag(found: Driver, version: str, level: int, as_json: bool) -> int:
         results = []
         for gpu in found.gpus:
             warnings = _warnings(gpu) if test == "software" else []
-            result: dict[str, Any] = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": gpu["index"], "status": "Fail" if warnings else "Pass"}
+            result: dict[str, Any] = {
+                "entity_group": "GPU",
+                "entity_group_id": 1,
+                "entity_id": gpu["index"],
+                "status": "Fail" if warnings else "Pass",
+            }
             results.append({**result, "warnings": warnings} if warnings else result)
             failed = failed or bool(warnings)
         bad = any(r["status"] == "Fail" for r in results)
-        entry = {"name": test, "results": results, "test_summary": {"status": "Fail" if bad else "Pass"}}
+        entry: dict[str, Any] = {
+            "name": test,
+            "results": results,
+            "test_summary": {"status": "Fail" if bad else "Pass"},
+        }
         categories.setdefault(CATEGORY.get(test, "Stress"), []).append(entry)
     if as_json:
-        print(json.dumps({
-            "DCGM Diagnostic": {"test_categories": [{"category": c, "tests": t} for c, t in categories.items()]},
-            "entity_groups": [{"entities": [{"device_id": g["pci_device_id"][:4].lower(), "entity_id": g["index"], "serial_num": g["serial"]}
-                                            for g in found.gpus], "entity_group": "GPU", "entity_group_id": 1}],
-            "metadata": {"Driver Version Detected": found.version, "version": version},
-        }, indent="\t", separators=(",", " : ")))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "DCGM Diagnostic": {
+                        "test_categories": [{"category": c, "tests": t} for c, t in categories.items()]
+                    },
+                    "entity_groups": [
+                        {
+                            "entities": [
+                                {
+                                    "device_id": g["pci_device_id"][:4].lower(),
+                                    "entity_id": g["index"],
+                                    "serial_num": g["serial"],
+                                }
+                                for g in found.gpus
+                            ],
+                            "entity_group": "GPU",
+                            "entity_group_id": 1,
+                        }
+                    ],
+                    "metadata": {"Driver Version Detected": found.version, "version": version},
+                },
+                indent="\t",
+                separators=(",", " : "),
+            )
+        )
         return 226 if failed else 0
     line = "+---------------------------+------------------------------------------------+"
-    print(f"Successfully ran diagnostic for group.\n{line}\n| Diagnostic                | Result                                         |\n{line}")
+    print(
+        f"Successfully ran diagnostic for group.\n{line}\n"
+        f"| Diagnostic                | Result                                         |\n{line}"
+    )
     for category, entries in categories.items():
         print(f"|-----  {category}  {'-' * (18 - len(category))}+------------------------------------------------|")
         for entry in entries:
@@ -105,7 +163,10 @@ def _health(found: Driver, arguments: list[str]) -> int:
         print("Health monitor systems set successfully.")
         return 0
     troubled = [gpu for gpu in found.gpus if _warnings(gpu)]
-    print("+---------------------------+----------------------------------------------------------+\n| Health Monitor Report                                                                |")
+    print(
+        "+---------------------------+----------------------------------------------------------+\n"
+        "| Health Monitor Report                                                                |"
+    )
     print("+===========================+==========================================================+")
     print(f"| Overall Health            | {'Warning' if troubled else 'Healthy':<56} |")
     for gpu in troubled:

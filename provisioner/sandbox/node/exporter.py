@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,32 +16,59 @@ from .smi_facts import Driver, NoDriver, driver
 Gpu = dict[str, Any]
 XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:]+)\): (\d+),")
 
-METRICS: tuple[tuple[str, str, str, Callable[[Gpu], Any]], ...] = (
-    ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", lambda g: g["product"]["idle"][0]),
-    ("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).", lambda g: g["product"]["idle"][1]),
-    ("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C).", lambda g: g["product"]["temperature"][1] or 0),
-    ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", lambda g: g["product"]["temperature"][0]),
-    ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", lambda g: f"{g['product']['power'][3] + g['index'] * 0.37:.6f}"),
-    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ).", lambda g: int((time.time() - state.boot_time()) * g["product"]["power"][3] * 1000)),
-    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries.", lambda g: 0),
-    ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", lambda g: 0),
-    ("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %).", lambda g: 0),
-    ("DCGM_FI_DEV_ENC_UTIL", "gauge", "Encoder utilization (in %).", lambda g: 0),
-    ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder utilization (in %).", lambda g: 0),
-    ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered.", lambda g: g["last_xid"]),
-    ("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB).", lambda g: g["memory_mib"] - g["product"]["reserved"]),
-    ("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", lambda g: 0),
-    ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors", lambda g: g["remap"]["uncorrectable"]),
-    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors", lambda g: g["remap"]["correctable"]),
-    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed", lambda g: int(g["remap"]["failure"])),
-    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "Total number of NVLink bandwidth counters for all lanes.", lambda g: 0 if g["links"] else None),
-    ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status", lambda g: 0),
-)  # fmt: skip
+METRICS = (
+    ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)."),
+    ("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz)."),
+    ("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C)."),
+    ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C)."),
+    ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W)."),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ)."),
+    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries."),
+    ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %)."),
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."),
+    ("DCGM_FI_DEV_ENC_UTIL", "gauge", "Encoder utilization (in %)."),
+    ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder utilization (in %)."),
+    ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered."),
+    ("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB)."),
+    ("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB)."),
+    ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors"),
+    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors"),
+    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed"),
+    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "Total number of NVLink bandwidth counters for all lanes."),
+    ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status"),
+)
+"""Name, Prometheus type and help text, as dcgm-exporter's default-counters.csv has them."""
+
+
+def _readings(gpu: Gpu, last_xid: int) -> dict[str, Any]:
+    """One GPU's values by metric; None where a GPU has no such thing."""
+    product, remap = gpu["product"], gpu["remap"]
+    return {
+        "DCGM_FI_DEV_SM_CLOCK": product["idle"][0],
+        "DCGM_FI_DEV_MEM_CLOCK": product["idle"][1],
+        "DCGM_FI_DEV_MEMORY_TEMP": product["temperature"][1] or 0,
+        "DCGM_FI_DEV_GPU_TEMP": product["temperature"][0],
+        "DCGM_FI_DEV_POWER_USAGE": f"{product['power'][3] + gpu['index'] * 0.37:.6f}",
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": int((time.time() - state.boot_time()) * product["power"][3] * 1000),
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 0,
+        "DCGM_FI_DEV_GPU_UTIL": 0,
+        "DCGM_FI_DEV_MEM_COPY_UTIL": 0,
+        "DCGM_FI_DEV_ENC_UTIL": 0,
+        "DCGM_FI_DEV_DEC_UTIL": 0,
+        "DCGM_FI_DEV_XID_ERRORS": last_xid,
+        "DCGM_FI_DEV_FB_FREE": gpu["memory_mib"] - product["reserved"],
+        "DCGM_FI_DEV_FB_USED": 0,
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": remap["uncorrectable"],
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": remap["correctable"],
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE": int(remap["failure"]),
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 0 if gpu["links"] else None,
+        "DCGM_FI_DEV_VGPU_LICENSE_STATUS": 0,
+    }
 
 
 def counters_csv() -> str:
     """default-counters.csv, which the package ships."""
-    rows = "".join(f"{name}, {kind}, {text}\n" for name, kind, text, _ in METRICS)
+    rows = "".join(f"{name}, {kind}, {text}\n" for name, kind, text in METRICS)
     return "# Counters of the simulated DCGM exporter, by gpuprov\n# field, Prometheus type, help\n" + rows
 
 
@@ -53,13 +79,20 @@ def metrics(found: Driver, host: str) -> str:
         if match := XID.search(line["text"]):
             xids[match[1].lower()] = int(match[2])
     out = []
-    for name, kind, help_, value in METRICS:
+    for name, kind, help_ in METRICS:
         out += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
         for number, gpu in enumerate(found.gpus):
-            reading = value({**gpu, "last_xid": xids.get(gpu["pci"][4:].rpartition(".")[0].lower(), 0)})
+            reading = _readings(gpu, xids.get(gpu["pci"][4:].rpartition(".")[0].lower(), 0))[name]
             if reading is not None and not gpu["lost"]:
-                labels = {"gpu": number, "UUID": gpu["uuid"], "pci_bus_id": gpu["pci"], "device": f"nvidia{number}", "modelName": gpu["name"],
-                          "Hostname": host, "DCGM_FI_DRIVER_VERSION": found.version}  # fmt: skip
+                labels = {
+                    "gpu": number,
+                    "UUID": gpu["uuid"],
+                    "pci_bus_id": gpu["pci"],
+                    "device": f"nvidia{number}",
+                    "modelName": gpu["name"],
+                    "Hostname": host,
+                    "DCGM_FI_DRIVER_VERSION": found.version,
+                }
                 joined = ",".join(f'{key}="{text}"' for key, text in labels.items())
                 out.append(f"{name}{{{joined}}} {reading}")
     return "\n".join(out) + "\n"
@@ -75,7 +108,7 @@ class Scrape(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         try:
-            body = metrics(driver(), socket.gethostname()) if self.path == "/metrics" else "KO\n"
+            body = metrics(driver(running=True), socket.gethostname()) if self.path == "/metrics" else "KO\n"
         except NoDriver as error:
             self.send_error(500, str(error).splitlines()[0])
             return

@@ -1,4 +1,5 @@
-"""The node's half of fault injection: show and replace hardware.json, swap a container image. Called by gpuprov only."""
+"""The node's half of fault injection: show and replace hardware.json, swap a container image. Called by gpuprov
+only."""
 
 from __future__ import annotations
 

@@ -5,20 +5,30 @@ from __future__ import annotations
 import json
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from . import state
 
 RELEASE = "6.1.0-gpuprov-sandbox"
-BUILTIN = {"infiniband": ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "ib_umad", "ib_ipoib"), "efa": ("ib_core", "ib_uverbs", "efa")}
+BUILTIN = {
+    "infiniband": ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "ib_umad", "ib_ipoib"),
+    "efa": ("ib_core", "ib_uverbs", "efa"),
+}
 BUILTIN["roce"] = BUILTIN["infiniband"]
-DEPENDS = {"nvidia_uvm": "nvidia", "nvidia_modeset": "nvidia", "nvidia_drm": "nvidia_modeset", "nvidia_peermem": "nvidia"}
+DEPENDS = {
+    "nvidia_uvm": "nvidia",
+    "nvidia_modeset": "nvidia",
+    "nvidia_drm": "nvidia_modeset",
+    "nvidia_peermem": "nvidia",
+}
 
 
 def load_builtin() -> None:
     """Modules of the node's RDMA cards: in a real kernel they are there before anybody installs a thing."""
-    kinds = {nic["kind"] for nic in state.hardware().get("nics", [])} | ({"efa"} if state.hardware().get("efa") else set())
+    kinds = {nic["kind"] for nic in state.hardware().get("nics", [])} | (
+        {"efa"} if state.hardware().get("efa") else set()
+    )
     names = {name for kind in kinds for name in BUILTIN.get(kind, ())}
     state.change(state.MODULES, lambda m: {**{n: {"version": "", "size": 167936} for n in sorted(names)}, **m}, {})
 
@@ -35,7 +45,11 @@ def load(name: str) -> str | None:
     below = DEPENDS.get(wanted)
     if below and (problem := load(below)):
         return problem
-    state.change(state.MODULES, lambda m: {**m, wanted: {"version": found["version"], "size": found["size"], "flavour": found["flavour"]}}, {})
+    state.change(
+        state.MODULES,
+        lambda m: {**m, wanted: {"version": found["version"], "size": found["size"], "flavour": found["flavour"]}},
+        {},
+    )
     if wanted == "nvidia":
         _log_driver(found)
     return None
@@ -44,20 +58,32 @@ def load(name: str) -> str | None:
 def _log_driver(module: dict[str, Any]) -> None:
     machine = state.hardware()
     open_ = module["flavour"] == "open"
-    kind = f"NVIDIA UNIX Open Kernel Module for x86_64  {module['version']}" if open_ else f"NVIDIA UNIX x86_64 Kernel Module  {module['version']}"
+    kind = (
+        f"NVIDIA UNIX Open Kernel Module for x86_64  {module['version']}"
+        if open_
+        else f"NVIDIA UNIX x86_64 Kernel Module  {module['version']}"
+    )
     state.kernel_log("nvidia: loading out-of-tree module taints kernel.", "warn")
     state.kernel_log(f"NVRM: loading {kind}  Release Build  (simulated by gpuprov)", "notice")
     for gpu in machine.get("gpus", []):
         if not usable(gpu, module["flavour"]):
-            needs = "does not include the required GPU System Processor" if open_ else "requires use of the NVIDIA open kernel modules"
-            state.kernel_log(f"NVRM: The NVIDIA GPU {gpu['pci'].lower()} (PCI ID: 10de:{gpu['pci_device_id'][:4].lower()}) {needs}.", "err")
+            needs = (
+                "does not include the required GPU System Processor"
+                if open_
+                else "requires use of the NVIDIA open kernel modules"
+            )
+            state.kernel_log(
+                f"NVRM: The NVIDIA GPU {gpu['pci'].lower()} (PCI ID: 10de:{gpu['pci_device_id'][:4].lower()}) {needs}.",
+                "err",
+            )
 
 
 def usable(gpu: dict[str, Any], flavour: str | None) -> bool:
-    """Volta has no GSP, so the open module can't drive it; Blackwell is driven by the open module only (compat.yaml)."""
+    """Volta has no GSP, so the open module can't drive it; Blackwell is driven by the open module only
+    (compat.yaml)."""
     if flavour == "open":
-        return gpu["kernel_modules"] != "impossible"
-    return gpu["kernel_modules"] != "required"
+        return bool(gpu["kernel_modules"] != "impossible")
+    return bool(gpu["kernel_modules"] != "required")
 
 
 def unload(name: str) -> str | None:
@@ -138,14 +164,26 @@ LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 
 
 def dmesg(arguments: list[str], _version: str) -> int:
-    """The simulated kernel log, never this computer's own: plain, -T, --time-format iso|ctime, -x, -k, -l LEVELS, -J."""
+    """The simulated kernel log, never this computer's own: plain, -T, --time-format iso|ctime, -x, -k, -l LEVELS,
+    -J."""
     options = _options(arguments, {"-l": "--level", "-f": "--facility"})
     levels = set(options["--level"].split(",")) if "--level" in options else None
     form = options.get("--time-format") or ("ctime" if any(o in options for o in ("-T", "--ctime")) else "")
     booted = state.boot_time()
-    lines = sorted([*state.hardware().get("kernel_log", []), *state.read(state.KERNEL_LOG, [])], key=lambda line: line["at"])
+    lines = sorted(
+        [*state.hardware().get("kernel_log", []), *state.read(state.KERNEL_LOG, [])], key=lambda line: line["at"]
+    )
     if "-J" in options or "--json" in options:
-        print(json.dumps({"dmesg": [{"pri": LEVELS.index(x["level"]), "time": round(x["at"], 6), "msg": x["text"]} for x in lines]}, indent=3))
+        print(
+            json.dumps(
+                {
+                    "dmesg": [
+                        {"pri": LEVELS.index(x["level"]), "time": round(x["at"], 6), "msg": x["text"]} for x in lines
+                    ]
+                },
+                indent=3,
+            )
+        )
         return 0
     for line in lines:
         if levels and not any(_admits(level, line["level"]) for level in levels):
@@ -153,7 +191,7 @@ def dmesg(arguments: list[str], _version: str) -> int:
         head = f"kern  :{line['level']:<6}: " if any(o in options for o in ("-x", "--decode")) else ""
         at = booted + line["at"]
         if form == "iso":
-            stamp = datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S,%f+00:00 ")
+            stamp = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S,%f+00:00 ")
         elif form == "ctime":
             stamp = f"[{time.strftime('%a %b %e %H:%M:%S %Y', time.localtime(at))}] "
         elif any(o in options for o in ("-t", "--notime")):
@@ -217,7 +255,9 @@ def lspci(arguments: list[str], _version: str) -> int:
 def lsblk(arguments: list[str], _version: str) -> int:
     """The node's disks as lsblk -J prints them (bytes with -b), or a plain table."""
     disks = state.hardware().get("disks", [])
-    in_bytes = any(a.startswith("-") and not a.startswith("--") and "b" in a[1:] for a in arguments) or "--bytes" in arguments
+    in_bytes = (
+        any(a.startswith("-") and not a.startswith("--") and "b" in a[1:] for a in arguments) or "--bytes" in arguments
+    )
     full = any(a.startswith("/dev") for a in arguments) or "-p" in arguments or "--paths" in arguments
     rows = [
         {

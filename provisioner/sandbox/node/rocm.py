@@ -10,12 +10,19 @@ from . import state
 
 
 def rocm_smi(arguments: list[str], version: str) -> int:
-    gpus = [gpu for gpu in state.hardware().get("gpus", []) if gpu["present"]] if state.hardware().get("vendor") == "amd" else []
+    gpus = (
+        [gpu for gpu in state.hardware().get("gpus", []) if gpu["present"]]
+        if state.hardware().get("vendor") == "amd"
+        else []
+    )
     if not gpus:
         print("ERROR:root:Driver not initialized (amdgpu not found in modules)", file=sys.stderr)
         return 1
     if "--json" not in arguments:
-        print("========================= ROCm System Management Interface (simulated by gpuprov) =========================")
+        print(
+            "========================= ROCm System Management "
+            "Interface (simulated by gpuprov) ========================="
+        )
         for gpu in gpus:
             print(f"{gpu['index']:<4} {gpu['name']:<32} {gpu['pci'][4:]}  {gpu['memory_mib']} MiB")
         return 0

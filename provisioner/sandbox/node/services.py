@@ -22,7 +22,7 @@ def _sleep_as(name: str, seconds: str = "infinity") -> None:
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.is_symlink():
         link.symlink_to(SLEEP)
-    os.execv(link, [f"/usr/bin/{name}", seconds])
+    os.execv(link, [f"/usr/bin/{name}", seconds])  # noqa: S606 - this process becomes the other
 
 
 def _daemon(name: str, pid_file: Path | None = None, seconds: str = "infinity") -> int:
@@ -41,7 +41,11 @@ def persistenced(_arguments: list[str], _version: str) -> int:
     """Loads the module, and with it every GPU keeps its driver state."""
     problem = kernel.load("nvidia")
     if problem:
-        print(f"nvidia-persistenced: Failed to query NVIDIA devices. {problem}. Please ensure that the NVIDIA device files exist.", file=sys.stderr)
+        print(
+            "nvidia-persistenced: Failed to query NVIDIA devices. "
+            f"{problem}. Please ensure that the NVIDIA device files exist.",
+            file=sys.stderr,
+        )
         return 1
     state.change(state.PERSISTENCE, lambda s: {**s, "all": True}, {})
     return _daemon("nvidia-persistenced", state.path("run/nvidia-persistenced/nvidia-persistenced.pid"))
@@ -55,16 +59,25 @@ def fabric_manager(_arguments: list[str], version: str) -> int:
         print("Cannot open /dev/nvidiactl: the NVIDIA driver is not loaded", file=sys.stderr)
         return 1
     if loaded != version:
-        print(f"fabric manager NVIDIA GPU driver interface version {version} doesn't match with driver version {loaded}. "
-              "Please update with matching NVIDIA driver package.", file=sys.stderr)  # fmt: skip
+        print(
+            f"fabric manager NVIDIA GPU driver interface version {version} doesn't match with driver version {loaded}. "
+            "Please update with matching NVIDIA driver package.",
+            file=sys.stderr,
+        )
         return 1
     if not machine.get("fabric_manager", {}).get("required"):
-        print("request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do "
-              "[NV_WARN_NOTHING_TO_DO]", file=sys.stderr)  # fmt: skip
+        print(
+            "request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do "
+            "[NV_WARN_NOTHING_TO_DO]",
+            file=sys.stderr,
+        )
         return 1
     print("Connected to 1 node.")
-    print("Successfully configured all the available NVSwitches to route GPU NVLink traffic. NVLink Peer-to-Peer support will be enabled "
-          "once the GPUs are successfully registered with the NVLink fabric.")  # fmt: skip
+    print(
+        "Successfully configured all the available NVSwitches to route "
+        "GPU NVLink traffic. NVLink Peer-to-Peer support will be enabled "
+        "once the GPUs are successfully registered with the NVLink fabric."
+    )
     return _daemon("nv-fabricmanager", seconds="0.3" if machine["fabric_manager"].get("broken") else "infinity")
 
 

@@ -9,9 +9,26 @@ from typing import Any
 from . import smi_query, smi_text, smi_topo, smi_xml, state
 from .smi_facts import Driver, NoDriver, complain, driver, hang_if_asked
 
-VALUED = {"-i": "id", "--id": "id", "-pm": "pm", "--persistence-mode": "pm", "-e": "ecc", "--ecc-config": "ecc", "-mig": "mig",
-          "--multi-instance-gpu": "mig", "-f": "file", "--filename": "file", "-d": "display", "--display": "display", "-am": "am",
-          "--query-gpu": "query-gpu", "--format": "format", "-c": "compute", "--compute-mode": "compute", "-pl": "pl"}  # fmt: skip
+VALUED = {
+    "-i": "id",
+    "--id": "id",
+    "-pm": "pm",
+    "--persistence-mode": "pm",
+    "-e": "ecc",
+    "--ecc-config": "ecc",
+    "-mig": "mig",
+    "--multi-instance-gpu": "mig",
+    "-f": "file",
+    "--filename": "file",
+    "-d": "display",
+    "--display": "display",
+    "-am": "am",
+    "--query-gpu": "query-gpu",
+    "--format": "format",
+    "-c": "compute",
+    "--compute-mode": "compute",
+    "-pl": "pl",
+}
 
 
 def nvidia_smi(arguments: list[str], version: str) -> int:
@@ -49,7 +66,10 @@ def _dispatch(arguments: list[str], found: Driver) -> int:
         return 0
     options, flags, unknown = _parse(arguments)
     if unknown:
-        print(f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n{unknown[0]}: not simulated by gpuprov")
+        print(
+            "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
+            f"\n{unknown[0]}: not simulated by gpuprov"
+        )
         return 2
     wanted = options.get("id")
     if wanted is not None and not any(smi_xml.matches(gpu, w) for gpu in found.gpus for w in wanted.split(",")):
@@ -57,7 +77,9 @@ def _dispatch(arguments: list[str], found: Driver) -> int:
         return 6
     changes = [name for name in ("pm", "ecc", "mig") if name in options]
     if changes:
-        return _change(changes[0], options[changes[0]], [g for g in found.gpus if wanted is None or smi_xml.matches(g, wanted)])
+        return _change(
+            changes[0], options[changes[0]], [g for g in found.gpus if wanted is None or smi_xml.matches(g, wanted)]
+        )
     if "query-gpu" in options:
         sys.stdout.write(smi_query.query(found, options["query-gpu"], options.get("format", "csv"), wanted))
         return 0
@@ -102,21 +124,30 @@ def _change(what: str, value: str, gpus: list[dict[str, Any]]) -> int:
     word = "Enabled" if on else "Disabled"
     for gpu in gpus:
         if what == "pm":
-            before = "Enabled" if gpu["persistence"] == "Enabled" else "Disabled"
-            state.change(state.PERSISTENCE, lambda s, u=gpu["uuid"]: {**s, u: on}, {})
-            verb = "already" if before == word else "set to"
-            print(f"Persistence mode is already {word} for GPU {gpu['pci']}." if verb == "already" else f"{word} persistence mode for GPU {gpu['pci']}.")
+            _remember(state.PERSISTENCE, gpu["uuid"], on)
+            already = gpu["persistence"] == word
+            print(
+                f"{'Persistence mode is already ' if already else ''}{word}{'' if already else ' persistence mode'} "
+                f"for GPU {gpu['pci']}."
+            )
             continue
         supported = gpu["ecc"]["supported"] if what == "ecc" else gpu["mig"]["supported"]
         title = "ECC support" if what == "ecc" else "MIG Mode"
         if not supported:
-            print(f"{'ECC configuration' if what == 'ecc' else 'MIG mode'} is not supported for GPU {gpu['pci']}: Not Supported")
+            print(
+                f"{'ECC configuration' if what == 'ecc' else 'MIG mode'} "
+                f"is not supported for GPU {gpu['pci']}: Not Supported"
+            )
             print("Treating as warning and moving on.")
             continue
-        state.change(state.SETTINGS, lambda s, u=gpu["uuid"]: {**s, u: {**s.get(u, {}), what: word}}, {})
+        _remember(state.SETTINGS, gpu["uuid"], {**state.read(state.SETTINGS, {}).get(gpu["uuid"], {}), what: word})
         print(f"{word} {title} for GPU {gpu['pci']}.")
         if what == "ecc":
             print("All done.\nReboot required.")
     if what != "ecc":
         print("All done.")
     return 0
+
+
+def _remember(file: str, uuid: str, value: Any) -> None:
+    state.change(file, lambda known: {**known, uuid: value}, {})

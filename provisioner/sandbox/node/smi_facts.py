@@ -34,23 +34,33 @@ class NoDriver(Exception):
         self.code = code
 
 
-def driver() -> Driver:
-    """The driver as a program sees it through NVML. Raises `NoDriver` with the real words and exit codes."""
+def driver(*, running: bool = False) -> Driver:
+    """The driver as a program sees it through NVML; a `running` one loaded its library long ago, and a newer one on
+    disk
+    does not disturb it. Raises `NoDriver` with the real words and exit codes."""
     machine = state.hardware()
     library = state.library_version(machine)
     if library is None:
-        raise NoDriver(12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display "
-                           "Driver is properly installed and present in your system.\nPlease also try adding directory that contains "
-                           "libnvidia-ml.so to your system PATH.")  # fmt: skip
+        raise NoDriver(
+            12,
+            "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display "
+            "Driver is properly installed and present in your system.\nPlease also try adding directory that contains "
+            "libnvidia-ml.so to your system PATH.",
+        )
     loaded = state.loaded_driver(machine)
     if loaded is None:
-        raise NoDriver(9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
-                          "NVIDIA driver is installed and running.\n")  # fmt: skip
-    if loaded != library:
+        raise NoDriver(
+            9,
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+            "NVIDIA driver is installed and running.\n",
+        )
+    if loaded != library and not running:
         short = ".".join(library.split(".")[:2])
         raise NoDriver(18, f"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: {short}")
     flavour = state.modules()["nvidia"].get("flavour")
-    gpus = tuple(gpu for gpu in machine.get("gpus", []) if gpu["present"] and "arch" in gpu and kernel.usable(gpu, flavour))
+    gpus = tuple(
+        gpu for gpu in machine.get("gpus", []) if gpu["present"] and "arch" in gpu and kernel.usable(gpu, flavour)
+    )
     if not gpus:
         raise NoDriver(6, "No devices were found")
     return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in gpus), machine)
@@ -60,7 +70,11 @@ def _switched(gpu: dict[str, Any]) -> dict[str, Any]:
     """The GPU with persistence, ECC and MIG as they were set on this node; a fault's value stands above them."""
     settings = state.read(state.SETTINGS, {}).get(gpu["uuid"], {})
     persistence = state.read(state.PERSISTENCE, {})
-    on = gpu["persistence"] if gpu["persistence"] is not None else persistence.get(gpu["uuid"], persistence.get("all", False))
+    on = (
+        gpu["persistence"]
+        if gpu["persistence"] is not None
+        else persistence.get(gpu["uuid"], persistence.get("all", False))
+    )
     mode = settings.get("ecc_now", gpu["ecc"]["mode"])
     supported = gpu["mig"]["supported"]
     return {

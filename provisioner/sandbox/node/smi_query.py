@@ -2,69 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .smi_facts import Driver
 from .smi_xml import matches
 
 Gpu = dict[str, Any]
-FIELDS: dict[str, tuple[str, Callable[[Driver, Gpu], Any]]] = {
-    "index": ("", lambda d, g: g["index"]),
-    "name": ("", lambda d, g: g["name"]),
-    "uuid": ("", lambda d, g: g["uuid"]),
-    "serial": ("", lambda d, g: "[N/A]" if g["product"].get("serial", "") is None else g["serial"]),
-    "count": ("", lambda d, g: len(d.gpus)),
-    "driver_version": ("", lambda d, g: d.version),
-    "pci.bus_id": ("", lambda d, g: g["pci"]),
-    "pci.domain": ("", lambda d, g: "0x" + g["pci"][4:8]),
-    "pci.bus": ("", lambda d, g: "0x" + g["pci"][9:11]),
-    "pci.device": ("", lambda d, g: "0x" + g["pci"][12:14]),
-    "pci.device_id": ("", lambda d, g: "0x" + g["pci_device_id"]),
-    "pcie.link.gen.current": ("", lambda d, g: g["pcie"]["gen"]),
-    "pcie.link.gen.max": ("", lambda d, g: g["pcie"]["gen"]),
-    "pcie.link.width.current": ("", lambda d, g: g["pcie"]["width"]),
-    "pcie.link.width.max": ("", lambda d, g: 16),
-    "persistence_mode": ("", lambda d, g: g["persistence"]),
-    "compute_mode": ("", lambda d, g: "Default"),
-    "compute_cap": ("", lambda d, g: g["compute_capability"]),
-    "vbios_version": ("", lambda d, g: g["product"]["vbios"]),
-    "pstate": ("", lambda d, g: "P8" if g["product"]["brand"] == "GeForce" else "P0"),
-    "memory.total": ("MiB", lambda d, g: g["memory_mib"]),
-    "memory.reserved": ("MiB", lambda d, g: g["product"]["reserved"]),
-    "memory.used": ("MiB", lambda d, g: 0),
-    "memory.free": ("MiB", lambda d, g: g["memory_mib"] - g["product"]["reserved"]),
-    "utilization.gpu": ("%", lambda d, g: 0),
-    "utilization.memory": ("%", lambda d, g: 0),
-    "temperature.gpu": ("", lambda d, g: g["product"]["temperature"][0]),
-    "temperature.memory": ("", lambda d, g: g["product"]["temperature"][1] or "N/A"),
-    "power.draw": ("W", lambda d, g: f"{g['product']['power'][3] + g['index'] * 0.37:.2f}"),
-    "power.limit": ("W", lambda d, g: f"{g['product']['power'][0]:.2f}"),
-    "clocks.current.graphics": ("MHz", lambda d, g: g["product"]["idle"][0]),
-    "clocks.current.sm": ("MHz", lambda d, g: g["product"]["idle"][0]),
-    "clocks.current.memory": ("MHz", lambda d, g: g["product"]["idle"][1]),
-    "clocks.max.graphics": ("MHz", lambda d, g: g["product"]["max"][0]),
-    "clocks.max.sm": ("MHz", lambda d, g: g["product"]["max"][0]),
-    "clocks.max.memory": ("MHz", lambda d, g: g["product"]["max"][1]),
-    "ecc.mode.current": ("", lambda d, g: g["ecc"]["mode"] if g["ecc"]["supported"] else "[N/A]"),
-    "ecc.mode.pending": ("", lambda d, g: g["ecc_pending"] if g["ecc"]["supported"] else "[N/A]"),
-    "ecc.errors.uncorrected.volatile.total": ("", lambda d, g: _ecc(g, "volatile")),
-    "ecc.errors.uncorrected.aggregate.total": ("", lambda d, g: _ecc(g, "aggregate")),
-    "ecc.errors.corrected.volatile.total": ("", lambda d, g: 0 if g["ecc"]["mode"] == "Enabled" else "[N/A]"),
-    "ecc.errors.corrected.aggregate.total": ("", lambda d, g: 0 if g["ecc"]["mode"] == "Enabled" else "[N/A]"),
-    "remapped_rows.correctable": ("", lambda d, g: _remap(g, g["remap"]["correctable"])),
-    "remapped_rows.uncorrectable": ("", lambda d, g: _remap(g, g["remap"]["uncorrectable"])),
-    "remapped_rows.pending": ("", lambda d, g: _remap(g, "Yes" if g["remap"]["pending"] else "No")),
-    "remapped_rows.failure": ("", lambda d, g: _remap(g, "Yes" if g["remap"]["failure"] else "No")),
-    "mig.mode.current": ("", lambda d, g: g["mig_current"] if g["mig"]["supported"] else "[N/A]"),
-    "mig.mode.pending": ("", lambda d, g: g["mig_current"] if g["mig"]["supported"] else "[N/A]"),
-    "fabric.state": ("", lambda d, g: g["fabric"]["state"]),
-    "fabric.status": ("", lambda d, g: g["fabric"]["status"]),
+UNITS = {
+    "memory.total": "MiB",
+    "memory.reserved": "MiB",
+    "memory.used": "MiB",
+    "memory.free": "MiB",
+    "utilization.gpu": "%",
+    "utilization.memory": "%",
+    "power.draw": "W",
+    "power.limit": "W",
+    "clocks.current.graphics": "MHz",
+    "clocks.current.sm": "MHz",
+    "clocks.current.memory": "MHz",
+    "clocks.max.graphics": "MHz",
+    "clocks.max.sm": "MHz",
+    "clocks.max.memory": "MHz",
 }
-"""Fields by name with their unit; names as `nvidia-smi --help-query-gpu` lists them."""
+"""Units of those fields that have one; the others are plain text and numbers."""
 
-SHORT = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_serial": "serial", "gpu_bus_id": "pci.bus_id", "clocks.gr": "clocks.current.graphics",
-         "clocks.sm": "clocks.current.sm", "clocks.mem": "clocks.current.memory", "power.draw.instant": "power.draw"}  # fmt: skip
+SHORT = {
+    "gpu_name": "name",
+    "gpu_uuid": "uuid",
+    "gpu_serial": "serial",
+    "gpu_bus_id": "pci.bus_id",
+    "clocks.gr": "clocks.current.graphics",
+    "clocks.sm": "clocks.current.sm",
+    "clocks.mem": "clocks.current.memory",
+    "power.draw.instant": "power.draw",
+}
+
+
+def values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
+    """Every field that can be asked for, by its name in `nvidia-smi --help-query-gpu`."""
+    product, ecc, remap = gpu["product"], gpu["ecc"], gpu["remap"]
+    counts = ecc["mode"] == "Enabled"
+    return {
+        "index": gpu["index"],
+        "name": gpu["name"],
+        "uuid": gpu["uuid"],
+        "serial": "[N/A]" if product.get("serial", "") is None else gpu["serial"],
+        "count": len(driver.gpus),
+        "driver_version": driver.version,
+        "pci.bus_id": gpu["pci"],
+        "pci.domain": "0x" + gpu["pci"][4:8],
+        "pci.bus": "0x" + gpu["pci"][9:11],
+        "pci.device": "0x" + gpu["pci"][12:14],
+        "pci.device_id": "0x" + gpu["pci_device_id"],
+        "pcie.link.gen.current": gpu["pcie"]["gen"],
+        "pcie.link.gen.max": gpu["pcie"]["gen"],
+        "pcie.link.width.current": gpu["pcie"]["width"],
+        "pcie.link.width.max": 16,
+        "persistence_mode": gpu["persistence"],
+        "compute_mode": "Default",
+        "compute_cap": gpu["compute_capability"],
+        "vbios_version": product["vbios"],
+        "pstate": "P8" if product["brand"] == "GeForce" else "P0",
+        "memory.total": gpu["memory_mib"],
+        "memory.reserved": product["reserved"],
+        "memory.used": 0,
+        "memory.free": gpu["memory_mib"] - product["reserved"],
+        "utilization.gpu": 0,
+        "utilization.memory": 0,
+        "temperature.gpu": product["temperature"][0],
+        "temperature.memory": product["temperature"][1] or "N/A",
+        "power.draw": f"{gpu['product']['power'][3] + gpu['index'] * 0.37:.2f}",
+        "power.limit": f"{gpu['product']['power'][0]:.2f}",
+        "clocks.current.graphics": product["idle"][0],
+        "clocks.current.sm": product["idle"][0],
+        "clocks.current.memory": product["idle"][1],
+        "clocks.max.graphics": product["max"][0],
+        "clocks.max.sm": product["max"][0],
+        "clocks.max.memory": product["max"][1],
+        "ecc.mode.current": ecc["mode"] if ecc["supported"] else "[N/A]",
+        "ecc.mode.pending": gpu["ecc_pending"] if ecc["supported"] else "[N/A]",
+        "ecc.errors.uncorrected.volatile.total": _ecc(gpu, "volatile"),
+        "ecc.errors.uncorrected.aggregate.total": _ecc(gpu, "aggregate"),
+        "ecc.errors.corrected.volatile.total": 0 if counts else "[N/A]",
+        "ecc.errors.corrected.aggregate.total": 0 if counts else "[N/A]",
+        "remapped_rows.correctable": _remap(gpu, remap["correctable"]),
+        "remapped_rows.uncorrectable": _remap(gpu, remap["uncorrectable"]),
+        "remapped_rows.pending": _remap(gpu, "Yes" if remap["pending"] else "No"),
+        "remapped_rows.failure": _remap(gpu, "Yes" if remap["failure"] else "No"),
+        "mig.mode.current": gpu["mig_current"] if gpu["mig"]["supported"] else "[N/A]",
+        "mig.mode.pending": gpu["mig_current"] if gpu["mig"]["supported"] else "[N/A]",
+        "fabric.state": gpu["fabric"]["state"],
+        "fabric.status": gpu["fabric"]["status"],
+    }
 
 
 def _ecc(gpu: Gpu, period: str) -> Any:
@@ -77,16 +106,18 @@ def _remap(gpu: Gpu, value: Any) -> Any:
 
 def query(driver: Driver, fields: str, form: str, wanted: str | None) -> str:
     names = [name.strip() for name in fields.split(",")]
+    known = values(driver, driver.gpus[0])
     options = [option.strip() for option in form.split(",")]
     for name in names:
-        if SHORT.get(name, name) not in FIELDS:
+        if SHORT.get(name, name) not in known:
             return f'Field "{name}" is not a valid field to query.\n\n'
     if "csv" not in options:
         return "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
     units = "nounits" not in options
     lines = []
     if "noheader" not in options:
-        lines.append(", ".join(name + (f" [{FIELDS[SHORT.get(name, name)][0]}]" if FIELDS[SHORT.get(name, name)][0] else "") for name in names))
+        titled = ((name, UNITS.get(SHORT.get(name, name))) for name in names)
+        lines.append(", ".join(f"{name} [{unit}]" if unit else name for name, unit in titled))
     for gpu in driver.gpus:
         if wanted is not None and not any(matches(gpu, one) for one in wanted.split(",")):
             continue
@@ -97,5 +128,5 @@ def query(driver: Driver, fields: str, form: str, wanted: str | None) -> str:
 def _cell(driver: Driver, gpu: Gpu, name: str, units: bool) -> str:
     if gpu["lost"] and name not in ("index", "name", "uuid", "serial", "count", "driver_version", "pci.bus_id"):
         return "[GPU is lost]"
-    unit, value = FIELDS[name]
-    return f"{value(driver, gpu)}{' ' + unit if unit and units else ''}"
+    value = values(driver, gpu)[name]
+    return f"{value} {UNITS[name]}" if units and name in UNITS else str(value)

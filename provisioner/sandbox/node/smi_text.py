@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from typing import Any
+from xml.etree import ElementTree
 
 from .smi_facts import Driver, timestamp
 
@@ -19,9 +19,13 @@ def table(driver: Driver) -> str:
     """The table of drivers from 545 on; from 610 on it speaks of KMD and CUDA UMD versions."""
     out = f"{timestamp():<31}\n{WIDE}\n"
     if driver.branch >= 610:
-        out += f"| NVIDIA-SMI {driver.version:<23}KMD Version: {driver.version:<14}CUDA UMD Version: {driver.cuda:<9}|\n"
+        out += (
+            f"| NVIDIA-SMI {driver.version:<23}KMD Version: {driver.version:<14}CUDA UMD Version: {driver.cuda:<9}|\n"
+        )
     else:
-        out += f"| NVIDIA-SMI {driver.version:<23}Driver Version: {driver.version:<14} CUDA Version: {driver.cuda:<9}|\n"
+        out += (
+            f"| NVIDIA-SMI {driver.version:<23}Driver Version: {driver.version:<14} CUDA Version: {driver.cuda:<9}|\n"
+        )
     out += (
         f"{THREE}\n"
         "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
@@ -66,12 +70,15 @@ def _rows(gpu: dict[str, Any]) -> str:
 
 
 def query(document: str) -> str:
-    """-q as text, in the order of the XML; keys are the XML's names in words, which is near to the real text and not it."""
+    """-q as text, in the order of the XML; keys are the XML's names in words, which is near to the real text and
+    not it."""
     root = ElementTree.fromstring(document)  # noqa: S314 - our own text
     out = "\n==============NVSMI LOG==============\n(simulated by gpuprov)\n\n"
     for element in root:
         if element.tag != "gpu":
-            title = {"cuda_version": "CUDA Version", "attached_gpus": "Attached GPUs"}.get(element.tag, _words(element.tag))
+            title = {"cuda_version": "CUDA Version", "attached_gpus": "Attached GPUs"}.get(
+                element.tag, _words(element.tag)
+            )
             out += f"{title:<42}: {element.text}\n"
     for gpu in root.findall("gpu"):
         out += f"\nGPU {gpu.get('id')}\n" + _section(gpu, 1)
@@ -92,8 +99,23 @@ def _section(element: ElementTree.Element, depth: int) -> str:
     return out
 
 
-WORDS = {"gpu": "GPU", "ecc": "ECC", "mig": "MIG", "uuid": "UUID", "pci": "PCI", "vbios": "VBIOS", "fb": "FB", "bar1": "BAR1", "sram": "SRAM",
-         "dram": "DRAM", "sm": "SM", "id": "Id", "dm": "", "gom": "", "cuda": "CUDA"}  # fmt: skip
+WORDS = {
+    "gpu": "GPU",
+    "ecc": "ECC",
+    "mig": "MIG",
+    "uuid": "UUID",
+    "pci": "PCI",
+    "vbios": "VBIOS",
+    "fb": "FB",
+    "bar1": "BAR1",
+    "sram": "SRAM",
+    "dram": "DRAM",
+    "sm": "SM",
+    "id": "Id",
+    "dm": "",
+    "gom": "",
+    "cuda": "CUDA",
+}
 
 
 def _words(tag: str) -> str:

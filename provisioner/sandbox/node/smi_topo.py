@@ -35,7 +35,9 @@ def topo(arguments: list[str], driver: Driver) -> str:
         out += "\t".join([names[i], *cells, affinity(machine, gpu["numa"]), str(gpu["numa"]), "", "N/A"]) + "\n"
     for i, nic in enumerate(nics):
         cells = [_near(gpu, nic, gpus, nics) for gpu in gpus]
-        cells += [" X " if i == j else ("NODE" if nic["numa"] == other["numa"] else "SYS") for j, other in enumerate(nics)]
+        cells += [
+            " X " if i == j else ("NODE" if nic["numa"] == other["numa"] else "SYS") for j, other in enumerate(nics)
+        ]
         out += "\t".join([names[len(gpus) + i], *cells]) + "\n"
     out += LEGEND
     if nics:
@@ -43,7 +45,9 @@ def topo(arguments: list[str], driver: Driver) -> str:
     return out + "\n"
 
 
-def _near(gpu: dict[str, Any], nic: dict[str, Any], gpus: tuple[dict[str, Any], ...], nics: list[dict[str, Any]]) -> str:
+def _near(
+    gpu: dict[str, Any], nic: dict[str, Any], gpus: tuple[dict[str, Any], ...], nics: list[dict[str, Any]]
+) -> str:
     if gpu["numa"] != nic["numa"]:
         return "SYS"
     # A card shares the PCIe switch of the GPU at the same place in line.
@@ -51,7 +55,8 @@ def _near(gpu: dict[str, Any], nic: dict[str, Any], gpus: tuple[dict[str, Any], 
 
 
 def affinity(machine: dict[str, Any], node: int) -> str:
-    """CPU list of a NUMA node: cores first, their second threads after all cores, as AMD and Intel servers count them."""
+    """CPU list of a NUMA node: cores first, their second threads after all cores, as AMD and Intel servers count
+    them."""
     threads, nodes = machine["vcpus"], machine["numa_nodes"]
     if nodes == 1 or threads % (2 * nodes):
         return f"0-{threads - 1}"

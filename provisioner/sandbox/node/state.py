@@ -90,14 +90,32 @@ def library_version(machine: Json) -> str | None:
 
 
 def cuda_of(driver: str) -> str:
-    """The CUDA version that a driver of that branch reports. Source: nvidia-smi of each branch; 610 and above are guessed
+    """The CUDA version that a driver of that branch reports. Source: nvidia-smi of each branch; 610 and above are
+    guessed
     from the branch before."""
     branch = int(driver.split(".", maxsplit=1)[0])
     known = (
-        (610, "13.3"), (595, "13.2"), (590, "13.1"), (580, "13.0"), (575, "12.9"), (570, "12.8"), (565, "12.7"), (560, "12.6"),
-        (555, "12.5"), (550, "12.4"), (545, "12.3"), (535, "12.2"), (530, "12.1"), (525, "12.0"), (520, "11.8"), (515, "11.7"),
-        (510, "11.6"), (470, "11.4"), (460, "11.2"), (450, "11.0"),
-    )  # fmt: skip
+        (610, "13.3"),
+        (595, "13.2"),
+        (590, "13.1"),
+        (580, "13.0"),
+        (575, "12.9"),
+        (570, "12.8"),
+        (565, "12.7"),
+        (560, "12.6"),
+        (555, "12.5"),
+        (550, "12.4"),
+        (545, "12.3"),
+        (535, "12.2"),
+        (530, "12.1"),
+        (525, "12.0"),
+        (520, "11.8"),
+        (515, "11.7"),
+        (510, "11.6"),
+        (470, "11.4"),
+        (460, "11.2"),
+        (450, "11.0"),
+    )
     return next((cuda for first, cuda in known if branch >= first), "10.2")
 
 

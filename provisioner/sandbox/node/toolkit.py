@@ -26,7 +26,9 @@ def nvidia_ctk(arguments: list[str], version: str) -> int:
     if words[:2] == ["cdi", "generate"]:
         return _generate(options)
     if words[:2] == ["cdi", "list"]:
-        names = [name for file in ("etc/cdi/nvidia.yaml", "var/run/cdi/nvidia.yaml") for name in _listed(state.path(file))]
+        names = [
+            name for file in ("etc/cdi/nvidia.yaml", "var/run/cdi/nvidia.yaml") for name in _listed(state.path(file))
+        ]
         print(f"Found {len(names)} CDI devices")
         print("\n".join(f"nvidia.com/gpu={name}" for name in names))
         return 0
@@ -50,7 +52,10 @@ def _generate(options: dict[str, str]) -> int:
     try:
         gpus = driver().gpus
     except NoDriver as error:
-        print(f'level=error msg="failed to generate CDI spec: failed to initialize NVML: {str(error).splitlines()[0]}"', file=sys.stderr)
+        print(
+            f'level=error msg="failed to generate CDI spec: failed to initialize NVML: {str(error).splitlines()[0]}"',
+            file=sys.stderr,
+        )
         return 1
     names = [str(gpu["index"]) for gpu in gpus] + [gpu["uuid"] for gpu in gpus] + ["all"]
     text = "---\n# simulated by gpuprov\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n"
@@ -83,7 +88,10 @@ def _configure(options: dict[str, str]) -> int:
         changed["default-runtime"] = "nvidia"
     state.path(target).parent.mkdir(parents=True, exist_ok=True)
     state.path(target).write_text(json.dumps(changed, indent=4) + "\n")
-    print(f'level=info msg="Wrote updated config to /{target}"\nlevel=info msg="It is recommended that docker daemon be restarted."')
+    print(
+        f'level=info msg="Wrote updated config to /{target}"\n'
+        'level=info msg="It is recommended that docker daemon be restarted."'
+    )
     return 0
 
 
@@ -98,7 +106,10 @@ def container_cli(arguments: list[str], version: str) -> int:
         return 1
     print(f"NVRM version:   {found.version}\nCUDA version:   {found.cuda}\n")
     for gpu in found.gpus:
-        print(f"Device Index:   {gpu['index']}\nModel:          {gpu['name']}\nGPU UUID:       {gpu['uuid']}\nBus Location:   {gpu['pci']}\n")
+        print(
+            f"Device Index:   {gpu['index']}\nModel:          {gpu['name']}\n"
+            f"GPU UUID:       {gpu['uuid']}\nBus Location:   {gpu['pci']}\n"
+        )
     return 0
 
 
@@ -113,7 +124,7 @@ def container_runtime(arguments: list[str], _version: str) -> int:
         if Path(hook).exists() and not any(entry.get("path") == hook for entry in hooks):
             hooks.append({"path": hook, "args": [hook, "prestart"]})
             (bundle / "config.json").write_text(json.dumps(config))
-    os.execvp("runc", ["runc", *arguments])
+    os.execvp("runc", ["runc", *arguments])  # noqa: S606 - this process becomes runc
 
 
 def runtime_hook(arguments: list[str], _version: str) -> int:
@@ -131,7 +142,11 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
     except NoDriver as error:
         print(f"nvidia-container-cli: initialization error: nvml error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
-    given = len(gpus) if wanted == "all" else len([g for g in gpus if {str(g["index"]), g["uuid"]} & set(wanted.split(","))])
+    given = (
+        len(gpus)
+        if wanted == "all"
+        else len([g for g in gpus if {str(g["index"]), g["uuid"]} & set(wanted.split(","))])
+    )
     root = Path(config["root"]["path"])
     target = (root if root.is_absolute() else bundle / root) / GPUS
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,55 @@
+"""What the node layer adds to Debian: the simulator, its programs, the configuration of a small and quick node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provisioner.sandbox.deb import File
+from provisioner.sandbox.packages import program
+from provisioner.sandbox.units import UNITS
+
+TOOLS = (
+    "lspci",
+    "lsblk",
+    "dmesg",
+    "lsmod",
+    "modprobe",
+    "modinfo",
+    "rmmod",
+    "ibstat",
+    "ibstatus",
+    "ibv_devinfo",
+    "ibdev2netdev",
+)
+"""Programs that would otherwise show this computer's own kernel and devices; they come before the real ones in PATH."""
+
+
+def node_files() -> dict[str, File]:
+    """What the node layer adds to Debian."""
+    files = {
+        "etc/gpuprov-sandbox/release": File(b"gpuprov sandbox node: its GPUs, drivers and networks are simulated\n"),
+        "etc/docker/daemon.json": File(b'{"default-cgroupns-mode": "private"}\n'),
+        "etc/ssh/sshd_config.d/gpuprov-sandbox.conf": File(
+            b"PasswordAuthentication no\nUseDNS no\nMaxStartups 100:30:200\nMaxSessions 100\n"
+        ),
+        "etc/apt/apt.conf.d/90gpuprov-sandbox": File(b'APT::Periodic::Enable "0";\n'),
+        "etc/systemd/journald.conf.d/gpuprov-sandbox.conf": File(
+            b"[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\nReadKMsg=no\n"
+        ),
+        "etc/motd": File(b"gpuprov sandbox node: GPUs, drivers and networks are simulated.\n"),
+        "etc/systemd/system/gpuprov-sandbox-boot.service": File(UNITS["gpuprov-sandbox-boot.service"].encode()),
+        "etc/dpkg/dpkg.cfg.d/gpuprov-sandbox": File(b"force-unsafe-io\n"),
+        "usr/lib/gpuprov-sandbox/boot": program("boot", "1"),
+        "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
+        "usr/lib/gpuprov-sandbox/fault": program("fault", "1"),
+        "usr/lib/gpuprov-sandbox/image": program("image", "1"),
+        "usr/lib/gpuprov-sandbox/rocm-smi": program("rocm-smi", "6.10.5"),
+    }
+    for tool in TOOLS:
+        files[f"usr/local/sbin/{tool}"] = program(tool, "1")
+        files[f"usr/local/bin/{tool}"] = File(link=f"../sbin/{tool}")
+    source = Path(__file__).parent / "node"
+    for path in sorted(source.rglob("*")):
+        if path.suffix in (".py", ".shape", ".json") and "__pycache__" not in path.parts:
+            files[f"usr/lib/gpuprov-sandbox/gpuprov_node/{path.relative_to(source)}"] = File(path.read_bytes())
+    return files
