@@ -85,6 +85,7 @@ def contact(paths: ClusterPaths, nodes: list[Node], user: str, events: Events, *
     pins = ssh.load_pins(paths)
     new = [node for node in nodes if pins.get(node.name, ("", ""))[0] != node.id]
     deadline = time.monotonic() + wait_s
+    ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
         for node, key in zip(new, pool.map(lambda n: _first_key(n, deadline), new), strict=True):
             pins[node.name] = (node.id, key)

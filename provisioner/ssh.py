@@ -160,14 +160,18 @@ def argv(paths: ClusterPaths, node: str, *options: str) -> list[str]:
     return ["ssh", "-F", str(paths.ssh / "config"), *options, node]
 
 
-def close(paths: ClusterPaths, nodes: Sequence[Node]) -> None:
-    """End the shared connections and remove their sockets."""
+def disconnect(paths: ClusterPaths, names: Sequence[str]) -> None:
+    """End the shared connections to these nodes; nothing happens where there is none."""
     config = paths.ssh / "config"
-    for node in nodes:
+    for name in names:
         if config.exists():
-            subprocess.run(
-                ["ssh", "-F", str(config), "-O", "exit", node.name], capture_output=True, timeout=15, check=False
-            )
+            command = ["ssh", "-F", str(config), "-O", "exit", name]
+            subprocess.run(command, capture_output=True, timeout=15, check=False)
+
+
+def close(paths: ClusterPaths, nodes: Sequence[Node]) -> None:
+    """End all shared connections and remove their sockets."""
+    disconnect(paths, [node.name for node in nodes])
     folder = control_dir(paths)
     for socket in folder.iterdir():
         socket.unlink(missing_ok=True)

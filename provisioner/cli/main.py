@@ -28,7 +28,7 @@ _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a command lives. `verbatim`: everything behind the first argument is passed on as it stands."""
+    """Where a command lives. `verbatim`: options that are not gpuprov's belong to a command for the nodes."""
 
     target: str
     help: str
@@ -78,7 +78,9 @@ def load(name: str, entry: Entry) -> Any:
     target = getattr(import_module(module), attribute)
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
-    settings = {"ignore_unknown_options": True, "allow_interspersed_args": False} if entry.verbatim else {}
+    settings: dict[str, Any] = {}
+    if entry.verbatim:  # `exec FILE df -h`: -h is the command's
+        settings = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
     one.command(name, context_settings=settings)(target)
     return typer.main.get_command(one)

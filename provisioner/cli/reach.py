@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ def ssh(
     command: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]…")] = None,
     sandbox: Sandbox = None,
 ) -> None:
-    """Log in to a node, or run one command there. Exits as the remote does."""
+    """Log in to a node, or run one command there, as ssh would. Exits as the remote does."""
     from provisioner import ssh as openssh
     from provisioner.session import open_cluster
 
@@ -30,7 +29,7 @@ def ssh(
     found = cluster.node(node)
     argv = openssh.argv(cluster.paths, found.name, *([] if command else ["-t"]))
     sys.stdout.flush()
-    os.execvp(argv[0], [*argv, *([shlex.join(command)] if command else [])])  # noqa: S606 - no shell is started
+    os.execvp(argv[0], [*argv, *(command or [])])  # noqa: S606 - no shell is started
 
 
 def exec_(
@@ -49,7 +48,7 @@ def exec_(
     names = [cluster.node(name).name for name in node] if node else [n.name for n in cluster.nodes()]
 
     def run(name: str) -> tuple[int, str]:
-        argv = [*openssh.argv(cluster.paths, name), shlex.join(command)]
+        argv = [*openssh.argv(cluster.paths, name), *command]
         try:
             done = subprocess.run(
                 argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,

@@ -13,6 +13,8 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     """What `up` would do: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine"}], "changes": {site:
     {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}}, "findings": [{"status", "subject",
     "message", "action"}]}."""
+    for site in cluster.spec.sites:
+        machines.provider_of(cluster, site)  # refuses before anything is written
     existed = cluster.paths.exists()
     with cluster.exclusively("plan") as run_dir:
         wanted = cluster.plan(locking.current(cluster, cluster.events))
@@ -40,8 +42,8 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
             ],
         }
         if not existed and cluster.sandbox:  # a rehearsal that was only looked at leaves nothing behind
-            for site in prepared:
-                site.provider.clean(site.workspace.path, cluster.events)
+            for looked_at in prepared:
+                looked_at.provider.clean(looked_at.workspace.path, cluster.events)
             cluster.forget()
     return document
 

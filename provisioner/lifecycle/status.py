@@ -13,7 +13,8 @@ def status(cluster: Cluster) -> dict[str, Any]:
     no longer wanted have stage "unwanted"."""
     known = {node.name: node for node in cluster.nodes()}
     noted = cluster.state().get("nodes", {})
-    rows = []
+    rows: list[dict[str, Any]] = []
+    row: dict[str, Any]
     for name, group in cluster.spec.groups.items():
         for node_name in (f"{name}-{index}" for index in range(group.count)):
             node = known.pop(node_name, None)

@@ -61,6 +61,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
 
     Raises GpuprovError of the stage that failed; what was made until then stays, and the next `up` goes on.
     """
+    for site in cluster.spec.sites:
+        machines.provider_of(cluster, site)  # refuses before anything is written
     with cluster.exclusively("up") as run_dir:
         run, events = Run(run_dir), cluster.events
         with run.stage("stack"):

@@ -78,7 +78,7 @@ class Sandbox:
         """Remove the workspace's containers by label and give its addresses back."""
         for container in self._containers(workspace):
             events("down", "log", f"removing {container.name}", node=container.node or None)
-            containers.remove(container)
+            containers.remove(container.name)
         left = [f"container {container.name}" for container in self._containers(workspace)]
         if not left:
             network.release_octet(workspace)

@@ -1,0 +1,36 @@
+"""Long-lived rehearsals shared by the tests of this folder: made once, removed at the end.
+
+Every cluster has its own folder and a name that no example has, so that a developer's own rehearsals stay untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.rehearsal import EXAMPLES, Rehearsal
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture(scope="session")
+def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """Four p4d nodes, up and healthy."""
+    yield from _up("aws-p4d", tmp_path_factory.mktemp("p4d"))
+
+
+@pytest.fixture(scope="session", params=[name for name in EXAMPLES if name != "aws-p4d"])
+def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """One after the other, the fleets of the other examples, up and healthy."""
+    yield from _up(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def _up(name: str, folder: Path) -> Iterator[Rehearsal]:
+    rehearsal = Rehearsal.of_example(name, folder)
+    try:
+        rehearsal.first = rehearsal.up()
+        yield rehearsal
+    finally:
+        rehearsal.run("down", rehearsal.file, "--sandbox", "--yes")

@@ -1,0 +1,134 @@
+"""`up` on four p4d nodes: what it makes, that a second one changes nothing, and what it mends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import subprocess
+import time
+
+import pytest
+
+from tests.support.rehearsal import Rehearsal, failing, unknown
+
+pytestmark = pytest.mark.sandbox
+
+
+def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
+    assert p4d.first is not None
+    assert p4d.first.status == 0, p4d.first.stderr
+    document = p4d.first.json
+    assert document["ok"]
+    assert document["simulated"]
+    assert [n["name"] for n in document["nodes"]] == ["train-0", "train-1", "train-2", "train-3"]
+    assert document["changes"] == {"resources": 5, "configured": 4}
+    assert failing(document) == {}
+    assert unknown(document) == {}
+    passed = {c["id"] for c in document["nodes"][0]["checks"] if c["status"] == "pass"}
+    assert passed >= {
+        "gpu.count", "gpu.model", "gpu.memory", "gpu.ecc", "gpu.remap", "gpu.xid", "nvlink.topology", "nvlink.links",
+        "nvswitch.fabric", "driver.version", "cuda.version", "nccl.version", "dcgm.exporter", "efa.devices",
+        "container.image", "framework.versions",
+    }  # fmt: skip
+
+
+def test_a_second_up_changes_nothing(p4d: Rehearsal) -> None:
+    again = p4d.up()
+    assert again.status == 0, again.stderr
+    assert again.json["changes"] == {"resources": 0, "configured": 0}
+
+
+def test_the_machines_are_what_the_file_asks_for(p4d: Rehearsal) -> None:
+    facts = p4d.run("facts", p4d.file, "train-2", "--json").json
+    assert len(facts["gpus"]) == 8
+    assert {g["model"] for g in facts["gpus"]} == {"NVIDIA A100-SXM4-40GB"}
+    assert facts["topology"]["GPU0"]["GPU7"] == "NV12"
+    assert facts["driver_version"] == "580.173.02"
+    assert facts["efa_devices"] == 4
+    assert facts["unreadable"] == []
+
+
+def test_what_is_installed_is_the_lock_and_is_held(p4d: Rehearsal) -> None:
+    lock = (p4d.root / "cluster.lock").read_text()
+    said = p4d.run("ssh", p4d.file, "train-0", "dpkg-query -W nvidia-driver-cuda nvidia-fabricmanager libnccl2")
+    assert said.status == 0, said.stderr
+    for line in said.stdout.splitlines():
+        name, version = line.split()
+        assert f"name: {name}\n" in lock
+        assert f"version: {version}\n" in lock
+    held = p4d.run("exec", "--node", "train-0", p4d.file, "apt-mark", "showhold")
+    assert "train-0: nvidia-fabricmanager" in held.stdout
+
+
+def test_status_knows_the_nodes(p4d: Rehearsal) -> None:
+    document = p4d.run("status", p4d.file, "--json").json
+    assert [(n["stage"], n["ok"]) for n in document["nodes"]] == [("verified", True)] * 4
+    assert all(n["address"].startswith("127.77.") for n in document["nodes"])
+
+
+def test_the_run_directory_is_private_and_complete(p4d: Rehearsal) -> None:
+    assert stat.S_IMODE(p4d.root.stat().st_mode) == 0o700
+    for secret in ("ssh/id_ed25519", "ssh/config", "known_hosts"):
+        assert stat.S_IMODE((p4d.root / secret).stat().st_mode) == 0o600
+    first = sorted((p4d.root / "runs").iterdir())[0]
+    events = [json.loads(line) for line in (first / "events.jsonl").read_text().splitlines()]
+    stages = list(dict.fromkeys(event["stage"] for event in events))
+    assert stages.index("terraform") < stages.index("fleet") < stages.index("configure") < stages.index("verify")
+    assert {path.name for path in first.iterdir()} >= {"report.json", "report.xml", "report.html"}
+
+
+def test_two_at_once_is_refused_and_says_who(p4d: Rehearsal) -> None:
+    first = p4d.start("up", p4d.file, "--sandbox", "--yes")
+    try:
+        deadline = time.monotonic() + 30
+        while not (p4d.root / "holder.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        second = p4d.up()
+    finally:
+        first.communicate(timeout=300)
+    assert second.status == 5
+    assert f"process {first.pid}" in second.stderr
+    assert first.returncode == 0
+
+
+def test_a_lost_hold_is_found_and_only_that_node_is_configured(p4d: Rehearsal) -> None:
+    p4d.run("ssh", p4d.file, "train-1", "sudo apt-mark unhold libnccl2")
+    mended = p4d.up()
+    assert mended.status == 0, mended.stderr
+    assert mended.json["changes"] == {"resources": 0, "configured": 1}
+    assert "libnccl2" in p4d.run("ssh", p4d.file, "train-1", "apt-mark showhold").stdout
+
+
+def test_a_container_that_vanished_is_made_again(p4d: Rehearsal) -> None:
+    subprocess.run(["podman", "rm", "--force", "--time", "0", f"gpuprov-{p4d.name}-train-3"], check=True, timeout=60)
+    again = p4d.up()
+    assert again.status == 0, again.stderr
+    assert again.json["changes"]["configured"] == 1
+
+
+def test_another_host_key_is_refused(p4d: Rehearsal) -> None:
+    pins = p4d.root / "known_hosts"
+    right = pins.read_text()
+    lines = right.splitlines()
+    swapped = [lines[0].split()[0], *lines[1].split()[1:]]
+    pins.write_text("\n".join([" ".join(swapped), *lines[1:]]) + "\n")
+    subprocess.run(["ssh", "-F", str(p4d.root / "ssh" / "config"), "-O", "exit", "train-0"], check=False, timeout=15)
+    try:
+        said = p4d.run("ssh", p4d.file, "train-0", "true")
+        assert said.status == 255
+        verdict = p4d.verify()
+        assert verdict.status == 1
+        assert [n["name"] for n in verdict.json["nodes"] if not n["ok"]] == ["train-0"]
+    finally:
+        pins.write_text(right)
+    assert p4d.verify().status == 0
+
+
+def test_no_port_of_a_node_is_open_beyond_this_machine(p4d: Rehearsal) -> None:
+    for node in p4d.run("status", p4d.file, "--json").json["nodes"]:
+        with socket.create_connection((node["address"], 22), timeout=5):
+            pass
+        for port in (9400, 2375, 5555):
+            with pytest.raises(OSError, match="refused|timed out"):
+                socket.create_connection((node["address"], port), timeout=2)

@@ -1,0 +1,115 @@
+"""A rehearsal driven as a user drives it: the real command line in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = tuple(sorted(path.stem for path in (ROOT / "examples").glob("*.yaml")))
+DEADLINE_S = 900
+
+
+@dataclass
+class Done:
+    """How one command ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        assert self.stdout, self.stderr
+        return json.loads(self.stdout)
+
+
+@dataclass
+class Rehearsal:
+    """A cluster.yaml in a folder of its own, and the commands on it."""
+
+    file: Path
+    name: str
+    first: Done | None = None
+    gpuprov: list[str] = field(default_factory=lambda: [sys.executable, "-m", "provisioner"])
+
+    @classmethod
+    def of_example(cls, example: str, folder: Path, *, count: int | None = None) -> Rehearsal:
+        """A copy of an example under a name of the test's own."""
+        name = f"t-{example}"[:24].strip("-") + f"-{os.getpid() % 10_000}"
+        text = (ROOT / "examples" / f"{example}.yaml").read_text(encoding="utf-8")
+        text = re.sub(r"^name:.*$", f"name: {name}", text, count=1, flags=re.M)
+        if count is not None:
+            text = re.sub(r"^(\s+count:).*$", rf"\1 {count}", text, flags=re.M)
+        file = folder / "cluster.yaml"
+        file.write_text(text, encoding="utf-8")
+        return cls(file, name)
+
+    @property
+    def root(self) -> Path:
+        return self.file.parent / ".gpuprov" / f"{self.name}.sandbox"
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        """A command that the caller watches or ends."""
+        return subprocess.Popen(
+            [*self.gpuprov, *map(str, words)],
+            cwd=self.file.parent,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: object) -> Done:
+        """A command to its end; the deadline is generous, and a command that reaches it has failed."""
+        process = self.start(*words)
+        try:
+            stdout, stderr = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        assert "Traceback" not in stderr, stderr
+        return Done(process.returncode, stdout, stderr)
+
+    def up(self, *words: object) -> Done:
+        return self.run("up", self.file, "--sandbox", "--yes", "--json", *words)
+
+    def down(self) -> Done:
+        return self.run("down", self.file, "--sandbox", "--yes", "--json")
+
+    def verify(self) -> Done:
+        return self.run("verify", self.file, "--json")
+
+    def nodes(self) -> list[str]:
+        return [node["name"] for node in self.run("status", self.file, "--json").json["nodes"]]
+
+    def containers(self) -> list[str]:
+        """Names of all containers of this cluster, running or not."""
+        said = subprocess.run(
+            ["podman", "ps", "--all", "--filter", f"label=gpuprov.cluster={self.name}", "--format", "{{.Names}}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        return said.stdout.split()
+
+
+def failing(document: dict[str, Any]) -> dict[str, set[str]]:
+    """Node → ids of the checks that failed; nodes without any are left out."""
+    found = {n["name"]: {c["id"] for c in n["checks"] if c["status"] == "fail"} for n in document["nodes"]}
+    return {name: ids for name, ids in found.items() if ids}
+
+
+def unknown(document: dict[str, Any]) -> dict[str, set[str]]:
+    """Node → ids of the checks that could not be answered."""
+    found = {n["name"]: {c["id"] for c in n["checks"] if c["status"] == "unknown"} for n in document["nodes"]}
+    return {name: ids for name, ids in found.items() if ids}
