@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from functools import cache
 
 from provisioner.verify import checks
@@ -25,7 +26,13 @@ def table() -> str:
     rows = ["| check | severity | do | level | reads | failure explained by | what a failure means |"]
     rows.append("| --- | --- | --- | --- | --- | --- | --- |")
     for c in declared():
-        reads = ", ".join("the list of GPUs" if need == "gpus" else f"`{need}`" for need in c.needs) or "see the text"
+        reads = (
+            ", ".join("the list of GPUs" if need == "gpus" else f"`{need}`" for need in c.needs) or "how its tool ended"
+        )
         follows = ", ".join(f"`{other}`" for other in c.follows) or "-"
         rows.append(f"| `{c.id}` | {c.severity} | {c.action} | {c.level} | {reads} | {follows} | {c.says} |")
     return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

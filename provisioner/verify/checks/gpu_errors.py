@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.check import ACTIONS, Action, check, fail, saw, unknown
 from provisioner.verify.checks.gpu import answering
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
+from provisioner.verify.parsers.dmesg import Xid
 
 
 @check(
@@ -98,17 +99,19 @@ def test_xid(node: Facts, expected: Expected) -> None:
     # 154 only repeats, in words, what the driver wants done: those words decide.
     fatal += [x for x in logged if x.code == 154 and x not in fatal and "(None)" not in x.text.split(" to ")[-1]]
     if fatal:
-        worst = table.get(str(fatal[0].code), {})
-        lines = [
-            f"Xid {x.code} ({x.count} times) on {x.pci}: {table.get(str(x.code), {}).get('advice', x.text)}"
-            for x in fatal
-        ]
-        fail("; ".join(lines), action=worst.get("action", "reset"))  # type: ignore[arg-type]
+        rows = [table.get(str(x.code), {}) for x in fatal]
+        actions: list[Action] = [next(a for a in ACTIONS if a == row.get("action", "reset")) for row in rows]
+        told = [f"{_named(x)}: {row.get('advice', x.text)}" for x, row in zip(fatal, rows, strict=True)]
+        fail("; ".join(told), action=max(actions, key=ACTIONS.index))
     if off:
         fail(f"{', '.join(off)} has fallen off the bus", action="reboot")
     strange = sorted({x.code for x in logged if str(x.code) not in table})
     if strange:
         unknown(f"Xid {strange[0]} is not in the table of known codes")
+
+
+def _named(xid: Xid) -> str:
+    return f"Xid {xid.code}{f' ({xid.count} times)' if xid.count > 1 else ''} on {xid.pci}"
 
 
 @check(

@@ -1,0 +1,28 @@
+"""docs/checks.md and docs/verify.md say what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from provisioner.verify.bundle import FILES
+from provisioner.verify.catalogue import declared, table
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_table_of_checks_is_the_codes() -> None:
+    text = (DOCS / "checks.md").read_text()
+    assert text.endswith("\n\n" + table()), "run: python -m provisioner.verify.catalogue"
+
+
+def test_every_check_that_the_docs_name_is_one() -> None:
+    known = {check.id for check in declared()} | set(FILES)
+    areas = {id.partition(".")[0] for id in known}
+    for name in re.findall(r"`([a-z]+\.[a-z_]+)`", (DOCS / "verify.md").read_text()):
+        assert name in known or name.partition(".")[0] not in areas, name
+
+
+def test_every_file_of_a_bundle_is_named() -> None:
+    text = (DOCS / "verify.md").read_text()
+    assert [name for name in FILES if f"`{name}`" not in text] == []
