@@ -29,12 +29,19 @@ destroy() {
   clear_the_way || say "it is left as it is"
 }
 
+# An address keeps its MAC when its container is replaced: neighbours would send to the old one for half a minute.
+mac_of() {
+  # shellcheck disable=SC2046,SC2183 # four numbers, four words
+  printf '0a:58:%02x:%02x:%02x:%02x' $(printf '%s' "$1" | tr . ' ')
+}
+
 create() {
   clear_the_way || exit 1
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   printf '%s\n' "$GPUPROV_LABELS" >"$scratch/labels"
   set -- --name "$GPUPROV_NAME" --network podman --ip "$GPUPROV_PRIVATE_IP" \
+    --mac-address "$(mac_of "$GPUPROV_PRIVATE_IP")" \
     --label "gpuprov.cluster=$GPUPROV_CLUSTER" --label "gpuprov.node=$GPUPROV_NODE" --label "gpuprov.role=$GPUPROV_ROLE" \
     --label "gpuprov.workspace=$GPUPROV_WORKSPACE" --label "gpuprov.octet=$GPUPROV_OCTET" --label-file "$scratch/labels"
   if [ "$GPUPROV_ROLE" = mirror ]; then
