@@ -15,17 +15,19 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml of the 
 
 @app.command("faults")
 def faults(
+    machine: Annotated[str | None, typer.Option(help="only those that this machine type can have")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on standard output")] = False,
 ) -> None:
     """List the faults that can be injected, with the check that finds each."""
     from provisioner.sandbox.faults import list_faults
 
+    listed = list_faults(machine)
     if as_json:
-        rows = [{"name": f.name, "sentence": f.sentence, "check": f.check, "needs": f.needs} for f in list_faults()]
+        rows = [{"name": f.name, "sentence": f.sentence, "check": f.check, "needs": f.needs} for f in listed]
         typer.echo(json.dumps({"faults": rows}))
         return
-    width = max(len(fault.name) for fault in list_faults())
-    for fault in list_faults():
+    width = max(len(fault.name) for fault in listed)
+    for fault in listed:
         typer.echo(f"{fault.name:<{width}}  {fault.sentence} (found by {fault.check}; needs {fault.needs})")
 
 

@@ -57,8 +57,11 @@ class Active:
     gpu: int
 
 
-def list_faults() -> tuple[Fault, ...]:
-    return FAULTS
+def list_faults(machine: str | None = None) -> tuple[Fault, ...]:
+    """Every fault, or those that this machine type can have. Raises `GpuprovError` for an unknown machine."""
+    if machine is None:
+        return FAULTS
+    return tuple(fault for fault in FAULTS if fault.applies(_healthy(machine)))
 
 
 def find_fault(name: str) -> Fault:
@@ -158,14 +161,18 @@ def _refuse(fault: Fault, healthy: Json) -> None:
     )
 
 
-def _machines_with(fault: Fault) -> Iterator[str]:
+def _healthy(name: str) -> Json:
     from provisioner.catalog import load
     from provisioner.sandbox.hardware import hardware
 
-    catalog = load()
-    for machine in catalog.machines():
-        if fault.applies(hardware(machine, catalog.gpu(machine.gpu_model), "node", catalog)):
-            yield machine.name
+    machine = load().machine(name)
+    return hardware(machine, load().gpu(machine.gpu_model), "node", load())
+
+
+def _machines_with(fault: Fault) -> Iterator[str]:
+    from provisioner.catalog import load
+
+    return (name for name in load().names() if fault.applies(_healthy(name)))
 
 
 def _active(machine: Json) -> tuple[Active, ...]:

@@ -46,7 +46,7 @@ def _discovery(found: Driver | None) -> int:
     switches = len(found.machine["switches"]) if found else 0
     print(
         f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} found.\n"
-        f"{RULE}\n| GPU ID | Device Information{' ' * 51} |\n{RULE}"
+        f"{RULE}\n| GPU ID | Device Information{' ' * 50} |\n{RULE}"
     )
     for gpu in gpus:
         for i, line in enumerate((f"Name: {gpu['name']}", f"PCI Bus ID: {gpu['pci']}", f"Device UUID: {gpu['uuid']}")):

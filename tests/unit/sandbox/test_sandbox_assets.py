@@ -1,0 +1,227 @@
+"""What prepare() builds: packages, signed repositories, images with known digests, keys, addresses."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from provisioner.errors import GpuprovError
+from provisioner.sandbox import network, packages, registry, repository
+from provisioner.sandbox.keys import Keys, clearsign, keys
+from provisioner.stack.models import Image, Package, Repository, Stack
+
+
+def stack(*packages: Package, suite: str = "/", components: str = "") -> Stack:
+    names = sorted({p.repository for p in packages if p.repository})
+    repositories = tuple(
+        Repository(
+            name=n, uri="https://x", suite=suite, components=components, key_url="https://k", fingerprint="0" * 40
+        )
+        for n in names
+    )
+    empty = dict.fromkeys(
+        ("driver", "driver_branch", "kernel_modules", "fabric_manager", "cuda_driver", "cuda_toolkit", "nccl")
+    )
+    return Stack(
+        **empty, dcgm=None, dcgm_exporter=None, container_toolkit=None, packages=packages, repositories=repositories
+    )
+
+
+def package(name: str, version: str = "580.173.02-1", repository: str = "cuda") -> Package:
+    return Package(name=name, version=version, repository=repository)
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return keys(tmp_path_factory.mktemp("keys") / "k")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia-open",
+        "nvidia-kernel-open-dkms",
+        "nvidia-driver-cuda",
+        "libnccl2",
+        "cuda-toolkit-13-0",
+        "an-unknown-package",
+    ],
+)
+def test_packages_are_read_by_dpkg_and_say_that_they_are_simulated(tmp_path: Path, name: str) -> None:
+    deb = packages.build(package(name), [package("libcuda1"), package("libnvidia-ml1")], "amd64")
+    file = tmp_path / deb.filename
+    file.write_bytes(deb.build())
+    told = subprocess.run(["dpkg-deb", "--field", file], capture_output=True, text=True, check=True).stdout
+    assert f"Package: {name}\n" in told
+    assert "Version: 580.173.02-1\n" in told
+    assert "simulated by gpuprov" in told
+    listed = subprocess.run(["dpkg-deb", "--contents", file], capture_output=True, text=True, check=True).stdout
+    assert f"./usr/share/doc/{name}/simulated" in listed
+    assert (
+        deb.build() == packages.build(package(name), [package("libcuda1"), package("libnvidia-ml1")], "amd64").build()
+    )
+
+
+def test_dependencies_are_those_that_the_lock_has() -> None:
+    alone = packages.build(package("nvidia-driver-cuda"), [], "amd64")
+    assert "Depends" not in alone.fields
+    full = packages.build(package("nvidia-driver-cuda"), [package("libcuda1"), package("libnvidia-ml1")], "amd64")
+    assert full.fields["Depends"] == "libcuda1 (= 580.173.02-1), libnvidia-ml1 (= 580.173.02-1)"
+
+
+@pytest.mark.parametrize(
+    ("suite", "components", "where", "index"),
+    [
+        ("/", "", "", "Packages"),
+        ("./", "", "", "Packages"),
+        ("jammy", "main", "dists/jammy", "main/binary-amd64/Packages"),
+        ("stable", "", "dists/stable", "main/binary-amd64/Packages"),
+    ],
+)
+def test_repositories_are_signed_and_whole(
+    tmp_path: Path, secrets: Keys, suite: str, components: str, where: str, index: str
+) -> None:
+    wanted = stack(package("libnccl2", "2.27.7-1+cuda13.0"), package("nvidia-open"), suite=suite, components=components)
+    assert repository.write_repositories(tmp_path, [wanted], secrets, "amd64") == 2
+    base = tmp_path / "apt/cuda"
+    ring = tmp_path / "ring.gpg"
+    subprocess.run(["gpg", "--batch", "--quiet", "--dearmor", "-o", ring, tmp_path / "keys/cuda.asc"], check=True)
+    checked = subprocess.run(
+        ["gpgv", "--keyring", ring, base / where / "InRelease"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+    release = (base / where / "Release").read_text()
+    listing = (base / where / index).read_bytes()
+    assert f" {hashlib.sha256(listing).hexdigest()} {len(listing)} {index}\n" in release
+    assert gzip.decompress((base / where / f"{index}.gz").read_bytes()) == listing
+    for paragraph in listing.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
+        file = (base / fields["Filename"]).read_bytes()
+        assert (len(file), hashlib.sha256(file).hexdigest()) == (int(fields["Size"]), fields["SHA256"])
+
+
+def test_a_suite_can_not_lead_out_of_its_repository(tmp_path: Path, secrets: Keys) -> None:
+    with pytest.raises(GpuprovError, match="leads out"):
+        repository.write_repositories(tmp_path / "m", [stack(package("x"), suite="../../../out/")], secrets, "amd64")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_changed_release_is_not_signed(tmp_path: Path, secrets: Keys) -> None:
+    inline, _ = clearsign(secrets, "Suite: stable\n")
+    (tmp_path / "key.asc").write_text(secrets.public)
+    subprocess.run(
+        ["gpg", "--batch", "--quiet", "--dearmor", "-o", tmp_path / "ring", tmp_path / "key.asc"], check=True
+    )
+    (tmp_path / "InRelease").write_text(inline.replace("stable", "stably"))
+    assert subprocess.run(
+        ["gpgv", "--keyring", tmp_path / "ring", tmp_path / "InRelease"], capture_output=True
+    ).returncode
+
+
+def test_keys_are_private_made_once_and_fit_together(tmp_path: Path) -> None:
+    made = keys(tmp_path / "k")
+    assert keys(tmp_path / "k") == made
+    assert len(made.fingerprint) == 40
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "k").iterdir()} == {0}
+    verified = subprocess.run(
+        ["openssl", "verify", "-CAfile", tmp_path / "k/ca.pem", tmp_path / "k/registry.pem"],
+        capture_output=True,
+        text=True,
+    )
+    assert verified.returncode == 0, verified.stderr
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("nvcr.io/nvidia/pytorch:25.10-py3", ("nvcr.io/nvidia/pytorch", "25.10-py3")),
+        ("pytorch/pytorch", ("pytorch/pytorch", "latest")),
+        ("localhost:5000/a/b:1", ("localhost-5000/a/b", "1")),
+        ("localhost:5000/a", ("localhost-5000/a", "latest")),
+        ("a/b:1@sha256:abc", ("a/b", "1")),
+    ],
+)
+def test_names_in_the_registry(reference: str, expected: tuple[str, str]) -> None:
+    assert registry.repository_of(reference) == expected
+
+
+def image(torch: str = "2.9.0") -> Image:
+    return Image(
+        reference="nvcr.io/nvidia/pytorch:25.10-py3",
+        digest="",
+        pull="",
+        torch=torch,
+        cuda="13.0",
+        nccl="2.27.7",
+        python="3.12",
+    )
+
+
+def test_images_have_a_digest_that_follows_from_their_content(tmp_path: Path) -> None:
+    built = registry.build(image(), b"busybox", "amd64")
+    assert built == registry.build(image(), b"busybox", "amd64")
+    assert built.digest != registry.build(image("2.8.0"), b"busybox", "amd64").digest
+    assert registry.pull_name(built) == f"mirror.gpuprov.internal:5000/nvcr.io/nvidia/pytorch@{built.digest}"
+    registry.write(tmp_path, [built])
+    for digest, blob in built.blobs.items():
+        assert digest == "sha256:" + hashlib.sha256(blob).hexdigest()
+        assert (tmp_path / f"docker/registry/v2/blobs/sha256/{digest[7:9]}/{digest[7:]}/data").read_bytes() == blob
+    manifest = json.loads(built.blobs[built.digest])
+    config = json.loads(built.blobs[manifest["config"]["digest"]])
+    assert config["config"]["Labels"]["org.gpuprov.simulated"] == "true"
+    layer = gzip.decompress(built.blobs[manifest["layers"][0]["digest"]])
+    assert config["rootfs"]["diff_ids"] == ["sha256:" + hashlib.sha256(layer).hexdigest()]
+
+
+def test_node_numbers_stay_when_groups_grow_shrink_and_come(tmp_path: Path) -> None:
+    first = network.node_numbers(tmp_path, ["a-0", "a-1", "b-0"])
+    grown = network.node_numbers(tmp_path, ["a-0", "a-1", "a-2", "b-0", "c-0"])
+    assert {name: grown[name] for name in first} == first
+    assert len(set(grown.values())) == 5
+    network.node_numbers(tmp_path, ["a-0", "b-0", "c-0"])
+    again = network.node_numbers(tmp_path, ["a-0", "b-0", "c-0", "d-0"])
+    assert again["d-0"] not in grown.values()
+    (tmp_path / network.NUMBERS).write_text("{half")
+    assert len(set(network.node_numbers(tmp_path, ["a-0", "b-0"]).values())) == 2
+
+
+def test_more_nodes_than_there_are_numbers_is_refused(tmp_path: Path) -> None:
+    full = network.node_numbers(tmp_path, [f"n-{i}" for i in range(250)])
+    assert sorted(full.values()) == list(range(4, 254))
+    with pytest.raises(GpuprovError, match="251 nodes are too many"):
+        network.node_numbers(tmp_path, [f"n-{i}" for i in range(251)])
+
+
+@pytest.fixture
+def octets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPUPROV_STATE", str(tmp_path / "state"))
+    (tmp_path / "state").mkdir()
+    monkeypatch.setattr(network.containers, "octets_in_use", lambda: frozenset({250}))
+    return tmp_path
+
+
+def test_octets_are_one_a_workspace_and_taken_over_when_it_is_gone(octets: Path) -> None:
+    for name in ("a", "b"):
+        (octets / name).mkdir()
+    a, b = network.allocate_octet(octets / "a"), network.allocate_octet(octets / "b")
+    assert (a, b) == (249, 248)  # 250 is a container's
+    assert network.allocate_octet(octets / "a") == a
+    network.release_octet(octets / "a")
+    network.release_octet(octets / "a")
+    (octets / "b").rmdir()
+    (octets / "c").mkdir()
+    assert network.allocate_octet(octets / "c") in (a, b)
+
+
+def test_octets_are_never_given_twice(octets: Path) -> None:
+    folders = [octets / f"w{i}" for i in range(24)]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(network.allocate_octet, folders))) == 24

@@ -1,0 +1,135 @@
+"""Faults: each changes what it should and nothing else, and clearing gives back what was there."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from provisioner.catalog import load
+from provisioner.errors import GpuprovError
+from provisioner.sandbox import faults
+from provisioner.sandbox.fault_list import FAULTS
+from provisioner.verify.checks import containers, gpu, gpu_errors, monitoring, network, nvlink, software
+from tests.support.sandbox_node import MakeNode, healthy
+
+OUTPUTS = {
+    "xml": ("nvidia-smi", "-q", "-x"),
+    "topo": ("nvidia-smi", "topo", "-m"),
+    "links": ("nvidia-smi", "nvlink", "-s"),
+    "dmesg": ("dmesg",),
+    "ibstat": ("ibstat",),
+    "efa": ("fi_info", "-p", "efa"),
+    "lspci": ("lspci", "-Dnn"),
+}
+
+CHANGES = {
+    "gpu-lost": {"xml", "topo", "links", "lspci"},
+    "gpu-model": {"xml", "links"},
+    "nvlink-down": {"links"},
+    "xid-79": {"dmesg"},
+    "xid-48": {"dmesg"},
+    "ecc-uncorrectable": {"xml"},
+    "row-remap-pending": {"xml"},
+    "ecc-off": {"xml"},
+    "wrong-driver": {"xml"},
+    "driver-mismatch": {"xml", "topo", "links"},
+    "persistence-off": {"xml"},
+    "hold-lost": set(),
+    "fabric-manager-dead": set(),
+    "ib-port-down": {"ibstat"},
+    "ib-port-slow": {"ibstat"},
+    "efa-device-lost": {"topo", "efa", "lspci"},
+    "exporter-dead": set(),
+    "wrong-image": set(),
+}
+"""Outputs that differ with the fault; all others are the same to the last byte."""
+
+HANGS = "nvidia-smi-hangs"
+
+
+def test_every_fault_is_in_the_table() -> None:
+    assert {fault.name for fault in FAULTS} == {*CHANGES, HANGS}
+
+
+def test_every_fault_names_a_check_that_exists() -> None:
+    modules = (containers, gpu, gpu_errors, monitoring, network, nvlink, software)
+    text = "".join(Path(module.__file__).read_text() for module in modules)
+    assert [fault.name for fault in FAULTS if f'"{fault.check}"' not in text] == []
+
+
+@pytest.mark.parametrize("machine", ["p4d.24xlarge", "dgx-h100", "GN10Xp.20XLARGE320", "workstation-rtx4090"])
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_a_fault_changes_its_outputs_and_no_others(make_node: MakeNode, machine: str, name: str) -> None:
+    fault, good = faults.find_fault(name), healthy(machine)
+    if not fault.applies(good):
+        with pytest.raises(GpuprovError, match=r"which .* does not have"):
+            faults._refuse(fault, good)
+        return
+    node = make_node(machine)
+    index = min(3, len(good["gpus"]) - 1)
+    before = {key: node.run(*command) for key, command in OUTPUTS.items()}
+    bad = faults.with_faults(good, [faults.Active(name, index)], "580.173.02")
+    node.become(bad)
+    after = {key: node.run(*command) for key, command in OUTPUTS.items()}
+    stamp = "<timestamp>"
+    differ = {key for key in OUTPUTS if _plain(before[key], stamp) != _plain(after[key], stamp)}
+    assert differ == CHANGES[name]
+    assert faults.with_faults(good, [], None) | {"faults": []} == good | {"faults": []}
+
+
+def _plain(said: tuple[int, str, str], stamp: str) -> tuple[int, list[str]]:
+    return said[0], [line for line in said[1].splitlines() if stamp not in line]
+
+
+def test_faults_do_not_touch_the_healthy_node() -> None:
+    for fault in FAULTS:
+        good = healthy("dgx-h100")
+        kept = deepcopy(good)
+        if fault.applies(good):
+            faults.with_faults(good, [faults.Active(fault.name, 3)], "580.173.02")
+        assert good == kept
+
+
+def test_two_faults_at_once_and_one_cleared() -> None:
+    good = healthy("p4d.24xlarge")
+    both = faults.with_faults(good, [faults.Active("gpu-lost", 3), faults.Active("xid-48", 1)])
+    one = faults.with_faults(good, [faults.Active("xid-48", 1)])
+    assert [entry["name"] for entry in both["faults"]] == ["gpu-lost", "xid-48"]
+    assert not both["gpus"][3]["present"]
+    assert one["gpus"] == good["gpus"]
+    json.dumps(both)
+
+
+def test_an_unknown_fault_gets_the_nearest_word() -> None:
+    with pytest.raises(GpuprovError) as caught:
+        faults.find_fault("nvlink-dwn")
+    assert "nvlink-down" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_a_fault_that_does_not_apply_says_where_it_does() -> None:
+    with pytest.raises(GpuprovError) as caught:
+        faults._refuse(faults.find_fault("ib-port-down"), healthy("p4d.24xlarge"))
+    assert "p4d.24xlarge does not have" in caught.value.message
+    assert "Standard_ND96asr_v4" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["580.173.02", "535.86.05", "610.57.04", "999.1"])
+def test_another_version_of_the_same_branch(version: str) -> None:
+    other = faults.other_version(version)
+    assert other != version
+    assert other.split(".")[0] == version.split(".", maxsplit=1)[0]
+
+
+def test_hardware_of_every_machine_in_the_catalogue() -> None:
+    catalog = load()
+    for machine in catalog.machines():
+        found = healthy(machine.name)
+        assert len(found["gpus"]) == machine.gpu_count
+        assert len({item["uuid"] for item in found["gpus"]}) == machine.gpu_count
+        assert len({row["slot"] for row in found["pci"]}) == len(found["pci"]), machine.name
+        assert all(found["topology"][i][i] == "X" for i in range(machine.gpu_count))
+        assert found == healthy(machine.name)

@@ -1,0 +1,190 @@
+"""The other simulated tools against outputs of real ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+
+import pytest
+
+from provisioner.sandbox.node import exporter, kernel, services, state
+from provisioner.sandbox.node.smi_facts import driver
+from provisioner.verify.parsers import dcgm_exporter, dcgmi_diag, fi_info, ibstat, lspci
+from tests.support.sandbox_node import MakeNode, capture
+
+
+def shape(text: str) -> list[str]:
+    """Lines with their values taken out: what is left is the layout."""
+    return [re.sub(r":(\s*).+$", r":\1…", re.sub(r"'.*'|\d+$", "…", line)) for line in text.splitlines()]
+
+
+def test_ibstat_has_the_layout_of_the_real_one(make_node: MakeNode) -> None:
+    ours = make_node("dgx-h100").says("ibstat")
+    first = ours.split("\nCA ")[0]
+    assert shape(first) == shape(capture("ibstat-h100.txt").split("\nCA ")[0])
+    read = ibstat.parse(ours)
+    assert [(port.state, port.rate_gbps, port.link_layer) for port in read.ports] == [("Active", 400, "InfiniBand")] * 8
+
+
+def test_ibv_devinfo_has_the_layout_of_the_real_one(make_node: MakeNode) -> None:
+    def keys(text: str) -> list[str]:
+        return [line.split(":")[0].strip() for line in text.splitlines() if ":" in line]
+
+    real = [key for key in keys(capture("ibv_devinfo.txt").split("hca_id")[1]) if key != "Device ports"]
+    # One port a card today; the old card of the capture has two.
+    assert keys(make_node("dgx-h100").says("ibv_devinfo").split("hca_id")[1]) == real[: real.index("link_layer") + 1]
+
+
+def test_rdma_tools_are_not_there_without_their_package(make_node: MakeNode) -> None:
+    code, _, said = make_node("dgx-h100", None).run("ibstat")
+    assert code == 127
+    assert "not found" in said
+
+
+def test_fi_info_prints_three_entries_a_device(make_node: MakeNode) -> None:
+    ours = make_node("p4d.24xlarge").says("fi_info", "-p", "efa")
+    real = capture("fi_info-g6.txt")
+    entry = re.sub("rdmap16s27", "rdmap47s0", "\n".join(ours.splitlines()[: len(real.splitlines())]))
+    assert entry == real.rstrip("\n")
+    assert len(fi_info.parse(ours).devices) == 4
+
+
+def test_fi_info_without_efa(make_node: MakeNode) -> None:
+    assert make_node("dgx-h100").run("fi_info", "-p", "efa")[0] == 61
+
+
+def test_lspci_lists_what_the_real_one_lists(make_node: MakeNode) -> None:
+    def devices(text: str) -> list[str]:
+        return sorted({line.split(" ", 1)[1] for line in text.splitlines() if "10de" in line})
+
+    ours = make_node("dgx-h100").says("lspci", "-Dnn")
+    assert devices(ours) == devices(capture("lspci-h100.txt"))
+    assert len(lspci.parse(ours).gpus) == 8
+    assert ours.count("[10de:22a3]") == 4
+    assert ours.count("[15b3:1021]") == 8
+
+
+def test_dcgmi_discovery(make_node: MakeNode) -> None:
+    def blank(text: str) -> list[str]:
+        text = re.sub(r"(Name: |PCI Bus ID: |Device UUID: )\S.*?( +\|)", r"\1…|", text)
+        return text.splitlines()
+
+    node = make_node("Standard_ND96isr_H100_v5")
+    state.write("run/gpuprov-sandbox/hostengine.json", {"pid": 1})
+    (node.root / "proc/1").mkdir(parents=True)
+    ours, real = blank(node.says("dcgmi", "discovery", "-l")), blank(capture("dcgmi-discovery.txt"))
+    assert ours[: real.index("+-----------+") - 1] == real[: real.index("+-----------+") - 1]
+
+
+def test_dcgmi_without_its_host_engine(make_node: MakeNode) -> None:
+    assert make_node("dgx-h100").run("dcgmi", "discovery", "-l")[0] == 234
+
+
+def test_dcgmi_diag_as_json(make_node: MakeNode) -> None:
+    node = make_node("dgx-h100")
+    state.write("run/gpuprov-sandbox/hostengine.json", {"pid": 1})
+    (node.root / "proc/1").mkdir(parents=True)
+    answer = node.says("dcgmi", "diag", "-r", "1", "-j", version="4.5.3")
+    ours, real = json.loads(answer), json.loads(capture("dcgmi-diag.json"))
+    assert ours.keys() == real.keys()
+    assert ours["DCGM Diagnostic"]["test_categories"][0].keys() == real["DCGM Diagnostic"]["test_categories"][0].keys()
+    assert dcgmi_diag.parse(answer).failed == ()
+    node.says("nvidia-smi", "-pm", "0", "-i", "0")
+    code, failed, _ = node.run("dcgmi", "diag", "-r", "1", "-j", version="4.5.3")
+    assert code == 226
+    assert "Persistence mode for GPU 0 is disabled" in failed
+    assert dcgmi_diag.parse(failed).failed
+
+
+def test_exporter_has_the_series_and_labels_of_the_real_one(make_node: MakeNode) -> None:
+    def series(text: str) -> dict[str, list[str]]:
+        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+        return {line.split("{")[0]: re.findall(r"(\w+)=\"", line) for line in reversed(lines)}
+
+    make_node("dgx-h100", "580.105.08")
+    text = exporter.metrics(driver(), "gpu-node-1")
+    ours, real = series(text), series(capture("exporter-h100.prom"))
+    assert real.keys() <= ours.keys()
+    pod = {"container", "namespace", "pod", "pod_uid"}
+    assert all(ours[name] == [label for label in real[name] if label not in pod] for name in real)
+    assert len(dcgm_exporter.parse(text).gpus) == 8
+
+
+def test_exporter_gives_the_last_xid(make_node: MakeNode) -> None:
+    make_node("dgx-h100")
+    slot = state.hardware()["gpus"][2]["pci"][4:].rpartition(".")[0].lower()
+    state.kernel_log(f"NVRM: Xid (PCI:{slot}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "err")
+    lines = [
+        x
+        for x in exporter.metrics(driver(), socket.gethostname()).splitlines()
+        if x.startswith("DCGM_FI_DEV_XID_ERRORS{")
+    ]
+    assert [line.rpartition(" ")[2] for line in lines] == ["0", "0", "79", "0", "0", "0", "0", "0"]
+
+
+def test_fabric_manager_refuses_another_driver_in_the_real_words(make_node: MakeNode) -> None:
+    node = make_node("dgx-h100", "580.120")
+    code, _, said = node.run("nv-fabricmanager", version="580.127.05")
+    assert code == 1
+    real = capture("fabricmanager-mismatch.txt").splitlines()[0].partition("]: ")[2]
+    assert (
+        said.removesuffix("\n").startswith(real.removeprefix("fabric manager ").split(" doesn't")[0][-20:])
+        or real in said
+    )
+
+
+def test_fabric_manager_has_nothing_to_do_without_nvswitch(make_node: MakeNode) -> None:
+    assert make_node("workstation-rtx4090").run("nv-fabricmanager")[0] == 1
+
+
+def test_persistenced_needs_the_module(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "_daemon", lambda *a, **k: 0)
+    node = make_node("p4d.24xlarge", None)
+    assert node.run("nvidia-persistenced")[0] == 1
+    node.install("nvidia-kernel-open-dkms", "580.173.02-1")
+    assert node.run("nvidia-persistenced")[0] == 0
+    assert "nvidia" in state.modules()
+
+
+def test_modules(make_node: MakeNode) -> None:
+    node = make_node("dgx-h100", loaded=False)
+    kernel.load_builtin()
+    assert "mlx5_core" in node.says("lsmod")
+    assert node.run("modprobe", "nvidia-nothing")[2] == (
+        "modprobe: FATAL: Module nvidia-nothing not found in directory /lib/modules/6.1.0-gpuprov-sandbox.\n"
+    )
+    node.says("modprobe", "--all", "nvidia", "nvidia-uvm")
+    assert re.search(r"^nvidia +\d+  1 nvidia_uvm$", node.says("lsmod"), re.M)
+    assert node.run("rmmod", "nvidia")[0] == 1
+    assert node.says("modinfo", "-F", "version", "nvidia") == "580.173.02\n"
+
+
+def test_dmesg_forms(make_node: MakeNode) -> None:
+    node = make_node("p4d.24xlarge")
+    assert re.match(r"\[    0\.000000\] Linux version", node.says("dmesg"))
+    assert re.match(r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] Linux", node.says("dmesg", "-T"))
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}\+00:00 Linux", node.says("dmesg", "--time-format", "iso"))
+    assert node.says("dmesg", "--level=err") == ""
+    assert "gpuprov" in node.says("dmesg")
+
+
+def test_container_toolkit(make_node: MakeNode) -> None:
+    node = make_node("p4d.24xlarge")
+    node.says("nvidia-ctk", "cdi", "generate", "--output=/var/run/cdi/nvidia.yaml")
+    assert node.says("nvidia-ctk", "cdi", "list").splitlines()[0] == "Found 17 CDI devices"
+    (node.root / "etc/docker").mkdir(parents=True)
+    (node.root / "etc/docker/daemon.json").write_text('{"default-cgroupns-mode": "private"}')
+    node.says("nvidia-ctk", "runtime", "configure", "--runtime=docker")
+    content = json.loads((node.root / "etc/docker/daemon.json").read_text())
+    assert content["default-cgroupns-mode"] == "private"
+    assert content["runtimes"]["nvidia"]["path"] == "nvidia-container-runtime"
+
+
+def test_amd_machines_have_rocm_smi(make_node: MakeNode) -> None:
+    from provisioner.verify.parsers import rocm_smi
+
+    node = make_node("amd-mi300x-node", None)
+    read = rocm_smi.parse(node.says("rocm-smi", "--showproductname", "--json"))
+    assert [gpu.memory_mib for gpu in read.gpus] == [196592] * 8
+    assert make_node("dgx-h100").run("rocm-smi", "--json")[0] == 1
