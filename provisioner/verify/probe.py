@@ -45,7 +45,6 @@ COMMANDS = {
     "dcgmi-diag.json": ["dcgmi", "diag", "-r", "1", "-j"],
     "rocm-smi.json": ["rocm-smi", *ROCM.split(), "--json"],
     "packages.txt": ["dpkg-query", "-W", "-f", "${binary:Package}\t${Version}\t${db:Status-Abbrev}\n"],
-    "holds.txt": ["apt-mark", "showhold"],
     "fabricmanager.txt": ["systemctl", "status", "nvidia-fabricmanager", "--no-pager", "--full"],
     "services.txt": ["systemctl", "list-units", "--state=failed", "--no-legend", "--plain", "--no-pager"],
     "kernel.txt": ["uname", "-r"],
@@ -172,6 +171,15 @@ def kernel_log(deadline: float) -> dict[str, Any]:
     return out
 
 
+def holds(deadline: float) -> dict[str, Any]:
+    """What `apt-mark showhold` prints, from dpkg, where the hold is kept: half a second of work less."""
+    out = run(["dpkg-query", "-W", "-f", "${db:Status-Want} ${binary:Package}\n"], deadline)
+    names = [line[5:] for line in out["text"].splitlines() if line.startswith("hold ")]
+    if out["rc"] == 0:
+        out["text"] = "".join(name + "\n" for name in names)
+    return out
+
+
 def exporter(port: int, deadline: float) -> dict[str, Any]:
     """A real scrape. rc as curl's: 7 refused, 22 not status 200, 28 too slow."""
     started = time.monotonic()
@@ -251,6 +259,8 @@ def framework(wanted: list[dict[str, str]], gpus: bool, deadline: float) -> dict
 def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if name == "dmesg.txt":
         return kernel_log(seconds)
+    if name == "holds.txt":
+        return holds(seconds)
     if name == "dcgm-exporter.prom":
         return exporter(int(request.get("port", 9400)), seconds)
     if name == "modules.txt":

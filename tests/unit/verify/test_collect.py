@@ -221,3 +221,10 @@ def test_expectations_survive_json() -> None:
         whole = expected(machine)
         again = Expected.from_json(json.loads(json.dumps(whole.to_json())))
         assert json.dumps(again.to_json()) == json.dumps(whole.to_json())
+
+
+def test_holds_are_those_of_apt_mark(tools: Path) -> None:
+    tool(tools, "dpkg-query", r"printf 'install adduser\nhold libnccl2\nhold libc6:amd64\ndeinstall old\n'")
+    assert probe.holds(5)["text"] == "libnccl2\nlibc6:amd64\n"
+    tool(tools, "dpkg-query", "echo 'hold half'; exit 2")
+    assert probe.holds(5)["rc"] == 2
