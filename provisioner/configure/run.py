@@ -80,7 +80,7 @@ def configure(
         raise
     broken = {name: outcome.failed for name, outcome in outcomes.items() if outcome.failed}
     if broken or status:
-        said = [f"{name}: {failure}" for name, failures in broken.items() for failure in failures]
+        said = [f"{', '.join(names)}: {failure}" for failure, names in _by_failure(broken).items()]
         complaints += [] if said else [path.read_text(errors="replace") for path in folder.glob("artifacts/*/stdout")]
         raise ConfigureError(
             "\n  ".join(said or ["ansible did not run: " + ("".join(complaints).strip()[-800:] or f"status {status}")]),
@@ -88,6 +88,15 @@ def configure(
             hint=f"mend the cause and run `gpuprov up` again; Ansible's own log: {folder}/artifacts",
         )
     return outcomes
+
+
+def _by_failure(broken: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Failure → the nodes that had it: the same cause is said once."""
+    found: dict[str, list[str]] = {}
+    for name, failures in broken.items():
+        for failure in failures:
+            found.setdefault(failure, []).append(name)
+    return found
 
 
 def _with_our_programs() -> dict[str, str]:
