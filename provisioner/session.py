@@ -116,7 +116,9 @@ class Cluster:
                     site=node.site,
                     machine=node.machine,
                     source=ssh.argv(self.paths, node.name),
-                    expected=expect(group.machine, group.gpu, group.stack, group.spec, known),
+                    expected=expect(
+                        group.machine, group.gpu, group.stack, group.spec, known, level=self.spec.verify.level
+                    ),
                     simulated=self.sandbox,
                     host_spec=f"ssh://{node.name}?ssh_config={self.paths.ssh / 'config'}",
                 )

@@ -130,5 +130,5 @@ def test_no_port_of_a_node_is_open_beyond_this_machine(p4d: Rehearsal) -> None:
         with socket.create_connection((node["address"], 22), timeout=5):
             pass
         for port in (9400, 2375, 5555):
-            with pytest.raises(OSError, match="refused|timed out"):
+            with pytest.raises(OSError, match=r"refused|timed out"):
                 socket.create_connection((node["address"], port), timeout=2)
