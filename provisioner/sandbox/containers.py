@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from provisioner.errors import GpuprovError
 from provisioner.sandbox.runtime import Podman, find_podman
@@ -94,6 +95,19 @@ def remove(*names: str, podman: Podman | None = None) -> None:
     if names:
         engine = podman or find_podman()
         engine.run("rm", "--force", "--volumes", "--ignore", "--time", "0", *names, deadline=120)
+
+
+def sweep(workspaces: Path, *, podman: Podman | None = None) -> tuple[str, ...]:
+    """Remove every container of the workspaces at or below that directory and give their names.
+
+    Terraform forgets what it was making when it is killed, and runs no destroy step for what it made only half; labels
+    do not forget.
+    """
+    engine = podman or find_podman()
+    root = workspaces.absolute()
+    mine = [c.name for c in list_containers(podman=engine) if c.workspace and Path(c.workspace).is_relative_to(root)]
+    remove(*mine, podman=engine)
+    return tuple(mine)
 
 
 def octets_in_use(*, podman: Podman | None = None) -> frozenset[int]:

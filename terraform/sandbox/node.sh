@@ -35,10 +35,20 @@ mac_of() {
   printf '0a:58:%02x:%02x:%02x:%02x' $(printf '%s' "$1" | tr . ' ')
 }
 
+# Terraform runs no destroy step for something whose making failed, so a failed making removes its own half.
+tidy() {
+  rm -rf "$scratch"
+  if [ "$1" -ne 0 ] && [ -n "$made" ]; then
+    podman rm --force --volumes --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+  fi
+}
+
 create() {
   clear_the_way || exit 1
   scratch=$(mktemp -d)
-  trap 'rm -rf "$scratch"' EXIT
+  made=
+  trap 'tidy $?' EXIT
+  trap 'exit 130' INT TERM
   printf '%s\n' "$GPUPROV_LABELS" >"$scratch/labels"
   set -- --name "$GPUPROV_NAME" --network podman --ip "$GPUPROV_PRIVATE_IP" \
     --mac-address "$(mac_of "$GPUPROV_PRIVATE_IP")" \
@@ -52,7 +62,8 @@ create() {
       --ulimit "nofile=$GPUPROV_NOFILE:$GPUPROV_NOFILE" --ulimit "nproc=$GPUPROV_NPROC:$GPUPROV_NPROC" \
       --publish "$GPUPROV_PUBLIC_IP:22:22" --add-host "mirror.gpuprov.internal:$GPUPROV_MIRROR_IP" "$GPUPROV_IMAGE" /sbin/init
   fi
-  podman create "$@" >/dev/null
+  podman create --pull never "$@" >/dev/null
+  made=1
   if [ "$GPUPROV_ROLE" = node ]; then
     seed=$scratch/gpuprov-sandbox/seed
     mkdir -p "$seed"

@@ -120,7 +120,7 @@ def test_a_changed_release_is_not_signed(tmp_path: Path, secrets: Keys) -> None:
     )
     (tmp_path / "InRelease").write_text(inline.replace("stable", "stably"))
     assert subprocess.run(
-        ["gpgv", "--keyring", tmp_path / "ring", tmp_path / "InRelease"], capture_output=True
+        ["gpgv", "--keyring", tmp_path / "ring", tmp_path / "InRelease"], capture_output=True, check=False
     ).returncode
 
 
@@ -133,6 +133,7 @@ def test_keys_are_private_made_once_and_fit_together(tmp_path: Path) -> None:
         ["openssl", "verify", "-CAfile", tmp_path / "k/ca.pem", tmp_path / "k/registry.pem"],
         capture_output=True,
         text=True,
+        check=False,
     )
     assert verified.returncode == 0, verified.stderr
 

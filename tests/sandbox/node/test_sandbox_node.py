@@ -1,0 +1,236 @@
+"""terraform/sandbox by itself: nodes are made, reached, broken, mended and gone again. Needs root and podman."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from provisioner import stack
+from provisioner.catalog import load
+from provisioner.errors import GpuprovError
+from provisioner.events import Events
+from provisioner.sandbox import containers, faults
+from provisioner.sandbox.assets import Assets, prepare
+from provisioner.sandbox.hardware import hardware
+from provisioner.sandbox.keys import keys
+from provisioner.sandbox.network import allocate_octet, release_octet
+from provisioner.spec import load as load_spec
+
+pytestmark = pytest.mark.sandbox
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULE = ROOT / "terraform/sandbox"
+HOSTILE = "#!/bin/sh\nprintf '%s' 'a\"b $HOME ${x} %{y}' > /root/user-data-ran\n"
+
+
+@pytest.fixture(scope="module")
+def assets() -> Assets:
+    spec = load_spec(ROOT / "examples/dgx-h100.yaml")
+    return prepare(stack.solve(spec).values(), Events())
+
+
+@dataclass
+class Workspace:
+    """A root module in a directory of its own, over terraform/sandbox."""
+
+    path: Path
+    assets: Assets
+    name: str
+    octet: int
+
+    def write(self, count: int = 1, *, image: str | None = None) -> None:
+        catalog = load()
+        machine = catalog.machine("dgx-h100")
+        names = [f"train-{i}" for i in range(count)]
+        for name in names:
+            text = json.dumps(hardware(machine, catalog.gpu(machine.gpu_model), name, catalog), sort_keys=True)
+            (self.path / f"{name}.json").write_text(text)
+        sandbox = {
+            "image": image or self.assets.image,
+            "runtime": self.assets.podman.runtime,
+            "podman": self.assets.podman.path,
+            "workspace": str(self.path),
+            "network_octet": self.octet,
+            "mirror_dir": str(self.assets.mirror),
+            "hardware": {name: str(self.path / f"{name}.json") for name in names},
+        }
+        module = {
+            "source": str(MODULE),
+            "name": self.name,
+            "groups": {"train": {"machine": "dgx-h100", "count": count, "zone": "z"}},
+            "ssh_public_key": (self.path / "key.pub").read_text().strip(),
+            "user_data": HOSTILE.replace("${", "$${").replace("%{", "%%{"),
+            "tags": {"a b": "left out", "team": 'x"$y'},
+            "sandbox": sandbox,
+        }
+        document = {"module": {"nodes": module}, "output": {"nodes": {"value": "${module.nodes.nodes}"}}}
+        (self.path / "main.tf.json").write_text(json.dumps(document))
+
+    def terraform(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "TF_CLI_CONFIG_FILE": os.devnull, "TF_IN_AUTOMATION": "1"}
+        return subprocess.run(
+            ["terraform", *arguments], cwd=self.path, env=env, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    def apply(self) -> str:
+        if not (self.path / ".terraform").exists():
+            assert self.terraform("init", "-no-color").returncode == 0
+        done = self.terraform("apply", "-auto-approve", "-no-color")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def ssh(self, command: str) -> subprocess.CompletedProcess[str]:
+        nodes = json.loads(self.terraform("output", "-json", "nodes").stdout)
+        line = ["ssh", "-i", str(self.path / "key"), "-o", f"UserKnownHostsFile={self.path}/known_hosts"]
+        line += [
+            "-o",
+            "StrictHostKeyChecking=accept-new",
+            "-o",
+            "BatchMode=yes",
+            f"ubuntu@{nodes['train-0']['public_ip']}",
+        ]
+        for _ in range(100):
+            done = subprocess.run([*line, command], capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode != 255:
+                break
+            time.sleep(0.2)
+        return done
+
+    def containers(self) -> list[containers.Container]:
+        return containers.list_containers(self.name)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, assets: Assets) -> Iterator[Workspace]:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    made = Workspace(tmp_path, assets, f"t-node-{os.getpid()}", allocate_octet(tmp_path))
+    made.write()
+    try:
+        yield made
+    finally:
+        made.terraform("destroy", "-auto-approve", "-no-color")
+        containers.sweep(tmp_path)
+        release_octet(tmp_path)
+
+
+def test_a_node_from_its_making_to_its_end(workspace: Workspace) -> None:
+    workspace.apply()
+    assert workspace.ssh("sudo -n true && systemctl is-system-running --wait").stdout == "running\n"
+    assert workspace.ssh("sudo cat /root/user-data-ran").stdout == 'a"b $HOME ${x} %{y}'
+    assert "simulated" in workspace.ssh("cat /etc/gpuprov-sandbox/release").stdout
+    assert workspace.ssh("cat /etc/ssh/ssh_host_ed25519_key.pub").stdout not in ("", None)
+    again = workspace.apply()
+    assert "0 added, 0 changed, 0 destroyed" in again
+    volumes = subprocess.run(
+        ["podman", "volume", "ls", "-q"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert workspace.terraform("destroy", "-auto-approve", "-no-color").returncode == 0
+    assert workspace.containers() == []
+    left = subprocess.run(["podman", "volume", "ls", "-q"], capture_output=True, text=True, check=True).stdout.split()
+    assert len(left) < len(volumes)
+
+
+def test_a_group_that_grows_leaves_its_nodes_alone(workspace: Workspace) -> None:
+    workspace.apply()
+    before = {c.node: c.id for c in workspace.containers()}
+    workspace.write(count=2)
+    workspace.apply()
+    after = {c.node: c.id for c in workspace.containers()}
+    assert {name: after[name] for name in before} == before
+    assert sorted(after) == ["", "train-0", "train-1"]
+
+
+def test_packages_come_signed_from_the_mirror_and_images_by_digest(workspace: Workspace, assets: Assets) -> None:
+    workspace.apply()
+    solved = assets.localise(stack.solve(load_spec(ROOT / "examples/dgx-h100.yaml"))["dgx"])
+    cuda = next(r for r in solved.repositories if r.name == "cuda")
+    names = " ".join(f"{p.name}={p.version}" for p in solved.packages if p.repository == "cuda")
+    source = f"deb [signed-by=/etc/apt/cuda.asc] {cuda.uri} {cuda.suite} {cuda.components}".strip()
+    script = (
+        f"set -e; curl -fsS {cuda.key_url} | sudo tee /etc/apt/cuda.asc >/dev/null\n"
+        f"echo '{source}' | sudo tee /etc/apt/sources.list.d/cuda.list >/dev/null\n"
+        f"sudo apt-get -qq update; sudo apt-get -qq install -y --no-install-recommends {names}\n"
+        "sudo modprobe nvidia; nvidia-smi -L"
+    )
+    done = workspace.ssh(script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("NVIDIA H100 80GB HBM3") == 8
+    # The same repository with another key is refused.
+    other = keys(workspace.path / "other").public
+    wrong = workspace.ssh(
+        f"sudo tee /etc/apt/cuda.asc >/dev/null <<'END'\n{other}END\n"
+        "sudo rm -rf /var/lib/apt/lists/*; sudo apt-get update"
+    )
+    assert "NO_PUBKEY" in wrong.stdout + wrong.stderr
+    image = solved.images[0]
+    ca = assets.registry_ca
+    pulled = workspace.ssh(
+        "set -e; d=/etc/docker/certs.d/mirror.gpuprov.internal:5000; sudo mkdir -p $d\n"
+        f"sudo tee $d/ca.crt >/dev/null <<'END'\n{ca}END\nsudo systemctl start docker\n"
+        f"sudo docker pull -q {image.pull}\n"
+        f"sudo docker run --rm {image.pull} python3 -c 'x'"
+    )
+    assert json.loads(pulled.stdout.splitlines()[-1])["torch"] == image.torch, pulled.stderr
+
+
+def test_a_fault_and_its_clearing_restore_exactly(workspace: Workspace) -> None:
+    workspace.apply()
+    node = containers.find_node(workspace.name, "train-0").name
+
+    def hardware_json() -> str:
+        return containers.execute(node, "cat", "/etc/gpuprov-sandbox/hardware.json")
+
+    before = json.loads(hardware_json())
+    faults.inject(node, "gpu-lost", gpu=5)
+    faults.inject(node, "ib-port-slow")
+    faults.inject(node, "ib-port-slow")
+    assert [fault.name for fault in faults.active(node)] == ["gpu-lost", "ib-port-slow"]
+    assert json.loads(hardware_json())["nics"][0]["rate_gbps"] == 200
+    assert len(faults.clear(node, "gpu-lost")) == 1
+    assert [fault.name for fault in faults.active(node)] == ["ib-port-slow"]
+    faults.clear(node)
+    assert json.loads(hardware_json()) == before
+    with pytest.raises(GpuprovError, match="has GPUs 0 to 7"):
+        faults.inject(node, "gpu-lost", gpu=8)
+    with pytest.raises(GpuprovError, match="does not have"):
+        faults.inject(node, "efa-device-lost")
+
+
+def test_a_container_of_somebody_else_is_refused_and_left_alone(workspace: Workspace, assets: Assets) -> None:
+    name = f"gpuprov-{workspace.name}-train-0"
+    assets.podman.run(
+        "create", "--pull", "never", "--name", name, "--label", "gpuprov.workspace=/elsewhere", assets.image, "true"
+    )
+    try:
+        assert workspace.terraform("init", "-no-color").returncode == 0
+        done = workspace.terraform("apply", "-auto-approve", "-no-color")
+        assert done.returncode == 1
+        assert "belongs to /elsewhere" in done.stdout + done.stderr
+        workspace.terraform("destroy", "-auto-approve", "-no-color")
+        assert assets.podman.run("container", "inspect", "--format", "{{.Name}}", name).strip() == name
+    finally:
+        assets.podman.run("rm", "--force", name)
+
+
+def test_what_a_killed_terraform_left_is_replaced_or_swept(workspace: Workspace) -> None:
+    workspace.apply()
+    # A Terraform that was killed before it wrote its state.
+    (workspace.path / "terraform.tfstate").unlink()
+    assert "Apply complete! Resources: 2 added" in workspace.apply()
+    (workspace.path / "terraform.tfstate").unlink()
+    assert len(containers.sweep(workspace.path)) == 2
+    assert workspace.containers() == []
+
+
+def test_a_making_that_fails_leaves_nothing(workspace: Workspace) -> None:
+    workspace.write(image="localhost/gpuprov-no-such-image:1")
+    assert workspace.terraform("init", "-no-color").returncode == 0
+    assert workspace.terraform("apply", "-auto-approve", "-no-color").returncode == 1
+    assert workspace.containers() == []
