@@ -123,7 +123,7 @@ def _wait_for_port(address: str, deadline: float, port: int = 22) -> str | None:
     while True:
         try:
             with socket.create_connection((address, port), timeout=5) as connection:
-                if connection.recv(4) == b"SSH-":
+                if connection.makefile("rb").read(4) == b"SSH-":
                     return None
                 error = "it does not greet like ssh"
         except OSError as failure:

@@ -54,15 +54,15 @@ def load_pins(paths: ClusterPaths) -> Pins:
     """What was pinned by earlier runs."""
     try:
         loaded = json.loads((paths.ssh / "pins.json").read_text(encoding="utf-8"))
+        return {name: (pin[0], pin[1]) for name, pin in loaded.items()}
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise GpuprovError(
             "the pinned host keys are damaged",
             where=str(paths.ssh / "pins.json"),
             hint="compare the machines' host keys by hand, then remove the file and run `gpuprov up` to pin them again",
         ) from error
-    return {name: (pin[0], pin[1]) for name, pin in loaded.items()}
 
 
 def save(paths: ClusterPaths, nodes: Sequence[Node], pins: Pins, user: str) -> None:
@@ -88,7 +88,7 @@ def save(paths: ClusterPaths, nodes: Sequence[Node], pins: Pins, user: str) -> N
         "  ServerAliveCountMax 3\n"
         "  ControlMaster auto\n"
         "  ControlPersist 60s\n"
-        f"  ControlPath {_quoted(control_dir(paths) / '%C')}\n"
+        f"  ControlPath {_quoted(control_dir(paths), '/%C')}\n"
         "  LogLevel ERROR\n"
     )
     hosts = [
@@ -97,8 +97,16 @@ def save(paths: ClusterPaths, nodes: Sequence[Node], pins: Pins, user: str) -> N
     write_whole(paths.ssh / "config", "".join(hosts) + "\n" + head)
 
 
-def _quoted(path: Path) -> str:
-    return '"' + str(path).replace("%", "%%").replace("%%C", "%C") + '"'
+def _quoted(path: Path, last: str = "") -> str:
+    """A path as ssh's configuration takes it, `last` added as it is. Raises GpuprovError for what it can't be told."""
+    text = str(path)
+    if any(part in text for part in ('"', "\\", "${")) or not text.isprintable():
+        raise GpuprovError(
+            "ssh's configuration can't hold this path",
+            where=repr(text),
+            hint='use a folder whose name has no ", no backslash, no ${ and no control characters',
+        )
+    return '"' + text.replace("%", "%%") + last + '"'
 
 
 def control_dir(paths: ClusterPaths) -> Path:
@@ -121,8 +129,9 @@ def identity(paths: ClusterPaths) -> Path:
 
 def ensure_key(paths: ClusterPaths, wanted: str | None) -> str:
     """The public key for the nodes: of the key that cluster.yaml names, else of one that gpuprov makes for this
-    cluster alone. Returns "ssh-ed25519 AAAA… comment"."""
-    private_dir(paths.ssh)
+    cluster alone. Returns "ssh-ed25519 AAAA… comment". Raises GpuprovError where there is no such key, or where ssh
+    can't be told its place."""
+    _quoted(private_dir(paths.ssh))
     if wanted is None:
         own = paths.ssh / "id_ed25519"
         if not (own.exists() and own.with_suffix(".pub").exists()):
@@ -138,6 +147,7 @@ def ensure_key(paths: ClusterPaths, wanted: str | None) -> str:
                 where="access.ssh_key",
                 hint=f"make one with `ssh-keygen -t ed25519 -f {private}`, or leave access.ssh_key out",
             )
+    _quoted(private.absolute())
     write_whole(paths.ssh / "identity", f"{private.absolute()}\n")
     return public.read_text(encoding="utf-8").strip()
 

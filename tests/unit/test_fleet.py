@@ -1,0 +1,236 @@
+"""The machines as they are: outputs against the plan, what is remembered, the inventory, waiting for sshd."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import fleet, ssh
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Event, Events
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, private_dir
+from tests.support import plans
+
+NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "us-east-1a", "203.0.113.5", "10.0.0.5")
+
+
+def output(**values: Any) -> dict[str, Any]:
+    """One node as a module gives it."""
+    given = {"id": "i-0", "group": "train", "zone": "us-east-1a", "machine": "p4d.24xlarge"}
+    return {**given, "private_ip": "10.0.0.5", "public_ip": "203.0.113.5", **values}
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ClusterPaths:
+    found = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
+    private_dir(found.root)
+    return found
+
+
+@pytest.fixture(scope="module")
+def plan() -> Any:
+    return plans.plan(plans.cluster_spec("p4d.24xlarge", count=2))
+
+
+def test_outputs_become_nodes(plan: Any) -> None:
+    nodes = fleet.from_outputs(plan, "here", {"train-1": output(id="i-1", public_ip=None), "train-0": output()})
+    assert nodes == [
+        NODE,
+        replace(NODE, name="train-1", id="i-1", address="10.0.0.5"),
+    ]
+
+
+def test_other_outputs_than_planned_are_an_error_that_names_the_nodes(plan: Any) -> None:
+    with pytest.raises(ProviderError) as caught:
+        fleet.from_outputs(plan, "here", {"train-0": output(), "ghost-7": output()})
+    assert "train-1" in caught.value.message
+    assert "ghost-7" in caught.value.message
+    assert "train-0" not in caught.value.message
+    assert caught.value.exit_code == 3
+
+
+def test_no_outputs_at_all_are_an_error(plan: Any) -> None:
+    with pytest.raises(ProviderError, match=r"missing train-0, train-1, unknown none"):
+        fleet.from_outputs(plan, "here", {})
+
+
+def test_nodes_are_remembered(paths: ClusterPaths) -> None:
+    assert fleet.load(paths) == []
+    fleet.save(paths, [NODE, replace(NODE, name="train-1")])
+    assert fleet.load(paths) == [NODE, replace(NODE, name="train-1")]
+    assert paths.nodes.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "7",
+        "null",
+        '["train-0"]',
+        '[{"name": "x"}]',
+        '[{"nme": "x"}]',
+        "[[]]",
+        "\x00",
+        '{"train-0": {}}',
+        "\udcff",
+    ],
+    ids=repr,
+)
+def test_damaged_nodes_are_an_error_with_a_remedy(text: str, paths: ClusterPaths) -> None:
+    paths.nodes.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(GpuprovError) as caught:
+        fleet.load(paths)
+    assert caught.value.where == str(paths.nodes)
+    assert "gpuprov up" in caught.value.hint
+
+
+def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPaths) -> None:
+    nodes = [NODE, replace(NODE, name="train-1")]
+    written = fleet.write_inventory(paths, nodes, plan, {"gpuprov_registry": "mirror:5000"}, {"train": "f" * 64})
+    found = json.loads(written.read_text())["all"]
+    assert found["vars"] == {"gpuprov_registry": "mirror:5000"}
+    group = found["children"]["train"]
+    assert group["hosts"] == {"train-0": {"gpuprov_node": "train-0"}, "train-1": {"gpuprov_node": "train-1"}}
+    assert group["vars"]["gpuprov_fingerprint"] == "f" * 64
+    assert group["vars"]["gpuprov_gpu_count"] == 8
+    assert group["vars"]["gpuprov_network_kind"] == "efa"
+    assert group["vars"]["gpuprov_stack"] == plan.group("train").stack.model_dump(mode="json")
+    assert written.stat().st_mode & 0o077 == 0
+    assert "PRIVATE" not in written.read_text()
+
+
+def test_the_inventory_has_only_nodes_that_are_there(plan: Any, paths: ClusterPaths) -> None:
+    written = fleet.write_inventory(paths, [NODE], plan, {}, {"train": "f"})
+    assert list(json.loads(written.read_text())["all"]["children"]["train"]["hosts"]) == ["train-0"]
+
+
+Answer = Callable[[socket.socket], None]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], int]]:
+    """Starts servers on the loopback that do to every connection what they are told; gives the port."""
+    open_sockets: list[socket.socket] = []
+
+    def start(answer: Answer) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        open_sockets.append(listener)
+
+        def loop() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                open_sockets.append(connection)
+                answer(connection)
+
+        threading.Thread(target=loop, daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    yield start
+    for opened in open_sockets:
+        opened.close()
+
+
+def wait(port: int, seconds: float) -> str | None:
+    return fleet._wait_for_port("127.0.0.1", time.monotonic() + seconds, port)
+
+
+def test_a_greeting_is_waited_for(serve: Callable[[Answer], int]) -> None:
+    assert wait(serve(lambda c: c.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")), 30) is None
+
+
+def test_a_greeting_in_pieces_is_a_greeting(serve: Callable[[Answer], int]) -> None:
+    def slowly(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # the other side has heard enough
+            for piece in (b"S", b"SH", b"-2.0-x\r\n"):
+                connection.sendall(piece)
+                time.sleep(0.05)
+
+    assert wait(serve(slowly), 0) is None
+
+
+def test_another_service_is_not_ssh(serve: Callable[[Answer], int]) -> None:
+    assert wait(serve(lambda c: c.sendall(b"220 mail\r\n")), 0) == "it does not greet like ssh"
+
+
+def test_a_connection_that_is_closed_at_once_is_not_ssh(serve: Callable[[Answer], int]) -> None:
+    assert wait(serve(lambda c: c.close()), 0) == "it does not greet like ssh"
+
+
+def test_a_server_that_says_nothing_is_given_up(
+    serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", lambda address, timeout: real(address, timeout=0.2))
+    assert "timed out" in (wait(serve(lambda c: None), 0) or "")
+
+
+def test_a_server_that_comes_up_late_is_found(serve: Callable[[Answer], int]) -> None:
+    tries: list[int] = []
+
+    def third_time(connection: socket.socket) -> None:
+        tries.append(1)
+        if len(tries) >= 3:
+            connection.sendall(b"SSH-2.0-x\r\n")
+        connection.close()
+
+    assert wait(serve(third_time), 60) is None
+    assert len(tries) == 3
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert "refused" in (wait(port, 0) or "")
+
+
+def test_a_new_machine_is_pinned_and_a_known_one_is_not_asked_again(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"203.0.113.5": "ssh-ed25519 AAAAC3NzaC1s", "203.0.113.6": "ssh-ed25519 AAAAC3NzaC1t"}
+    asked: list[str] = []
+    monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
+    monkeypatch.setattr(ssh, "scan", lambda address: asked.append(address) or keys[address])
+    private_dir(paths.ssh)
+    first, second = NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")
+    seen: list[Event] = []
+    fleet.contact(paths, [first, second], "ubuntu", Events(seen.append))
+    assert sorted(asked) == ["203.0.113.5", "203.0.113.6"]
+    assert [e.message.split(":")[0] for e in seen] == ["host key pinned", "host key pinned"]
+    asked.clear()
+    keys["203.0.113.5"] = "ssh-ed25519 AAAAC3Nzimpostor"
+    fleet.contact(paths, [first, second], "ubuntu", Events())
+    assert asked == []
+    assert "impostor" not in paths.known_hosts.read_text()
+    replaced = replace(first, id="i-9")
+    fleet.contact(paths, [replaced], "ubuntu", Events())
+    assert asked == ["203.0.113.5"]
+    assert paths.known_hosts.read_text() == "train-0.test ssh-ed25519 AAAAC3Nzimpostor\n"
+
+
+def test_a_machine_without_ssh_is_named(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: "no route to host")
+    with pytest.raises(ProviderError) as caught:
+        fleet.contact(paths, [NODE], "ubuntu", Events(), wait_s=0)
+    assert caught.value.where == "train-0"
+    assert "no route to host" in caught.value.message
+
+
+def test_every_field_of_a_node_is_remembered(paths: ClusterPaths) -> None:
+    fleet.save(paths, [NODE])
+    assert json.loads(paths.nodes.read_text()) == [asdict(NODE)]

@@ -1,0 +1,200 @@
+"""The root module of a site: what Terraform sees is what cluster.yaml says, whatever it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import paths, spec
+from provisioner.errors import InputError
+from provisioner.plan import Plan
+from provisioner.workspace.binary import find
+from provisioner.workspace.render import main_tf, outputs_to_nodes, render
+from tests.support import plans
+
+HOSTILE = (
+    '${file("/etc/passwd")}',
+    '"}',
+    '"}\nresource "terraform_data" "x" {}',
+    "a\nb",
+    "%{ if true }x%{ endif }",
+    "%{",
+    "$${x}",
+    "\\",
+    "{{ 7 * 7 }}",
+    "{% raw %}",
+    "é\U0001f600",
+)
+ECHO = "".join(
+    f'variable "{name}" {{\n  type = any\n}}\n'
+    for name in ("name", "groups", "ssh_public_key", "user_data", "tags", "echo")
+) + (
+    'output "nodes" {\n  value = { groups = var.groups, key = var.ssh_public_key, echo = var.echo,'
+    " tags = var.tags }\n}\n"
+)
+"""A module of the common contract that makes nothing and tells what it was given."""
+
+
+@dataclass
+class Echo:
+    """A provider whose module tells what it was given."""
+
+    inputs: dict[str, Any]
+    name: str = "echo"
+    module: str = "echo"
+
+    def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
+        return self.inputs
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A terraform/ folder with the module echo, in the place of gpuprov's own."""
+    folder = tmp_path / "terraform"
+    (folder / "echo" / "examples" / "complete").mkdir(parents=True)
+    (folder / "echo" / "tests").mkdir()
+    (folder / "echo" / "main.tf").write_text(ECHO)
+    (folder / "echo" / "files").mkdir()
+    (folder / "echo" / "files" / "boot.sh").write_text("#!/bin/sh\n")
+    (folder / "echo" / "examples" / "complete" / "main.tf").write_text("")
+    (folder / "echo" / "tests" / "echo.tftest.hcl").write_text("")
+    real = paths.data
+    monkeypatch.setattr(paths, "data", lambda name: folder if name == "terraform" else real(name))
+    return folder
+
+
+def terraform(folder: Path, *words: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CLI_CONFIG_FILE"}
+    argv = [*find().argv, *words]
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def document(text: str) -> dict[str, Any]:
+    """A cluster.yaml with the text in every key that a person may fill freely."""
+    return {
+        "name": "hostile",
+        "sites": {"here": {"provider": "aws", "region": "us-east-1"}},
+        "groups": {
+            "train": {
+                "machine": "p4d.24xlarge",
+                "capacity": {"kind": "reservation", "id": text},
+                "image": text,
+            }
+        },
+        "access": {"ssh_key": text},
+        "verify": {"checks": [text]},
+    }
+
+
+@pytest.mark.parametrize("place", ["region", "zone", "user", "machine", "scratch", "container", "group", "name"])
+def test_text_that_has_a_shape_is_refused(place: str, tmp_path: Path) -> None:
+    for number, text in enumerate(HOSTILE):
+        wrong = document("plain")
+        if place == "region":
+            wrong["sites"]["here"]["region"] = text
+        elif place == "zone":
+            wrong["sites"]["here"]["zones"] = [text]
+        elif place == "user":
+            wrong["access"]["user"] = text
+        elif place == "machine":
+            wrong["groups"]["train"]["machine"] = text
+        elif place == "scratch":
+            wrong["groups"]["train"]["storage"] = {"scratch": text}
+        elif place == "container":
+            wrong["stack"] = {"containers": [text]}
+        elif place == "group":
+            wrong["groups"][text] = wrong["groups"].pop("train")
+        else:
+            wrong["name"] = text
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(json.dumps(wrong, ensure_ascii=False))
+        with pytest.raises(InputError):
+            spec.load(file)
+
+
+def test_free_text_arrives_in_terraform_as_it_is_or_is_refused(modules: Path, tmp_path: Path) -> None:
+    arrived = 0
+    for number, text in enumerate(HOSTILE):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(json.dumps(document(text), ensure_ascii=False))
+        try:
+            loaded = spec.load(file)
+        except InputError as error:
+            assert not text.isprintable(), str(error)
+            continue
+        plan, workspace = plans.plan(loaded), tmp_path / f"site-{number}"
+        group = loaded.groups["train"]
+        inputs = {"image": group.image, "key": loaded.access.ssh_key, "checks": loaded.verify.checks, text: text}
+        render(plan, "here", Echo(inputs), workspace, ssh_public_key=f"ssh-ed25519 AAAA {text}")  # type: ignore[arg-type]
+        terraform(workspace, "init", "-input=false")
+        terraform(workspace, "apply", "-auto-approve", "-input=false")
+        seen = outputs_to_nodes(json.loads(terraform(workspace, "output", "-json")))
+        assert seen["groups"]["train"]["capacity"]["id"] == text
+        assert seen["echo"] == {"image": text, "key": text, "checks": [text], text: text}
+        assert seen["key"] == f"ssh-ed25519 AAAA {text}"
+        arrived += 1
+    assert arrived >= len(HOSTILE) - 2
+
+
+def test_a_group_is_one_line_however_many_nodes_it_has(tmp_path: Path) -> None:
+    def length(count: int) -> int:
+        plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=count))
+        return len(main_tf(plan, "here", Echo({}), tmp_path, ssh_public_key="k"))  # type: ignore[arg-type]
+
+    assert length(9_999) - length(1) == len("9999") - len("1")
+
+
+def test_only_the_groups_of_the_site_are_rendered(tmp_path: Path) -> None:
+    wanted = spec.load(_written(tmp_path, TWO_SITES))
+    text = main_tf(plans.plan(wanted), "b", Echo({}), tmp_path, ssh_public_key="k")  # type: ignore[arg-type]
+    assert '"second" = ' in text
+    assert '"first" = ' not in text
+    assert '"gpuprov-site" = "b"' in text
+
+
+TWO_SITES = {
+    "name": "two",
+    "sites": {"a": {"provider": "aws", "region": "us-east-1"}, "b": {"provider": "aws", "region": "us-west-2"}},
+    "groups": {
+        "first": {"machine": "p4d.24xlarge", "site": "a"},
+        "second": {"machine": "p4d.24xlarge", "site": "b"},
+    },
+}
+
+
+def _written(folder: Path, content: dict[str, Any]) -> Path:
+    file = folder / "cluster.yaml"
+    file.write_text(json.dumps(content))
+    return file
+
+
+def test_the_module_is_copied_without_its_examples_and_tests(modules: Path, tmp_path: Path) -> None:
+    plan, workspace = plans.plan(plans.cluster_spec("p4d.24xlarge")), tmp_path / "site"
+
+    def again() -> bool:
+        return render(plan, "here", Echo({}), workspace, ssh_public_key="k")  # type: ignore[arg-type]
+
+    assert again()
+    copied = {str(path.relative_to(workspace / "module")) for path in workspace.rglob("module/**/*") if path.is_file()}
+    assert copied == {"main.tf", "files/boot.sh"}
+    assert os.access(workspace / "module" / "files" / "boot.sh", os.X_OK)
+    assert not again()
+    (modules / "echo" / "main.tf").write_text(ECHO + "# newer\n")
+    assert again()
+    assert (workspace / "module" / "main.tf").read_text().endswith("# newer\n")
+    (modules / "echo" / "files" / "boot.sh").unlink()
+    assert again()
+    assert not (workspace / "module" / "files" / "boot.sh").exists()
+
+
+def test_outputs_without_nodes_are_no_nodes() -> None:
+    assert outputs_to_nodes({}) == {}
+    assert outputs_to_nodes({"nodes": {"value": None}}) == {}
