@@ -74,7 +74,7 @@ def load(paths: ClusterPaths) -> list[Node]:
     except FileNotFoundError:
         return []
     except (ValueError, TypeError) as error:
-        raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint="run `gpuprov up` again") from error
+        raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint="remove it and run `gpuprov up`: Terraform knows the nodes") from error
 
 
 def contact(paths: ClusterPaths, nodes: list[Node], user: str, events: Events, *, wait_s: float = SSH_WAIT_S) -> None:

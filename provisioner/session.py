@@ -182,12 +182,17 @@ class Cluster:
         write_whole(self.paths.root / "state.json", json.dumps(state, indent=1) + "\n")
 
     def state(self) -> dict[str, Any]:
-        """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path}; empty before the first run."""
+        """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path}; empty before the first run. What is damaged of
+        it is left out: it only says how far the nodes were."""
         try:
-            loaded: dict[str, Any] = json.loads((self.paths.root / "state.json").read_text(encoding="utf-8"))
+            loaded = json.loads((self.paths.root / "state.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
-        return loaded
+        if not isinstance(loaded, dict):
+            return {}
+        nodes = loaded.get("nodes")
+        whole = {k: v for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
+        return {**loaded, "nodes": whole}
 
 
 def open_cluster(file: str | Path, *, sandbox: bool | None = None, events: Events | None = None) -> Cluster:
@@ -207,7 +212,9 @@ def open_cluster(file: str | Path, *, sandbox: bool | None = None, events: Event
                 hint="say which with --sandbox or --no-sandbox",
             )
         sandbox = rehearsal
-    return Cluster(path, loaded, ClusterPaths(path, loaded.name, sandbox=sandbox), events or Events())
+    paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
+    ssh.mend(paths)
+    return Cluster(path, loaded, paths, events or Events())
 
 
 def _run_dir(paths: ClusterPaths) -> Path:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import stat
 import subprocess
 import tempfile
@@ -119,6 +120,20 @@ def control_dir(paths: ClusterPaths) -> Path:
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
                 return folder
     raise GpuprovError("no folder for ssh's control sockets", hint="set XDG_RUNTIME_DIR to a short path of your own")
+
+
+def mend(paths: ClusterPaths) -> None:
+    """Make the sockets' folder again where it has gone (a reboot, a log-out, a cleaned /tmp): ssh gives up without it."""
+    config = paths.ssh / "config"
+    try:
+        text = config.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    found = re.search(r'^  ControlPath "(.*)/%C"$', text, re.M)
+    if found is None or Path(found[1].replace("%%", "%")).is_dir():
+        return
+    now = _quoted(control_dir(paths), "/%C")
+    write_whole(config, f"{text[: found.start()]}  ControlPath {now}{text[found.end() :]}")
 
 
 def identity(paths: ClusterPaths) -> Path:

@@ -25,7 +25,7 @@ class Removal:
 def made(cluster: Cluster) -> list[str]:
     """The nodes that were made or were about to be, by the intent and the last outputs."""
     names = {node.name for node in cluster.nodes()}
-    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
         names |= set(json.loads(cluster.paths.intent.read_text(encoding="utf-8"))["nodes"])
     return sorted(names)
 

@@ -54,13 +54,14 @@ def text(document: dict[str, Any]) -> str:
     for group, stack in document["stack"].items():
         names = [node["name"] for node in document["nodes"] if node["group"] == group]
         machine = next(node["machine"] for node in document["nodes"] if node["group"] == group)
-        lines.append(
-            f"  {group}: {len(names)} × {machine}, driver {stack['driver']}, CUDA {stack['cuda']}, NCCL {stack['nccl']}"
-        )
+        versions = {"driver": stack["driver"], "CUDA": stack["cuda"], "NCCL": stack["nccl"]}
+        known = "".join(f", {what} {version}" for what, version in versions.items() if version)
+        lines.append(f"  {group}: {len(names)} × {machine}{known}")
     for site, changes in document["changes"].items():
         lines.append(
             f"  {site}: {changes['add']} to make, {changes['change']} to change, {changes['destroy']} to remove"
         )
     for finding in document["findings"]:
-        lines.append(f"  {finding['status']}: {finding['subject']}: {finding['message']}")
+        action = f" ({finding['action']})" if finding["action"] else ""
+        lines.append(f"  {finding['status']}: {finding['subject']}: {finding['message']}{action}")
     return "\n".join(lines)

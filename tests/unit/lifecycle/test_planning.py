@@ -1,0 +1,80 @@
+"""The plan as a person reads it, and the run as it reports itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.errors import Exit, ProviderError
+from provisioner.lifecycle import planning
+from provisioner.lifecycle.up import Run, refuse_blocked
+from provisioner.providers.base import Finding
+
+DOCUMENT: dict[str, Any] = {
+    "cluster": "vision",
+    "sandbox": True,
+    "nodes": [
+        {"name": "train-0", "group": "train", "site": "a", "machine": "p4d.24xlarge"},
+        {"name": "train-1", "group": "train", "site": "a", "machine": "p4d.24xlarge"},
+        {"name": "head-0", "group": "head", "site": "b", "machine": "g4dn.xlarge"},
+    ],
+    "changes": {"a": {"add": 3, "change": 1, "destroy": 2}, "b": {"add": 0, "change": 0, "destroy": 0}},
+    "stack": {
+        "train": {"driver": "580.1", "cuda": "13.0", "nccl": "2.27.7"},
+        "head": {"driver": "570.2", "cuda": "12.8", "nccl": "2.26.2"},
+    },
+    "findings": [{"status": "warning", "subject": "memory", "message": "little of it", "action": "buy some"}],
+}
+
+
+def test_the_plan_is_read_in_one_look() -> None:
+    assert planning.text(DOCUMENT).splitlines() == [
+        "vision (rehearsal: simulated hardware)",
+        "  train: 2 × p4d.24xlarge, driver 580.1, CUDA 13.0, NCCL 2.27.7",
+        "  head: 1 × g4dn.xlarge, driver 570.2, CUDA 12.8, NCCL 2.26.2",
+        "  a: 3 to make, 1 to change, 2 to remove",
+        "  b: 0 to make, 0 to change, 0 to remove",
+        "  warning: memory: little of it (buy some)",
+    ]
+
+
+def test_a_real_plan_does_not_say_rehearsal() -> None:
+    assert planning.text({**DOCUMENT, "sandbox": False}).splitlines()[0] == "vision"
+
+
+def test_a_machine_without_a_version_says_so() -> None:
+    """AMD machines have no NVIDIA driver."""
+    amd = {**DOCUMENT, "stack": {"train": {"driver": None, "cuda": None, "nccl": None}}}
+    assert "None" not in planning.text(amd)
+    assert "  train: 2 × p4d.24xlarge\n" in planning.text(amd)
+
+
+def test_what_blocks_is_refused_with_what_to_do() -> None:
+    refuse_blocked(
+        [Finding("ok", "quota", "enough"), Finding("warning", "memory", "little"), Finding("unknown", "x", "y")]
+    )
+    with pytest.raises(ProviderError) as caught:
+        refuse_blocked([Finding("blocks", "quota", "8 of 96", "ask for more"), Finding("blocks", "zone", "none", "")])
+    assert caught.value.message == "quota: 8 of 96\n  zone: none"
+    assert caught.value.hint == "ask for more"
+    assert caught.value.exit_code == Exit.PROVIDER_FAILED
+
+
+def test_a_run_counts_its_changes_and_is_not_healthy_until_proven(tmp_path: Path) -> None:
+    run = Run(tmp_path, resources=5, configured=4)
+    assert run.changes == 9
+    assert run.exit == Exit.CHECK_FAILED
+    run.healthy = True
+    assert run.exit == Exit.OK
+
+
+def test_stages_are_timed_even_when_they_fail(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with pytest.raises(RuntimeError), run.stage("terraform"):
+        raise RuntimeError
+    with run.stage("stack"):
+        pass
+    assert list(run.seconds) == ["terraform", "stack"]
+    assert all(value >= 0 for value in run.seconds.values())

@@ -1,0 +1,96 @@
+"""What `status` says of nodes that are planned, made, proven and no longer wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioner import fleet
+from provisioner.fleet import Node
+from provisioner.lifecycle.down import made
+from provisioner.lifecycle.status import status
+from provisioner.paths import private_dir
+from provisioner.session import Cluster, open_cluster
+
+FILE = """
+name: told
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 3}}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    return open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+
+
+def node(name: str) -> Node:
+    return Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", f"i-{name}", "", "203.0.113.7", "10.0.0.7")
+
+
+def test_before_anything_was_made(cluster: Cluster) -> None:
+    document = status(cluster)
+    assert document["cluster"] == "told"
+    assert document["sandbox"] is True
+    assert document["report"] is None
+    assert [(n["name"], n["stage"], n["ok"], n["address"]) for n in document["nodes"]] == [
+        (f"train-{i}", "planned", None, None) for i in range(3)
+    ]
+    assert not cluster.paths.exists()
+
+
+def test_every_kind_of_row(cluster: Cluster) -> None:
+    private_dir(cluster.paths.root)
+    fleet.save(cluster.paths, [node("train-0"), node("train-1"), node("train-7"), node("old-0")])
+    cluster.note(
+        nodes={
+            "train-0": {"stage": "verified", "ok": True},
+            "train-7": {"stage": "verified", "ok": True},
+            "gone-0": {"stage": "verified", "ok": True},
+        },
+        report="runs/x/report.html",
+    )
+    document = status(cluster)
+    assert [(n["name"], n["stage"], n["ok"], n["address"]) for n in document["nodes"]] == [
+        ("train-0", "verified", True, "203.0.113.7"),
+        ("train-1", "unknown", None, "203.0.113.7"),
+        ("train-2", "planned", None, None),
+        ("train-7", "unwanted", None, "203.0.113.7"),
+        ("old-0", "unwanted", None, "203.0.113.7"),
+    ]
+    assert {n["site"] for n in document["nodes"]} == {"here"}
+    assert document["report"] == "runs/x/report.html"
+
+
+def test_an_unhealthy_node_is_told_as_such(cluster: Cluster) -> None:
+    private_dir(cluster.paths.root)
+    fleet.save(cluster.paths, [node("train-0")])
+    cluster.note(nodes={"train-0": {"stage": "unhealthy", "ok": False}})
+    assert [(n["stage"], n["ok"]) for n in status(cluster)["nodes"]][0] == ("unhealthy", False)
+
+
+@pytest.mark.parametrize(
+    ("intent", "expected"),
+    [
+        (None, ["train-0"]),
+        ('{"nodes": {"train-0": {}, "train-1": {}, "new-0": {}}}', ["new-0", "train-0", "train-1"]),
+        ("", ["train-0"]),
+        ("{", ["train-0"]),
+        ("{}", ["train-0"]),
+        ("[]", ["train-0"]),
+        ('{"nodes": 7}', ["train-0"]),
+        ('{"nodes": null}', ["train-0"]),
+    ],
+)
+def test_what_down_would_remove(intent: str | None, expected: list[str], cluster: Cluster) -> None:
+    private_dir(cluster.paths.root)
+    fleet.save(cluster.paths, [node("train-0")])
+    if intent is not None:
+        cluster.paths.intent.write_text(intent)
+    assert made(cluster) == expected
+
+
+def test_nothing_was_made(cluster: Cluster) -> None:
+    assert made(cluster) == []

@@ -1,0 +1,188 @@
+"""One cluster being worked on: who holds it, what is remembered of it, which of the two is meant."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioner import fleet
+from provisioner.errors import Exit, GpuprovError, LockedError
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, private_dir
+from provisioner.session import Cluster, open_cluster
+
+FILE = """
+name: held
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 4}}
+"""
+HOLDER = """
+import sys
+from provisioner.session import open_cluster
+with open_cluster(sys.argv[1], sandbox=True).exclusively("up"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.fixture
+def cluster(file: Path) -> Cluster:
+    return open_cluster(file, sandbox=True)
+
+
+def hold(file: Path) -> subprocess.Popen[str]:
+    """A process that holds the cluster until its standard input ends."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+def test_two_holders_are_refused_and_the_second_learns_who_holds(file: Path, cluster: Cluster) -> None:
+    child = hold(file)
+    try:
+        with pytest.raises(LockedError) as caught, cluster.exclusively("down"):
+            pass
+    finally:
+        child.communicate(timeout=30)
+    assert f"process {child.pid}" in caught.value.message
+    assert "`gpuprov up`" in caught.value.message
+    assert caught.value.exit_code == Exit.LOCKED == 5
+    with cluster.exclusively("down"):
+        pass
+
+
+def test_the_lock_of_a_killed_holder_is_free(file: Path, cluster: Cluster) -> None:
+    child = hold(file)
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=30)
+    assert (cluster.paths.root / "holder.json").exists()
+    with cluster.exclusively("up"):
+        holder = json.loads((cluster.paths.root / "holder.json").read_text())
+        assert holder["pid"] == os.getpid()
+    assert not (cluster.paths.root / "holder.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"pid": 1, "command": "up", "since": "x"}'], ids=repr)
+def test_a_holder_that_can_not_be_read_is_still_a_holder(text: str, file: Path, cluster: Cluster) -> None:
+    child = hold(file)
+    (cluster.paths.root / "holder.json").write_text(text)
+    try:
+        with pytest.raises(LockedError, match="another run"), cluster.exclusively("down"):
+            pass
+    finally:
+        child.communicate(timeout=30)
+
+
+def test_a_failed_run_lets_go(cluster: Cluster) -> None:
+    with pytest.raises(RuntimeError), cluster.exclusively("up"):
+        raise RuntimeError
+    with cluster.exclusively("up"):
+        pass
+
+
+def test_every_run_has_a_folder_and_writes_its_events(cluster: Cluster) -> None:
+    folders = []
+    for message in ("one", "two"):
+        with cluster.exclusively("up") as run_dir:
+            cluster.events("run", "log", message)
+            folders.append(run_dir)
+    cluster.events("run", "log", "nobody writes this down")
+    assert len(set(folders)) == 2
+    seen = [json.loads(line)["message"] for folder in folders for line in (folder / "events.jsonl").open()]
+    assert seen == ["one", "two"]
+
+
+def test_forget_removes_everything(file: Path, cluster: Cluster) -> None:
+    with cluster.exclusively("down") as run_dir:
+        (run_dir / "deep").mkdir()
+        (cluster.paths.root / "sites").mkdir()
+        cluster.note(report="x")
+        cluster.forget()
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_forget_leaves_the_neighbours(file: Path, cluster: Cluster) -> None:
+    neighbour = private_dir(file.parent / ".gpuprov" / "other") / "state.json"
+    neighbour.touch()
+    with cluster.exclusively("down"):
+        cluster.forget()
+    assert neighbour.exists()
+    assert not cluster.paths.root.exists()
+
+
+def test_notes_are_merged(cluster: Cluster) -> None:
+    private_dir(cluster.paths.root)
+    cluster.note(nodes={"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "made", "ok": None}})
+    cluster.note(nodes={"train-1": {"stage": "verified", "ok": True}}, report="r.html")
+    assert cluster.state() == {
+        "nodes": {"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "verified", "ok": True}},
+        "report": "r.html",
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", "null", "\x00", '{"nodes": 7}', '{"nodes": {"train-0": 7}}'], ids=repr
+)
+def test_a_damaged_state_is_no_state(text: str, cluster: Cluster) -> None:
+    from provisioner.lifecycle.status import status
+
+    private_dir(cluster.paths.root)
+    (cluster.paths.root / "state.json").write_text(text)
+    assert [row["stage"] for row in status(cluster)["nodes"]] == ["planned"] * 4
+    cluster.note(nodes={"train-0": {"stage": "made", "ok": None}})
+    assert cluster.state()["nodes"]["train-0"] == {"stage": "made", "ok": None}
+
+
+def made(file: Path, *, sandbox: bool) -> None:
+    private_dir(ClusterPaths(file, "held", sandbox=sandbox).root)
+
+
+def test_where_only_the_rehearsal_is_there_it_is_meant(file: Path) -> None:
+    assert not open_cluster(file).sandbox
+    made(file, sandbox=True)
+    assert open_cluster(file).sandbox
+    assert not open_cluster(file, sandbox=False).sandbox
+
+
+def test_where_both_are_there_one_must_be_named(file: Path) -> None:
+    made(file, sandbox=True)
+    made(file, sandbox=False)
+    with pytest.raises(GpuprovError, match="for real and as a rehearsal") as caught:
+        open_cluster(file)
+    assert "--sandbox" in caught.value.hint
+    assert open_cluster(file, sandbox=True).sandbox
+    assert not open_cluster(file, sandbox=False).sandbox
+
+
+def test_a_node_by_name_or_the_nearest_names(cluster: Cluster) -> None:
+    with pytest.raises(GpuprovError, match="there is no node train-0") as caught:
+        cluster.node("train-0")
+    assert "gpuprov up" in caught.value.hint
+    private_dir(cluster.paths.root)
+    nodes = [Node(f"train-{i}", "train", "here", "p4d.24xlarge", f"i-{i}", "", "203.0.113.1", "") for i in range(2)]
+    fleet.save(cluster.paths, nodes)
+    assert cluster.node("train-1") == nodes[1]
+    with pytest.raises(GpuprovError) as caught:
+        cluster.node("tarin-1")
+    assert caught.value.hint.startswith("did you mean train-1")
+
+
+def test_a_lock_is_asked_for_where_there_is_none(cluster: Cluster) -> None:
+    with pytest.raises(GpuprovError, match="no lock yet"):
+        cluster.plan()
