@@ -74,7 +74,8 @@ def load(paths: ClusterPaths) -> list[Node]:
     except FileNotFoundError:
         return []
     except (ValueError, TypeError) as error:
-        raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint="remove it and run `gpuprov up`: Terraform knows the nodes") from error
+        hint = "remove it and run `gpuprov up`: Terraform knows the nodes"
+        raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint=hint) from error
 
 
 def contact(paths: ClusterPaths, nodes: list[Node], user: str, events: Events, *, wait_s: float = SSH_WAIT_S) -> None:

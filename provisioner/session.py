@@ -182,8 +182,10 @@ class Cluster:
         write_whole(self.paths.root / "state.json", json.dumps(state, indent=1) + "\n")
 
     def state(self) -> dict[str, Any]:
-        """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path}; empty before the first run. What is damaged of
-        it is left out: it only says how far the nodes were."""
+        """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path}; empty before the first run.
+
+        What is damaged of it is left out: it only says how far the nodes were.
+        """
         try:
             loaded = json.loads((self.paths.root / "state.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):

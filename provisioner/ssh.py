@@ -123,7 +123,7 @@ def control_dir(paths: ClusterPaths) -> Path:
 
 
 def mend(paths: ClusterPaths) -> None:
-    """Make the sockets' folder again where it has gone (a reboot, a log-out, a cleaned /tmp): ssh gives up without it."""
+    """Make the sockets' folder again where it is gone (a reboot, a log-out, a cleaned /tmp): ssh needs it."""
     config = paths.ssh / "config"
     try:
         text = config.read_text(encoding="utf-8")

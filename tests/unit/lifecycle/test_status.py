@@ -68,7 +68,7 @@ def test_an_unhealthy_node_is_told_as_such(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     fleet.save(cluster.paths, [node("train-0")])
     cluster.note(nodes={"train-0": {"stage": "unhealthy", "ok": False}})
-    assert [(n["stage"], n["ok"]) for n in status(cluster)["nodes"]][0] == ("unhealthy", False)
+    assert next((n["stage"], n["ok"]) for n in status(cluster)["nodes"]) == ("unhealthy", False)
 
 
 @pytest.mark.parametrize(
