@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,11 @@ class Lines:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing to make room for: a line stays where it is."""
+        yield
 
     def _show(self, event: Event) -> None:
         if self._quiet or not (event.kind in LOUD or (event.kind == "progress" and event.stage != "configure")):
@@ -74,6 +81,16 @@ class Bars:
         for task in self._nodes.values():
             self._progress.update(task, visible=False)
         self._progress.stop()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to a question; what is finished by then stays above it."""
+        self._progress.stop()
+        for task in list(self._progress.task_ids):
+            self._progress.remove_task(task)
+        self._stages.clear()
+        yield
+        self._progress.start()
 
     def _show(self, event: Event) -> None:
         if event.kind in ("warning", "failed"):

@@ -13,6 +13,7 @@ import typer
 from provisioner.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
+    from provisioner.cli.display import Bars, Lines
     from provisioner.lifecycle.up import Confirm, Run
     from provisioner.plan import Plan
 
@@ -76,7 +77,7 @@ def up(
     cluster = open_cluster(file, sandbox=sandbox)
     signal.signal(signal.SIGTERM, _interrupt)
     screen = display(quiet=json_)
-    confirm = _confirm(yes=yes, file=file, simulated=cluster.sandbox)
+    confirm = _confirm(screen, yes=yes, file=file, simulated=cluster.sandbox)
     try:
         with screen as show:
             cluster.events.subscribe(show)
@@ -100,7 +101,7 @@ def _again(file: Path, sandbox: bool) -> str:
     return f"gpuprov up {file}{' --sandbox' if sandbox else ''}"
 
 
-def _confirm(*, yes: bool, file: Path, simulated: bool) -> Confirm:
+def _confirm(screen: Bars | Lines, *, yes: bool, file: Path, simulated: bool) -> Confirm:
     def ask(wanted: Plan, changes: int) -> bool:
         if yes:
             return True
@@ -109,7 +110,8 @@ def _confirm(*, yes: bool, file: Path, simulated: bool) -> Confirm:
                 f"{changes} Terraform changes, and nobody to ask", where=str(file), hint="give --yes to make them"
             )
         what = ", ".join(f"{g.spec.count} × {g.machine.name}" for g in wanted.groups)
-        return typer.confirm(f"\n{'Rehearse' if simulated else 'Make'} {what} ({changes} changes)?", err=True)
+        with screen.paused():
+            return typer.confirm(f"{'Rehearse' if simulated else 'Make'} {what} ({changes} changes)?", err=True)
 
     return ask
 

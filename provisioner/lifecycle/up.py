@@ -73,8 +73,9 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             machines.write_intent(cluster, plan)
             prepared = [machines.prepare(cluster, plan, site, binary, events, run_dir) for site in machines.sites(plan)]
             run.resources = sum(site.changes.total for site in prepared)
-            if run.resources and not confirm(plan, run.resources):
-                return run
+        if run.resources and not confirm(plan, run.resources):
+            return run
+        with run.stage("terraform"):
             cluster.note(nodes={name: {"stage": "making", "ok": None} for name, _ in plan.nodes()})
             nodes = machines.make(cluster, plan, prepared, events)
         _note_stage(cluster, nodes, "made")
