@@ -97,6 +97,7 @@ def _sweep(home: Path) -> None:
 def _images(podman: Podman, events: Events) -> None:
     if node_image.exists(podman, node_image.node_reference()):
         return
+    node_image.sweep(podman)
     if not node_image.exists(podman, node_image.base_reference()):
         events("sandbox", "started", "making the nodes' Debian image, half a minute, once")
         node_image.build_base(podman)

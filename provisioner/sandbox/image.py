@@ -27,6 +27,8 @@ SECURITY = "http://security.debian.org/debian-security"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 BASE = "localhost/gpuprov-sandbox-base"
 NODE = "localhost/gpuprov-sandbox"
+UNFINISHED = "org.gpuprov.build"
+"""Label of imports; one without a name was cut off."""
 
 PACKAGES = (
     "systemd",
@@ -119,6 +121,15 @@ def mirrors() -> tuple[str, ...]:
     return (f"deb {MIRROR} {SUITE} main", f"deb {MIRROR} {SUITE}-updates main", f"deb {SECURITY} {SUITE}-security main")
 
 
+def sweep(podman: Podman) -> None:
+    """Remove what a killed build left: containers that images are made in, and imports that never got their name."""
+    # A dot can't be in a cluster's name, so no node is ever called like this.
+    left = podman.run("ps", "--all", "--quiet", "--filter", "name=^gpuprov[.]image[.]").split()
+    if left:
+        podman.run("rm", "--force", "--ignore", *left, check=False)
+    podman.run("image", "prune", "--force", "--filter", f"label={UNFINISHED}", check=False)
+
+
 def exists(podman: Podman, reference: str) -> bool:
     return bool(podman.run("images", "--quiet", "--filter", f"reference={reference}").strip())
 
@@ -152,7 +163,10 @@ def build_base(podman: Podman) -> None:
     with tempfile.TemporaryFile() as complaints, tempfile.TemporaryFile() as answer:
         make = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, stdin=subprocess.DEVNULL)
         load = subprocess.Popen(
-            [*podman.command, "import", "--quiet", "-"], stdin=make.stdout, stdout=answer, stderr=complaints
+            [*podman.command, "import", "--quiet", "--change", f"LABEL {UNFINISHED}=debian", "-"],
+            stdin=make.stdout,
+            stdout=answer,
+            stderr=complaints,
         )
         assert make.stdout is not None
         make.stdout.close()
@@ -257,7 +271,7 @@ def busybox(podman: Podman) -> bytes:
 def _container(
     podman: Podman, verb: str, *args: str, after: tuple[str, ...], stdin: bytes | None = None
 ) -> Iterator[str]:
-    name = f"gpuprov-image-{os.getpid()}-{verb}"
+    name = f"gpuprov.image.{os.getpid()}.{verb}"
     try:
         podman.run(verb, "--name", name, *args, *after, stdin=stdin, deadline=300)
         yield name
