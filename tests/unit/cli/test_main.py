@@ -198,5 +198,7 @@ def test_a_verbatim_command_takes_options_as_they_stand(
 
     monkeypatch.setattr(cli, "try_it", passes, raising=False)
     monkeypatch.setitem(COMMANDS, "try", Entry("provisioner.cli.main:try_it", "for a test", verbatim=True))
-    assert run(["try", "ls", "-l", "--json", "--", "x"]) == 0
-    assert capsys.readouterr().out == "['ls', '-l', '--json', '--', 'x']\n"
+    assert run(["try", "df", "-h", "--json", "x"]) == 0
+    assert capsys.readouterr().out == "['df', '-h', '--json', 'x']\n"
+    assert run(["try", "--", "ls", "--help", "x"]) == 0  # what stands behind -- is never ours
+    assert capsys.readouterr().out == "['ls', '--help', 'x']\n"
