@@ -62,12 +62,21 @@ class NodeOutput(OpenOutput):
     checks: list[CheckOutput]
 
 
+class ChangesOutput(OpenOutput):
+    """What `up` did."""
+
+    resources: int = Field(ge=0, description="Terraform resources made, changed and removed")
+    configured: int = Field(ge=0, description="Nodes that the roles ran on")
+
+
 class ReportOutput(OpenOutput):
     """`gpuprov up --json` and `gpuprov verify --json`"""
 
     ok: bool
     nodes: list[NodeOutput]
     seconds: dict[str, float] = Field(description="Duration of each stage")
+    changes: ChangesOutput | None = Field(default=None, description="Given by `up` alone")
+    report: str | None = Field(default=None, description="Path of the report for a browser, given by `up` alone")
 
 
 class GpuFacts(OpenOutput):
@@ -150,9 +159,82 @@ class StatusOutput(OpenOutput):
     nodes: list[StatusNode]
 
 
+class PlannedNode(OpenOutput):
+    """One node that is wanted."""
+
+    name: str
+    group: str
+    site: str
+    machine: str
+
+
+class SiteChanges(OpenOutput):
+    """What Terraform would do at a site: numbers of resources."""
+
+    add: int = Field(ge=0)
+    change: int = Field(ge=0)
+    destroy: int = Field(ge=0)
+
+
+class PlannedStack(OpenOutput):
+    """Versions that would be installed; null where the machine has no such thing."""
+
+    driver: str | None
+    cuda: str | None
+    nccl: str | None
+
+
+class FindingOutput(OpenOutput):
+    """One preflight finding."""
+
+    status: Literal["ok", "warning", "blocks", "unknown"] = Field(description="blocks: `up` refuses while it stands")
+    subject: str
+    message: str
+    action: str
+
+
+class PlanOutput(OpenOutput):
+    """`gpuprov plan --json`"""
+
+    cluster: str
+    sandbox: bool
+    nodes: list[PlannedNode]
+    changes: dict[str, SiteChanges] = Field(description="By site")
+    stack: dict[str, PlannedStack] = Field(description="By group")
+    findings: list[FindingOutput]
+
+
+class DownOutput(OpenOutput):
+    """`gpuprov down --json`"""
+
+    cluster: str
+    removed: int = Field(ge=0, description="Terraform resources removed")
+    left: list[str] = Field(description="What is still there, one sentence each")
+
+
+class DiagnosisOutput(OpenOutput):
+    """One thing of this machine."""
+
+    subject: str
+    status: Literal["ok", "missing", "unknown"]
+    found: str
+    needed_for: str
+    mend: str = Field(description="The command that mends it, or empty")
+
+
+class DoctorOutput(OpenOutput):
+    """`gpuprov doctor --json`"""
+
+    ok: bool
+    findings: list[DiagnosisOutput]
+
+
 OUTPUTS: dict[str, type[BaseModel]] = {
     "validate": ValidateOutput,
     "report": ReportOutput,
     "facts": FactsOutput,
     "status": StatusOutput,
+    "plan": PlanOutput,
+    "down": DownOutput,
+    "doctor": DoctorOutput,
 }
