@@ -42,10 +42,10 @@ def fault(
 ) -> None:
     """Break a node."""
     from provisioner.sandbox import containers, faults
-    from provisioner.spec import load
+    from provisioner.session import open_cluster
 
     faults.find_fault(name)
-    found = containers.find_node(load(file).name, node)
+    found = containers.find_node(open_cluster(file, sandbox=True).paths.root, node)
     done = faults.inject(found.name, name, gpu=gpu)
     typer.echo(f"{node}: {faults.find_fault(done.name).sentence}", err=True)
 
@@ -58,9 +58,9 @@ def clear(
 ) -> None:
     """Mend one fault, all faults of a node, or all faults of the cluster."""
     from provisioner.sandbox import containers, faults
-    from provisioner.spec import load
+    from provisioner.session import open_cluster
 
-    cluster = load(file).name
+    cluster = open_cluster(file, sandbox=True).paths.root
     if name is not None:
         faults.find_fault(name)
     if node is not None:

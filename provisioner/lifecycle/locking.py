@@ -12,24 +12,25 @@ from provisioner.stack.models import Lock, Stack
 
 
 def current(cluster: Cluster, events: Events) -> Lock:
-    """The lock to work by: the one that is there if it still fits cluster.yaml, else a new one where there is none.
+    """The lock to work by: the one that is there if it still fits cluster.yaml, a new one where there is none.
 
-    Raises GpuprovError naming what has changed where a committed lock no longer fits. A rehearsal's lock lies in the
-    run directory, nobody has committed it, and it is simply made again.
+    Raises GpuprovError naming what has changed where a lock no longer fits. A rehearsal's lock lies in the run
+    directory and nobody has committed it; it is made again each time, because its digests follow from this machine's
+    image.
     """
+    if cluster.sandbox:
+        return renew(cluster, events)
     found = lockfile.read(cluster.paths.lock_file)
-    if found is not None:
-        changed = lockfile.differences(found, stack.request(cluster.spec))
-        if not changed:
-            return found
-        if not cluster.sandbox:
-            raise GpuprovError(
-                "the lock no longer fits cluster.yaml:\n  " + "\n  ".join(changed),
-                where=str(cluster.paths.lock_file),
-                hint=f"look at the changes, then run `gpuprov lock {cluster.file}`",
-            )
-        events("stack", "log", "locked again: " + "; ".join(changed))
-    return renew(cluster, events)
+    if found is None:
+        return renew(cluster, events)
+    changed = lockfile.differences(found, stack.request(cluster.spec))
+    if changed:
+        raise GpuprovError(
+            "the lock no longer fits cluster.yaml:\n  " + "\n  ".join(changed),
+            where=str(cluster.paths.lock_file),
+            hint=f"look at the changes, then run `gpuprov lock {cluster.file} --upgrade`",
+        )
+    return found
 
 
 def renew(cluster: Cluster, events: Events) -> Lock:

@@ -90,7 +90,7 @@ class Sandbox:
 
     @staticmethod
     def _containers(workspace: Path) -> list[containers.Container]:
-        return [c for c in containers.list_containers() if c.workspace == str(workspace.absolute())]
+        return containers.list_containers(workspace)
 
 
 def provider() -> Sandbox:

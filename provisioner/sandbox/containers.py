@@ -32,13 +32,16 @@ class Container:
     state: str
 
 
-def list_containers(cluster: str | None = None, *, podman: Podman | None = None) -> list[Container]:
-    """All containers of that cluster, or of every sandbox cluster on this machine, mirrors included."""
+def list_containers(root: Path | None = None, *, podman: Podman | None = None) -> list[Container]:
+    """All containers whose workspace is at or below that directory, or of every sandbox cluster; mirrors included."""
     engine = podman or find_podman()
-    wanted = CLUSTER if cluster is None else f"{CLUSTER}={cluster}"
-    answer = json.loads(engine.run("ps", "--all", "--filter", f"label={wanted}", "--format", "json") or "[]") or []
+    answer = json.loads(engine.run("ps", "--all", "--filter", f"label={CLUSTER}", "--format", "json") or "[]") or []
     found = [_container(entry) for entry in answer]
-    return sorted(found, key=lambda c: c.name)
+    return sorted((c for c in found if root is None or _within(c, root)), key=lambda c: c.name)
+
+
+def _within(container: Container, root: Path) -> bool:
+    return bool(container.workspace) and Path(container.workspace).is_relative_to(root.absolute())
 
 
 def _container(entry: dict[str, object]) -> Container:
@@ -58,19 +61,18 @@ def _container(entry: dict[str, object]) -> Container:
     )
 
 
-def find_node(cluster: str, node: str, *, podman: Podman | None = None) -> Container:
-    """The running container of that node. Raises `GpuprovError` naming the nodes that are there."""
+def find_node(root: Path, node: str, *, podman: Podman | None = None) -> Container:
+    """The running container of that node of the cluster whose run directory is `root`. Raises `GpuprovError` naming the
+    nodes that are there."""
     from rapidfuzz import process
 
-    nodes = {c.node: c for c in list_containers(cluster, podman=podman) if c.role == "node"}
+    nodes = {c.node: c for c in list_containers(root, podman=podman) if c.role == "node"}
     if not nodes:
-        raise GpuprovError(
-            f"cluster {cluster} has no sandbox nodes on this machine", hint="gpuprov up FILE --sandbox makes them"
-        )
+        raise GpuprovError(f"there are no sandbox nodes of {root}", hint="gpuprov up FILE --sandbox makes them")
     if node not in nodes:
         near = process.extractOne(node, list(nodes))
         raise GpuprovError(
-            f"cluster {cluster} has no sandbox node {node}",
+            f"there is no sandbox node {node}",
             hint=f"did you mean {near[0]}? it has {', '.join(nodes)}" if near else "",
         )
     found = nodes[node]
@@ -104,8 +106,7 @@ def sweep(workspaces: Path, *, podman: Podman | None = None) -> tuple[str, ...]:
     do not forget.
     """
     engine = podman or find_podman()
-    root = workspaces.absolute()
-    mine = [c.name for c in list_containers(podman=engine) if c.workspace and Path(c.workspace).is_relative_to(root)]
+    mine = [c.name for c in list_containers(workspaces, podman=engine)]
     remove(*mine, podman=engine)
     return tuple(mine)
 

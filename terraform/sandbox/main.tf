@@ -66,7 +66,7 @@ resource "terraform_data" "node" {
   input = merge(local.common, {
     GPUPROV_ROLE       = "node"
     GPUPROV_NODE       = each.key
-    GPUPROV_NAME       = "gpuprov-${var.name}-${each.key}"
+    GPUPROV_NAME       = "gpuprov-${var.name}-${each.key}.${var.sandbox.network_octet}"
     GPUPROV_PRIVATE_IP = "${var.sandbox.network_prefix}.${var.sandbox.network_octet}.${each.value.number}"
     GPUPROV_PUBLIC_IP  = "127.77.${var.sandbox.network_octet}.${each.value.number}"
     GPUPROV_MIRROR_IP  = local.mirror_ip

@@ -24,7 +24,7 @@ def left_over(rehearsal: Rehearsal) -> list[str]:
     """Everything of this cluster that a `down` should have removed."""
     found = rehearsal.containers()
     found += [str(path) for path in (rehearsal.file.parent / ".gpuprov").glob("**/*")]
-    octets = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gpuprov" / "sandbox" / "octets"
+    octets = Path("/var/lib/gpuprov/sandbox/octets")
     found += [str(o) for o in octets.glob("*/workspace") if str(rehearsal.file.parent) in o.read_text()]
     return found
 

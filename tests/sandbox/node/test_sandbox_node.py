@@ -22,6 +22,7 @@ from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.keys import keys
 from provisioner.sandbox.network import allocate_octet, release_octet
 from provisioner.spec import load as load_spec
+from provisioner.workspace.binary import find
 
 pytestmark = pytest.mark.sandbox
 
@@ -76,7 +77,7 @@ class Workspace:
     def terraform(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "TF_CLI_CONFIG_FILE": os.devnull, "TF_IN_AUTOMATION": "1"}
         return subprocess.run(
-            ["terraform", *arguments], cwd=self.path, env=env, capture_output=True, text=True, timeout=300, check=False
+            [*find().argv, *arguments], cwd=self.path, env=env, capture_output=True, text=True, timeout=300, check=False
         )
 
     def apply(self) -> str:
@@ -104,7 +105,7 @@ class Workspace:
         return done
 
     def containers(self) -> list[containers.Container]:
-        return containers.list_containers(self.name)
+        return containers.list_containers(self.path)
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ def test_packages_come_signed_from_the_mirror_and_images_by_digest(workspace: Wo
 
 def test_a_fault_and_its_clearing_restore_exactly(workspace: Workspace) -> None:
     workspace.apply()
-    node = containers.find_node(workspace.name, "train-0").name
+    node = containers.find_node(workspace.path, "train-0").name
 
     def hardware_json() -> str:
         return containers.execute(node, "cat", "/etc/gpuprov-sandbox/hardware.json")
@@ -204,7 +205,7 @@ def test_a_fault_and_its_clearing_restore_exactly(workspace: Workspace) -> None:
 
 
 def test_a_container_of_somebody_else_is_refused_and_left_alone(workspace: Workspace, assets: Assets) -> None:
-    name = f"gpuprov-{workspace.name}-train-0"
+    name = f"gpuprov-{workspace.name}-train-0.{workspace.octet}"
     assets.podman.run(
         "create", "--pull", "never", "--name", name, "--label", "gpuprov.workspace=/elsewhere", assets.image, "true"
     )
