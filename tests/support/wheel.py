@@ -1,4 +1,4 @@
-"""gpuprov as a user gets it: a wheel built from the tree, installed in an environment that knows nothing of the tree."""
+"""gpuprov as a user gets it: a wheel of the tree, installed in an environment that knows nothing of the tree."""
 
 from __future__ import annotations
 
