@@ -30,6 +30,7 @@ from provisioner.stack.models import Lock
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
+    from provisioner.verify.results import Report
     from provisioner.verify.run import Subject
 
 
@@ -180,6 +181,11 @@ class Cluster:
             else:
                 state[key] = value
         write_whole(self.paths.root / "state.json", json.dumps(state, indent=1) + "\n")
+
+    def note_verdicts(self, report: Report, page: Path | None = None) -> None:
+        """Remember each node's verdict for `status`, and the report's page where one was written."""
+        verdicts = {n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes}
+        self.note(nodes=verdicts, **({"report": str(page)} if page else {}))
 
     def state(self) -> dict[str, Any]:
         """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path}; empty before the first run.

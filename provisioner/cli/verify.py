@@ -49,6 +49,7 @@ def verify(
         checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
         found = run(subjects, checks=checks, events=cluster.events)
         healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
+        cluster.note_verdicts(found)
         title = str(cluster.spec.name)
     else:
         subject = _lone(bundle, host, machine, level or "standard")
@@ -59,7 +60,7 @@ def verify(
 
         print(f"report: {write(found, report, title=title)}", file=sys.stderr)
     if as_json:
-        _print_json(found.to_json())
+        _print_json(found.to_json() | {"ok": healthy})
     else:
         from provisioner.verify.report.terminal import show
 

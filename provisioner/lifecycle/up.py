@@ -129,10 +129,7 @@ def verify(cluster: Cluster, run: Run) -> None:
     run.report = report
     run.page = reports.write(report, run.run_dir, title=cluster.spec.name)
     run.healthy = report.enough(cluster.spec.verify.min_healthy)
-    cluster.note(
-        nodes={n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes},
-        report=str(run.page),
-    )
+    cluster.note_verdicts(report, run.page)
 
 
 def _note_stage(cluster: Cluster, nodes: list[fleet.Node], stage: str) -> None:

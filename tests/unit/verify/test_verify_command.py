@@ -138,7 +138,12 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     spec = SimpleNamespace(name="vision", verify=SimpleNamespace(checks=("mine",), min_healthy="50%"))
 
     def open_cluster(file: Path, sandbox: bool | None = None) -> Any:
-        return SimpleNamespace(subjects=lambda: subjects, spec=spec, events=Events(), file=file)
+        def note_verdicts(report: Any) -> None:
+            (tmp_path / "noted").write_text(" ".join(f"{n.name}={n.ok}" for n in report.nodes))
+
+        return SimpleNamespace(
+            subjects=lambda: subjects, spec=spec, events=Events(), file=file, note_verdicts=note_verdicts
+        )
 
     monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
     (tmp_path / "mine").mkdir()
@@ -156,6 +161,8 @@ def run(*arguments: str | Path) -> int:
 def test_the_fleet_of_a_file(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("verify", cluster, "--json") == 0  # min_healthy is 50%
     document = json.loads(capsys.readouterr().out)
+    assert document["ok"]  # as the exit status says; each node has its own
+    assert (cluster.parent / "noted").read_text() == "train-0=True train-1=False"
     assert [node["ok"] for node in document["nodes"]] == [True, False]
     assert all(any(c["id"] == "site.site" for c in node["checks"]) for node in document["nodes"])
     assert run("verify", cluster, "--node", "train-1", "--json") == 1
