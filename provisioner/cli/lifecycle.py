@@ -29,7 +29,11 @@ TerraformBinary = Annotated[
 ]
 
 
-def lock(file: File, sandbox: Sandbox = None, upgrade: Annotated[bool, typer.Option("--upgrade")] = False) -> None:
+def lock(
+    file: File,
+    sandbox: Sandbox = None,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Choose again, even where the lock still fits.")] = False,
+) -> None:
     """Choose versions that go together and write cluster.lock."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import locking
@@ -42,7 +46,9 @@ def lock(file: File, sandbox: Sandbox = None, upgrade: Annotated[bool, typer.Opt
             cluster.paths.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = locking.renew(cluster, cluster.events) if upgrade else locking.current(cluster, cluster.events)
     for name, group in made.groups.items():
-        typer.echo(f"{name}: driver {group.driver}, CUDA {group.cuda_toolkit}, NCCL {group.nccl}")
+        versions = {"driver": group.driver, "CUDA": group.cuda_toolkit, "NCCL": group.nccl}
+        known = [f"{what} {version}" for what, version in versions.items() if version]
+        typer.echo(f"{name}: {', '.join(known) or 'nothing of NVIDIA'}")
     typer.echo(f"written: {cluster.paths.lock_file}", err=True)
 
 

@@ -8,7 +8,12 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Hardware faults on sandbox nodes: list, break, mend.", no_args_is_help=True)
+app = typer.Typer(
+    help="Hardware faults on sandbox nodes: list, break, mend.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml of the rehearsed cluster")]
 
