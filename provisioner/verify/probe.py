@@ -120,9 +120,11 @@ def run(argv: list[str], deadline: float, merge: bool = False, limit: int = LIMI
         if left <= 0:
             timed_out = True
             break
-        # A daemon that the command left behind can hold the pipe: the command's own end is enough.
+        # A daemon that the command left behind can hold the pipe: the command's own end is enough. It is asked first,
+        # so that what the command wrote before its end is in the pipe when select looks.
+        ended = process.poll() is not None
         ready = select.select(list(waiting), [], [], min(left, 0.5))[0]
-        if not ready and process.poll() is not None:
+        if not ready and ended:
             break
         for stream in ready:
             chunk = os.read(stream, 65536)
