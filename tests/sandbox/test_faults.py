@@ -6,7 +6,7 @@ import pytest
 
 from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
-from tests.support.rehearsal import Rehearsal, failing
+from tests.support.rehearsal import Rehearsal, failing, wrongs
 
 pytestmark = pytest.mark.sandbox
 
@@ -45,7 +45,7 @@ def possible(fault: str, machine: Machine, gpu: Gpu) -> bool:
 
 def try_all(rehearsal: Rehearsal) -> None:
     assert rehearsal.first is not None
-    assert rehearsal.first.status == 0, rehearsal.first.stderr
+    assert rehearsal.first.status == 0, (rehearsal.first.stderr, wrongs(rehearsal.first))
     victim = rehearsal.run("status", rehearsal.file, "--json").json["nodes"][-1]
     machine = catalog.load().machine(victim["machine"])
     gpu = catalog.load().gpu(machine.gpu_model)
@@ -63,7 +63,7 @@ def try_all(rehearsal: Rehearsal) -> None:
         assert cleared.status == 0, cleared.stderr
     assert wrong == []
     well = rehearsal.verify()
-    assert well.status == 0, failing(well.json)
+    assert well.status == 0, wrongs(well)
 
 
 def test_faults_on_p4d(p4d: Rehearsal) -> None:

@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from tests.support.rehearsal import Rehearsal, failing, unknown
+from tests.support.rehearsal import Rehearsal, failing, unknown, wrongs
 
 pytestmark = pytest.mark.sandbox
 
 
 def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
     assert p4d.first is not None
-    assert p4d.first.status == 0, p4d.first.stderr
+    assert p4d.first.status == 0, (p4d.first.stderr, wrongs(p4d.first))
     document = p4d.first.json
     assert document["ok"]
     assert document["simulated"]

@@ -113,3 +113,15 @@ def unknown(document: dict[str, Any]) -> dict[str, set[str]]:
     """Node → ids of the checks that could not be answered."""
     found = {n["name"]: {c["id"] for c in n["checks"] if c["status"] == "unknown"} for n in document["nodes"]}
     return {name: ids for name, ids in found.items() if ids}
+
+
+def wrongs(done: Done) -> list[str]:
+    """Everything of a report that is not as it should be, for an assertion's message."""
+    if not done.stdout:
+        return ["no report"]
+    return [
+        f"{node['name']} {check['id']} {check['status']}: {check['message']}"
+        for node in done.json["nodes"]
+        for check in node["checks"]
+        if check["status"] in ("fail", "unknown")
+    ]
