@@ -8,6 +8,7 @@ leaves its traceback in a file.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+MACHINE_REFUSES = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.EMFILE, errno.ENOTDIR,
+}  # fmt: skip
+"""What the machine that gpuprov runs on may answer to a write, and a user can mend: no defect of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,12 @@ def run(arguments: list[str]) -> int:
     except _ClickException as error:
         error.show(file=sys.stderr)
         return int(error.exit_code)
+    except OSError as error:
+        if error.errno not in MACHINE_REFUSES:
+            print(_defect(error), file=sys.stderr)
+            return int(Exit.CHECK_FAILED)
+        print(f"gpuprov: {error.filename or 'this machine'}: {error.strerror}", file=sys.stderr)
+        return int(Exit.BAD_INPUT)
     except Exception as error:
         print(_defect(error), file=sys.stderr)
         return int(Exit.CHECK_FAILED)

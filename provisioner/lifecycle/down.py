@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from provisioner import ssh
 from provisioner.errors import ProviderError
-from provisioner.lifecycle.machines import provider_of
+from provisioner.lifecycle.machines import made_at
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.terraform import Workspace
@@ -35,20 +35,18 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
     removal = Removal()
     with cluster.exclusively("down") as run_dir:
         events = cluster.events
-        sites_dir = cluster.paths.root / "sites"
-        folders = sorted(path for path in sites_dir.iterdir() if path.is_dir()) if sites_dir.is_dir() else []
-        for folder in folders:
-            events("down", "started", f"{folder.name}: removing machines")
-            workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{folder.name}.log")
+        for site, provider in made_at(cluster).items():
+            events("down", "started", f"{site}: removing machines")
+            folder = cluster.paths.site(site)
+            workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log")
             if damage := workspace.damage():
                 if not cluster.sandbox:
-                    raise ProviderError(damage, where=f"site {folder.name}", hint="restore it from your own backup")
+                    raise ProviderError(damage, where=f"site {site}", hint="restore it from your own backup")
                 events("down", "warning", f"{damage}: looking for nodes by their labels instead")
             elif (folder / "main.tf").exists() and (folder / "terraform.tfstate").exists():
                 workspace.init()
                 removal.removed += workspace.destroy().destroy
-            if folder.name in cluster.spec.sites:
-                removal.left += provider_of(cluster, folder.name).clean(folder, events)
+            removal.left += provider.clean(folder, events)
         if removal.left:
             raise ProviderError(
                 "still there: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"

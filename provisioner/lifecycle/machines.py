@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioner import fleet, ssh
-from provisioner.errors import ProviderError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
-from provisioner.paths import write_whole
+from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers import base as providers
 from provisioner.providers.base import Finding, Provider
@@ -17,6 +18,9 @@ from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.render import outputs_to_nodes, render
 from provisioner.workspace.terraform import Changes, Workspace
+
+PROVIDER = "provider"
+"""File in a workspace: the name of the provider that made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,28 @@ class SitePlan:
 def provider_of(cluster: Cluster, site: str) -> Provider:
     """The provider of a site; the sandbox for a rehearsal."""
     return providers.get(cluster.spec.sites[site].provider, sandbox=cluster.sandbox)
+
+
+def made_at(cluster: Cluster) -> dict[str, Provider]:
+    """Site → provider of every workspace that is there, also of sites that cluster.yaml no longer names."""
+    folder = cluster.paths.root / "sites"
+    found = {}
+    for workspace in sorted(folder.iterdir()) if folder.is_dir() else []:
+        with contextlib.suppress(FileNotFoundError):
+            name = (workspace / PROVIDER).read_text(encoding="utf-8").strip()
+            found[workspace.name] = providers.get(name, sandbox=cluster.sandbox)
+    return found
+
+
+def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
+    """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses: they would be forgotten."""
+    abandoned = sorted(set(made_at(cluster)) - set(sites(plan)))
+    if abandoned:
+        raise GpuprovError(
+            f"no group is at {', '.join(abandoned)} any more, and machines were made there",
+            where=str(cluster.file),
+            hint="put the site and its groups back, or remove the whole cluster with `gpuprov down`",
+        )
 
 
 def sites(plan: Plan) -> list[str]:
@@ -58,6 +84,7 @@ def prepare(
     """Render a site's workspace and work out what Terraform would do. Makes no machine."""
     provider, folder = provider_of(cluster, site), cluster.paths.site(site)
     wanted = None if cluster.sandbox else cluster.spec.access.ssh_key
+    write_whole(private_dir(folder) / PROVIDER, provider.name + "\n")  # first: `down` goes by it
     render(plan, site, provider, folder, ssh_public_key=ssh.ensure_key(cluster.paths, wanted))
     workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log" if run_dir else None)
     if damage := workspace.damage():

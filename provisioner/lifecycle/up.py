@@ -67,6 +67,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         run, events = Run(run_dir), cluster.events
         with run.stage("stack"):
             plan = cluster.plan(locking.current(cluster, events))
+            machines.refuse_abandoned(cluster, plan)
         with run.stage("preflight"):
             refuse_blocked(machines.preflight(cluster, plan, events))
         with run.stage("terraform"):

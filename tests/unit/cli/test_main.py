@@ -202,3 +202,15 @@ def test_a_verbatim_command_takes_options_as_they_stand(
     assert capsys.readouterr().out == "['df', '-h', '--json', 'x']\n"
     assert run(["try", "--", "ls", "--help", "x"]) == 0  # what stands behind -- is never ours
     assert capsys.readouterr().out == "['ls', '--help', 'x']\n"
+
+
+def test_a_folder_that_may_not_be_written_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuses() -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere/.gpuprov")
+
+    monkeypatch.setattr(cli, "try_it", refuses, raising=False)
+    monkeypatch.setitem(COMMANDS, "try", Entry("provisioner.cli.main:try_it", "for a test"))
+    assert run(["try"]) == 2
+    assert capsys.readouterr().err == "gpuprov: /somewhere/.gpuprov: Permission denied\n"
