@@ -50,7 +50,7 @@ def made_at(cluster: Cluster) -> dict[str, Provider]:
 
 
 def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
-    """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses: they would be forgotten."""
+    """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses: they would run on."""
     abandoned = sorted(set(made_at(cluster)) - set(sites(plan)))
     if abandoned:
         raise GpuprovError(
