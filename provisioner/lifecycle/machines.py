@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +38,25 @@ def provider_of(cluster: Cluster, site: str) -> Provider:
 
 
 def made_at(cluster: Cluster) -> dict[str, Provider]:
-    """Site → provider of every workspace that is there, also of sites that cluster.yaml no longer names."""
+    """Site → provider of every workspace that is there, also of sites that cluster.yaml no longer names.
+
+    Raises GpuprovError for a workspace that nobody can say the provider of: its machines would be forgotten.
+    """
     folder = cluster.paths.root / "sites"
     found = {}
-    for workspace in sorted(folder.iterdir()) if folder.is_dir() else []:
-        with contextlib.suppress(FileNotFoundError):
+    for workspace in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
+        try:
             name = (workspace / PROVIDER).read_text(encoding="utf-8").strip()
-            found[workspace.name] = providers.get(name, sandbox=cluster.sandbox)
+        except FileNotFoundError:
+            site = cluster.spec.sites.get(workspace.name)
+            if site is None and not cluster.sandbox:
+                raise GpuprovError(
+                    f"{PROVIDER} is missing: whose machines are these?",
+                    where=str(workspace),
+                    hint=f"put site {workspace.name} back into {cluster.file}, then run `gpuprov down`",
+                ) from None
+            name = site.provider if site else "sandbox"
+        found[workspace.name] = providers.get(name, sandbox=cluster.sandbox)
     return found
 
 

@@ -1,0 +1,53 @@
+"""Whose machines lie in a run directory: `down` goes by it, so nothing there may be passed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioner.errors import GpuprovError
+from provisioner.lifecycle.machines import PROVIDER, made_at
+from provisioner.paths import private_dir
+from provisioner.session import Cluster, open_cluster
+
+FILE = """
+name: told
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 3}}
+"""
+
+
+def cluster(folder: Path, *, sandbox: bool, sites: dict[str, str | None]) -> Cluster:
+    """A cluster whose run directory has workspaces of these sites; None: nobody wrote down the provider."""
+    (folder / "cluster.yaml").write_text(FILE)
+    found = open_cluster(folder / "cluster.yaml", sandbox=sandbox)
+    for site, provider in sites.items():
+        private_dir(found.paths.site(site))
+        if provider is not None:
+            (found.paths.site(site) / PROVIDER).write_text(provider + "\n")
+    return found
+
+
+def test_every_workspace_of_a_rehearsal_is_the_sandboxs(tmp_path: Path) -> None:
+    found = made_at(cluster(tmp_path, sandbox=True, sites={"here": "sandbox", "gone": "sandbox", "old": None}))
+    assert {site: provider.name for site, provider in found.items()} == dict.fromkeys(
+        ("gone", "here", "old"), "sandbox"
+    )
+
+
+def test_a_real_workspace_without_a_provider_is_not_passed_over(tmp_path: Path) -> None:
+    """Passed over, its state would be removed with the run directory, and its machines would run on."""
+    with pytest.raises(GpuprovError, match="whose machines are these") as caught:
+        made_at(cluster(tmp_path, sandbox=False, sites={"gone": None}))
+    assert "put site gone back" in caught.value.hint
+
+
+def test_what_is_no_workspace_is_left_alone(tmp_path: Path) -> None:
+    found = cluster(tmp_path, sandbox=True, sites={"here": "sandbox"})
+    (found.paths.root / "sites" / "note.txt").touch()
+    assert list(made_at(found)) == ["here"]
+
+
+def test_nothing_was_made(tmp_path: Path) -> None:
+    assert made_at(cluster(tmp_path, sandbox=True, sites={})) == {}
