@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -10,10 +11,11 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.measure import run
+from bench.measure import Failed, run
 
 ROOT = Path(__file__).resolve().parents[1]
 GPUPROV = Path(sys.executable).with_name("gpuprov")
+_NUMBERS = itertools.count(1)
 
 
 class Fleet:
@@ -21,7 +23,7 @@ class Fleet:
 
     def __init__(self, text: str, environment: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpuprov-bench-"))
-        self.name = f"bench-{os.getpid()}"
+        self.name = f"bench-{os.getpid()}-{next(_NUMBERS)}"
         self.file = self.folder / "cluster.yaml"
         self.file.write_text(re.sub(r"^name:.*$", f"name: {self.name}", text, count=1, flags=re.M))
         self._environment = environment
@@ -58,4 +60,7 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         run(self.down, env=self._environment)
+        label = f"label=gpuprov.cluster={self.name}"
+        if left := run(["podman", "ps", "--all", "--quiet", "--filter", label], env=self._environment).stdout.split():
+            raise Failed(f"`down` left {len(left)} containers of {self.root}")
         shutil.rmtree(self.folder)

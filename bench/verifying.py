@@ -8,6 +8,7 @@ connections (ControlPersist) that are warm. Ansible's backend is measured where 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
         with Fleet.of_example(EXAMPLE, NODES) as made:
             run(made.up)
             return measure(runs, fleet=made)
-    environment = {"BENCH_EXPECTED": json.dumps(_expected(fleet))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # testinfra starts `ansible` by name
+    environment = {"BENCH_EXPECTED": json.dumps(_expected(fleet)), "PATH": path}
     names = [node["name"] for node in json.loads((fleet.root / "nodes.json").read_text())]
 
     def rival(*options: str) -> Done:
