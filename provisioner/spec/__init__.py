@@ -5,6 +5,7 @@ Reading has three layers: source.py (YAML and positions), models.py (shapes), ru
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any, TypeVar
 
@@ -76,9 +77,16 @@ def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog) -> 
             return
         mark = source.mark(finding.loc)
         unsure = finding.at_key and finding.loc[:-1] in source.partial  # the key may be the one that could not be taken
-        if finding.loc not in source.broken and not unsure:
+        if finding.loc not in source.broken and not unsure and not _doubtful(finding.loc, source, draft.dropped):
             at_key = finding.at_key or finding.loc not in source.marks
             source.report(mark.key if at_key else mark.value, finding.loc, finding.message, finding.hint)
+
+
+def _doubtful(loc: Loc, source: Source, dropped: set[Loc]) -> bool:
+    """Whether a finding may come from what was left out beside it: in a small block everything hangs together, in a
+    group only what the file does not say."""
+    beside = any(gone[: len(loc) - 1] == loc[:-1] for gone in dropped)
+    return beside and (len(loc) > 3 or loc not in source.marks)
 
 
 def _draft_of(spec: ClusterSpec) -> Draft:
@@ -109,8 +117,10 @@ def _draft_from(value: Any) -> Draft:
         draft.site_names = tuple(sites)
         draft.sites = {name: site for name, raw in sites.items() if (site := _site(raw)) is not None}
     if isinstance(groups, dict):
-        draft.groups = {name: group for name, raw in groups.items() if (group := _part(Group, raw)) is not None}
-        draft.whole = len(draft.groups) == len(groups)
+        for name, raw in groups.items():
+            if (group := _group(("groups", name), raw, draft.dropped)) is not None:
+                draft.groups[name] = group
+        draft.whole = len(draft.groups) == len(groups) and not draft.dropped
     return draft
 
 
@@ -119,6 +129,32 @@ def _part(model: type[ModelT], raw: Any) -> ModelT | None:
         return model.model_validate_json(to_json(raw))
     except ValidationError:
         return None
+
+
+def _group(at: Loc, raw: Any, dropped: set[Loc]) -> Group | None:
+    """A group, without what is wrong in it: a misspelled key must not hide a machine that does not exist."""
+    value = json.loads(to_json(raw))
+    try:
+        return Group.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        for item in error.errors(include_url=False, include_context=False, include_input=False):
+            if (gone := _drop(value, item["loc"])) is not None:
+                dropped.add((*at, *gone))
+    return _part(Group, value)
+
+
+def _drop(value: Any, loc: Loc) -> Loc | None:
+    """Take the place that `loc` names, or the nearest key around it, out of `value`; None where there is none."""
+    around = value
+    for depth, key in enumerate(loc):
+        inner = around.get(key) if isinstance(around, dict) else None
+        if not isinstance(around, dict) or key not in around:
+            return None
+        if depth == len(loc) - 1 or not isinstance(inner, dict) or loc[depth + 1] not in inner:
+            del around[key]
+            return loc[: depth + 1]
+        around = inner
+    return None
 
 
 def _site(raw: Any) -> Site | None:

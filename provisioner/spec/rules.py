@@ -42,7 +42,8 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """What of the file could be read by itself. `site_names` has the broken ones too; `whole`: nothing is missing."""
+    """What of the file could be read by itself. `site_names` has the broken ones too; `whole`: nothing is missing;
+    `dropped`: places that had to be left out of a group for the rest of it to be read."""
 
     sites: dict[str, Site] = field(default_factory=dict)
     site_names: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class Draft:
     monitoring: Monitoring | None = None
     verify: Verify | None = None
     whole: bool = False
+    dropped: set[Loc] = field(default_factory=set)
 
 
 def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
