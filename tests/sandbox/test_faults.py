@@ -39,7 +39,7 @@ def possible(fault: str, machine: Machine, gpu: Gpu) -> bool:
         "ib-port-slow": machine.network.kind == "infiniband",
         "efa-device-lost": machine.network.kind == "efa",
         "ecc-uncorrectable": gpu.ecc,
-        "row-remap-pending": gpu.ecc and gpu.arch not in ("volta", "turing"),
+        "row-remap-pending": gpu.ecc,  # before Ampere a pending page retirement, which the same check finds
     }.get(fault, True)
 
 

@@ -98,6 +98,12 @@ V100_PEERS = {1: 5, 2: 5, 3: 4, 4: 4}  # GPU 0 of the cube mesh has one link to 
 
 FAULTS: dict[str, Fault] = {
     "gpu lost": Fault(P4D, lose(5, P4D), {"gpu.count"}, passes={"nvlink.topology", "nvlink.links", "dcgm.exporter"}),
+    "the only gpu lost": Fault(
+        "workstation-rtx4090",
+        all_of(lose(0, "workstation-rtx4090"), text("dcgm-exporter.prom", REFUSED)),
+        {"gpu.count"},
+        unknown={"dcgm.exporter"},
+    ),
     "gpu lost, xid logged": Fault(
         P4D,
         all_of(lose(2, P4D), log(XID.format(79, "GPU has fallen off the bus."))),
