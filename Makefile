@@ -76,7 +76,7 @@ terraform: $(VENV)/.runtime
 	  $(PIP) -r requirements/terraform.txt
 
 system-sandbox:
-	@scripts/apt-need.sh podman runc mmdebstrap gpg openssl openssh-client debian-archive-keyring ca-certificates
+	@scripts/apt-need.sh podman runc mmdebstrap gpg gpg-agent openssl openssh-client debian-archive-keyring ca-certificates
 
 system-dev:
 	@scripts/apt-need.sh shellcheck chromium

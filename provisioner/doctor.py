@@ -66,6 +66,7 @@ def _sandbox_tools() -> list[Diagnosis]:
         "podman": "podman",
         "mmdebstrap": "mmdebstrap",
         "gpg": "gpg",
+        "gpg-agent": "gpg-agent",
         "openssl": "openssl",
     }
     return [
