@@ -69,6 +69,7 @@ create() {
     mkdir -p "$seed"
     cp "$GPUPROV_HARDWARE" "$scratch/gpuprov-sandbox/hardware.json"
     cp "$GPUPROV_HARDWARE" "$scratch/gpuprov-sandbox/healthy.json"
+    chmod 0644 "$scratch/gpuprov-sandbox/hardware.json" "$scratch/gpuprov-sandbox/healthy.json" # nvidia-smi is for everybody
     printf '%s\n' "$GPUPROV_USER" >"$seed/user"
     printf '%s\n' "$GPUPROV_SSH_KEY" >"$seed/ssh_public_key"
     printf '%s' "$GPUPROV_USER_DATA" >"$seed/user_data"
