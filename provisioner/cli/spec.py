@@ -69,7 +69,10 @@ def _problems(file: str) -> list[Problem]:
 
 def schema(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="cluster, or a --json output: validate, report, facts, status.")
+        str,
+        typer.Argument(
+            metavar="[NAME]", help="cluster, or a --json output: validate, plan, report, facts, status, down, doctor."
+        ),
     ] = "cluster",
 ) -> None:
     """Print a JSON schema (draft 2020-12). Editors take `cluster` for cluster.yaml."""
