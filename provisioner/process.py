@@ -6,11 +6,21 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 """prctl(2), linux/prctl.h: the signal that the kernel sends to a child when its parent dies."""
+
+_asked = threading.Event()
+
+
+def interrupt(*_: object) -> None:
+    """Handler of SIGINT and SIGTERM: as Python's own, and remembered. Python drops a KeyboardInterrupt that falls into
+    a hook of fork (those of `logging`, for one); `start` therefore looks again after it has forked."""
+    _asked.set()
+    raise KeyboardInterrupt
 
 
 def _end_with_parent(parent: int, sign: int) -> Callable[[], None]:
@@ -37,18 +47,27 @@ def start(
 
     The kernel ties that to the thread that calls: call it from a thread that lives as long as the child is wanted.
     """
-    return subprocess.Popen(
-        list(argv),
-        cwd=cwd,
-        env=dict(env) if env is not None else None,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=_end_with_parent(os.getpid(), sign),  # noqa: PLW1509 - two system calls, no lock
-    )
+    try:
+        child = subprocess.Popen(
+            list(argv),
+            cwd=cwd,
+            env=dict(env) if env is not None else None,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=_end_with_parent(os.getpid(), sign),  # noqa: PLW1509 - two system calls, no lock
+        )
+    except subprocess.SubprocessError:
+        if _asked.is_set():
+            raise KeyboardInterrupt from None
+        raise
+    if _asked.is_set():
+        stop(child, grace_s=10.0)
+        raise KeyboardInterrupt
+    return child
 
 
 def stop(child: subprocess.Popen[str], *, grace_s: float) -> None:

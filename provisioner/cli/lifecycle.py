@@ -77,11 +77,13 @@ def up(
     """Make the fleet, install the stack, prove every node. Safe to run again: it goes on where it stopped."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import up as lifecycle
+    from provisioner.process import interrupt
     from provisioner.session import open_cluster
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, interrupt)
     screen = display(quiet=json_)
     confirm = _confirm(screen, yes=yes, file=file, simulated=cluster.sandbox)
     try:
@@ -96,11 +98,6 @@ def up(
         raise typer.Exit(Exit.OK)
     _tell(run, as_json=json_)
     raise typer.Exit(run.exit)
-
-
-def _interrupt(*_: object) -> None:
-    """SIGTERM ends a run as Ctrl-C does: in order."""
-    raise KeyboardInterrupt
 
 
 def _again(file: Path, sandbox: bool) -> str:

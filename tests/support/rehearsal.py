@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = tuple(sorted(path.stem for path in (ROOT / "examples").glob("*.yaml")))
 DEADLINE_S = 900
+_NUMBERS = itertools.count(1)
 
 
 @dataclass
@@ -41,8 +43,8 @@ class Rehearsal:
 
     @classmethod
     def of_example(cls, example: str, folder: Path, *, count: int | None = None) -> Rehearsal:
-        """A copy of an example under a name of the test's own."""
-        name = f"t-{example}"[:24].strip("-") + f"-{os.getpid() % 10_000}"
+        """A copy of an example under a name that no other test has: what one leaves is not held against another."""
+        name = f"t-{example}"[:20].strip("-") + f"-{os.getpid() % 10_000}-{next(_NUMBERS)}"
         text = (ROOT / "examples" / f"{example}.yaml").read_text(encoding="utf-8")
         text = re.sub(r"^name:.*$", f"name: {name}", text, count=1, flags=re.M)
         if count is not None:

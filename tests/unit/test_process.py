@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,3 +109,23 @@ def test_stopping_what_has_ended_is_nothing(tmp_path: Path) -> None:
     assert child.returncode == 0
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
+
+
+def test_an_interrupt_that_python_dropped_while_it_forked_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception in a hook of fork is dropped by Python: the signal's handler is the last that knows of it."""
+    asked = threading.Event()
+    monkeypatch.setattr(process, "_asked", asked)
+    real, started = subprocess.Popen, []
+
+    def forks(*arguments: Any, **options: Any) -> Any:
+        started.append(real(*arguments, **options))
+        with contextlib.suppress(KeyboardInterrupt):  # as run_at_forkers of CPython does
+            process.interrupt()
+        return started[0]
+
+    monkeypatch.setattr(process.subprocess, "Popen", forks)
+    with pytest.raises(KeyboardInterrupt):
+        process.start(["sleep", "60"], cwd=tmp_path)
+    assert started[0].poll() is not None
