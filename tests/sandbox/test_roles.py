@@ -49,7 +49,7 @@ def playbook(rehearsal: Rehearsal, *options: str, limit: str = "all") -> dict[st
 
 
 def test_a_second_run_of_every_role_changes_nothing(p4d: Rehearsal) -> None:
-    for node, counts in playbook(p4d).items():
+    for node, counts in playbook(p4d, limit="train-0:train-1").items():
         assert counts["failed"] == counts["unreachable"] == 0, node
         assert counts["changed"] == 0, node
         assert counts["ok"] > 30, node
