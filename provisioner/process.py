@@ -14,13 +14,18 @@ PR_SET_PDEATHSIG = 1
 """prctl(2), linux/prctl.h: the signal that the kernel sends to a child when its parent dies."""
 
 _asked = threading.Event()
+_forking = threading.Event()
 
 
 def interrupt(*_: object) -> None:
-    """Handler of SIGINT and SIGTERM: as Python's own, and remembered. Python drops a KeyboardInterrupt that falls into
-    a hook of fork (those of `logging`, for one); `start` therefore looks again after it has forked."""
+    """Handler of SIGINT and SIGTERM: as Python's own, but not while `start` forks.
+
+    Python drops what is raised in a hook of fork (those of `logging`, for one) and prints a traceback; `start` looks for
+    the request when it is through.
+    """
     _asked.set()
-    raise KeyboardInterrupt
+    if not _forking.is_set():
+        raise KeyboardInterrupt
 
 
 def _end_with_parent(parent: int, sign: int) -> Callable[[], None]:
@@ -47,6 +52,7 @@ def start(
 
     The kernel ties that to the thread that calls: call it from a thread that lives as long as the child is wanted.
     """
+    _forking.set()
     try:
         child = subprocess.Popen(
             list(argv),
@@ -60,10 +66,8 @@ def start(
             start_new_session=True,
             preexec_fn=_end_with_parent(os.getpid(), sign),  # noqa: PLW1509 - two system calls, no lock
         )
-    except subprocess.SubprocessError:
-        if _asked.is_set():
-            raise KeyboardInterrupt from None
-        raise
+    finally:
+        _forking.clear()
     if _asked.is_set():
         stop(child, grace_s=10.0)
         raise KeyboardInterrupt
