@@ -20,8 +20,8 @@ _forking = threading.Event()
 def interrupt(*_: object) -> None:
     """Handler of SIGINT and SIGTERM: as Python's own, but not while `start` forks.
 
-    Python drops what is raised in a hook of fork (those of `logging`, for one) and prints a traceback; `start` looks for
-    the request when it is through.
+    Python drops what is raised in a hook of fork (those of `logging`, for one) and prints a traceback; `start` looks
+    for the request when it is through.
     """
     _asked.set()
     if not _forking.is_set():
