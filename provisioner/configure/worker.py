@@ -17,7 +17,6 @@ KINDS = {
     "runner_on_failed": "failed",
     "runner_on_unreachable": "unreachable",
     "runner_retry": "retry",
-    "runner_item_on_failed": "item",
     "error": "error",
 }
 MESSAGE_LIMIT = 2000
@@ -27,7 +26,7 @@ MESSAGE_LIMIT = 2000
 def record(event: dict[str, Any]) -> dict[str, Any] | None:
     """ansible-runner's event → ours, or None for one that nobody reads."""
     kind = KINDS.get(event.get("event", ""))
-    if kind is None or kind == "item":
+    if kind is None:
         return None
     data = event.get("event_data", {})
     result = data.get("res") or {}
