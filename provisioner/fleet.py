@@ -163,6 +163,11 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
         "gpuprov_gpu_count": group.machine.gpu_count,
         "gpuprov_network_kind": group.machine.network.kind,
         "gpuprov_fabric_manager": group.machine.fabric_manager_required,
+        "gpuprov_subnet_manager": group.machine.subnet_manager_required,
+        "gpuprov_imex": group.machine.imex_required,
         "gpuprov_persistence": group.spec.gpu.persistence,
+        "gpuprov_mig": group.spec.gpu.mig,
+        "gpuprov_scratch": group.spec.storage.scratch,
+        "gpuprov_local_nvme": group.machine.local_nvme.count,
         "gpuprov_dcgm_exporter": plan.spec.monitoring.dcgm_exporter,
     }

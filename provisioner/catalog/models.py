@@ -105,6 +105,16 @@ class Machine(Row):
             return ()
         return (self.topo_peer_cell,) if isinstance(self.topo_peer_cell, str) else self.topo_peer_cell
 
+    @property
+    def subnet_manager_required(self) -> bool:
+        """NVLink 5 switches on the node: their fabric manager needs nvlsm (NVIDIA/deepops, amazon-eks-ami)."""
+        return self.fabric_manager_required and self.nvlink.generation == 5
+
+    @property
+    def imex_required(self) -> bool:
+        """NVLink 5 whose switches stand outside the node (GB200, GB300): nvidia-imex, and no fabric manager here."""
+        return self.nvlink.generation == 5 and self.nvlink.topology == "nvswitch" and not self.fabric_manager_required
+
 
 class Board(Row):
     """An NVSwitch board that several machines share; `topo_cell` stands between any two of its GPUs."""

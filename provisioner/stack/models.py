@@ -6,11 +6,17 @@ Versions are strings as their makers write them ("580.173.02", "13.0", "2.27.7")
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-LOCK_VERSION = 1
+LOCK_VERSION: Final = 2
+
+Part = Literal[
+    "driver", "fabric_manager", "imex", "cuda", "cudnn", "nccl", "dcgm", "dcgm_exporter", "container_toolkit",
+    "efa", "ofed", "gdrcopy", "rocm",
+]  # fmt: skip
+"""What a package belongs to; each role installs the packages of its parts."""
 
 
 class Locked(BaseModel):
@@ -23,6 +29,7 @@ class Package(Locked):
     name: str
     version: str
     repository: str | None = None
+    part: Part
 
 
 class Repository(Locked):
@@ -45,6 +52,7 @@ class Image(Locked):
     digest: str
     pull: str
     torch: str | None = None
+    tensorflow: str | None = None
     cuda: str | None = None
     nccl: str | None = None
     python: str | None = None
@@ -53,6 +61,10 @@ class Image(Locked):
 class Stack(Locked):
     """Everything that is installed on one group's nodes."""
 
+    os: str
+    """The distribution that the roles expect, as cluster.yaml writes it: ubuntu-24.04."""
+    kernel: str | None = None
+    """`uname -r` that the driver's modules are built for; None where the base image's kernel is not known."""
     driver: str | None
     driver_branch: str | None
     kernel_modules: Literal["open", "proprietary"] | None
@@ -60,7 +72,19 @@ class Stack(Locked):
     cuda_driver: str | None
     """The CUDA version that the driver reports (nvidia-smi's "CUDA Version"), major.minor."""
     cuda_toolkit: str | None
+    cudnn: str | None = None
     nccl: str | None
+    efa: str | None = None
+    """Release of the EFA installer, whose parts are installed."""
+    ofi_nccl: str | None = None
+    """The aws-ofi-nccl plugin that goes with `efa` and `nccl`."""
+    ofed: str | None = None
+    """Release of DOCA-Host; None where the kernel's own RDMA drivers serve (or the machine has no RDMA)."""
+    gdrcopy: str | None = None
+    rocm: str | None = None
+    pytorch: str | None = None
+    """The PyTorch that the framework image holds, as its maker writes it (2.9.0a0+145a3a7bda, 2.9.1+cu130)."""
+    tensorflow: str | None = None
     dcgm: str | None
     dcgm_exporter: str | None
     container_toolkit: str | None
@@ -77,7 +101,7 @@ class Lock(Locked):
     """cluster.lock. `request` is what it was solved from, flat (groups.train.machine: p4d.24xlarge), so that a later
     difference can be named."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = LOCK_VERSION
     request: dict[str, str]
     simulated: bool
     groups: dict[str, Stack]

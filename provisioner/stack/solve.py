@@ -16,7 +16,7 @@ from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.errors import GpuprovError
 from provisioner.spec.models import ClusterSpec, StackRequest
-from provisioner.stack.models import Image, Package, Repository, Stack
+from provisioner.stack.models import Image, Package, Part, Repository, Stack
 
 NGC_PYTORCH = "nvcr.io/nvidia/pytorch"
 OS = "ubuntu2404"
@@ -110,7 +110,7 @@ def _runs(image: dict[str, Any], row: dict[str, Any]) -> bool:
 
 
 def _assemble(row: dict[str, Any], machine: Machine, spec: ClusterSpec, *, efa: bool) -> Stack:
-    parts = ["driver", "cuda", "nccl", "dcgm", "container_toolkit"]
+    parts: list[Part] = ["driver", "cuda", "nccl", "dcgm", "container_toolkit"]
     parts += ["fabric_manager"] if machine.fabric_manager_required else []
     parts += ["dcgm_exporter"] if spec.monitoring.dcgm_exporter else []
     parts += ["efa"] if efa else []
@@ -121,12 +121,19 @@ def _assemble(row: dict[str, Any], machine: Machine, spec: ClusterSpec, *, efa: 
         "container_toolkit": row["container_toolkit"], "efa": row["efa"],
     }  # fmt: skip
     packages = [
-        Package(name=name.format(**values), version=block["version"].format(**values), repository=block["repository"])
-        for block in (data()["packages"][part] for part in parts)
+        Package(
+            name=name.format(**values),
+            version=block["version"].format(**values),
+            repository=block["repository"],
+            part=part,
+        )
+        for part, block in ((part, data()["packages"][part]) for part in parts)
         for name in [*block["names"], *block.get(row["kernel_modules"], [])]
     ]
     repositories = {p.repository for p in packages if p.repository}
     return Stack(
+        os="ubuntu-24.04",
+        efa=row["efa"] if efa else None,
         driver=row["driver"],
         driver_branch=row["driver_branch"],
         kernel_modules=row["kernel_modules"],

@@ -34,7 +34,7 @@ def capture(path: str) -> str:
 def stack(machine: str) -> Stack:
     row = load().machine(machine)
     if load().gpu(row.gpu_model).vendor == "amd":
-        return Stack(**dict.fromkeys(("driver", "driver_branch", "kernel_modules", "fabric_manager"), None),
+        return Stack(os="ubuntu-24.04", **dict.fromkeys(("driver", "driver_branch", "kernel_modules", "fabric_manager"), None),
                      **dict.fromkeys(("cuda_driver", "cuda_toolkit", "nccl", "dcgm", "dcgm_exporter"), None),
                      container_toolkit=None)  # fmt: skip
     packages = [
@@ -44,6 +44,7 @@ def stack(machine: str) -> Stack:
     ]
     packages += [("nvidia-fabricmanager", f"{DRIVER}-1")] if row.fabric_manager_required else []
     return Stack(
+        os="ubuntu-24.04",
         driver=DRIVER,
         driver_branch="580",
         kernel_modules="open",
@@ -54,8 +55,8 @@ def stack(machine: str) -> Stack:
         dcgm="4.4.2",
         dcgm_exporter="4.4.2-4.7.1",
         container_toolkit="1.18.1",
-        packages=(*(Package(name=n, version=v, repository="cuda") for n, v in packages),
-                  Package(name="pciutils", version="1:3.9.0-4")),
+        packages=(*(Package(name=n, version=v, repository="cuda", part="driver") for n, v in packages),
+                  Package(name="pciutils", version="1:3.9.0-4", part="driver")),
         images=(LOCKED_IMAGE,),
     )  # fmt: skip
 

@@ -38,7 +38,8 @@ class Node:
     monkeypatch: pytest.MonkeyPatch
 
     def install(self, name: str, version: str, architecture: str = "amd64") -> None:
-        for path, file in packages.build(Package(name=name, version=version), [], architecture).files.items():
+        package = Package(name=name, version=version, part="driver")
+        for path, file in packages.build(package, [], architecture).files.items():
             if file.link is None:
                 (self.root / path).parent.mkdir(parents=True, exist_ok=True)
                 (self.root / path).write_bytes(file.content)

@@ -29,12 +29,18 @@ def stack(*packages: Package, suite: str = "/", components: str = "") -> Stack:
         ("driver", "driver_branch", "kernel_modules", "fabric_manager", "cuda_driver", "cuda_toolkit", "nccl")
     )
     return Stack(
-        **empty, dcgm=None, dcgm_exporter=None, container_toolkit=None, packages=packages, repositories=repositories
+        os="ubuntu-24.04",
+        **empty,
+        dcgm=None,
+        dcgm_exporter=None,
+        container_toolkit=None,
+        packages=packages,
+        repositories=repositories,
     )
 
 
 def package(name: str, version: str = "580.173.02-1", repository: str = "cuda") -> Package:
-    return Package(name=name, version=version, repository=repository)
+    return Package(name=name, version=version, repository=repository, part="driver")
 
 
 @pytest.fixture(scope="module")

@@ -111,8 +111,8 @@ def test_no_lock_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("version: 2\n", "format 2"),
-        ("version: 1\n", "not a lock"),
+        ("version: 9\n", "format 9"),
+        ("version: 2\n", "not a lock"),
         ("a: [", "not YAML"),
         ("- 1\n", "not a lock"),
         ("", "not a lock"),
