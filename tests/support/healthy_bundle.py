@@ -34,7 +34,8 @@ def capture(path: str) -> str:
 def stack(machine: str) -> Stack:
     row = load().machine(machine)
     if load().gpu(row.gpu_model).vendor == "amd":
-        return Stack(os="ubuntu-24.04", **dict.fromkeys(("driver", "driver_branch", "kernel_modules", "fabric_manager"), None),
+        return Stack(os="ubuntu-24.04",
+                     **dict.fromkeys(("driver", "driver_branch", "kernel_modules", "fabric_manager"), None),
                      **dict.fromkeys(("cuda_driver", "cuda_toolkit", "nccl", "dcgm", "dcgm_exporter"), None),
                      container_toolkit=None)  # fmt: skip
     packages = [
