@@ -1,0 +1,256 @@
+#!/usr/bin/python
+"""Packages at exactly the versions of cluster.lock, held, in one apt transaction."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: locked_packages
+short_description: Bring packages to exactly the versions of the lock, and hold them
+description:
+  - One C(apt-get install) for all packages that are not as locked, C(apt-mark hold) for those that are not held, and a
+    look at dpkg afterwards. Nothing is called where all is as locked.
+  - Before that, what a broken-off dpkg run left is finished or taken out.
+  - Waits for apt's lock, checks the room on disk, tries again what may pass (a repository that answers 503, half a
+    package), and says in plain words what stood in the way otherwise.
+options:
+  packages:
+    description: Packages of cluster.lock. Other keys than these are for other readers of the lock.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name: {description: Name of the package., type: str, required: true}
+      version: {description: Exact version as apt writes it., type: str, required: true}
+      repository: {description: Not read., type: str}
+      part: {description: Not read., type: str}
+  present:
+    description: Packages of the distribution that have to be there at any version; they are not held.
+    type: list
+    elements: str
+    default: []
+  hold:
+    description: Whether the locked packages are held.
+    type: bool
+    default: true
+  lock_timeout:
+    description: Seconds to wait while something else has locked apt.
+    type: int
+    default: 300
+  attempts:
+    description: How often a fetch is tried that fails for a cause that may pass.
+    type: int
+    default: 4
+  pause:
+    description: Seconds before the second try; the pauses after that grow by as much.
+    type: int
+    default: 5
+author: gpuprov
+"""
+
+EXAMPLES = r"""
+- name: Install NCCL
+  locked_packages:
+    packages: "{{ gpuprov_stack.packages | selectattr('part', 'in', ['nccl']) }}"
+"""
+
+RETURN = r"""
+installed:
+  description: Packages that were brought to their version, as name=version.
+  type: list
+  elements: str
+  returned: always
+held:
+  description: Packages that were put on hold.
+  type: list
+  elements: str
+  returned: always
+removed:
+  description: Packages that apt took out because they can't be there beside the locked ones.
+  type: list
+  elements: str
+  returned: always
+repaired:
+  description: What a broken-off run had left half done.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_apt import AptError, apt_get, call, explained, retried
+
+ARCHIVES = "/var/cache/apt/archives"
+MARGIN_MIB = 32
+"""Room that dpkg wants beside the packages, for its own database and the copies it keeps while it works."""
+
+
+def status(module):
+    """Name → (version, state, KiB) of every package; state is dpkg's: wanted, status, error ("ii ", "hi ", "iHR")."""
+    _, native, _ = module.run_command(["dpkg", "--print-architecture"], check_rc=True)
+    form = "${Package}\t${Version}\t${db:Status-Abbrev}\t${Architecture}\t${Installed-Size}\n"
+    _, out, _ = module.run_command(["dpkg-query", "-W", "-f", form], check_rc=True)
+    found = {}
+    for line in out.splitlines():
+        name, version, state, architecture, size = line.split("\t")
+        if architecture in (native.strip(), "all", ""):
+            found[name] = (version, state, int(size or 0))
+    return found
+
+
+def is_there(entry, version=None):
+    """Whether a package is installed whole, at that version where one is given."""
+    return entry is not None and entry[1][1:3].strip() == "i" and version in (None, entry[0])
+
+
+def repair(module, found):
+    """Finish what a broken-off dpkg run left. Returns what it was; raises AptError when it can't be finished."""
+    left = sorted(name for name, (_, state, _) in found.items() if state[1] in "HUFWt" or state[2:3] == "R")
+    try:
+        pending = bool(os.listdir("/var/lib/dpkg/updates"))
+    except OSError:
+        pending = False
+    if not (left or pending) or module.check_mode:
+        return left
+    wait = module.params["lock_timeout"]
+    code, text = call(module, ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"], wait)
+    # A package that dpkg had only half unpacked can't be configured: apt unpacks it again, if it is one of ours or
+    # still to be had; else it is taken out, since apt refuses all work beside it.
+    state = status(module)
+    for name in [n for n, (_, s, _) in state.items() if s[2:3] == "R" and n not in locked(module)]:
+        call(module, ["dpkg", "--force-remove-reinstreq", "--force-depends", "--remove", name], wait)
+    if code and not any(s[2:3] == "R" for _, s, _ in state.values()):
+        raise explained(text, "dpkg --configure -a")
+    return left or ["dpkg's own database"]
+
+
+def locked(module):
+    return {package["name"]: package["version"] for package in module.params["packages"]}
+
+
+def room(module, names, found):
+    """AptError when the disk has no room for these packages (name=version); also when a version is not to be had."""
+    _, out, _err = module.run_command(["apt-cache", "show", *names], environ_update={"LC_ALL": "C"})
+    known, download, unpacked = set(), 0, 0
+    for record in out.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in record.splitlines() if ": " in line and line[0] != " ")
+        name = fields.get("Package")
+        if name is None or name in known:
+            continue
+        if "Size" not in fields:
+            continue  # the entry of the installed version, which no repository has any more
+        known.add(name)
+        download += int(fields["Size"])
+        unpacked += max(0, int(fields.get("Installed-Size", 0)) - found.get(name, ("", "", 0))[2]) * 1024
+    absent = [item for item in names if item.split("=")[0] not in known]
+    if absent:
+        raise AptError("; ".join(what_there_is(module, item) for item in absent))
+    needs = {}
+    for path, size in ((ARCHIVES, download), ("/usr", unpacked)):
+        device = os.stat(path).st_dev
+        needs[device] = (needs.get(device, (path, 0))[0], needs.get(device, (path, 0))[1] + size)
+    for path, size in needs.values():
+        there = os.statvfs(path)
+        free, wanted = there.f_bavail * there.f_frsize // 2**20, size // 2**20 + MARGIN_MIB
+        if free < wanted:
+            raise AptError(
+                f"the disk is too full for {len(names)} packages: {free} MiB are free at {path}, {wanted} MiB are "
+                "wanted. Make room, then run again"
+            )
+
+
+def what_there_is(module, item):
+    """The sentence for a package that no repository has at the locked version."""
+    name, _, version = item.partition("=")
+    _, out, _ = module.run_command(["apt-cache", "madison", name], environ_update={"LC_ALL": "C"})
+    rows = [[cell.strip() for cell in line.split("|")] for line in out.splitlines() if line.count("|") == 2]
+    versions = list(dict.fromkeys(row[1] for row in rows))
+    if not versions:
+        return f"no repository of this node has {item}"
+    return "no repository of this node has {} {}; there is {}".format(name, version, ", ".join(versions[:5]))
+
+
+def install(module, names, found):
+    """Bring packages (name=version) to where they have to be; a look at the lists again when they do not know them."""
+    wait = module.params["lock_timeout"]
+    try:
+        room(module, names, found)
+    except AptError as error:
+        if "no repository" not in str(error):
+            raise
+        retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, ["update"], wait))
+        room(module, names, found)
+    words = ["install", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "-o",
+             "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", *names]  # fmt: skip
+    retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, words, wait))
+
+
+def hold(module, names):
+    code, text = call(module, ["apt-mark", "hold", *names], module.params["lock_timeout"])
+    if code:
+        raise explained(text, "apt-mark hold")
+
+
+def bring(module):
+    """The work. Returns the module's result."""
+    wanted, present = locked(module), module.params["present"]
+    before = status(module)
+    differing = [f"{n}={v}" for n, v in wanted.items() if not is_there(before.get(n), v)]
+    differing += [name for name in present if not is_there(before.get(name))]
+    repaired, after = [], before
+    if differing:
+        repaired = repair(module, before)
+        if not module.check_mode:
+            install(module, differing, before)
+            after = status(module)
+    # A hold is dpkg's wanted state, so the same look shows it.
+    loose = [n for n in wanted if module.params["hold"] and after.get(n, ("", "u"))[1][0] != "h"]
+    if (loose or differing) and not module.check_mode:
+        if loose:
+            hold(module, loose)
+            after = status(module)
+        wrong = [
+            "{} is {}, locked {}".format(n, after.get(n, ("not there",))[0], v)
+            for n, v in wanted.items()
+            if not is_there(after.get(n), v)
+        ]
+        if wrong:
+            raise AptError("apt ended well, but not all is as locked: {}".format("; ".join(wrong)))
+    gone = sorted(n for n in before if is_there(before[n]) and not is_there(after.get(n)))
+    return {
+        "changed": bool(differing or loose),
+        "installed": differing,
+        "held": loose,
+        "removed": gone,
+        "repaired": repaired,
+        "diff": {
+            "before": "".join("{} {}\n".format(n, before.get(n, ("absent",))[0]) for n in sorted(wanted)),
+            "after": "".join(f"{n} {v}\n" for n, v in sorted(wanted.items())),
+        },
+    }
+
+
+def main():
+    """Bring the packages to their versions."""
+    package = {name: {"type": "str"} for name in ("repository", "part")}
+    package |= {name: {"type": "str", "required": True} for name in ("name", "version")}
+    module = AnsibleModule(
+        argument_spec={
+            "packages": {"type": "list", "elements": "dict", "required": True, "options": package},
+            "present": {"type": "list", "elements": "str", "default": []},
+            "hold": {"type": "bool", "default": True},
+            "lock_timeout": {"type": "int", "default": 300},
+            "attempts": {"type": "int", "default": 4},
+            "pause": {"type": "int", "default": 5},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        module.exit_json(**bring(module))
+    except AptError as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()
