@@ -17,6 +17,7 @@ import yaml
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.errors import GpuprovError
+from provisioner.sandbox.mig_layout import mig_layout
 
 Json = dict[str, Any]
 
@@ -127,7 +128,7 @@ def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: 
             "aggregate": {"sram": 0, "dram": 0},
         },
         "remap": {"correctable": 0, "uncorrectable": 0, "pending": False, "failure": False},
-        "mig": {"supported": gpu.mig},
+        "mig": mig_layout(gpu),
         "persistence": None,
         "links": [{"active": i < active} for i in range(links)],
         "fabric": {

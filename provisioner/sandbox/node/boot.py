@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import kernel, state
+from . import kernel, smi_mig, state
 
 SEED = "etc/gpuprov-sandbox/seed"
 
@@ -57,12 +57,7 @@ def _access(user: str, key: str) -> None:
 def _load_modules() -> None:
     """Simulated modules of /etc/modules-load.d, and those of the node's network cards, which every kernel has."""
     kernel.load_builtin()
-    # ECC and MIG are set for the next start of the driver; this is it.
-    state.change(
-        state.SETTINGS,
-        lambda s: {u: {**v, **{f"{k}_now": v[k] for k in ("ecc", "mig") if k in v}} for u, v in s.items()},
-        {},
-    )
+    smi_mig.at_boot(state.hardware())
     names: list[str] = []
     for folder in ("etc/modules-load.d", "usr/lib/modules-load.d"):
         directory = state.path(folder)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import smi_query, smi_text, smi_topo, smi_xml, state
+from . import smi_mig, smi_query, smi_text, smi_topo, smi_xml, state
 from .smi_facts import Driver, NoDriver, complain, driver, hang_if_asked
 
 VALUED = {
@@ -24,6 +24,7 @@ VALUED = {
     "--display": "display",
     "-am": "am",
     "--query-gpu": "query-gpu",
+    "--query-compute-apps": "query-compute-apps",
     "--format": "format",
     "-c": "compute",
     "--compute-mode": "compute",
@@ -64,6 +65,8 @@ def _dispatch(arguments: list[str], found: Driver) -> int:
     if arguments and arguments[0] in commands:
         sys.stdout.write(commands[arguments[0]](arguments[1:], found))
         return 0
+    if arguments[:1] == ["mig"]:
+        return smi_mig.mig(arguments[1:], found)
     options, flags, unknown = _parse(arguments)
     if unknown:
         print(
@@ -75,11 +78,15 @@ def _dispatch(arguments: list[str], found: Driver) -> int:
     if wanted is not None and not any(smi_xml.matches(gpu, w) for gpu in found.gpus for w in wanted.split(",")):
         print("No devices were found")
         return 6
+    named = [g for g in found.gpus if wanted is None or any(smi_xml.matches(g, w) for w in wanted.split(","))]
+    if flags & {"-r", "--gpu-reset"}:
+        return smi_mig.reset(named)
     changes = [name for name in ("pm", "ecc", "mig") if name in options]
     if changes:
-        return _change(
-            changes[0], options[changes[0]], [g for g in found.gpus if wanted is None or smi_xml.matches(g, wanted)]
-        )
+        return _change(changes[0], options[changes[0]], named)
+    if "query-compute-apps" in options:
+        sys.stdout.write(smi_mig.compute_apps(found, options["query-compute-apps"]))
+        return 0
     if "query-gpu" in options:
         sys.stdout.write(smi_query.query(found, options["query-gpu"], options.get("format", "csv"), wanted))
         return 0
@@ -110,7 +117,19 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], set[str], list[str]]:
             options[VALUED[name]] = value
         elif item in VALUED and rest:
             options[VALUED[item]] = rest.pop(0)
-        elif item in ("-q", "-x", "-L", "--query", "--xml-format", "--list-gpus", "-u", "--unit", "--dtd"):
+        elif item in (
+            "-q",
+            "-x",
+            "-L",
+            "--query",
+            "--xml-format",
+            "--list-gpus",
+            "-u",
+            "--unit",
+            "--dtd",
+            "-r",
+            "--gpu-reset",
+        ):
             flags.add(item)
         elif item == "-qx":
             flags |= {"-q", "-x"}
@@ -132,7 +151,6 @@ def _change(what: str, value: str, gpus: list[dict[str, Any]]) -> int:
             )
             continue
         supported = gpu["ecc"]["supported"] if what == "ecc" else gpu["mig"]["supported"]
-        title = "ECC support" if what == "ecc" else "MIG Mode"
         if not supported:
             print(
                 f"{'ECC configuration' if what == 'ecc' else 'MIG mode'} "
@@ -140,10 +158,12 @@ def _change(what: str, value: str, gpus: list[dict[str, Any]]) -> int:
             )
             print("Treating as warning and moving on.")
             continue
+        if what == "mig":
+            smi_mig.set_mode(gpu, word)
+            continue
         _remember(state.SETTINGS, gpu["uuid"], {**state.read(state.SETTINGS, {}).get(gpu["uuid"], {}), what: word})
-        print(f"{word} {title} for GPU {gpu['pci']}.")
-        if what == "ecc":
-            print("All done.\nReboot required.")
+        print(f"{word} ECC support for GPU {gpu['pci']}.")
+        print("All done.\nReboot required.")
     if what != "ecc":
         print("All done.")
     return 0

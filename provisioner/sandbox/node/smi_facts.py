@@ -77,13 +77,22 @@ def _switched(gpu: dict[str, Any]) -> dict[str, Any]:
     )
     mode = settings.get("ecc_now", gpu["ecc"]["mode"])
     supported = gpu["mig"]["supported"]
+    mig = settings.get("mig_now", "Disabled") if supported else "N/A"
     return {
         **gpu,
         "persistence": "Enabled" if on else "Disabled",
         "ecc": {**gpu["ecc"], "mode": mode},
         "ecc_pending": settings.get("ecc", mode),
-        "mig_current": settings.get("mig", "Disabled") if supported else "N/A",
+        "mig_current": mig,
+        "mig_pending": settings.get("mig", mig) if supported else "N/A",
+        "mig_devices": _mig_devices(gpu) if mig == "Enabled" else [],
     }
+
+
+def _mig_devices(gpu: dict[str, Any]) -> list[dict[str, Any]]:
+    from .smi_mig import attached  # it knows the driver, which is made here
+
+    return attached(gpu)
 
 
 def hang_if_asked(machine: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ def values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "remapped_rows.pending": _remap(gpu, "Yes" if remap["pending"] else "No"),
         "remapped_rows.failure": _remap(gpu, "Yes" if remap["failure"] else "No"),
         "mig.mode.current": gpu["mig_current"] if gpu["mig"]["supported"] else "[N/A]",
-        "mig.mode.pending": gpu["mig_current"] if gpu["mig"]["supported"] else "[N/A]",
+        "mig.mode.pending": gpu["mig_pending"] if gpu["mig"]["supported"] else "[N/A]",
         "fabric.state": gpu["fabric"]["state"],
         "fabric.status": gpu["fabric"]["status"],
     }

@@ -6,13 +6,18 @@ from typing import Any
 from xml.etree import ElementTree
 
 from .smi_facts import Driver, timestamp
+from .smi_mig_text import device_line
+from .smi_mig_text import table as mig_table
 
 WIDE = "+-----------------------------------------------------------------------------------------+"
 THREE = "+-----------------------------------------+------------------------+----------------------+"
 
 
 def listing(driver: Driver) -> str:
-    return "".join(f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})\n" for gpu in driver.gpus)
+    return "".join(
+        f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})\n" + "".join(map(device_line, gpu["mig_devices"]))
+        for gpu in driver.gpus
+    )
 
 
 def table(driver: Driver) -> str:
@@ -35,14 +40,18 @@ def table(driver: Driver) -> str:
     )
     for gpu in driver.gpus:
         out += _rows(gpu) + THREE + "\n"
-    return out + (
-        f"\n{WIDE}\n"
-        "| Processes:                                                                              |\n"
-        "|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |\n"
-        "|        ID   ID                                                               Usage      |\n"
-        "|=========================================================================================|\n"
-        "|  No running processes found                                                             |\n"
-        f"{WIDE}\n"
+    return (
+        out
+        + mig_table(driver.gpus)
+        + (
+            f"\n{WIDE}\n"
+            "| Processes:                                                                              |\n"
+            "|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |\n"
+            "|        ID   ID                                                               Usage      |\n"
+            "|=========================================================================================|\n"
+            "|  No running processes found                                                             |\n"
+            f"{WIDE}\n"
+        )
     )
 
 

@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 
 from .smi_blocks import BLOCKS
 from .smi_facts import DEPRECATED, Driver, timestamp
+from .smi_mig_text import elements
 
 Gpu = dict[str, Any]
 LOST = "GPU is lost"
@@ -59,7 +60,7 @@ def _gpu(driver: Driver, gpu: Gpu) -> str:
         if tag.startswith("@"):
             parts.append(_tree(BLOCKS[tag[1:]](driver, gpu), depth + 2))
         elif tag == "mig_devices":
-            parts.append(f"{tabs}<mig_devices>\n{tabs}\tNone\n{tabs}</mig_devices>\n")
+            parts.append(elements(gpu))
         elif tag in EMPTY:
             parts.append(f"{tabs}<{tag}>\n{tabs}</{tag}>\n")
         elif number + 1 < len(rows) and rows[number + 1][0] > depth:
@@ -121,6 +122,7 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "persistence": gpu["persistence"],
         "addressing": "HMM" if gpu["kernel_modules"] != "impossible" and not blackwell else "None",
         "mig": gpu["mig_current"],
+        "mig_pending": gpu["mig_pending"],
         "serial": "N/A" if "serial" in product and product["serial"] is None else gpu["serial"],
         "pdi": f"0x{int(gpu['uuid'][4:12], 16):016x}",
         "minor": gpu["index"],

@@ -52,6 +52,7 @@ MODULES = "run/gpuprov-sandbox/modules.json"
 KERNEL_LOG = "run/gpuprov-sandbox/kernel.json"
 PERSISTENCE = "run/gpuprov-sandbox/persistence.json"
 SETTINGS = "var/lib/gpuprov-sandbox/settings.json"
+MIG = "run/gpuprov-sandbox/mig.json"
 INSTALLED = "usr/lib/gpuprov-sandbox/installed"
 
 
