@@ -18,6 +18,7 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.errors import GpuprovError
 from provisioner.sandbox.mig_layout import mig_layout
+from provisioner.sandbox.root_disk import root_disk
 
 Json = dict[str, Any]
 
@@ -50,6 +51,7 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         "topology": _cells(machine, catalog),
         "nics": nics,
         "efa": efa,
+        "root_disk": root_disk(machine, f"SIM{_number(12, node, machine.name, 'root'):012d}"),
         "disks": disks,
         "switches": switches,
         "pci": [

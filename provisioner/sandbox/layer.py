@@ -11,6 +11,12 @@ from provisioner.sandbox.units import UNITS
 TOOLS = (
     "lspci",
     "lsblk",
+    "blkid",
+    "mdadm",
+    "mkfs.xfs",
+    "mkfs.ext4",
+    "mount",
+    "umount",
     "dmesg",
     "lsmod",
     "modprobe",

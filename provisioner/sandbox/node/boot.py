@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import kernel, smi_mig, state
+from . import kernel, smi_mig, state, storage
 
 SEED = "etc/gpuprov-sandbox/seed"
 
@@ -22,6 +22,7 @@ def boot(_arguments: list[str], _version: str) -> int:
     user = _seed(seed, "user", "ubuntu")
     _access(user, _seed(seed, "ssh_public_key", ""))
     _load_modules()
+    storage.assemble_all()
     _amd()
     _user_data(_seed(seed, "user_data", ""))
     return 0

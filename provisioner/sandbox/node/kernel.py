@@ -1,4 +1,4 @@
-"""The kernel's side: modules that are loaded or not, the kernel log, PCI devices and block devices."""
+"""The kernel's side: modules that are loaded or not, the kernel log, PCI devices."""
 
 from __future__ import annotations
 
@@ -249,33 +249,4 @@ def lspci(arguments: list[str], _version: str) -> int:
             print(f"{slot} {item['class']}: {ids}{revision}")
         else:
             print(f"{slot} {item['class_name']}: {item['name']}{revision}")
-    return 0
-
-
-def lsblk(arguments: list[str], _version: str) -> int:
-    """The node's disks as lsblk -J prints them (bytes with -b), or a plain table."""
-    disks = state.hardware().get("disks", [])
-    in_bytes = (
-        any(a.startswith("-") and not a.startswith("--") and "b" in a[1:] for a in arguments) or "--bytes" in arguments
-    )
-    full = any(a.startswith("/dev") for a in arguments) or "-p" in arguments or "--paths" in arguments
-    rows = [
-        {
-            "name": f"/dev/{d['name']}" if full else d["name"],
-            "type": "disk",
-            "size": d["bytes"] if in_bytes else f"{d['bytes'] / 2**30:.1f}G",
-            "rota": False,
-            "serial": d["serial"],
-            "model": d["model"],
-            "mountpoint": d.get("mountpoint"),
-            "fstype": d.get("fstype"),
-        }
-        for d in disks
-    ]
-    if "--json" in arguments or any(a.startswith("-") and not a.startswith("--") and "J" in a for a in arguments):
-        print(json.dumps({"blockdevices": rows}, indent=3))
-        return 0
-    print("NAME         SIZE TYPE MOUNTPOINT")
-    for row in rows:
-        print(f"{row['name']:<12} {row['size']:>8} {row['type']} {row['mountpoint'] or ''}".rstrip())
     return 0

@@ -1,0 +1,32 @@
+"""The disk that a machine boots from: what no role may ever touch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provisioner.catalog.models import Machine
+
+ROOT_DISKS = {
+    "aws": ("nvme0n1", "Amazon Elastic Block Store"),
+    "azure": ("sda", "Virtual Disk"),
+    "baremetal": ("nvme0n1", "NVMe SSD"),
+}
+"""Name and model of the disk that a machine boots from; virtio disks of the other clouds have no model."""
+
+
+def root_disk(machine: Machine, serial: str) -> dict[str, Any]:
+    """The disk that a machine boots from, with its partitions; sizes in bytes."""
+    name, model = ROOT_DISKS.get(machine.provider, ("vda", None))
+    part = f"{name}p" if name[-1].isdigit() else name
+    return {
+        "name": name,
+        "bytes": 200 * 2**30,
+        "model": model,
+        "serial": serial,
+        "partitions": [
+            {"name": f"{part}1", "bytes": 199 * 2**30, "fstype": "ext4", "label": "root", "uuid": None,
+             "mountpoint": "/"},
+            {"name": f"{part}15", "bytes": 2**27, "fstype": "vfat", "label": "UEFI", "uuid": None,
+             "mountpoint": "/boot/efi"},
+        ],
+    }  # fmt: skip
