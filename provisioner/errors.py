@@ -54,6 +54,8 @@ class Problem:
 
     def __str__(self) -> str:
         text = f"{self.file}:{self.line}:{self.column}: {self.message}"
+        if self.hint and "\n" in self.message:
+            return f"{text}\n  {self.hint}"
         return f"{text} ({self.hint})" if self.hint else text
 
 

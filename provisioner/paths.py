@@ -66,8 +66,11 @@ class ClusterPaths:
     @property
     def lock_file(self) -> Path:
         """cluster.lock beside cluster.yaml; a rehearsal has its own, because its digests are simulated ones."""
-        if self.sandbox:
-            return self.root / "cluster.lock"
+        return self.root / "cluster.lock" if self.sandbox else self.user_lock
+
+    @property
+    def user_lock(self) -> Path:
+        """The lock beside cluster.yaml, in the user's git; a rehearsal takes its versions from it."""
         return self.spec.absolute().parent / f"{self.spec.stem}.lock"
 
     @property

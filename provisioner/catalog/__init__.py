@@ -16,8 +16,6 @@ import yaml
 
 from provisioner.catalog.models import (
     Board,
-    CudaRelease,
-    DriverBranch,
     Gpu,
     Machine,
     NcclLimit,
@@ -71,21 +69,6 @@ class Catalog:
     @cached_property
     def _providers(self) -> Mapping[str, Provider]:
         return {row.name: row for row in _rows("providers", "providers", Provider)}
-
-    @cached_property
-    def driver_branches(self) -> tuple[DriverBranch, ...]:
-        """Known driver branches, oldest first."""
-        return _rows("compat", "drivers", DriverBranch)
-
-    @cached_property
-    def cuda_releases(self) -> tuple[CudaRelease, ...]:
-        """Known CUDA toolkits, oldest first."""
-        return _rows("compat", "cuda", CudaRelease)
-
-    @cached_property
-    def archs(self) -> tuple[str, ...]:
-        """NVIDIA GPU architectures, oldest first."""
-        return tuple(_document("compat")["archs"])
 
     def machine(self, name: str) -> Machine:
         """The machine type of that name. Raises GpuprovError."""

@@ -180,28 +180,6 @@ class RdmaLimit(Limit):
     memory: Literal["gpu", "host"]
 
 
-class DriverBranch(Row):
-    """An NVIDIA driver branch: the architectures that it drives and the newest CUDA major that it runs."""
-
-    branch: str
-    kind: Literal["lts", "production", "new-feature", "developer"]
-    eol: str | None
-    cuda_max_major: int
-    archs: tuple[str, ...]
-    source: str
-
-
-class CudaRelease(Row):
-    """A CUDA toolkit (major.minor): the oldest driver that runs it and the architectures
-    that it compiles for, oldest and newest."""
-
-    version: str
-    min_driver: str
-    archs_min: str
-    archs_max: str
-    source: str
-
-
 class Provider(Row):
     """What a provider sells besides machines. `region` and `zone` are regular expressions that match the whole name;
     {region} in `zone` stands for the region."""

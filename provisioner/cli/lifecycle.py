@@ -31,24 +31,38 @@ TerraformBinary = Annotated[
 
 def lock(
     file: File,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]…", help="With --upgrade: only these components (driver, cuda, nccl …)."),
+    ] = None,
     sandbox: Sandbox = None,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Choose again, even where the lock still fits.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Take newer versions: of everything, or of the components named.")
+    ] = False,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="NAME", help="Say why a component has its version, and stop.")
+    ] = None,
 ) -> None:
-    """Choose versions that go together and write cluster.lock."""
+    """Choose versions that go together and write cluster.lock. What is locked stays where it still fits."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import locking
     from provisioner.session import open_cluster
+    from provisioner.stack import lockfile
 
+    cluster = open_cluster(file, sandbox=sandbox)
+    if explain is not None:
+        typer.echo("\n".join(locking.explain(cluster, explain)))
+        return
+    before = lockfile.read(cluster.paths.lock_file)
+    keep = locking.kept(before, upgrade=upgrade, names=names or [])
     with display() as show:
-        cluster = open_cluster(file, sandbox=sandbox)
         cluster.events.subscribe(show)
         if cluster.sandbox:
             cluster.paths.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = locking.renew(cluster, cluster.events) if upgrade else locking.current(cluster, cluster.events)
-    for name, group in made.groups.items():
-        versions = {"driver": group.driver, "CUDA": group.cuda_toolkit, "NCCL": group.nccl}
-        known = [f"{what} {version}" for what, version in versions.items() if version]
-        typer.echo(f"{name}: {', '.join(known) or 'nothing of NVIDIA'}")
+        made = locking.renew(cluster, cluster.events, keep)
+    changes = lockfile.changes(before, made)
+    for change in changes or ["nothing moves"]:
+        typer.echo(change)
     typer.echo(f"written: {cluster.paths.lock_file}", err=True)
 
 
@@ -97,6 +111,13 @@ def up(
         typer.echo("nothing was made", err=True)
         raise typer.Exit(Exit.OK)
     _tell(run, as_json=json_)
+    for name, what in run.waiting.items():
+        typer.echo(f"{name} stays on the lock that it runs; a new one would change {', '.join(what)}", err=True)
+    if run.waiting:
+        again = f"gpuprov upgrade {file}{' --sandbox' if cluster.sandbox else ''}"
+        typer.echo(
+            f"{len(run.waiting)} nodes run an older lock than is wanted: `{again}` moves them", err=True
+        )
     raise typer.Exit(run.exit)
 
 
@@ -127,6 +148,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
         document["seconds"] = run.seconds
         document["changes"] = {"resources": run.resources, "configured": run.configured}
         document["report"] = str(run.page)
+        document["waiting"] = run.waiting
         _print_json(document)
         return
     from rich.console import Console
@@ -174,26 +196,46 @@ def _say_down(name: str, removed: int, *, as_json: bool) -> None:
         typer.echo(f"{name}: {removed} resources removed, nothing is left" if removed else f"{name}: nothing is there")
 
 
-def status(file: File, sandbox: Sandbox = None, json_: Json = False) -> None:
-    """Nodes, their addresses, how far they are, and their last verdict."""
+def status(
+    file: File,
+    sandbox: Sandbox = None,
+    json_: Json = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Read files only; ask no node.")] = False,
+) -> None:
+    """Nodes, how far they are, their last verdict, which lock they run, and what differs from it."""
     from provisioner.lifecycle.status import status as read
     from provisioner.session import open_cluster
 
-    document = read(open_cluster(file, sandbox=sandbox))
+    document = read(open_cluster(file, sandbox=sandbox), ask=not offline)
     if json_:
         _print_json(document)
         return
     from rich.console import Console
     from rich.table import Table
 
+    from provisioner.lifecycle.planning import told
+
     simulated = " (simulated hardware)" if document["sandbox"] else ""
     table = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
-    for column in ("node", "machine", "site", "address", "stage", "healthy"):
+    for column in ("node", "machine", "site", "address", "stage", "healthy", "driver", "as locked"):
         table.add_column(column)
     for node in document["nodes"]:
         verdict = {True: "yes", False: "NO", None: "-"}[node["ok"]]
-        table.add_row(node["name"], node["machine"], node["site"], node["address"] or "-", node["stage"], verdict)
+        drift = "-" if not node["address"] or offline else "?" if node["drift"] is None else "NO"
+        table.add_row(
+            node["name"], node["machine"], node["site"], node["address"] or "-", node["stage"], verdict,
+            node["driver"] or "-", "yes" if node["drift"] == [] else drift,
+        )  # fmt: skip
     Console().print(table)
+    for node in document["nodes"]:
+        for line in told(node):
+            typer.echo(f"{node['name']}: {line}")
+        if node["upgrade"]:
+            reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
+            typer.echo(f"{node['name']}: upgrade: {node['upgrade']['step']}{reason}")
+    if document["upgrade"] and document["upgrade"]["phase"] != "done":
+        reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
+        typer.echo(f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}")
     if document["report"]:
         typer.echo(f"report: {document['report']}")
 
@@ -215,3 +257,68 @@ def unlock(file: File, sandbox: Sandbox = None) -> None:
 
 def _print_json(document: dict[str, Any]) -> None:
     typer.echo(json.dumps(document, indent=2))
+
+
+def upgrade(
+    file: File,
+    sandbox: Sandbox = None,
+    yes: Yes = False,
+    json_: Json = False,
+    batch: Annotated[str | None, typer.Option(metavar="N|N%", help="Nodes moved at once, after the canaries.")] = None,
+    canary: Annotated[str | None, typer.Option(metavar="NODE", help="The node that goes first.")] = None,
+    rollback_all: Annotated[
+        bool, typer.Option("--rollback-all", help="Bring back also the nodes that have moved already.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Try a release that was rolled back here.")] = False,
+    terraform: TerraformBinary = None,
+) -> None:
+    """Move a running fleet to the lock that cluster.yaml wants now: canary, batches, stop and roll back."""
+    from provisioner.cli.display import display
+    from provisioner.lifecycle import upgrade as lifecycle
+    from provisioner.process import interrupt
+    from provisioner.session import open_cluster
+    from provisioner.workspace.binary import find
+
+    cluster = open_cluster(file, sandbox=sandbox)
+    options = lifecycle.Options(_batch(batch), canary, rollback_all, again)
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, interrupt)
+    screen = display(quiet=json_)
+
+    def confirm(moving: dict[str, list[str]], size: int, first: list[str]) -> bool:
+        if yes:
+            return True
+        if not sys.stdin.isatty():
+            raise GpuprovError(
+                "nodes would be moved, and nobody to ask", where=str(file), hint="give --yes to move them"
+            )
+        with screen.paused():
+            for what in dict.fromkeys(", ".join(changed) for changed in moving.values()):
+                typer.echo(f"{sum(', '.join(c) == what for c in moving.values())} nodes: {what}", err=True)
+            return typer.confirm(f"Go on, first {', '.join(first) or 'what was begun'}, then {size} at once?", err=True)
+
+    try:
+        with screen as show:
+            cluster.events.subscribe(show)
+            done = lifecycle.upgrade(cluster, find(terraform), options, confirm=confirm)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted. Nothing is lost; the same command goes on from here.", err=True)
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    document = lifecycle.document(cluster, done)
+    if json_:
+        _print_json(document)
+    else:
+        for node in document["nodes"]:
+            driver = f"driver {node['driver']}" if node["driver"] else f"lock {node['lock']}"
+            typer.echo(f"{node['name']}: {node['step']}, {driver}" + (f" ({node['reason']})" if node["reason"] else ""))
+        typer.echo(document["message"], err=not done.ok)
+    raise typer.Exit(done.exit)
+
+
+def _batch(text: str | None) -> int | str | None:
+    if text is None:
+        return None
+    number = text.removesuffix("%")
+    if not number.isdecimal() or not 1 <= int(number) <= (100 if text.endswith("%") else 10_000):
+        raise GpuprovError(f"--batch {text}: a number of nodes, or a percentage such as 25%")
+    return text if text.endswith("%") else int(number)

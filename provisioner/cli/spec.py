@@ -57,13 +57,13 @@ def validate(files: Files, as_json: AsJson = False) -> None:
 
 
 def _problems(file: str) -> list[Problem]:
-    """What the file itself has wrong; where that is nothing, whether a tested set of versions has what it pins."""
+    """What the file itself has wrong; where that is nothing, whether any set of versions has what it pins."""
     try:
-        stack.solve(spec.load(file))
+        stack.solve(spec.load(file), place=spec.placer(file))
     except InputError as error:
         return error.problems
-    except GpuprovError as error:
-        return [spec.problem_at(file, error.where, error.message, error.hint)]
+    except stack.StackConflict as error:
+        return [spec.problem_at(file, error.paths[0], error.message, error.hint)]
     return []
 
 

@@ -2,49 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from provisioner import spec as cluster_yaml
 from provisioner import stack
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.providers import base as providers
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
-from provisioner.stack.models import Lock, Stack
+from provisioner.stack.models import BaseImage, Lock, Stack
+
+Kept = Mapping[str, Mapping[str, str]]
+"""Group → component → the version that stays where that is possible."""
 
 
 def current(cluster: Cluster, events: Events) -> Lock:
-    """The lock to work by: the one that is there if it still fits cluster.yaml, a new one where there is none.
+    """The lock to work by: the one beside cluster.yaml if it still fits, a new one where there is none.
 
-    Raises GpuprovError naming what has changed where a lock no longer fits. A rehearsal's lock lies in the run
-    directory and nobody has committed it; it is made again each time, because its digests follow from this machine's
-    image.
+    Raises GpuprovError naming what has changed where a lock no longer fits. A rehearsal takes its versions from that
+    same lock where there is one; packages and images it has from its own mirror, and the lock that says so lies in
+    the run directory.
     """
-    if cluster.sandbox:
-        return renew(cluster, events)
-    found = lockfile.read(cluster.paths.lock_file)
+    found = lockfile.read(cluster.paths.user_lock)
     if found is None:
         return renew(cluster, events)
     changed = lockfile.differences(found, stack.request(cluster.spec))
     if changed:
         raise GpuprovError(
             "the lock no longer fits cluster.yaml:\n  " + "\n  ".join(changed),
-            where=str(cluster.paths.lock_file),
-            hint=f"look at the changes, then run `gpuprov lock {cluster.file} --upgrade`",
+            where=str(cluster.paths.user_lock),
+            hint=f"`gpuprov lock {cluster.file}` solves again and shows what moves",
         )
-    return found
+    return _pinned(cluster, found.groups, events) if cluster.sandbox else found
 
 
-def renew(cluster: Cluster, events: Events) -> Lock:
-    """Solve, let each group's provider pin images and repositories, write the lock."""
+def renew(cluster: Cluster, events: Events, keep: Kept | None = None) -> Lock:
+    """Solve, let each group's provider pin images and repositories, write the lock. Versions of `keep` stay where they
+    still go together with the rest."""
     events("stack", "started", "choosing versions that go together")
-    solved = stack.solve(cluster.spec)
+    solved = stack.solve(cluster.spec, place=cluster_yaml.placer(cluster.file), keep=keep)
+    return _pinned(cluster, solved, events)
+
+
+def kept(before: Lock | None, *, upgrade: bool, names: Sequence[str]) -> Kept:
+    """What of a lock stays: all of it, or with `upgrade` all but the components named, or nothing where none is named.
+
+    Raises GpuprovError for a name that is no component of the lock.
+    """
+    if names and not upgrade:
+        raise GpuprovError(f"{names[0]}: components are named with --upgrade", hint="gpuprov lock FILE --upgrade NAME")
+    versions = lockfile.versions(before)
+    known = list(dict.fromkeys(key for mine in versions.values() for key in mine))
+    for name in names:
+        if name not in known:
+            _refuse_component(name, known)
+    if upgrade and not names:
+        return {}
+    return {group: {k: v for k, v in mine.items() if k not in names} for group, mine in versions.items()}
+
+
+def explain(cluster: Cluster, name: str) -> list[str]:
+    """Why a component has its version, group by group: who asked, what speaks for it, and why not the others."""
+    found = lockfile.read(cluster.paths.lock_file) or lockfile.read(cluster.paths.user_lock)
+    place = cluster_yaml.placer(cluster.file)
+    solved = found.groups if found else stack.solve(cluster.spec, place=place)
+    known = list(dict.fromkeys(key for mine in solved.values() for key in mine.components))
+    if name not in known:
+        _refuse_component(name, known)
+    lines = []
+    for group, mine in solved.items():
+        if name in mine.components:
+            chosen = mine.components[name]
+            lines.append(f"{group}: {name} {chosen.version}: {chosen.why}")
+            lines += [f"  {line}" for line in stack.alternatives(cluster.spec, group, name, chosen.version, place)]
+    return lines
+
+
+def _refuse_component(name: str, known: Sequence[str]) -> NoReturn:
+    from rapidfuzz import process
+
+    near = [match[0] for match in process.extract(name, known, limit=2, score_cutoff=50)]
+    hint = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"there are: {', '.join(known) or 'none, before it is locked'}"
+    )
+    raise GpuprovError(f"the lock has no component {name}", hint=hint)
+
+
+def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events) -> Lock:
     pinned: dict[str, Stack] = {}
+    bases: dict[str, BaseImage] = {}
     for site in cluster.spec.sites:
         provider = providers.get(cluster.spec.sites[site].provider, sandbox=cluster.sandbox)
-        mine = {name: wanted for name, wanted in solved.items() if cluster.spec.site_of(name) == site}
+        mine = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) == site}
         pinned |= provider.pin(mine, events)
+        bases[site] = provider.base_image(site)
     lock = Lock(
         request=stack.request(cluster.spec),
         simulated=cluster.sandbox,
+        bases=bases,
         groups={name: pinned[name] for name in cluster.spec.groups},
     )
     lockfile.write(cluster.paths.lock_file, lock)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
-from provisioner.stack.models import Stack
+from provisioner.stack.models import BaseImage, Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ class Provider(Protocol):
 
     def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
         """Give every image its digest and every repository its place."""
+
+    def base_image(self, site: str) -> BaseImage:
+        """What the machines of that site boot, by the provider's own id."""
 
     def preflight(self, plan: Plan, site: str) -> list[Finding]:
         """What would keep `up` from working: found before anything is spent."""

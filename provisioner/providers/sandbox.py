@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.providers.base import Finding
-from provisioner.sandbox import assets, containers, network
+from provisioner.sandbox import assets, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST
-from provisioner.stack.models import Stack
+from provisioner.stack.models import BaseImage, Stack
 
 REGISTRY = f"{MIRROR_HOST}:5000"
 MEMORY_PER_NODE_MIB = 150
@@ -32,7 +33,13 @@ class Sandbox:
     def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
         """Build the image and the mirror where they are missing; packages and images then come from there."""
         made = self._prepare(stacks.values(), events)
-        return {name: made.localise(stack) for name, stack in stacks.items()}
+        # Containers run this machine's kernel, whatever is wanted: the lock says what there is.
+        here = {"kernel": platform.release()}
+        return {name: made.localise(stack).model_copy(update=here) for name, stack in stacks.items()}
+
+    def base_image(self, site: str) -> BaseImage:  # noqa: ARG002 (every site boots the same one)
+        """The nodes' container image, named after what it was built from."""
+        return BaseImage(id=image.node_reference(), why="simulated: the sandbox's node image")
 
     def preflight(self, plan: Plan, site: str) -> list[Finding]:
         """Enough addresses and memory for the nodes."""
@@ -57,7 +64,7 @@ class Sandbox:
 
     def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         """The module's `sandbox` object (terraform/sandbox/variables.tf)."""
-        stacks = [group.stack for group in plan.groups if group.site == site]
+        stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
         return module_inputs(plan, site, workspace, self._prepare(stacks, Events()))
 
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:

@@ -83,9 +83,12 @@ def _kernel(flavour: str) -> Callable[[str, str], Content]:
     return content
 
 
-def _driver(name: str, kernel: str) -> Callable[[str, str], Content]:
-    def content(_version: str, _architecture: str) -> Content:
-        return Content(f"NVIDIA driver ({name})", {}, (kernel, "nvidia-driver-cuda"))
+def _driver(name: str, *kernels: str) -> Callable[[str, str], Content]:
+    def content(version: str, _architecture: str) -> Content:
+        branch = version.split(".", maxsplit=1)[0]
+        tools = ("nvidia-driver-cuda", "nvidia-utils", "nvidia-utils-{branch}", "nvidia-persistenced", "nvidia-modprobe")
+        depends = tuple(name.format(branch=branch) for name in (*kernels, *tools))
+        return Content(f"NVIDIA driver ({name})", {}, depends)
 
     return content
 
@@ -103,8 +106,15 @@ def _driver_cuda(version: str, _architecture: str) -> Content:
     return Content(
         "NVIDIA driver's tools for CUDA",
         {"usr/bin/nvidia-smi": program("nvidia-smi", version)},
-        ("libcuda1", "libnvidia-ml1"),
+        ("libcuda1", "libnvidia-ml1", "libnvidia-compute", f"libnvidia-compute-{version.split('.', maxsplit=1)[0]}"),
     )
+
+
+def _compute(version: str, architecture: str) -> Content:
+    """What Ubuntu puts into one package and Debian into two: libcuda and NVML."""
+    parts = (_library("cuda", "libcuda.so"), _library("nvml", "libnvidia-ml.so"))
+    files = {path: file for part in parts for path, file in part(version, architecture).files.items()}
+    return Content("NVIDIA libraries for CUDA", files)
 
 
 def _library(part: str, file: str) -> Callable[[str, str], Content]:
@@ -212,11 +222,15 @@ def _ofed(version: str, _architecture: str) -> Content:
 
 KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"nvidia-driver-pinning-[\d.]+", _pinning),
-    (r"nvidia-open(-\d+)?", _driver("open modules", "nvidia-kernel-open-dkms")),
-    (r"cuda-drivers(-\d+)?", _driver("proprietary modules", "nvidia-kernel-dkms")),
+    (r"nvidia-open(-\d+)?", _driver("open", "nvidia-kernel-open-dkms", "nvidia-dkms-open", "nvidia-dkms-{branch}-open")),
+    (r"cuda-drivers(-\d+)?", _driver("proprietary", "nvidia-kernel-dkms", "nvidia-dkms", "nvidia-dkms-{branch}")),
     (r"nvidia-kernel-open-dkms", _kernel("open")),
     (r"nvidia-kernel-dkms", _kernel("proprietary")),
-    (r"nvidia-kernel-support", _support),
+    (r"nvidia-dkms-(\d+-)?open", _kernel("open")),
+    (r"nvidia-dkms(-\d+)?", _kernel("proprietary")),
+    (r"nvidia-utils(-\d+)?", _driver_cuda),
+    (r"libnvidia-compute(-\d+)?", _compute),
+    (r"nvidia-kernel-(support|common(-\d+)?)", _support),
     (r"nvidia-driver-cuda", _driver_cuda),
     (r"libcuda1", _library("cuda", "libcuda.so")),
     (r"libnvidia-ml1", _library("nvml", "libnvidia-ml.so")),
@@ -245,6 +259,8 @@ DEPENDS = {
     "nvidia-persistenced": ("nvidia-kernel-support",),
     "datacenter-gpu-manager-exporter": ("datacenter-gpu-manager-4-core",),
     "libfabric-aws-bin": ("efa-config",),
+    "efa": ("efa-config", "efa-profile", "libfabric-aws-bin"),
+    "doca-ofed": ("mlnx-ofed-kernel-dkms", "ofed-scripts"),
 }
 
 

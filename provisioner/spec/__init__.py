@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,7 +21,7 @@ from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.rules import Draft, findings
 from provisioner.spec.source import read
 
-__all__ = ["ClusterSpec", "check", "load", "problem_at"]
+__all__ = ["ClusterSpec", "check", "load", "placer", "problem_at"]
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _SITE: TypeAdapter[Site] = TypeAdapter(Site)
@@ -43,9 +44,23 @@ def problem_at(path: str | os.PathLike[str], where: str, message: str, hint: str
     """What a later stage found wrong with `where` (dotted: stack.containers), at the line and column of that key in
     the file, or of the nearest one around it where the file does not have it."""
     source = read(path)
+    return Problem(source.file, *source.mark(_nearest(source, where)).key, where, message, hint)
+
+
+def placer(path: str | os.PathLike[str]) -> Callable[[str], str]:
+    """A function from a key of the file (dotted) to where it stands: "cluster.yaml:12", or the place of the nearest
+    key around it."""
+    source = read(path)
+
+    def place(where: str) -> str:
+        return f"{source.file}:{source.mark(_nearest(source, where)).key[0]}"
+
+    return place
+
+
+def _nearest(source: Source, where: str) -> Loc:
     around = [loc for loc in source.marks if where == dotted(loc) or where.startswith(f"{dotted(loc)}.")]
-    loc: Loc = max(around, key=len, default=())
-    return Problem(source.file, *source.mark(loc).key, where, message, hint)
+    return max(around, key=len, default=())
 
 
 def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec | None, list[Problem]]:

@@ -28,6 +28,8 @@ ImageReference = Annotated[
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 
+Command = Annotated[str, Field(min_length=1, max_length=4096)]
+
 Region = Annotated[
     Text, Field(title="a region name", description="Region in the provider's own spelling", examples=["us-east-1"])
 ]
@@ -186,11 +188,22 @@ class Group(Model):
 class StackRequest(Model):
     """What is pinned; everything left out is chosen and written to cluster.lock."""
 
-    pytorch: Annotated[str, Field(pattern=r"^[0-9]{1,4}(\.[0-9]{1,4}){0,2}$")] | None = Field(
+    pytorch: (
+        Annotated[
+            str, Field(pattern=r"^[0-9]{1,4}(\.[0-9]{1,4}){0,2}(\+(cu[0-9]{3}|rocm[0-9]{1,2}(\.[0-9]{1,2}){1,2}))?$")
+        ]
+        | None
+    ) = Field(
         default=None,
-        title='a version in quotes, such as "2.9"',
-        description="PyTorch version; quote it: unquoted, 2.10 is the number 2.1",
+        title='a version in quotes, such as "2.9" or "2.9.1+cu130"',
+        description="PyTorch version, or one of its builds; quote it: unquoted, 2.10 is the number 2.1",
         examples=["2.9"],
+    )
+    tensorflow: Annotated[str, Field(pattern=r"^[0-9]{1,4}(\.[0-9]{1,4}){0,2}$")] | None = Field(
+        default=None,
+        title='a version in quotes, such as "2.20"',
+        description="TensorFlow version; its image comes beside PyTorch's, or in place of it",
+        examples=["2.20"],
     )
     driver: Annotated[str, Field(pattern=r"^[0-9]{3}(\.[0-9]{1,4}){0,2}$")] | None = Field(
         default=None,
@@ -209,6 +222,38 @@ class StackRequest(Model):
         title='an NCCL version in quotes, such as "2.27.7"',
         description="NCCL on the nodes",
         examples=["2.27.7"],
+    )
+    cudnn: Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){0,3}$")] | None = Field(
+        default=None,
+        title='a cuDNN version in quotes, such as "9.10"',
+        description="cuDNN on the nodes; framework images bring their own, so null installs none",
+        examples=["9.10"],
+    )
+    os: Literal["ubuntu-24.04", "ubuntu-22.04", "debian-12"] | None = Field(
+        default=None,
+        title="ubuntu-24.04, ubuntu-22.04 or debian-12",
+        description="Distribution of the nodes; null takes the newest that has everything else",
+        examples=["ubuntu-22.04"],
+    )
+    kernel: Annotated[str, Field(pattern=r"^[0-9]{1,2}\.[0-9]{1,3}(\.[0-9]{1,3}(-[0-9A-Za-z.-]{1,40})?)?$")] | None = (
+        Field(
+            default=None,
+            title='a kernel in quotes, such as "6.8" or "6.8.0-1066-aws"',
+            description="Kernel that the nodes must run: a series, or `uname -r`; null takes the base image's",
+            examples=["6.8.0-1066-aws"],
+        )
+    )
+    ofed: Annotated[str, Field(pattern=r"^[0-9]{1,2}(\.[0-9]{1,3}){0,2}$")] | None = Field(
+        default=None,
+        title='a DOCA version in quotes, such as "3.2"',
+        description="DOCA-OFED on InfiniBand and RoCE machines; null leaves the kernel's own RDMA drivers",
+        examples=["3.2"],
+    )
+    gdrcopy: Annotated[str, Field(pattern=r"^[0-9]{1,2}(\.[0-9]{1,3}){0,2}$")] | None = Field(
+        default=None,
+        title='a GDRCopy version in quotes, such as "2.5"',
+        description="GDRCopy on the nodes; null installs none",
+        examples=["2.5"],
     )
     containers: tuple[ImageReference, ...] = Field(
         default=(),
@@ -265,6 +310,39 @@ class Verify(Model):
     )
 
 
+class Upgrade(Model):
+    """How `gpuprov upgrade` moves a running fleet to a new lock."""
+
+    drain: Command | None = Field(
+        default=None,
+        title="a shell command",
+        description="Takes a node out of service: run on this machine with GPUPROV_NODE and GPUPROV_ADDRESS set",
+        examples=["scontrol update node=$GPUPROV_NODE state=drain reason=upgrade"],
+    )
+    resume: Command | None = Field(
+        default=None,
+        title="a shell command",
+        description="Puts a node back into service, as `drain`",
+        examples=["scontrol update node=$GPUPROV_NODE state=resume"],
+    )
+    batch: Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$")] | Annotated[int, Field(ge=1)] = Field(
+        default="25%",
+        title="a number of nodes or a percentage such as 25%",
+        description="Nodes that are moved at once after the canaries: a number, or a percentage of those to be moved",
+        examples=["25%", 4],
+    )
+    canary: int = Field(
+        default=1, ge=1, le=100, title="a whole number", description="Nodes of each group that are moved first"
+    )
+    timeout_s: int = Field(
+        default=3600,
+        ge=1,
+        le=604_800,
+        title="a whole number of seconds",
+        description="How long `drain` and `resume` may take, seconds",
+    )
+
+
 class State(Model):
     """Where Terraform's state is kept."""
 
@@ -287,6 +365,7 @@ class ClusterSpec(Model):
     access: Access = Field(default=Access(), description="Who may log in")
     monitoring: Monitoring = Field(default=Monitoring(), description="What watches the fleet")
     verify: Verify = Field(default=Verify(), description="What it takes to be handed over")
+    upgrade: Upgrade = Field(default=Upgrade(), description="How a running fleet is moved to a new lock")
     state: State = Field(default=State(), description="Where Terraform's state is kept")
 
     def site_of(self, group: str) -> str:

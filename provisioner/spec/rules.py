@@ -25,7 +25,6 @@ from provisioner.spec.models import (
 )
 from provisioner.spec.places import Loc, shown
 from provisioner.spec.problems import did_you_mean, nearest
-from provisioner.spec.stack_rules import stack_findings
 
 _LIST = "see gpuprov catalog --provider "
 _SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib\w*|proc|root|run|sbin|sys|usr|var)?(/.*)?")
@@ -60,7 +59,6 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     """Everything that the draft asks for and cannot have."""
     for name, site in draft.sites.items():
         yield from _places(("sites", name), site, catalog)
-    machines: list[Machine] = []
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
         yield from _site(loc, group, draft)
@@ -69,12 +67,8 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         machine = _known(group.machine, catalog)
         yield from _machine(loc, group, machine, site_or_none, catalog)
         if machine is not None:
-            machines.append(machine)
             yield from _hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)
-    if draft.stack is not None and len(machines) == len(draft.groups):
-        for key, message, hint in stack_findings(draft.stack, machines, catalog):
-            yield Finding(("stack", key), message, hint)
     yield from _fleet(draft)
 
 

@@ -5,6 +5,8 @@ lock = Lock(request=stack.request(spec), …)
 lockfile.write(path, lock); lockfile.read(path)
 """
 
+from provisioner.stack.conflict import StackConflict
+from provisioner.stack.explain import alternatives
 from provisioner.stack.solve import request, solve
 
-__all__ = ["request", "solve"]
+__all__ = ["StackConflict", "alternatives", "request", "solve"]

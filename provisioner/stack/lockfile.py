@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
-from provisioner.stack.models import LOCK_VERSION, Lock
+from provisioner.stack.models import LOCK_VERSION, Lock, Stack
 
 _HEAD = """\
 # cluster.lock: the exact versions that gpuprov installs. Made by `gpuprov lock`; keep it in git, do not edit it.
@@ -18,7 +18,12 @@ _HEAD = """\
 
 def write(path: Path, lock: Lock) -> None:
     """Write the lock, whole or not at all, readable by all (it holds no secret)."""
-    body = yaml.safe_dump(lock.model_dump(mode="json"), sort_keys=False, width=120, allow_unicode=True)
+    body = yaml.safe_dump(
+        lock.model_dump(mode="json", exclude_defaults=True) | {"version": LOCK_VERSION},
+        sort_keys=False,
+        width=120,
+        allow_unicode=True,
+    )
     write_whole(path, _HEAD + body, mode=0o644)
 
 
@@ -52,6 +57,55 @@ def read(path: Path) -> Lock | None:
             where=str(path),
             hint="make it again with `gpuprov lock`",
         ) from error
+
+
+def versions(lock: Lock | None) -> dict[str, dict[str, str]]:
+    """Group → component → version, of a lock that may not be there."""
+    groups = lock.groups if lock else {}
+    return {name: {key: c.version for key, c in stack.components.items()} for name, stack in groups.items()}
+
+
+def changes(before: Lock | None, after: Lock) -> list[str]:
+    """What a new lock has that the old one had not, one line each, groups in order; empty where nothing moves."""
+    old, new = versions(before), versions(after)
+    found = [f"group {name} is gone" for name in old if name not in new]
+    for group, mine in new.items():
+        if group not in old:
+            found.append(f"group {group} is new: {', '.join(f'{k} {v}' for k, v in mine.items() if ' ' not in k)}")
+            continue
+        theirs = old[group]
+        for key in (*mine, *(key for key in theirs if key not in mine)):
+            if mine.get(key) != theirs.get(key):
+                found.append(f"{group}: {key} {theirs.get(key, 'none')} → {mine.get(key, 'none')}")
+        found += _moved(group, before.groups[group], after.groups[group]) if before else []
+    return found
+
+
+def _moved(group: str, old: Stack, new: Stack) -> list[str]:
+    """What moved although its component did not: a package's own version, an image under the same tag, a key."""
+    found = []
+    same = {
+        key for key, c in new.components.items() if key in old.components and old.components[key].version == c.version
+    }
+    had = {p.name: p for p in old.packages}
+    for package in new.packages:
+        was = had.get(package.name)
+        part = "driver" if package.part in ("fabric_manager", "imex") else package.part
+        if part in same and (was is None or was.version != package.version):
+            found.append(f"{group}: package {package.name} {was.version if was else 'none'} → {package.version}")
+    digests = {i.reference: i.digest for i in old.images}
+    found += [
+        f"{group}: {i.reference} {digests[i.reference][:19]} → {i.digest[:19]}"
+        for i in new.images
+        if digests.get(i.reference, i.digest) != i.digest
+    ]
+    keys = {r.name: r.fingerprint for r in old.repositories}
+    found += [
+        f"{group}: key of {r.name} {keys[r.name]} → {r.fingerprint}"
+        for r in new.repositories
+        if keys.get(r.name, r.fingerprint) != r.fingerprint
+    ]
+    return found
 
 
 def differences(lock: Lock, request: dict[str, str]) -> list[str]:

@@ -30,6 +30,8 @@ class Package(Locked):
     version: str
     repository: str | None = None
     part: Part
+    asked: bool = True
+    """Asked for by name; False: another package of the same repository pulls it in."""
 
 
 class Repository(Locked):
@@ -56,6 +58,21 @@ class Image(Locked):
     cuda: str | None = None
     nccl: str | None = None
     python: str | None = None
+
+
+class Component(Locked):
+    """The version that was chosen, why, and where the facts for it were read."""
+
+    version: str
+    why: str
+
+
+class BaseImage(Locked):
+    """What the machines of a site boot. `id` is the provider's (an AMI, a URN); None where the provider could not be
+    asked, which `why` says."""
+
+    id: str | None
+    why: str
 
 
 class Stack(Locked):
@@ -91,7 +108,8 @@ class Stack(Locked):
     packages: tuple[Package, ...] = ()
     repositories: tuple[Repository, ...] = ()
     images: tuple[Image, ...] = ()
-    why: dict[str, str] = {}
+    components: dict[str, Component] = {}
+    """Everything that was chosen (driver, cuda, nccl …), whatever of it the fields above name for the roles."""
 
     def package(self, name: str) -> Package | None:
         return next((p for p in self.packages if p.name == name), None)
@@ -104,4 +122,6 @@ class Lock(Locked):
     version: Literal[2] = LOCK_VERSION
     request: dict[str, str]
     simulated: bool
+    bases: dict[str, BaseImage] = {}
+    """Site → the image that its machines boot."""
     groups: dict[str, Stack]

@@ -1,34 +1,43 @@
-"""What cluster.yaml pins, plus the tested sets of data/stacks.yaml → one Stack for each group.
+"""What cluster.yaml pins and what the machines are → one consistent Stack for each group.
 
-The first set that serves the machine's GPU architecture and agrees with every pin is taken. Nothing is guessed: a
-pin that no set satisfies is refused with what exists.
+Groups whose machines ask for the same are solved once. A pin holds for every group that it can hold for: in a fleet of
+both makers, NVIDIA's pins are for the NVIDIA machines.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
-from typing import Any
-
-import yaml
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, lru_cache
 
 from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
-from provisioner.errors import GpuprovError
-from provisioner.spec.models import ClusterSpec, StackRequest
-from provisioner.stack.models import Image, Package, Part, Repository, Stack
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack.assemble import assemble
+from provisioner.stack.candidates import (
+    TITLES,
+    TRAITS,
+    Candidate,
+    branch_of,
+    candidates,
+    driver,
+    image,
+    readable,
+    starts,
+    trait,
+)
+from provisioner.stack.conflict import Place, StackConflict, conflict
+from provisioner.stack.models import Stack
+from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve
+from provisioner.stack.rows import rows
 
-NGC_PYTORCH = "nvcr.io/nvidia/pytorch"
-OS = "ubuntu2404"
-"""The repository folder of the base image that the providers boot."""
+NVIDIA = ("driver", "cuda", "nccl", "cudnn", "gdrcopy", "tensorflow")
+"""Keys of `stack` that mean nothing to an AMD GPU."""
 
+OPTIONAL = ("tensorflow", "cudnn", "gdrcopy", "ofed", "kernel")
+"""Components that a node has only where cluster.yaml asks for them."""
 
-@cache
-def data() -> dict[str, Any]:
-    """The rows of data/stacks.yaml."""
-    text = (resources.files("provisioner.stack") / "data" / "stacks.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
-    return loaded
+PINS = (*NVIDIA, "pytorch", "os", "kernel", "ofed")
 
 
 def request(spec: ClusterSpec) -> dict[str, str]:
@@ -45,148 +54,173 @@ def request(spec: ClusterSpec) -> dict[str, str]:
     return flat
 
 
-def solve(spec: ClusterSpec) -> dict[str, Stack]:
+def solve(
+    spec: ClusterSpec, *, place: Place = str, keep: Mapping[str, Mapping[str, str]] | None = None
+) -> dict[str, Stack]:
     """One Stack for each group. Images have no digest yet: the provider pins them (`Provider.pin`).
 
-    Raises GpuprovError where no set of versions satisfies the pins, or the machine's vendor has no stack.
+    `place` says where a key of cluster.yaml stands, for errors. `keep`: group → component → a version that is kept
+    where that is possible (a lock that is there already).
+    Raises StackConflict where no set of versions satisfies the pins.
     """
     known = catalog.load()
+    refuse_foreign_pins(spec, place)
     stacks = {}
     for name, group in spec.groups.items():
         machine = known.machine(group.machine)
+        gpu = known.gpu(machine.gpu_model)
+        kept = tuple(sorted((keep or {}).get(name, {}).items()))
         efa = machine.network.kind == "efa" and group.network.efa is not False
-        stacks[name] = _stack(name, machine, known.gpu(machine.gpu_model), spec, efa=efa)
+        pins = _pins(spec, gpu)
+        try:
+            chosen = _resolve(machine, gpu, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept)
+        except Unsolvable:
+            raise conflict(group_problem(spec, name), f"group {name} on {machine.name}", place) from None
+        stacks[name] = assemble(chosen, machine, gpu, dict(pins))
     return stacks
 
 
-def _stack(group: str, machine: Machine, gpu: Gpu, spec: ClusterSpec, *, efa: bool) -> Stack:
-    where = f"groups.{group}"
-    if gpu.vendor == "amd":
-        raise GpuprovError(
-            f"no stack for {machine.name}: gpuprov has tested sets for NVIDIA GPUs only",
-            where=where,
-            hint="an AMD machine can be looked at with `gpuprov verify --host`, not yet configured",
-        )
-    candidates = [s for s in data()["sets"] if gpu.arch in s["archs"]]
-    chosen = [s for s in candidates if not _conflicts(s, spec.stack)]
-    if not chosen:
-        offers = "; ".join(
-            f"{s['name']}: driver {s['driver']}, CUDA {s['cuda_toolkit']}, NCCL {s['nccl']}" for s in candidates
-        )
-        reasons = sorted({c for s in candidates for c in _conflicts(s, spec.stack)})
-        raise GpuprovError(
-            f"no tested set of versions for {machine.name} ({gpu.arch}) agrees with {', '.join(reasons) or 'it'}",
-            where=where,
-            hint=f"what exists: {offers or 'none'}",
-        )
-    return _assemble(chosen[0], machine, spec, efa=efa)
+def group_problem(spec: ClusterSpec, group: str) -> Problem:
+    """What is to be solved for a group, with the keys of cluster.yaml that ask for it."""
+    known = catalog.load()
+    machine = known.machine(spec.groups[group].machine)
+    gpu = known.gpu(machine.gpu_model)
+    efa = machine.network.kind == "efa" and spec.groups[group].network.efa is not False
+    problem = problem_of(machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter)
+    here = f"groups.{group}.machine"
+    return replace(problem, needs=tuple(replace(n, path=here) if n.path == "machine" else n for n in problem.needs))
 
 
-def _conflicts(row: dict[str, Any], pins: StackRequest) -> list[str]:
-    wanted = {"driver": pins.driver, "cuda_toolkit": pins.cuda, "nccl": pins.nccl}
-    found = [
-        f"stack.{'cuda' if key == 'cuda_toolkit' else key}: {pin}"
-        for key, pin in wanted.items()
-        if pin
-        and not _starts(row[key], pin)
-        and not (key == "cuda_toolkit" and _starts(row["cuda_toolkit_release"], pin))
+def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
+    """Raise StackConflict for a pin of NVIDIA's software in a fleet that has no NVIDIA GPU."""
+    known = catalog.load()
+    machines = [known.machine(group.machine) for group in spec.groups.values()]
+    if any(known.gpu(m.gpu_model).vendor == "nvidia" for m in machines):
+        return
+    for key in NVIDIA:
+        if getattr(spec.stack, key) is not None:
+            message = f"{machines[0].gpu_model} is an AMD GPU: {key} is NVIDIA's"
+            raise StackConflict(message, where=place(f"stack.{key}"), hint="leave it out", paths=(f"stack.{key}",))
+
+
+Pins = tuple[tuple[str, str], ...]
+
+
+def _pins(spec: ClusterSpec, gpu: Gpu) -> Pins:
+    found = {key: getattr(spec.stack, key) for key in PINS if gpu.vendor == "nvidia" or key not in NVIDIA}
+    return tuple((key, value) for key, value in found.items() if value is not None)
+
+
+@lru_cache(maxsize=4096)
+def _resolve(
+    machine: Machine, gpu: Gpu, pins: Pins, containers: tuple[str, ...], efa: bool, exporter: bool, keep: Pins
+) -> dict[str, Candidate]:
+    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep))
+
+
+def problem_of(
+    machine: Machine,
+    gpu: Gpu,
+    pins: Pins,
+    containers: tuple[str, ...] = (),
+    efa: bool = False,
+    exporter: bool = True,
+    keep: Pins = (),
+) -> Problem:
+    """What is to be solved for one machine: the components that it has, what it is, what is pinned."""
+    wanted = dict(pins)
+    images = {f"image {reference}": image(reference) for reference in dict.fromkeys(containers)}
+    active = _components(gpu, wanted, images, efa=efa, exporter=exporter, rdma=machine.network.kind != "ethernet")
+    found: dict[str, tuple[Candidate, ...]] = {name: trait(name) for name in TRAITS}
+    found |= images
+    found |= {name: candidates(name) for name in active}
+    found = _known_or_exact(found, wanted)
+    if "cuda" not in wanted and "pytorch" in found and "tensorflow" in found:
+        found["tensorflow"] = tuple(map(_any_toolkit, found["tensorflow"]))
+    if "pytorch" in found:
+        found["pytorch"] = tuple(c for c in found["pytorch"] if (c.facts["maker"] == "AMD") == (gpu.vendor == "amd"))
+    found = {name: _kept(some, dict(keep).get(name)) for name, some in found.items()}
+    traits = {
+        "gpu": gpu.arch,
+        "gpu_class": "datacenter" if gpu.ecc else "geforce",
+        "network": machine.network.kind if machine.network.kind != "efa" or efa else "ethernet",
+    }
+    says = f"{machine.name} with its {gpu.model} ({gpu.arch})"
+    needs = [Need(name, (value,), path="machine", says=says) for name, value in traits.items()]
+    for rule in rows("machines"):
+        if all(traits[name] in values for name, values in rule["when"].items()):
+            for name, spec in rule["needs"].items():
+                reason = f"{machine.name} needs {TITLES[name]} {readable(spec)} [{rule['source']}]"
+                needs += [Need(name, spec, path="machine", says=says, reason=reason)] if name in found else []
+    needs += [Need(key, pin=pin, path=f"stack.{key}", says=_said(key, pin)) for key, pin in pins if key in found]
+    if "pytorch" in found and "cuda" in wanted and "pytorch" in wanted and "+" not in wanted["pytorch"]:
+        build = ".".join(wanted["cuda"].split(".")[:2])
+        needs.append(Need("pytorch", build=build, path="stack.cuda", says=_said("cuda", wanted["cuda"])))
+    needs += [
+        Need(name, (some[0].version,), path="stack.containers", says=some[0].version) for name, some in images.items()
     ]
-    if pins.pytorch and not any(_runs(i, row) and _starts(i["torch"], pins.pytorch) for i in data()["ngc_pytorch"]):
-        found.append(f"stack.pytorch: {pins.pytorch}")
+    optional = {name: f"stack.{name}" for name in OPTIONAL if name in found}
+    if "pytorch" in wanted and (images or "tensorflow" in wanted):
+        optional["pytorch"] = "stack.pytorch"
+    return Problem(tuple(needs), found, optional | dict.fromkeys(images, "stack.containers"))
+
+
+def _said(key: str, pin: str) -> str:
+    return f'stack.{key} "{pin}"'
+
+
+def _components(
+    gpu: Gpu, wanted: Mapping[str, str], images: Mapping[str, tuple[Candidate, ...]], *, efa: bool, exporter: bool,
+    rdma: bool,
+) -> list[str]:  # fmt: skip
+    """The components of a node's stack: what every machine of its maker has, and what is asked for."""
+    names = ["os", "kernel"] if "kernel" in wanted else ["os"]
+    if gpu.vendor == "amd":
+        names += ["rocm"]
+    else:
+        names += ["driver", "cuda", "nccl", "dcgm", "container_toolkit"]
+        names += ["dcgm_exporter"] if exporter else []
+        names += ["efa"] if efa else []
+        names += [name for name in ("cudnn", "gdrcopy") if name in wanted]
+    names += ["ofed"] if "ofed" in wanted and rdma and not efa else []
+    held = {name for some in images.values() for name in ("pytorch", "tensorflow") if _holds(some, name, wanted)}
+    names += [name for name in ("pytorch", "tensorflow") if name in wanted and name not in held]
+    if not images and "tensorflow" not in wanted and "pytorch" not in names:
+        names.append("pytorch")
+    return names
+
+
+def _holds(images: tuple[Candidate, ...], name: str, wanted: Mapping[str, str]) -> bool:
+    """Whether an image is known to hold the framework that is pinned."""
+    held = images[0].facts.get(name)
+    return held is not None and name in wanted and starts(held, wanted[name])
+
+
+def _known_or_exact(
+    found: dict[str, tuple[Candidate, ...]], wanted: Mapping[str, str]
+) -> dict[str, tuple[Candidate, ...]]:
+    """An exact driver release that no row has, of a branch that one has: the repository will know it."""
+    pin = wanted.get("driver")
+    if pin and "." in pin and "driver" in found and not any(starts(c.version, pin) for c in found["driver"]):
+        row = branch_of(pin)
+        if row is not None:
+            found["driver"] = (driver(row, pin), *found["driver"])
     return found
 
 
-def _starts(version: str, pin: str) -> bool:
-    """Whether a pin names this version: "580" and "580.173" both name 580.173.02, "58" does not."""
-    return version == pin or version.startswith((pin + ".", pin + "a", pin + "+"))
+@cache
+def _any_toolkit(candidate: Candidate) -> Candidate:
+    """A framework brings its own CUDA in its image; the toolkit is for building against it. Beside PyTorch, whose
+    toolkit it then is, another framework may have another CUDA."""
+    return replace(candidate, needs={name: spec for name, spec in candidate.needs.items() if name != "cuda"})
 
 
-def _runs(image: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether a framework image runs on a set: the driver's branch is new enough, and its CUDA major is the set's."""
-    return bool(
-        int(row["driver_branch"]) >= image["min_driver_branch"]
-        and image["cuda"].split(".")[0] == row["cuda_toolkit"].split(".")[0]
-    )
+def _kept(some: tuple[Candidate, ...], version: str | None) -> tuple[Candidate, ...]:
+    """The candidates with the one that is to be kept in front."""
+    if version is None:
+        return some
+    return tuple(_ranked(c, c.version != version) for c in some)
 
 
-def _assemble(row: dict[str, Any], machine: Machine, spec: ClusterSpec, *, efa: bool) -> Stack:
-    parts: list[Part] = ["driver", "cuda", "nccl", "dcgm", "container_toolkit"]
-    parts += ["fabric_manager"] if machine.fabric_manager_required else []
-    parts += ["dcgm_exporter"] if spec.monitoring.dcgm_exporter else []
-    parts += ["efa"] if efa else []
-    values = {
-        "driver": row["driver"], "branch": row["driver_branch"], "toolkit": row["cuda_toolkit"].replace(".", "-"),
-        "toolkit_release": row["cuda_toolkit_release"], "nccl": row["nccl"], "nccl_build": row["nccl_build"],
-        "dcgm": row["dcgm"], "dcgm_cuda": row["dcgm_cuda"], "exporter": row["dcgm_exporter"],
-        "container_toolkit": row["container_toolkit"], "efa": row["efa"],
-    }  # fmt: skip
-    packages = [
-        Package(
-            name=name.format(**values),
-            version=block["version"].format(**values),
-            repository=block["repository"],
-            part=part,
-        )
-        for part, block in ((part, data()["packages"][part]) for part in parts)
-        for name in [*block["names"], *block.get(row["kernel_modules"], [])]
-    ]
-    repositories = {p.repository for p in packages if p.repository}
-    return Stack(
-        os="ubuntu-24.04",
-        efa=row["efa"] if efa else None,
-        driver=row["driver"],
-        driver_branch=row["driver_branch"],
-        kernel_modules=row["kernel_modules"],
-        fabric_manager=row["driver"] if machine.fabric_manager_required else None,
-        cuda_driver=row["cuda_driver"],
-        cuda_toolkit=row["cuda_toolkit"],
-        nccl=row["nccl"],
-        dcgm=row["dcgm"],
-        dcgm_exporter=row["dcgm_exporter"] if spec.monitoring.dcgm_exporter else None,
-        container_toolkit=row["container_toolkit"],
-        packages=tuple(packages),
-        repositories=tuple(_repository(name) for name in sorted(repositories)),
-        images=_images(row, spec.stack),
-        why={"set": f"{row['name']}: {row['source']}"},
-    )
-
-
-def _repository(name: str) -> Repository:
-    row = data()["repositories"][name]
-    return Repository(
-        name=name,
-        uri=(row["uri"] or "").format(os=OS),
-        suite=row["suite"],
-        components=row["components"],
-        key_url=(row["key_url"] or "").format(os=OS),
-        fingerprint=row["fingerprint"] or "",
-    )
-
-
-def _images(row: dict[str, Any], pins: StackRequest) -> tuple[Image, ...]:
-    """The images that cluster.yaml names; where it names none, the framework image that fits."""
-    references = pins.containers
-    if not references:
-        rows = [i for i in data()["ngc_pytorch"] if _runs(i, row)]
-        rows = [i for i in rows if not pins.pytorch or _starts(i["torch"], pins.pytorch)]
-        tag = row["ngc_pytorch"] if any(i["tag"] == row["ngc_pytorch"] for i in rows) else rows[-1]["tag"]
-        references = (f"{NGC_PYTORCH}:{tag}-py3",)
-    return tuple(_image(reference, row) for reference in references)
-
-
-def _image(reference: str, row: dict[str, Any]) -> Image:
-    """What is known of an image: versions for NVIDIA's framework images, nothing for anybody else's."""
-    known = next((i for i in data()["ngc_pytorch"] if reference.startswith(f"{NGC_PYTORCH}:{i['tag']}-")), None)
-    if known is None:
-        return Image(reference=reference, digest="", pull="")
-    if not _runs(known, row):
-        raise GpuprovError(
-            f"{reference} holds CUDA {known['cuda']} and wants driver branch {known['min_driver_branch']} or later, "
-            f"which does not go with {row['name']} (driver {row['driver']}, CUDA {row['cuda_toolkit']})",
-            where="stack.containers",
-            hint=f"{NGC_PYTORCH}:{row['ngc_pytorch']}-py3 goes with it",
-        )
-    return Image(
-        reference=reference, digest="", pull="",
-        torch=known["torch"], cuda=known["cuda"], nccl=known["nccl"], python=known["python"],
-    )  # fmt: skip
+def _ranked(candidate: Candidate, other: bool) -> Candidate:
+    return replace(candidate, rank=(other, *candidate.rank), prefers={} if not other else candidate.prefers)

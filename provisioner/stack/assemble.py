@@ -1,0 +1,184 @@
+"""From chosen versions to what is installed: packages with exact versions, repositories, images, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from provisioner.catalog.models import Gpu, Machine
+from provisioner.stack.candidates import TRAITS, Candidate, newest_first, proven
+from provisioner.stack.models import Component, Image, Package, Part, Repository, Stack
+from provisioner.stack.rows import rows
+
+Modules = Literal["open", "proprietary"]
+
+Chosen = Mapping[str, Candidate]
+
+
+def assemble(chosen: Chosen, machine: Machine, gpu: Gpu, asked: Mapping[str, str]) -> Stack:
+    """The Stack of one group. `asked`: component → how cluster.yaml asks for it. Images have no digest yet."""
+    driver = chosen.get("driver")
+    modules = kernel_modules(gpu, driver) if driver else None
+    values = _values(chosen)
+    packages = [p for part in _parts(chosen, machine) for p in _packages(part, values, modules, machine)]
+    system = chosen["os"]
+    version = {name: candidate.version for name, candidate in chosen.items()}
+    return Stack(
+        os=system.version,
+        kernel=asked.get("kernel"),
+        driver=version.get("driver"),
+        driver_branch=driver.facts["branch"] if driver else None,
+        kernel_modules=modules,
+        fabric_manager=version.get("driver") if machine.fabric_manager_required else None,
+        cuda_driver=driver.facts.get("cuda") if driver else None,
+        cuda_toolkit=values.get("cuda_minor"),
+        cudnn=version.get("cudnn"),
+        nccl=version.get("nccl"),
+        efa=version.get("efa"),
+        ofi_nccl=chosen["efa"].facts["ofi_nccl"] if "efa" in chosen else None,
+        ofed=version.get("ofed"),
+        gdrcopy=version.get("gdrcopy"),
+        rocm=version.get("rocm"),
+        pytorch=_framework(chosen, "pytorch"),
+        tensorflow=_framework(chosen, "tensorflow"),
+        dcgm=version.get("dcgm"),
+        dcgm_exporter=version.get("dcgm_exporter"),
+        container_toolkit=version.get("container_toolkit"),
+        packages=tuple(packages),
+        repositories=tuple(
+            repository(name, system, version) for name in sorted({p.repository for p in packages if p.repository})
+        ),
+        images=tuple(_image(c) for c in chosen.values() if "reference" in c.facts or c.name.startswith("image ")),
+        components={
+            name: Component(version=candidate.version, why=why(candidate, asked))
+            for name, candidate in chosen.items()
+            if name not in TRAITS
+        },
+    )
+
+
+def kernel_modules(gpu: Gpu, driver: Candidate) -> Modules:
+    """open or proprietary: what the architecture takes, and where both go, the default of the driver's branch."""
+    table = rows("kernel_modules")
+    state = table[gpu.arch]
+    if state == "default":
+        return "open" if int(driver.facts["branch"]) >= int(table["open_from"]) else "proprietary"
+    return "open" if state == "required" else "proprietary"
+
+
+def why(candidate: Candidate, asked: Mapping[str, str]) -> str:
+    """Why this version: who asked for it, or what speaks for it; and where its facts were read."""
+    reasons = []
+    if candidate.name in asked:
+        reasons.append(f"cluster.yaml asks for {asked[candidate.name]}")
+    facts = candidate.facts
+    if candidate.name == "driver":
+        end = facts.get("eol")
+        kind = {"lts": "long-term support", "production": "production branch"}.get(facts["kind"], facts["kind"])
+        reasons.append(f"{kind}{f', until {end}' if end else ''}")
+    if sets := proven(candidate.name, candidate.version):
+        reasons.append(f"ships in {', '.join(sets)}")
+    if candidate.name == "os":
+        reasons.append(f"supported until {facts['until']}")
+    if candidate.name.startswith("image "):
+        reasons.append("cluster.yaml names it" + ("" if facts else "; nothing is known of what it holds"))
+    return "; ".join(reasons or ["the newest that goes with the rest"]) + (
+        f" [{candidate.source}]" if candidate.source else ""
+    )
+
+
+def repository(name: str, system: Candidate, versions: Mapping[str, str]) -> Repository:
+    """A repository of the lock. uri, key and fingerprint are empty where the vendor has none."""
+    row = rows("repositories")[name]
+    values = {**versions, "os": system.facts["folder"], "codename": system.facts["codename"]}
+    return Repository(
+        name=name,
+        uri=(row["uri"] or "").format(**values),
+        suite=row["suite"].format(**values),
+        components=row["components"],
+        key_url=(row["key_url"] or "").format(**values),
+        fingerprint=row["fingerprint"] or "",
+    )
+
+
+def floating(package: Package) -> bool:
+    """Whether any version of it will do, so that the repository's newest is locked."""
+    return any(b["version"] == "*" and package.name in _names(b) for b in rows("packages") if b["part"] == package.part)
+
+
+def _names(block: Mapping[str, Any]) -> list[str]:
+    return [*block.get("names", []), *block.get("closure", [])]
+
+
+def _parts(chosen: Chosen, machine: Machine) -> list[Part]:
+    parts: list[Part] = ["driver"] if "driver" in chosen else []
+    if parts and machine.fabric_manager_required:
+        parts.append("fabric_manager")
+    if parts and machine.imex_required:
+        parts.append("imex")
+    rest: tuple[Part, ...] = (
+        "cuda", "cudnn", "nccl", "dcgm", "dcgm_exporter", "container_toolkit", "efa", "ofed", "gdrcopy", "rocm",
+    )  # fmt: skip
+    return parts + [part for part in rest if part in chosen]
+
+
+def _values(chosen: Chosen) -> dict[str, str]:
+    """What fills the names and versions of data/packages.yaml."""
+    values = {name: candidate.version for name, candidate in chosen.items()}
+    if "driver" in chosen:
+        values["branch"] = chosen["driver"].facts["branch"]
+        values["driver_cuda_major"] = str(chosen["driver"].facts["cuda_major"])
+    if "cuda" in chosen:
+        numbers = chosen["cuda"].version.split(".")
+        values |= {"cuda_major": numbers[0], "cuda_minor": ".".join(numbers[:2]), "toolkit": "-".join(numbers[:2])}
+    return values
+
+
+def _packages(part: Part, values: Mapping[str, str], modules: str | None, machine: Machine) -> list[Package]:
+    found = []
+    for block in rows("packages"):
+        if block["part"] == part and _holds(block, values, modules, machine):
+            version = (block["rehearsed"] if block["version"] == "*" else block["version"]).format(**values)
+            for name in _names(block):
+                found.append(
+                    Package(
+                        name=name.format(**values), version=version, repository=block["repository"], part=part,
+                        asked=name in block.get("names", []),
+                    )
+                )  # fmt: skip
+    return found
+
+
+def _holds(block: Mapping[str, Any], values: Mapping[str, str], modules: str | None, machine: Machine) -> bool:
+    part = values["driver"] if block["part"] in ("driver", "fabric_manager", "imex") else values[block["part"]]
+    # newest_first turns the order round: what is newer is smaller
+    return (
+        values["os"] in block.get("os", [values["os"]])
+        and modules in (block.get("modules"), *((modules,) if "modules" not in block else ()))
+        and (machine.subnet_manager_required or not block.get("nvlink5"))
+        and ("from" not in block or newest_first(part) <= newest_first(block["from"]))
+        and ("below" not in block or newest_first(part) > newest_first(block["below"]))
+    )
+
+
+def _framework(chosen: Chosen, name: str) -> str | None:
+    if name in chosen:
+        return chosen[name].version
+    return next((c.facts[name] for c in chosen.values() if c.name.startswith("image ") and name in c.facts), None)
+
+
+def _image(candidate: Candidate) -> Image:
+    """What is known of an image; of one that nobody has a table of, only its name."""
+    facts = candidate.facts
+    own = candidate.version if candidate.name in ("pytorch", "tensorflow") else None
+    cuda = facts.get("cuda")
+    return Image(
+        reference=facts["reference"] if own else candidate.version,
+        digest="",
+        pull="",
+        torch=own if candidate.name == "pytorch" else facts.get("pytorch"),
+        tensorflow=own if candidate.name == "tensorflow" else facts.get("tensorflow"),
+        cuda=".".join(cuda.split(".")[:2]) if cuda else None,
+        nccl=facts.get("nccl"),
+        python=facts["python"] if facts.get("maker") == "NVIDIA" else None,
+    )

@@ -1,0 +1,185 @@
+"""Why there is no answer: which requirements are in each other's way, the facts, and the nearest set that works."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from provisioner.errors import GpuprovError
+from provisioner.stack.candidates import TITLES, Candidate, candidates, readable, starts
+from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve, solvable
+from provisioner.stack.rows import rows
+
+Place = Callable[[str], str]
+"""A dotted key of cluster.yaml → where it stands ("cluster.yaml:7"); the key itself where nobody knows the file."""
+
+
+class StackConflict(GpuprovError):
+    """Requirements that no set of versions satisfies together. `paths`: the keys of cluster.yaml that ask for them,
+    pins first."""
+
+    def __init__(self, message: str, *, where: str, hint: str, paths: tuple[str, ...]) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.paths = paths
+
+
+def conflict(problem: Problem, title: str, place: Place) -> StackConflict:
+    """Explain an unsolvable problem in at most five lines. `title` names the group and its machine."""
+    least = _minimal(problem)
+    asked = _distinct(least)
+    said = " and ".join(f"{need.says} ({place(need.path)})" for need in asked)
+    reasons = _reasons(least)[:2]
+    paths = tuple(need.path for need in asked)
+    pins = [path for path in paths if path.startswith("stack.")]
+    head = f"{title}: no set of versions has {said}"
+    return StackConflict(
+        "\n  ".join([head, *reasons]),
+        where=place(pins[0] if pins else paths[0]),
+        hint=_nearest(problem, pins),
+        paths=paths,
+    )
+
+
+def _minimal(problem: Problem) -> Problem:
+    """A part of the problem that has no answer, of which every single requirement is to blame."""
+    for path in dict.fromkeys(need.path for need in problem.needs):
+        smaller = problem.without(path)
+        if not solvable(smaller):
+            problem = smaller
+    return problem
+
+
+def _distinct(problem: Problem) -> list[Need]:
+    """One need for each key of cluster.yaml, what is pinned first, the machine last."""
+    found: dict[str, Need] = {}
+    for need in problem.needs:
+        found.setdefault(need.path, need)
+    return sorted(found.values(), key=lambda need: not need.path.startswith("stack."))
+
+
+def _reasons(problem: Problem) -> list[str]:
+    """The facts that stand against it, one sentence each, those of pinned components first."""
+    for need in problem.needs:
+        if not any(need.met_by(candidate) for candidate in problem.candidates.get(need.name, ())):
+            return [_what_exists(need, problem)]
+    builds = [need for need in problem.needs if need.build is not None]
+    if builds and (said := _builds(problem)):
+        return [said]
+    sentences: dict[tuple[str, str], str] = {}
+    try:
+        resolve(problem)
+    except Unsolvable as error:
+        for need, parent in error.causes:
+            if parent is not None:
+                sentences.setdefault((parent.name, need.name), _sentence(parent, need))
+    pinned = {need.name for need in problem.needs if need.pin}
+    return [*sentences.values(), *dict.fromkeys(n.reason for n in problem.needs if n.reason and n.name in pinned)]
+
+
+def _sentence(parent: Candidate, need: Need) -> str:
+    values = ", ".join(need.spec) if isinstance(need.spec, tuple) else need.spec
+    source = f" [{parent.source}]" if parent.source else ""
+    if need.name == "gpu":
+        return f"{parent.label} runs on {values}{source}"
+    if need.name == "os":
+        return f"{parent.label} is packaged for {values}{source}"
+    if need.name == "gpu_class":
+        return f"{parent.label} takes such an old driver on {values} GPUs only{source}"
+    return f"{parent.label} needs {TITLES.get(need.name, need.name)} {readable(values)}{source}"
+
+
+def _what_exists(need: Need, problem: Problem) -> str:
+    """That nothing has the version that is asked for, and what there is around it."""
+    title = TITLES.get(need.name, need.name)
+    pin = need.pin or str(need.spec)
+    release, plus, build = pin.partition("+")
+    if need.name == "pytorch" and plus:
+        own = [row for row in rows("pytorch") if starts(row["version"], release)]
+        if own:
+            if build.startswith("rocm") != any(c.facts["maker"] == "AMD" for c in problem.candidates["pytorch"]):
+                return f"{build} is a build for {'AMD' if build.startswith('rocm') else 'NVIDIA'} GPUs"
+            builds = [*own[-1]["cuda_builds"], *(f"rocm{b}" for b in own[-1]["rocm_builds"])]
+            return f"PyTorch {own[-1]['version']} was never built for {build}: it has {', '.join(builds)}"
+    if need.name == "driver" and not any(starts(c.facts["branch"], pin[:3]) for c in problem.candidates["driver"]):
+        branches = sorted({str(c.facts["branch"]) for c in problem.candidates["driver"]})
+        return f"no driver branch {pin[:3]} is known; known: {', '.join(branches)}"
+    around = _by_distance((c.version for c in problem.candidates.get(need.name, ())), pin)[:4]
+    return f"no {title} {pin} is known; the nearest: {', '.join(around) or 'none'}"
+
+
+def _builds(problem: Problem) -> str:
+    """Which CUDA the builds of the pinned PyTorch have."""
+    pins = [need for need in problem.needs if need.name == "pytorch" and need.pin]
+    if not pins:
+        return ""
+    own = [c for c in problem.candidates["pytorch"] if all(pin.met_by(c) for pin in pins)]
+    wanted = next(need.build for need in problem.needs if need.build is not None)
+    if any(str(c.facts.get("cuda", "")).startswith(wanted) for c in own):
+        return ""
+    have = sorted({".".join(c.facts["cuda"].split(".")[:2]) for c in own if "cuda" in c.facts}, key=_numbers)
+    short = wanted.replace(".", "")
+    return (
+        f"PyTorch {pins[0].pin} was never built for CUDA {wanted} (cu{short}): its builds have CUDA {', '.join(have)}"
+    )
+
+
+def _nearest(problem: Problem, pins: list[str]) -> str:
+    """What to write instead, for up to two of the pins, each solved for real."""
+    offers = []
+    for path in pins:
+        need = next(n for n in problem.needs if n.path == path)
+        try:
+            found = resolve(_around(problem.without(path, keep_component=need.pin is not None), need))
+        except Unsolvable:
+            continue
+        if need.pin is None:
+            offers.append(f"{path}: [{_image_for(problem, path)}]")
+        elif path == "stack.cuda" and any(n.build for n in problem.needs) and found["pytorch"].facts.get("cuda"):
+            offers.append(f'{path}: "{".".join(found["pytorch"].facts["cuda"].split(".")[:2])}"')
+        else:
+            offers.append(f'{path}: "{_short(found[need.name])}"')
+    if offers:
+        return f"nearest that works: {' or '.join(offers[:2])}"
+    return f"leave out {', '.join(pins)}" if pins else "no version of this stack drives such a machine"
+
+
+def _image_for(problem: Problem, path: str) -> str:
+    """The framework image that goes with everything but the images that are named."""
+    free = problem.without(path)
+    found = resolve(replace(free, candidates={**free.candidates, "pytorch": candidates("pytorch")}))
+    return str(found["pytorch"].facts["reference"])
+
+
+def _around(problem: Problem, need: Need) -> Problem:
+    """The problem with one component's candidates in order of their distance from what was asked for."""
+    if need.name not in problem.candidates or need.pin is None:
+        return problem
+    some = problem.candidates[need.name]
+    order = _by_distance({c.version for c in some}, need.pin)
+    near = [replace(c, rank=(order.index(c.version.partition("+")[0]), *c.rank), prefers={}) for c in some]
+    return replace(problem, candidates={**problem.candidates, need.name: near})
+
+
+def _by_distance(versions: Iterable[str], pin: str) -> list[str]:
+    """Versions without their builds, the nearest to a pin first: by their places in the order of all, the newer of two
+    equally far ones first."""
+    ordered = sorted({version.partition("+")[0] for version in versions}, key=_numbers)
+    at = bisect_left([_numbers(version) for version in ordered], _numbers(pin.partition("+")[0]))
+    return sorted(ordered, key=lambda version: (abs(ordered.index(version) - at + 0.25), version))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", re.sub(r"a\d+$", "", version)))
+
+
+def _short(candidate: Candidate) -> str:
+    """What one would write in cluster.yaml to get it."""
+    if candidate.name == "driver":
+        return str(candidate.facts["branch"])
+    if candidate.name == "cuda":
+        return ".".join(candidate.version.split(".")[:2])
+    if candidate.name == "pytorch" and candidate.facts["maker"] == "NVIDIA":
+        return re.sub(r"a0.*$", "", candidate.version)
+    return candidate.version

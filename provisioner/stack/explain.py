@@ -1,0 +1,36 @@
+"""Why not another version: each other candidate of a component, tried in place of the one that was chosen."""
+
+from __future__ import annotations
+
+from provisioner import catalog
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack.candidates import newest_first
+from provisioner.stack.conflict import Place, StackConflict, conflict
+from provisioner.stack.resolve import Need, Unsolvable, resolve
+from provisioner.stack.solve import group_problem
+
+MOST = 6
+"""Other versions that are named: the newest ones."""
+
+
+def alternatives(spec: ClusterSpec, group: str, name: str, chosen: str, place: Place) -> list[str]:
+    """One line for each of the newest other versions of a component: that it would go too, or what is against it."""
+    machine = catalog.load().machine(spec.groups[group].machine)
+    problem = group_problem(spec, group)
+    versions = {c.version for c in problem.candidates.get(name, ())} - {chosen}
+    try:
+        others = sorted(versions, key=newest_first)[:MOST]
+    except ValueError:  # names of distributions are no versions
+        others = sorted(versions)
+    lines = []
+    for version in others:
+        wanted = Need(name, (version,), path=f"stack.{name}", says=f"{name} {version}")
+        asked = problem.with_need(wanted)
+        try:
+            resolve(asked)
+            lines.append(f"{version}: would go too, but comes after {chosen}")
+        except Unsolvable:
+            error: StackConflict = conflict(asked, f"group {group} on {machine.name}", place)
+            reasons = error.message.split("\n  ")[1:]
+            lines.append(f"{version}: {reasons[0] if reasons else error.message}")
+    return lines

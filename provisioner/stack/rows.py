@@ -1,0 +1,31 @@
+"""The rows of data/*.yaml: what is known of versions and of what they need of each other."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+FILES = ("nvidia", "frameworks", "systems", "packages")
+
+
+@cache
+def _documents() -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for name in FILES:
+        text = (resources.files("provisioner.stack") / "data" / f"{name}.yaml").read_text(encoding="utf-8")
+        merged |= yaml.load(text, Loader=yaml.CSafeLoader)
+    return merged
+
+
+def rows(key: str) -> Any:
+    """The list (or mapping) of that name. Keys are explained at the head of each file."""
+    return _documents()[key]
+
+
+def as_of() -> str:
+    """The day (ISO) until which the rows are true: support that ended before it has ended."""
+    day: str = _documents()["as_of"]
+    return day
