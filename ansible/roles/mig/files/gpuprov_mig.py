@@ -1,0 +1,172 @@
+#!/usr/bin/python3
+"""The MIG layout of this machine's GPUs: the same instances on every GPU, or none; written by gpuprov.
+
+Runs at each boot (gpuprov-mig.service), because no GPU keeps its instances over a reboot, and when gpuprov configures the
+node. Nothing is touched where the layout is as asked. A GPU that a job uses is left alone, and the job is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+MONITORING = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service")
+"""What holds every GPU all the time and may be stopped for a moment, in the order in which it is stopped."""
+CDI = "gpuprov-cdi.service"
+
+
+class Refused(Exception):
+    """The layout can't be had now; the text says why and what to do."""
+
+
+def run(*command, ok=(0,), timeout=120):
+    """Exit status and what was said; raises Refused with the command's own words when it fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise Refused(f"{command[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise Refused(f"{' '.join(command)} has not ended after {timeout} s") from error
+    text = (done.stdout + done.stderr).strip()
+    if ok is not None and done.returncode not in ok:
+        raise Refused(f"{' '.join(command)}: {' '.join(text.split()) or done.returncode}")
+    return done.returncode, text
+
+
+def modes():
+    """GPU index → (mode now, mode after a reset), "Enabled", "Disabled" or "[N/A]"."""
+    _, text = run("nvidia-smi", "--query-gpu=index,mig.mode.current,mig.mode.pending", "--format=csv,noheader")
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    if any(len(row) != 3 or not row[0].isdigit() for row in rows):
+        raise Refused(f"nvidia-smi's list of GPUs can't be read: {text[:200]}")
+    return {int(index): (now, later) for index, now, later in rows}
+
+
+def layouts():
+    """GPU index → profiles of its MIG devices, sorted."""
+    _, text = run("nvidia-smi", "-L")
+    found, current = {}, None
+    for line in text.splitlines():
+        gpu = re.match(r"GPU (\d+):", line)
+        if gpu:
+            current = found.setdefault(int(gpu[1]), [])
+        device = re.match(r"\s+MIG (\S+)\s+Device", line)
+        if device and current is not None:
+            current.append(device[1])
+    return {index: sorted(profiles) for index, profiles in found.items()}
+
+
+def jobs():
+    """Compute processes as "name (pid N)"; nvidia-smi lists those on MIG devices as well."""
+    _, text = run("nvidia-smi", "--query-compute-apps=pid,name", "--format=csv,noheader")
+    rows = [[cell.strip() for cell in line.split(",", 1)] for line in text.splitlines() if line[:1].isdigit()]
+    return [f"{name} (pid {pid})" for pid, name in rows]
+
+
+def differing(wanted, seen, have):
+    """Indices of the GPUs that are not as asked."""
+    mode = "Enabled" if wanted else "Disabled"
+    return [i for i, (now, _) in seen.items() if now not in ((mode,) if wanted else (mode, "[N/A]", "N/A"))
+            or have.get(i, []) != wanted]  # fmt: skip
+
+
+def joined(indices):
+    return ",".join(map(str, indices))
+
+
+def switch(indices, mode):
+    """Bring GPUs into a mode; those that only a reset brings there are reset together (NVSwitch boards want that)."""
+    other = [index for index, seen in modes().items() if index in indices and seen != (mode, mode)]
+    if other:
+        run("nvidia-smi", "-i", joined(other), "-mig", "1" if mode == "Enabled" else "0", ok=None)
+    waiting = [index for index, (now, _) in modes().items() if index in indices and now != mode]
+    if not waiting:
+        return
+    _, said = run("nvidia-smi", "--gpu-reset", "-i", joined(waiting), ok=None, timeout=300)
+    left = [index for index, (now, _) in modes().items() if index in waiting and now != mode]
+    if left:
+        raise Refused(
+            f"MIG is set to {mode} and waits for a reset of GPU {joined(left)}, which is refused: "
+            f"{' '.join(said.split())[:300]}. End what uses the GPUs and run `gpuprov up` again, or reboot the node"
+        )
+
+
+def lay_out(indices, wanted):
+    """Destroy what is there and create what is wanted, on GPUs in MIG mode."""
+    seen = modes()
+    for index in indices:
+        if seen[index][0] == "Enabled":
+            # 6: there is none
+            run("nvidia-smi", "mig", "-i", str(index), "-dci", ok=(0, 6))
+            run("nvidia-smi", "mig", "-i", str(index), "-dgi", ok=(0, 6))
+    switch(indices, "Enabled" if wanted else "Disabled")
+    if wanted:
+        run("nvidia-smi", "mig", "-i", joined(indices), "-cgi", ",".join(wanted), "-C", timeout=300)
+
+
+def paused():
+    """Stop the monitoring that runs; returns what is to be started again."""
+    # Exit status 3: not active; the words say which.
+    running = [unit for unit in MONITORING if run("systemctl", "is-active", unit, ok=None)[1] == "active"]
+    for unit in running:
+        run("systemctl", "stop", unit)
+    return running
+
+
+def described(profiles):
+    return f"{len(profiles)} x {profiles[0]}" if profiles and len(set(profiles)) == 1 else ", ".join(profiles) or "none"
+
+
+def bring(options):
+    """Bring the layout to what was asked. Returns what was done, "" for nothing; raises Refused."""
+    wanted = [options.profile] * options.instances if options.profile != "off" else []
+    seen = modes()
+    if len(seen) != options.gpus:
+        raise Refused(f"nvidia-smi lists {len(seen)} GPUs, this machine type has {options.gpus}")
+    wrong = differing(wanted, seen, layouts())
+    if not wrong:
+        return ""
+    busy = jobs()
+    if busy:
+        raise Refused(
+            f"GPU {joined(wrong)} must get another MIG layout ({described(wanted)}), and jobs run: "
+            f"{', '.join(busy[:4])}. End them or drain the node, then run `gpuprov up` again"
+        )
+    stopped = paused()
+    try:
+        lay_out(wrong, wanted)
+    finally:
+        for unit in reversed(stopped):
+            run("systemctl", "start", unit, ok=None)
+    have = layouts()
+    left = differing(wanted, modes(), have)
+    if left:
+        raise Refused(f"asked for {described(wanted)} on every GPU, and GPU {left[0]} has {described(have[left[0]])}")
+    # Containers see GPUs by a description that names MIG devices. Not waited for: at boot it starts after this.
+    run("systemctl", "--no-block", "try-restart", CDI, ok=None)
+    return f"{described(wanted)} on GPU {joined(wrong)}"
+
+
+def main(arguments=None):
+    """Exit status 0: the layout is as asked; 1: it is not, standard error says why."""
+    parser = argparse.ArgumentParser(prog="gpuprov-mig", description=__doc__.splitlines()[0])
+    parser.add_argument("--profile", required=True, help="such as 1g.5gb, or off")
+    parser.add_argument("--instances", type=int, required=True, help="instances of it on one GPU")
+    parser.add_argument("--gpus", type=int, required=True, help="GPUs of the machine type")
+    try:
+        done = bring(parser.parse_args(arguments))
+    except (Refused, OSError) as refusal:
+        print(f"gpuprov-mig: {refusal}", file=sys.stderr)
+        return 1
+    print(f"changed: {done}" if done else "unchanged")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
