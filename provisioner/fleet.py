@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioner import ssh
+from provisioner import mig, ssh
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import ClusterPaths, write_whole
-from provisioner.plan import Plan
+from provisioner.plan import Plan, PlannedGroup
 
 SSH_WAIT_S = 300.0
 """How long a new machine may take until its sshd answers; clouds boot GPU machines in one to five minutes."""
@@ -162,12 +162,22 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
         "gpuprov_gpu_arch": group.gpu.arch,
         "gpuprov_gpu_count": group.machine.gpu_count,
         "gpuprov_network_kind": group.machine.network.kind,
+        "gpuprov_efa_devices": efa_devices(group),
         "gpuprov_fabric_manager": group.machine.fabric_manager_required,
         "gpuprov_subnet_manager": group.machine.subnet_manager_required,
         "gpuprov_imex": group.machine.imex_required,
         "gpuprov_persistence": group.spec.gpu.persistence,
         "gpuprov_mig": group.spec.gpu.mig,
+        "gpuprov_mig_instances": mig.instances(group.gpu, group.spec.gpu.mig),
+        "gpuprov_mig_capable": group.gpu.mig,
         "gpuprov_scratch": group.spec.storage.scratch,
         "gpuprov_local_nvme": group.machine.local_nvme.count,
         "gpuprov_dcgm_exporter": plan.spec.monitoring.dcgm_exporter,
+        "gpuprov_user": plan.spec.access.user,
     }
+
+
+def efa_devices(group: PlannedGroup) -> int:
+    """EFA devices of one machine of the group; 0 where the machine has none or cluster.yaml does not want them."""
+    network = group.machine.network
+    return network.ports if network.kind == "efa" and group.spec.network.efa is not False else 0

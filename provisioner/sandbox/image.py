@@ -49,6 +49,8 @@ PACKAGES = (
     "docker.io",
     "docker-registry",
     "busybox-static",
+    "mdadm",
+    "xfsprogs",  # what the scratch role takes; simulated programs stand before theirs in PATH
     "rdma-core",
     "infiniband-diags",
     "ibverbs-providers",
@@ -94,6 +96,11 @@ MASKED = (
     "dev-hugepages.mount",
     "modprobe@.service",
     "systemd-remount-fs.service",
+    "mdmonitor.service",
+    "mdcheck_start.timer",
+    "mdcheck_continue.timer",
+    "mdmonitor-oneshot.timer",
+    "xfs_scrub_all.timer",
     "systemd-tmpfiles-setup-dev.service",
     "systemd-journald-audit.socket",
 )

@@ -49,6 +49,7 @@ def node_files() -> dict[str, File]:
         "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
         "usr/lib/gpuprov-sandbox/fault": program("fault", "1"),
         "usr/lib/gpuprov-sandbox/image": program("image", "1"),
+        "etc/systemd/system-generators/gpuprov-sandbox": program("daemon-reload", "1"),
         "usr/lib/gpuprov-sandbox/rocm-smi": program("rocm-smi", "6.10.5"),
     }
     for tool in TOOLS:

@@ -86,7 +86,13 @@ def _kernel(flavour: str) -> Callable[[str, str], Content]:
 def _driver(name: str, *kernels: str) -> Callable[[str, str], Content]:
     def content(version: str, _architecture: str) -> Content:
         branch = version.split(".", maxsplit=1)[0]
-        tools = ("nvidia-driver-cuda", "nvidia-utils", "nvidia-utils-{branch}", "nvidia-persistenced", "nvidia-modprobe")
+        tools = (
+            "nvidia-driver-cuda",
+            "nvidia-utils",
+            "nvidia-utils-{branch}",
+            "nvidia-persistenced",
+            "nvidia-modprobe",
+        )
         depends = tuple(name.format(branch=branch) for name in (*kernels, *tools))
         return Content(f"NVIDIA driver ({name})", {}, depends)
 
@@ -220,9 +226,34 @@ def _ofed(version: str, _architecture: str) -> Content:
     return Content("DOCA OFED", files | unit("openibd.service"))
 
 
+def _dkms(module: str, source: str, *programs: str) -> Callable[[str, str], Content]:
+    """A package that builds a kernel module: its source for dkms, and the module once it is installed."""
+
+    def content(version: str, _architecture: str) -> Content:
+        conf = f'PACKAGE_NAME="{source}"\nPACKAGE_VERSION="{version}"\n'
+        files = {f"usr/src/{source}-{version}/dkms.conf": File(conf.encode())}
+        files |= fact(f"module-{module}", version=version, flavour="dkms", size=36864)
+        files |= {path: program(path.rsplit("/", 1)[1], version) for path in programs}
+        return Content(f"{source} kernel module", files)
+
+    return content
+
+
+def _ofi_nccl(_version: str, _architecture: str) -> Content:
+    return Content("NCCL plugin for libfabric", placeholder("opt/amazon/ofi-nccl/lib/libnccl-net.so"))
+
+
+def _efa_profile(_version: str, _architecture: str) -> Content:
+    text = b"# simulated by gpuprov\nPATH=/opt/amazon/efa/bin:$PATH\n"
+    return Content("EFA on everybody's path", {"etc/profile.d/zippy_efa.sh": File(text)})
+
+
 KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"nvidia-driver-pinning-[\d.]+", _pinning),
-    (r"nvidia-open(-\d+)?", _driver("open", "nvidia-kernel-open-dkms", "nvidia-dkms-open", "nvidia-dkms-{branch}-open")),
+    (
+        r"nvidia-open(-\d+)?",
+        _driver("open", "nvidia-kernel-open-dkms", "nvidia-dkms-open", "nvidia-dkms-{branch}-open"),
+    ),
     (r"cuda-drivers(-\d+)?", _driver("proprietary", "nvidia-kernel-dkms", "nvidia-dkms", "nvidia-dkms-{branch}")),
     (r"nvidia-kernel-open-dkms", _kernel("open")),
     (r"nvidia-kernel-dkms", _kernel("proprietary")),
@@ -250,6 +281,12 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"libnvidia-container-tools", _programs("NVIDIA container tools", "usr/bin/nvidia-container-cli")),
     (r"doca-ofed|infiniband-diags", _ofed),
     (r"libfabric-aws-bin", _programs("libfabric with EFA", "opt/amazon/efa/bin/fi_info")),
+    (r"efa", _dkms("efa", "efa")),
+    (r"efa-profile", _efa_profile),
+    (r"libnccl-ofi", _ofi_nccl),
+    (r"gdrdrv-dkms", _dkms("gdrdrv", "gdrdrv")),
+    (r"mlnx-ofed-kernel-dkms", _dkms("mlx5_core", "mlnx-ofed-kernel", "usr/sbin/dkms")),
+    (r"amdgpu-dkms", _dkms("amdgpu", "amdgpu")),
     (r"rocm-smi(-lib)?|rocm-smi-lib\d*", _programs("ROCm SMI", "usr/bin/rocm-smi")),
 )
 

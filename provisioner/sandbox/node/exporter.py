@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from . import state
+from .services import hostengine_runs
 from .smi_facts import Driver, NoDriver, driver
 
 Gpu = dict[str, Any]
@@ -72,14 +74,22 @@ def counters_csv() -> str:
     return "# Counters of the simulated DCGM exporter, by gpuprov\n# field, Prometheus type, help\n" + rows
 
 
-def metrics(found: Driver, host: str) -> str:
-    """The text that Prometheus scrapes."""
+def counters(file: Path) -> frozenset[str]:
+    """Names of the counters that a counters file asks for; those that are not simulated give nothing."""
+    rows = (line.split(",")[0].strip() for line in file.read_text().splitlines())
+    return frozenset(name for name in rows if name and not name.startswith("#"))
+
+
+def metrics(found: Driver, host: str, wanted: frozenset[str] | None = None) -> str:
+    """The text that Prometheus scrapes; `wanted` are the counters file's names, None for all."""
     xids: dict[str, int] = {}
     for line in [*found.machine.get("kernel_log", []), *state.read(state.KERNEL_LOG, [])]:
         if match := XID.search(line["text"]):
             xids[match[1].lower()] = int(match[2])
     out = []
     for name, kind, help_ in METRICS:
+        if wanted is not None and name not in wanted:
+            continue
         out += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
         for number, gpu in enumerate(found.gpus):
             reading = _readings(gpu, xids.get(gpu["pci"][4:].rpartition(".")[0].lower(), 0))[name]
@@ -102,13 +112,16 @@ class Scrape(BaseHTTPRequestHandler):
     """GET /metrics and /health."""
 
     server_version = "dcgm-exporter (simulated by gpuprov)"
+    wanted: frozenset[str] | None = None
 
     def do_GET(self) -> None:
         if self.path not in ("/metrics", "/health", "/"):
             self.send_error(404)
             return
         try:
-            body = metrics(driver(running=True), socket.gethostname()) if self.path == "/metrics" else "KO\n"
+            body = (
+                metrics(driver(running=True), socket.gethostname(), self.wanted) if self.path == "/metrics" else "KO\n"
+            )
         except NoDriver as error:
             self.send_error(500, str(error).splitlines()[0])
             return
@@ -120,6 +133,10 @@ class Scrape(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """The journal of a node is not for one line a scrape."""
+
+
+def _option(arguments: list[str], *names: str) -> str | None:
+    return next((arguments[i + 1] for i, item in enumerate(arguments[:-1]) if item in names), None)
 
 
 def dcgm_exporter(arguments: list[str], version: str) -> int:
@@ -134,7 +151,17 @@ def dcgm_exporter(arguments: list[str], version: str) -> int:
     except NoDriver as error:
         print(f'level=ERROR msg="Failed to initialize NVML: {str(error).splitlines()[0]}"', file=sys.stderr)
         return 1
-    address = arguments[arguments.index("-a") + 1] if "-a" in arguments[:-1] else ":9400"
+    if _option(arguments, "-r", "--remote-hostengine-info") is not None and not hostengine_runs():
+        print('level=ERROR msg="Failed to connect to remote host engine"', file=sys.stderr)
+        return 1
+    file = _option(arguments, "-f", "--collectors")
+    if file is not None:
+        try:
+            Scrape.wanted = counters(state.path(file.lstrip("/")))
+        except OSError as error:
+            print(f'level=ERROR msg="Could not read collectors file: {error}"', file=sys.stderr)
+            return 1
+    address = _option(arguments, "-a", "--address") or ":9400"
     host, _, port = address.rpartition(":")
     ThreadingHTTPServer.daemon_threads = True
     server = ThreadingHTTPServer((host or "0.0.0.0", int(port)), Scrape)  # noqa: S104 - as the real one listens

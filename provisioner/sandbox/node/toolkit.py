@@ -16,6 +16,10 @@ GPUS = "etc/gpuprov-sandbox/gpus"
 """File in a container's root that says how many GPUs the runtime gave it; the simulated images read it."""
 
 
+GIVEN = "run/gpuprov-sandbox/given.json"
+"""Those files of containers that were started: what a daemon-reload can take away."""
+
+
 def nvidia_ctk(arguments: list[str], version: str) -> int:
     """cdi generate, cdi list, runtime configure, --version."""
     if "--version" in arguments:
@@ -34,6 +38,8 @@ def nvidia_ctk(arguments: list[str], version: str) -> int:
         return 0
     if words[:2] == ["runtime", "configure"]:
         return _configure(options)
+    if words[:2] == ["system", "create-dev-char-symlinks"]:
+        return _links(options)
     print(f"nvidia-ctk {' '.join(words)}: not simulated by gpuprov", file=sys.stderr)
     return 1
 
@@ -57,7 +63,8 @@ def _generate(options: dict[str, str]) -> int:
             file=sys.stderr,
         )
         return 1
-    names = [str(gpu["index"]) for gpu in gpus] + [gpu["uuid"] for gpu in gpus] + ["all"]
+    names = [str(gpu["index"]) for gpu in gpus] + [gpu["uuid"] for gpu in gpus]
+    names += [f"{gpu['index']}:{device['index']}" for gpu in gpus for device in gpu["mig_devices"]] + ["all"]
     text = "---\n# simulated by gpuprov\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n"
     text += "".join(f'- name: "{name}"\n  containerEdits:\n    env: [GPUPROV_SIMULATED=1]\n' for name in names)
     if options.get("output"):
@@ -66,6 +73,35 @@ def _generate(options: dict[str, str]) -> int:
         target.write_text(text)
     else:
         sys.stdout.write(text)
+    return 0
+
+
+def _links(options: dict[str, str]) -> int:
+    """Links from /dev/char to the devices of the GPUs; systemd needs them to know which devices a scope may use."""
+    try:
+        gpus = driver().gpus
+    except NoDriver as error:
+        print(f'level=error msg="failed to create symlinks: {str(error).splitlines()[0]}"', file=sys.stderr)
+        return 1
+    if "create-all" not in options:
+        print('level=error msg="not simulated by gpuprov without --create-all"', file=sys.stderr)
+        return 1
+    folder = state.path("dev/char")
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in [(gpu["index"], f"nvidia{gpu['index']}") for gpu in gpus] + [(255, "nvidiactl")]:
+        link = folder / f"195:{number}"
+        if not link.is_symlink():
+            link.symlink_to(f"../{name}")
+    return 0
+
+
+def daemon_reload(_arguments: list[str], _version: str) -> int:
+    """Runs as a systemd generator at every daemon-reload: containers that got their GPUs from the hook lose them where
+    /dev/char has no links (NVIDIA/nvidia-container-toolkit#48)."""
+    if any(state.path("dev/char").glob("195:*")):
+        return 0
+    for entry in state.read(GIVEN, []):
+        Path(entry).unlink(missing_ok=True)
     return 0
 
 
@@ -151,6 +187,7 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
     target = (root if root.is_absolute() else bundle / root) / GPUS
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(f"{given}\n")
+    state.change(GIVEN, lambda known: [*[path for path in known if Path(path).exists()], str(target)], [])
     return 0
 
 
