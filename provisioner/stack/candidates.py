@@ -81,6 +81,10 @@ def pinned(candidate: Candidate, pin: str) -> bool:
     """Whether what cluster.yaml pins names this candidate. A kernel's candidate is a series: 6.8 has 6.8.0-1066-aws."""
     if candidate.name == "kernel":
         return starts(candidate.version, pin) or starts(pin, candidate.version)
+    release, plus, build = pin.partition("+")
+    if plus:
+        version, _, own = candidate.version.partition("+")
+        return starts(version, release) and own == build
     return starts(candidate.version, pin)
 
 

@@ -158,8 +158,8 @@ def _around(problem: Problem, need: Need) -> Problem:
         return problem
     some = problem.candidates[need.name]
     order = _by_distance({c.version for c in some}, need.pin)
-    near = [replace(c, rank=(order.index(c.version.partition("+")[0]), *c.rank), prefers={}) for c in some]
-    return replace(problem, candidates={**problem.candidates, need.name: near})
+    near = [replace(c, rank=(order.index(c.version.partition("+")[0]), *c.rank)) for c in some]
+    return replace(problem, candidates={**problem.candidates, need.name: near}, near=need.name)
 
 
 def _by_distance(versions: Iterable[str], pin: str) -> list[str]:

@@ -50,6 +50,10 @@ class Problem:
     candidates: Mapping[str, Sequence[Candidate]]
     only_for: Mapping[str, str] = field(default_factory=dict)
     """Component → the key of cluster.yaml without which it would not be part of the stack."""
+    keep: Mapping[str, str] = field(default_factory=dict)
+    """Component → the version that stays where it goes with what is asked for: a lock's."""
+    near: str = ""
+    """A component whose candidates are taken in their own order, whatever others wish: the nearest to a pin."""
 
     def with_need(self, need: Need) -> Problem:
         """The problem with one more requirement."""
@@ -144,7 +148,7 @@ class _Provider(AbstractProvider):  # type: ignore[type-arg]
     asked: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self.asked = frozenset(need.name for need in self.problem.needs)
+        self.asked = frozenset(need.name for need in self.problem.needs if need.path.startswith("stack."))
 
     def identify(self, requirement_or_candidate: Need | Candidate) -> str:
         return requirement_or_candidate.name
@@ -159,7 +163,7 @@ class _Provider(AbstractProvider):  # type: ignore[type-arg]
     ) -> tuple[bool, int]:
         self.chosen = resolutions
         place = ORDER.index(identifier) if identifier in ORDER else 0
-        return identifier not in self.asked, place
+        return identifier != self.problem.near and identifier not in self.asked, place
 
     def find_matches(
         self,
@@ -188,7 +192,8 @@ class _Provider(AbstractProvider):  # type: ignore[type-arg]
             for name, spec in candidate.prefers.items()
             if name in self.chosen
         )
-        return broken, unmet, candidate.rank
+        moved = self.problem.keep.get(candidate.name, candidate.version) != candidate.version
+        return broken, moved, 0 if candidate.name == self.problem.near else unmet, candidate.rank
 
     def is_satisfied_by(self, requirement: Need, candidate: Candidate) -> bool:
         return requirement == Need(requirement.name) or requirement.met_by(candidate)

@@ -6,6 +6,7 @@ both makers, NVIDIA's pins are for the NVIDIA machines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -139,7 +140,6 @@ def problem_of(
         found["tensorflow"] = tuple(map(_any_toolkit, found["tensorflow"]))
     if "pytorch" in found:
         found["pytorch"] = tuple(c for c in found["pytorch"] if (c.facts["maker"] == "AMD") == (gpu.vendor == "amd"))
-    found = {name: _kept(some, dict(keep).get(name)) for name, some in found.items()}
     traits = {
         "gpu": gpu.arch,
         "gpu_class": "datacenter" if gpu.ecc else "geforce",
@@ -162,7 +162,7 @@ def problem_of(
     optional = {name: f"stack.{name}" for name in OPTIONAL if name in found}
     if "pytorch" in wanted and (images or "tensorflow" in wanted):
         optional["pytorch"] = "stack.pytorch"
-    return Problem(tuple(needs), found, optional | dict.fromkeys(images, "stack.containers"))
+    return Problem(tuple(needs), found, optional | dict.fromkeys(images, "stack.containers"), dict(keep))
 
 
 def _said(key: str, pin: str) -> str:
@@ -201,7 +201,12 @@ def _known_or_exact(
 ) -> dict[str, tuple[Candidate, ...]]:
     """An exact driver release that no row has, of a branch that one has: the repository will know it."""
     pin = wanted.get("driver")
-    if pin and "." in pin and "driver" in found and not any(starts(c.version, pin) for c in found["driver"]):
+    if (
+        pin
+        and re.fullmatch(r"\d{3}\.\d+\.\d{2}", pin)
+        and "driver" in found
+        and not any(starts(c.version, pin) for c in found["driver"])
+    ):
         row = branch_of(pin)
         if row is not None:
             found["driver"] = (driver(row, pin), *found["driver"])
@@ -213,14 +218,3 @@ def _any_toolkit(candidate: Candidate) -> Candidate:
     """A framework brings its own CUDA in its image; the toolkit is for building against it. Beside PyTorch, whose
     toolkit it then is, another framework may have another CUDA."""
     return replace(candidate, needs={name: spec for name, spec in candidate.needs.items() if name != "cuda"})
-
-
-def _kept(some: tuple[Candidate, ...], version: str | None) -> tuple[Candidate, ...]:
-    """The candidates with the one that is to be kept in front."""
-    if version is None:
-        return some
-    return tuple(_ranked(c, c.version != version) for c in some)
-
-
-def _ranked(candidate: Candidate, other: bool) -> Candidate:
-    return replace(candidate, rank=(other, *candidate.rank), prefers={} if not other else candidate.prefers)

@@ -1,4 +1,4 @@
-"""Tested sets: what is chosen, what is refused, and the lock on disk."""
+"""What is chosen, what is refused and why, and the lock on disk."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from provisioner import catalog, stack
 from provisioner.errors import GpuprovError
 from provisioner.stack import lockfile
+from provisioner.stack.candidates import TITLES
 from provisioner.stack.models import Lock
-from provisioner.stack.solve import data
+from provisioner.stack.rows import rows
 from tests.support.plans import cluster_spec
 
 NVIDIA = [m.name for m in catalog.load().machines() if catalog.load().gpu(m.gpu_model).vendor == "nvidia"]
@@ -27,19 +28,22 @@ def test_every_nvidia_machine_has_a_stack_that_holds_together(machine: str) -> N
     assert ("nvidia-fabricmanager" in names) == known.fabric_manager_required
     assert (chosen.fabric_manager == chosen.driver) == known.fabric_manager_required
     volta = known.gpu_arch == "volta"
-    assert chosen.kernel_modules == ("proprietary" if volta else "open")
     assert ("cuda-drivers" in names) == volta
     assert ("nvidia-open" in names) != volta
-    assert (chosen.cuda_toolkit or "").startswith("12." if volta else "13.")
+    assert ("nvlsm" in names) == known.subnet_manager_required
+    assert ("nvidia-imex" in names) == known.imex_required
     assert {p.repository for p in chosen.packages} == {r.name for r in chosen.repositories}
     assert all("{" not in p.name + p.version for p in chosen.packages)
     assert len(names) == len(chosen.packages)
 
 
 @pytest.mark.parametrize("machine", AMD)
-def test_amd_is_refused_with_the_reason(machine: str) -> None:
-    with pytest.raises(GpuprovError, match="tested sets for NVIDIA GPUs only"):
-        stack.solve(cluster_spec(machine))
+def test_amd_machines_get_rocm_and_nothing_of_nvidia(machine: str) -> None:
+    chosen = stack.solve(cluster_spec(machine))["train"]
+    assert chosen.rocm is not None
+    assert chosen.driver is chosen.cuda_toolkit is chosen.nccl is None
+    assert {p.part for p in chosen.packages} == {"rocm"}
+    assert all(len(r.fingerprint) == 40 for r in chosen.repositories)
 
 
 def test_efa_where_the_machine_has_it_and_nobody_turned_it_off() -> None:
@@ -55,21 +59,81 @@ def test_a_pin_may_be_short(pin: str) -> None:
     assert stack.solve(cluster_spec("p4d.24xlarge", stack={"driver": pin}))["train"].driver == "580.173.02"
 
 
-@pytest.mark.parametrize(
-    ("pins", "said"),
-    [
-        ({"driver": "535"}, "stack.driver: 535"),
-        ({"driver": "580.173.0"}, "stack.driver: 580.173.0"),
-        ({"cuda": "12.4"}, "stack.cuda: 12.4"),
-        ({"nccl": "2.2"}, "stack.nccl: 2.2"),
-        ({"pytorch": "1.13.1"}, "stack.pytorch: 1.13.1"),
-    ],
-)
-def test_a_pin_that_no_set_has_is_refused_with_what_exists(pins: dict[str, str], said: str) -> None:
-    with pytest.raises(GpuprovError) as caught:
-        stack.solve(cluster_spec("p4d.24xlarge", stack=pins))
-    assert said in caught.value.message
-    assert "driver 580.173.02, CUDA 13.0" in caught.value.hint
+SEEDS: list[tuple[str, dict[str, object], dict[str, str | None]]] = [
+    ("p4d.24xlarge", {}, {"driver": "580.173.02", "cuda_toolkit": "13.0", "nccl": "2.27.7", "os": "ubuntu-24.04"}),
+    ("p4d.24xlarge", {"driver": "535"}, {"driver": "535.247.01", "cuda_toolkit": "12.2", "os": "ubuntu-22.04"}),
+    ("p4d.24xlarge", {"driver": "595"}, {"driver": "595.91.07", "cuda_toolkit": "13.1"}),
+    ("p4d.24xlarge", {"driver": "580.95.05"}, {"driver": "580.95.05"}),
+    ("p4d.24xlarge", {"driver": "580.142.11"}, {"driver": "580.142.11", "driver_branch": "580"}),
+    ("p4d.24xlarge", {"pytorch": "1.13.1"}, {"pytorch": "1.13.1+cu117", "cuda_toolkit": "11.7"}),
+    ("p4d.24xlarge", {"tensorflow": "2.12", "cuda": "11.8"}, {"tensorflow": "2.12.0", "cuda_toolkit": "11.8"}),
+    ("p4d.24xlarge", {"tensorflow": "2.12", "pytorch": "2.9.1"}, {"tensorflow": "2.12.0", "pytorch": "2.9.1+cu128"}),
+    ("p5.48xlarge", {}, {"kernel_modules": "open", "fabric_manager": "580.173.02"}),
+    ("dgx-h200", {"ofed": "3.2"}, {"ofed": "3.2.3", "efa": None}),
+    ("dgx-b200", {"pytorch": "2.7"}, {"kernel_modules": "open", "pytorch": "2.7.0a0+79aa17489c"}),
+    ("p3.2xlarge", {}, {"kernel_modules": "proprietary", "cuda_toolkit": "12.9"}),
+    ("p3.2xlarge", {"pytorch": "2.13"}, {"pytorch": "2.13.0+cu126", "cuda_toolkit": "12.6"}),
+    ("g4dn.xlarge", {"os": "debian-12"}, {"os": "debian-12", "fabric_manager": None}),
+    ("workstation-rtx4090", {"pytorch": "1.13.1"}, {"pytorch": "1.13.1+cu117"}),
+    ("workstation-rtx4090", {"cudnn": "9.10", "cuda": "12.8"}, {"cudnn": "9.10.2.21", "cuda_toolkit": "12.8"}),
+    ("amd-mi300x-node", {"pytorch": "2.9"}, {"pytorch": "2.9.1+rocm6.4", "rocm": "6.4.4"}),
+    ("amd-mi250-node", {"pytorch": "2.9.1+rocm6.3"}, {"pytorch": "2.9.1+rocm6.3"}),
+]
+
+
+@pytest.mark.parametrize(("machine", "pins", "expected"), SEEDS, ids=lambda value: str(value)[:60])
+def test_what_is_solved(machine: str, pins: dict[str, object], expected: dict[str, str | None]) -> None:
+    chosen = stack.solve(cluster_spec(machine, stack=pins))["train"]
+    assert {key: getattr(chosen, key) for key in expected} == expected
+
+
+REFUSED: list[tuple[str, dict[str, object], str, str]] = [
+    ("p4d.24xlarge", {"pytorch": "1.13.1+cu118", "cuda": "11.8", "tensorflow": "2.12"},
+     "PyTorch 1.13.1 was never built for cu118: it has cu116, cu117", 'stack.pytorch: "1.13.1+cu117"'),
+    ("p4d.24xlarge", {"pytorch": "1.13.1", "cuda": "11.8"},
+     "PyTorch 1.13.1 was never built for CUDA 11.8 (cu118): its builds have CUDA 11.6, 11.7", 'stack.cuda: "11.7"'),
+    ("p4d.24xlarge", {"driver": "535", "cuda": "13.0"},
+     "CUDA 13.0.2 needs driver 580.65.06 or newer", 'stack.cuda: "12.9"'),
+    ("p4d.24xlarge", {"driver": "535", "os": "ubuntu-24.04"},
+     "driver 535.247.01 is packaged for ubuntu-22.04", 'stack.os: "ubuntu-22.04"'),
+    ("p4d.24xlarge", {"driver": "999"}, "no driver branch 999 is known", 'stack.driver: "610"'),
+    ("p4d.24xlarge", {"driver": "580.173.0"}, "no driver 580.173.0 is known", 'stack.driver: "580"'),
+    ("p4d.24xlarge", {"cuda": "12.7"}, "no CUDA 12.7 is known", 'stack.cuda: "12.8"'),
+    ("p4d.24xlarge", {"nccl": "2.2"}, "no NCCL 2.2 is known", 'stack.nccl: "2.16.5"'),
+    ("p4d.24xlarge", {"driver": "535", "containers": ("nvcr.io/nvidia/pytorch:25.10-py3",)},
+     "nvcr.io/nvidia/pytorch:25.10-py3 needs driver 580 or newer", "nvcr.io/nvidia/pytorch:23.10-py3"),
+    ("p3.2xlarge", {"cuda": "13.0"}, "CUDA 13.0.2 runs on turing, ampere", 'stack.cuda: "12.9"'),
+    ("p3.2xlarge", {"driver": "595"}, "driver 595.91.07 runs on turing, ampere", 'stack.driver: "580"'),
+    ("p3dn.24xlarge", {"containers": ("nvcr.io/nvidia/pytorch:25.10-py3",)}, "runs on turing", "25.06-py3"),
+    ("dgx-b200", {"pytorch": "2.6+cu124"}, "PyTorch 2.6.0+cu124 runs on volta", "stack.pytorch"),
+    ("dgx-b200", {"tensorflow": "2.12"}, "TensorFlow 2.12.0 runs on volta", "leave out stack.tensorflow"),
+    ("p5.48xlarge", {"nccl": "2.16.5"}, "p5.48xlarge needs NCCL 2.18.0 or newer", 'stack.nccl: "2.18.1"'),
+    ("amd-mi300x-node", {"driver": "580"}, "driver is NVIDIA's", "leave it out"),
+    ("amd-mi300x-node", {"pytorch": "2.9.1+cu130"}, "cu130 is a build for NVIDIA GPUs", "2.9.1+rocm6.4"),
+    ("p4d.24xlarge", {"pytorch": "2.9.1+rocm6.4"}, "rocm6.4 is a build for AMD GPUs", "2.9.1+cu1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("machine", "pins", "reason", "nearest"), REFUSED, ids=lambda value: str(value)[:60])
+def test_what_is_refused_and_why(machine: str, pins: dict[str, object], reason: str, nearest: str) -> None:
+    with pytest.raises(stack.StackConflict) as caught:
+        stack.solve(cluster_spec(machine, stack=pins), place=lambda key: f"cluster.yaml:{len(key)}")
+    said = str(caught.value)
+    assert reason in said
+    assert nearest in caught.value.hint
+    assert len(said.splitlines()) <= 5
+    assert all(f"(cluster.yaml:{len(path)})" in said for path in caught.value.paths if reason != "driver is NVIDIA's")
+
+
+@pytest.mark.parametrize(("machine", "pins", "reason", "nearest"), REFUSED[:9], ids=lambda value: str(value)[:60])
+def test_the_nearest_set_really_works(machine: str, pins: dict[str, object], reason: str, nearest: str) -> None:
+    """What the hint says to write instead is written, and solves."""
+    with pytest.raises(stack.StackConflict) as caught:
+        stack.solve(cluster_spec(machine, stack=pins))
+    for offer in caught.value.hint.removeprefix("nearest that works: ").split(" or "):
+        key, _, value = offer.removeprefix("stack.").partition(": ")
+        wanted = (value.strip("[]"),) if value.startswith("[") else value.strip('"')
+        stack.solve(cluster_spec(machine, stack={**pins, key: wanted}))
 
 
 def test_pytorch_chooses_the_image() -> None:
@@ -77,11 +141,46 @@ def test_pytorch_chooses_the_image() -> None:
     assert chosen.images[0].reference == "nvcr.io/nvidia/pytorch:25.08-py3"
 
 
-def test_an_image_that_the_driver_does_not_run_is_refused() -> None:
-    pins = {"containers": ("nvcr.io/nvidia/pytorch:25.10-py3",)}
-    with pytest.raises(GpuprovError, match="does not go with") as caught:
-        stack.solve(cluster_spec("p3dn.24xlarge", stack=pins))
-    assert "25.06-py3" in caught.value.hint
+def test_an_image_that_is_not_named_is_added_where_a_pin_needs_it() -> None:
+    pins = {"pytorch": "2.8", "containers": ("ghcr.io/acme/train:1", "nvcr.io/nvidia/pytorch:25.10-py3")}
+    chosen = stack.solve(cluster_spec("p4d.24xlarge", stack=pins))["train"]
+    assert [i.reference for i in chosen.images] == [
+        "ghcr.io/acme/train:1", "nvcr.io/nvidia/pytorch:25.10-py3", "nvcr.io/nvidia/pytorch:25.08-py3",
+    ]  # fmt: skip
+    pins["pytorch"] = "2.9"
+    assert len(stack.solve(cluster_spec("p4d.24xlarge", stack=pins))["train"].images) == 2
+
+
+def test_what_is_kept_stays_and_what_no_longer_fits_moves() -> None:
+    spec = cluster_spec("p4d.24xlarge")
+    kept = {"train": {"driver": "580.105.08", "nccl": "2.28.9", "cuda": "12.8.1"}}
+    chosen = stack.solve(spec, keep=kept)["train"]
+    assert (chosen.driver, chosen.nccl, chosen.cuda_toolkit) == ("580.105.08", "2.28.9", "12.8")
+    pinned = cluster_spec("p4d.24xlarge", stack={"cuda": "13.0"})
+    chosen = stack.solve(pinned, keep=kept)["train"]
+    assert (chosen.driver, chosen.nccl, chosen.cuda_toolkit) == ("580.105.08", "2.28.9", "13.0")
+
+
+def test_groups_are_solved_one_by_one() -> None:
+    groups = {"a": {"machine": "p4d.24xlarge"}, "v": {"machine": "p3.2xlarge"}}
+    found = stack.solve(cluster_spec("p4d.24xlarge", groups=groups))
+    assert found["a"].cuda_toolkit != found["v"].cuda_toolkit
+    assert found["a"].driver == found["v"].driver
+
+
+def test_every_component_says_why() -> None:
+    for machine in ("p4d.24xlarge", "dgx-b200", "amd-mi300x-node"):
+        chosen = stack.solve(cluster_spec(machine))["train"]
+        assert all("[" in c.why for c in chosen.components.values())
+        assert "gpu" not in chosen.components
+
+
+def test_alternatives_are_explained() -> None:
+    lines = stack.alternatives(cluster_spec("p4d.24xlarge"), "train", "driver", "580.173.02", str)
+    assert any(line.startswith("610.60: would go too") for line in lines)
+    pinned = cluster_spec("p4d.24xlarge", stack={"driver": "535"})
+    lines = stack.alternatives(pinned, "train", "cuda", "12.2.2", str)
+    assert any(line.startswith("13.2.0: ") and "driver 580.65.06 or newer" in line for line in lines)
 
 
 def test_a_strangers_image_has_no_known_versions() -> None:
@@ -89,9 +188,17 @@ def test_a_strangers_image_has_no_known_versions() -> None:
     assert [(i.reference, i.torch) for i in chosen.images] == [("ghcr.io/acme/train:1", None)]
 
 
-def test_every_row_has_a_source() -> None:
-    rows = [*data()["sets"], *data()["ngc_pytorch"], *data()["repositories"].values()]
-    assert all(row["source"] for row in rows)
+@pytest.mark.parametrize("name", (*TITLES, "ngc_pytorch", "pytorch_gpus", "proven", "machines", "packages"))
+def test_every_row_has_a_source(name: str) -> None:
+    assert rows(name)
+    assert all(row["source"] for row in rows(name))
+
+
+def test_repositories_are_signed_or_say_that_there_is_none() -> None:
+    for name, row in rows("repositories").items():
+        assert row["source"], name
+        assert (row["uri"] is None) == (row["fingerprint"] is None) == (row["key_url"] is None), name
+        assert row["uri"] is None or (row["uri"].startswith("https://") and len(row["fingerprint"]) == 40), name
 
 
 def test_the_lock_survives_the_disk(tmp_path: Path) -> None:
