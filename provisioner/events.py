@@ -25,6 +25,7 @@ Stage = Literal[
     "fleet",
     "configure",
     "verify",
+    "upgrade",
     "down",
     "run",
 ]

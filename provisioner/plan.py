@@ -31,6 +31,8 @@ class Plan:
     spec: ClusterSpec
     groups: tuple[PlannedGroup, ...]
     sandbox: bool
+    beside: tuple[Stack, ...] = ()
+    """Stacks of other locks that machines still run, or may be brought back to: their packages must stay to be had."""
 
     def group(self, name: str) -> PlannedGroup:
         return next(g for g in self.groups if g.name == name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -72,6 +74,49 @@ def start(
         stop(child, grace_s=10.0)
         raise KeyboardInterrupt
     return child
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended: its exit status and the lines of its standard error."""
+
+    status: int
+    complaints: tuple[str, ...]
+
+
+def follow(
+    argv: Sequence[str],
+    read: Callable[[str], None],
+    *,
+    cwd: Path,
+    grace_s: float,
+    stopping: Callable[[], None],
+    env: Mapping[str, str] | None = None,
+    given: str | None = None,
+) -> Ended:
+    """Run a child to its end; every line of its standard output goes to `read` as it comes, `given` to its standard
+    input. Where anything is raised meanwhile (Ctrl-C, or by `read`) `stopping` is called, the child gets `grace_s`
+    seconds to end, and the exception goes on."""
+    child = start(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL if given is None else subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    complaints: list[str] = []
+    # A thread of its own: a child that fills the pipe of its standard error would wait for us for ever.
+    reader = threading.Thread(target=complaints.extend, args=(child.stderr,), daemon=True)
+    reader.start()
+    try:
+        if child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), child.stdin:  # it ended at once: its status says why
+                child.stdin.write(given or "")
+        for line in child.stdout:
+            read(line)
+        status = child.wait()
+        reader.join(timeout=5)
+    except BaseException:
+        stopping()
+        stop(child, grace_s=grace_s)
+        raise
+    return Ended(status, tuple(complaints))
 
 
 def stop(child: subprocess.Popen[str], *, grace_s: float) -> None:

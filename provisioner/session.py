@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from provisioner import catalog, fleet, spec, ssh
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.events import Events, jsonl_writer
+from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.stack import lockfile
@@ -57,13 +58,16 @@ class Cluster:
             )
         return found
 
-    def plan(self, lock: Lock | None = None) -> Plan:
-        """What is wanted, from the file, the lock and the catalogue."""
+    def plan(self, lock: Lock | None = None, *, beside: Sequence[Lock] = (), partly: bool = False) -> Plan:
+        """What is wanted, from the file, the lock and the catalogue. `beside`: locks that machines still run. `partly`:
+        of an older lock, the groups that it knows; without it GpuprovError is raised for one that it does not."""
         known = catalog.load()
         stacks = (lock or self.lock).groups
         groups = []
         for name, group in self.spec.groups.items():
             if name not in stacks:
+                if partly:
+                    continue
                 raise GpuprovError(
                     f"the lock knows no group {name}",
                     where=str(self.paths.lock_file),
@@ -80,7 +84,29 @@ class Cluster:
                     stack=stacks[name],
                 )
             )
-        return Plan(spec=self.spec, groups=tuple(groups), sandbox=self.sandbox)
+        others = tuple(stack for other in beside for stack in other.groups.values())
+        return Plan(spec=self.spec, groups=tuple(groups), sandbox=self.sandbox, beside=others)
+
+    def ledger(self) -> Ledger:
+        """Which lock each machine runs."""
+        return Ledger(self.paths)
+
+    def release(self, lock: Lock) -> Release:
+        """A lock with its plan."""
+        return Release(identity(lock), lock, self.plan(lock, partly=True))
+
+    def releases(self, nodes: Sequence[fleet.Node], wanted: Lock) -> dict[str, Release]:
+        """Node name → the release that it is to be held to: the one that it was proven with, where that is another than
+        what is wanted; for all others the wanted one."""
+        ledger, known = self.ledger(), {identity(wanted): self.release(wanted)}
+        found = {}
+        for node in nodes:
+            runs = ledger.of(node) or identity(wanted)
+            if runs not in known:
+                known[runs] = self.release(ledger.lock(runs))
+            mine = known[runs]
+            found[node.name] = known[identity(wanted)] if same(mine.lock, wanted, node.group) else mine
+        return found
 
     def nodes(self) -> list[fleet.Node]:
         """The machines that the last run made."""
@@ -101,15 +127,19 @@ class Cluster:
             hint=f"did you mean {', '.join(near)}?" if near else f"run `gpuprov up {self.file}` first",
         )
 
-    def subjects(self) -> list[Subject]:
-        """What verify judges: each machine, how to reach it, what the catalogue and the lock expect of it."""
+    def subjects(
+        self, nodes: Sequence[fleet.Node] | None = None, releases: Mapping[str, Release] | None = None
+    ) -> list[Subject]:
+        """What verify judges: each machine, how to reach it, what the catalogue and its lock expect of it. A machine
+        that runs an older lock is held to that one; `releases` says otherwise."""
         from provisioner.verify.expectations import expect
         from provisioner.verify.run import Subject
 
-        plan, known = self.plan(), catalog.load()
+        nodes, known = self.nodes() if nodes is None else nodes, catalog.load()
+        releases = self.releases(nodes, self.lock) if releases is None else releases
         subjects = []
-        for node in self.nodes():
-            group = plan.group(node.group)
+        for node in nodes:
+            group = releases[node.name].plan.group(node.group)
             subjects.append(
                 Subject(
                     name=node.name,

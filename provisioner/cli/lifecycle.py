@@ -115,9 +115,7 @@ def up(
         typer.echo(f"{name} stays on the lock that it runs; a new one would change {', '.join(what)}", err=True)
     if run.waiting:
         again = f"gpuprov upgrade {file}{' --sandbox' if cluster.sandbox else ''}"
-        typer.echo(
-            f"{len(run.waiting)} nodes run an older lock than is wanted: `{again}` moves them", err=True
-        )
+        typer.echo(f"{len(run.waiting)} nodes run an older lock than is wanted: `{again}` moves them", err=True)
     raise typer.Exit(run.exit)
 
 

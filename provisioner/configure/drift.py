@@ -1,46 +1,96 @@
-"""Which nodes are not what the lock says, and why: one short script per node, in one round trip.
+"""What on a node is not what the lock says: a pure function of what its probe brought home.
 
-The answer comes from what is really installed and running, compared with the lock; the stamp that the playbook leaves
-only says for which inputs (roles, variables) it ran. A node without a difference costs no Ansible.
+The answer comes from what is really installed and running; the stamp that the playbook leaves only says for which
+inputs (roles, variables) it ran. What could not be read is a difference of kind "unknown", never fine. A node without a
+difference that `up` mends costs no Ansible.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
 
-from provisioner import paths, ssh
-from provisioner.fleet import PARALLEL, Node, group_variables
-from provisioner.paths import ClusterPaths
+import yaml
+
+from provisioner import paths
+from provisioner.fleet import group_variables
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.stack.models import Image, Package
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.facts import Facts, read
+from provisioner.verify.parsers.images import tag
+from provisioner.verify.parsers.kernel import newest_kernel
+from provisioner.verify.parsers.systemd import Unit
 
-DEADLINE_S = 60.0
+Kind = Literal["unknown", "stamp", "package", "hold", "unit", "image", "updates", "kernel", "reboot"]
 
-SCRIPT = r"""
-LC_ALL=C; export LC_ALL
-echo '== stamp'; cat /etc/gpuprov/node.json 2>/dev/null
-echo '== packages'; dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\n' 2>/dev/null
-echo '== holds'; apt-mark showhold 2>/dev/null
-echo '== services'; for unit in $UNITS; do echo "$unit $(systemctl is-active "$unit" 2>/dev/null)"; done
-echo '== images'; for image in $IMAGES; do
-  echo "$image $(timeout 20 docker image inspect --format '{{ join .RepoDigests " " }}' "$image" 2>/dev/null)"
-done
-echo '== end'
-"""
+ON = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
+"""Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not as locked. `wanted` and `found` are versions, states or digests, None where there is none.
+
+    `part` says which roles have to do with it (the tags of playbooks/site.yml); None: all of them. `mended` is whether
+    `up` mends it by running them.
+    """
+
+    kind: Kind
+    subject: str
+    wanted: str | None
+    found: str | None
+    message: str
+    part: str | None = None
+    mended: bool = True
+
+    @property
+    def reboots(self) -> bool:
+        """Whether the node will have to reboot to be as locked: for a kernel, and for a driver that is loaded."""
+        return self.kind in ("kernel", "reboot") or (self.kind == "package" and self.part == "driver")
+
+    def to_json(self) -> dict[str, str | None]:
+        keys = ("kind", "subject", "wanted", "found", "message")
+        return {key: getattr(self, key) for key in keys}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a node of a group is compared with. `kernel` is None where the lock names none, or the kernel is not the
+    node's own (a rehearsal's nodes run on this machine's)."""
+
+    stamp: str
+    packages: tuple[Package, ...]
+    images: tuple[Image, ...]
+    units: tuple[str, ...]
+    kernel: str | None = None
+
+
+def wanted(plan: Plan, group: PlannedGroup, stamp: str, units: Sequence[str]) -> Wanted:
+    """What the lock, the catalogue and cluster.yaml want of this group's nodes."""
+    stack = group.stack
+    return Wanted(stamp, stack.packages, stack.images, tuple(units), None if plan.sandbox else stack.kernel)
 
 
 def fingerprint(plan: Plan, group: str, role_variables: dict[str, Any]) -> str:
     """What a node of this group is configured from: the roles' text, the group's variables, the provider's."""
-    digest = hashlib.sha256(json.dumps([group_variables(group, plan), role_variables], sort_keys=True).encode())
-    root = paths.data("ansible")
+    variables = group_variables(group, plan)
+    stack = {key: value for key, value in variables["gpuprov_stack"].items() if key != "why"}
+    content = json.dumps([{**variables, "gpuprov_stack": stack}, role_variables], sort_keys=True)
+    return hashlib.sha256(f"{_roles()}{content}".encode()).hexdigest()[:32]
+
+
+@cache
+def _roles() -> str:
+    digest, root = hashlib.sha256(), paths.data("ansible")
     for file in sorted(root.rglob("*")):
         if file.is_file() and file.suffix in (".yml", ".py", ".j2"):
             digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()
 
 
 def stamps(plan: Plan, role_variables: dict[str, Any]) -> dict[str, str]:
@@ -48,96 +98,138 @@ def stamps(plan: Plan, role_variables: dict[str, Any]) -> dict[str, str]:
     return {group.name: fingerprint(plan, group.name, role_variables) for group in plan.groups}
 
 
-def units(group: PlannedGroup, *, exporter: bool) -> list[str]:
-    """The services that run on such a node when the roles have done their work."""
-    wanted = ["docker"]
-    if group.gpu.vendor == "nvidia":
-        wanted += ["nvidia-dcgm"]
-        wanted += ["nvidia-persistenced"] if group.spec.gpu.persistence else []
-        wanted += ["nvidia-fabricmanager"] if group.machine.fabric_manager_required else []
-        wanted += ["nvidia-dcgm-exporter"] if exporter else []
-    return wanted
-
-
-def find(
-    cluster: ClusterPaths, nodes: Sequence[Node], plan: Plan, role_variables: dict[str, Any]
-) -> dict[str, list[str]]:
-    """Node name → what differs from the lock, one sentence each; empty for a node that is what the lock says.
-
-    A node that can't be asked differs: it is configured, or fails there with its reason.
-    """
-    wanted = stamps(plan, role_variables)
-
-    def one(node: Node) -> list[str]:
-        group = plan.group(node.group)
-        try:
-            answer = _ask(cluster, node, group, exporter=plan.spec.monitoring.dcgm_exporter)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return [f"it could not be asked: {error}"]
-        return differences(answer, group, wanted[group.name], exporter=plan.spec.monitoring.dcgm_exporter)
-
-    with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
-        return dict(zip((n.name for n in nodes), pool.map(one, nodes), strict=True))
-
-
-def _ask(cluster: ClusterPaths, node: Node, group: PlannedGroup, *, exporter: bool) -> str:
-    # References and unit names are of a narrow alphabet (spec/models.py), so quoting them once is enough.
-    images = " ".join(image.reference for image in group.stack.images)
-    script = f"UNITS='{' '.join(units(group, exporter=exporter))}'\nIMAGES='{images}'\n{SCRIPT}"
-    done = subprocess.run(
-        [*ssh.argv(cluster, node.name), "sudo -n sh -s"],
-        input=script,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
+def differences(bundle: Bundle, lock: Wanted) -> tuple[Difference, ...]:
+    """Everything on the node that is not as wanted, most telling first; empty for a node that is what the lock says."""
+    if bundle.error:
+        return (Difference("unknown", "node", None, None, f"it could not be asked: {bundle.error}"),)
+    facts = read(bundle)
+    return tuple(
+        difference
+        for look in (_stamp, _packages, _holds, _units, _images, _updates, _kernel)
+        for difference in look(facts, lock)
     )
-    if done.returncode:
-        raise OSError(done.stderr.strip()[-300:] or f"ssh exited with status {done.returncode}")
-    return done.stdout
 
 
-def differences(answer: str, group: PlannedGroup, stamp: str, *, exporter: bool) -> list[str]:
-    """Compare a node's answer with the lock. A part that is absent from the answer is a difference."""
-    parts = _sections(answer)
-    if "end" not in parts:
-        return ["its answer broke off"]
-    found = []
-    try:
-        configured = json.loads("\n".join(parts["stamp"]) or "{}").get("fingerprint")
-    except ValueError:
-        configured = None
-    if configured != stamp:
-        found.append("configured for other roles or variables" if configured else "not configured yet")
-    installed = {name: (version, state) for name, version, state in _rows(parts["packages"], 3)}
-    holds = set(parts["holds"])
-    for package in group.stack.packages:
-        version, state = installed.get(package.name, ("", ""))
-        if version != package.version or state[1:2] != "i":
-            found.append(f"{package.name} is {version or 'not installed'}, locked {package.version}")
-        elif package.name not in holds:
-            found.append(f"{package.name} is not held")
-    services = dict(_rows(parts["services"], 2))
-    for unit in units(group, exporter=exporter):
-        if services.get(unit) != "active":
-            found.append(f"{unit} is {services.get(unit) or 'unknown'}")
-    images = {line.split(" ")[0]: line for line in parts["images"]}
-    for image in group.stack.images:
-        if image.digest not in images.get(image.reference, ""):
-            found.append(f"{image.reference} is not the locked image")
-    return found
+@cache
+def playbook_tags() -> frozenset[str]:
+    """The tags that playbooks/site.yml gives its roles: the parts and units that each has to do with."""
+    text = (paths.data("ansible") / "playbooks" / "site.yml").read_text(encoding="utf-8")
+    found: set[str] = set()
+    for task in yaml.safe_load(text)[0]["tasks"]:
+        tags = task.get("tags", [])
+        found |= {tags} if isinstance(tags, str) else set(tags)
+    return frozenset(found)
 
 
-def _sections(answer: str) -> dict[str, list[str]]:
-    sections: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in answer.splitlines():
-        if line.startswith("== "):
-            current = sections.setdefault(line[3:], [])
-        elif line:
-            current.append(line)
-    return sections
+def tags(found: Iterable[Difference]) -> frozenset[str]:
+    """The tags of the roles that mend these differences; empty where all roles have to run: for a driver, which others
+    hang on, for what no single role answers for, and for what a role has no tag for."""
+    parts = {difference.part for difference in found if difference.mended}
+    whole = not parts or None in parts or "driver" in parts or not parts <= playbook_tags()
+    return frozenset() if whole else frozenset(part for part in parts if part is not None)
 
 
-def _rows(lines: list[str], width: int) -> list[list[str]]:
-    return [row for row in (line.split() for line in lines) if len(row) == width]
+def _unread(facts: Facts, name: str) -> Iterator[Difference]:
+    yield Difference("unknown", name, None, None, f"{name}: {facts.source(name).reason or 'not in the bundle'}")
+
+
+def _stamp(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    if facts.stamp is None:
+        yield from _unread(facts, "stamp.json")
+    elif facts.stamp.fingerprint is None:
+        yield Difference("stamp", "roles", lock.stamp, None, "not configured yet")
+    elif facts.stamp.fingerprint != lock.stamp:
+        found = facts.stamp.fingerprint
+        yield Difference("stamp", "roles", lock.stamp, found, "configured by other roles or for other variables")
+
+
+def _packages(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    if facts.packages is None:
+        yield from _unread(facts, "packages.txt")
+        return
+    for package in lock.packages:
+        found = (facts.unfinished or {}).get(package.name) or facts.packages.get(package.name)
+        if found != package.version:
+            message = f"{package.name} is {found or 'not installed'}, locked {package.version}"
+            yield Difference("package", package.name, package.version, found, message, package.part)
+
+
+def _holds(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    if facts.holds is None:
+        yield from _unread(facts, "holds.txt")
+        return
+    held, there = set(facts.holds), facts.packages or {}
+    for package in lock.packages:
+        right = there.get(package.name) == package.version  # else the package itself is the difference
+        if right and package.repository is not None and package.name not in held:
+            yield Difference("hold", package.name, "hold", None, f"{package.name} is not held", package.part)
+
+
+def _units(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    if not lock.units:
+        return
+    if facts.units is None:
+        yield from _unread(facts, "units.txt")
+        return
+    for name in lock.units:
+        unit = facts.units.get(name)
+        found = _state(unit)
+        if found != "active":
+            yield Difference("unit", name, "active", found, f"{name} is {found}", name)
+
+
+def _state(unit: Unit | None) -> str:
+    """What is wrong with a unit that should run, in words; "active" where nothing is."""
+    if unit is None:
+        return "unknown"
+    if unit.load != "loaded":
+        return unit.load
+    if unit.active != "active":
+        return unit.active
+    return "active" if unit.enabled in ON else f"active, but {unit.enabled or 'unknown'} at boot"
+
+
+def _images(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    if not lock.images:
+        return
+    if facts.images is None:
+        yield from _unread(facts, "container-images.json")
+        return
+    for image in lock.images:
+        named = [i for i in facts.images if "@" in image.reference or tag(image.reference) in map(tag, i.tags)]
+        if any(image.digest in i.digests for i in named):
+            continue
+        found = next((digest for i in named for digest in i.digests), named[0].id if named else None)
+        message = f"{image.reference} is {found or 'not there'}, locked {image.digest}"
+        yield Difference("image", image.reference, image.digest, found, message, "images")
+
+
+def _updates(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    driver = [package.name for package in lock.packages if package.part == "driver"]
+    if not driver:
+        return
+    if facts.unattended is None:
+        if facts.source("unattended.txt").state != "missing":  # no apt at all: nothing that could move a package
+            yield from _unread(facts, "unattended.txt")
+        return
+    free = [name for name in driver if not facts.unattended.spares(name)]
+    if facts.unattended.periodic and free:
+        message = f"unattended-upgrades may move {', '.join(free[:3])}: its Package-Blacklist does not name it"
+        yield Difference("updates", "unattended-upgrades", "keeps off the stack", "on", message)
+
+
+def _kernel(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    if facts.kernel is None:
+        yield from _unread(facts, "kernel.txt")
+        return
+    if lock.kernel is not None and facts.kernel != lock.kernel:
+        message = f"kernel {facts.kernel} is running, locked {lock.kernel}"
+        yield Difference("kernel", "kernel", lock.kernel, facts.kernel, message)
+    newest = newest_kernel(facts.packages or ())
+    if f"linux-image-{facts.kernel}" in (facts.packages or {}) and newest not in (None, facts.kernel, lock.kernel):
+        message = f"kernel {newest} is installed and waits for a reboot; {facts.kernel} is running"
+        yield Difference("reboot", "kernel", facts.kernel, newest, message, mended=False)
+    if facts.reboot is None:
+        yield from _unread(facts, "reboot.txt")
+    elif facts.reboot:
+        yield Difference("reboot", "system", None, facts.reboot, f"{facts.reboot} asks for a reboot", mended=False)

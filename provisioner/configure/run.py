@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import subprocess
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from provisioner.errors import ConfigureError
 from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths
-from provisioner.process import start, stop
+from provisioner.process import follow
 
 FORKS = 32
 STOP_GRACE_S = 20.0
@@ -41,9 +40,12 @@ def configure(
     inventory: Path,
     run_dir: Path,
     events: Events,
+    *,
+    tags: Collection[str] = (),
 ) -> dict[str, Outcome]:
-    """Run playbooks/site.yml on these nodes. Raises ConfigureError naming each node that failed, its task and why."""
-    folder = paths.private_dir(run_dir / "ansible")
+    """Run playbooks/site.yml on these nodes, or the roles of these tags alone. Gives what happened on each, also where
+    that was a failure. Raises ConfigureError where Ansible itself did not run."""
+    folder = _folder(run_dir)
     request = {
         "private_data_dir": str(folder),
         "project_dir": str(paths.data("ansible") / "playbooks"),
@@ -52,51 +54,51 @@ def configure(
         "limit": ",".join(node.name for node in nodes),
         "forks": min(FORKS, len(nodes)),
         "envvars": environment(cluster),
+        **({"tags": ",".join(sorted(tags))} if tags else {}),
     }
     outcomes = {node.name: Outcome() for node in nodes}
     total = task_count()
-    child = start(
+    ended = follow(
         [sys.executable, "-m", "provisioner.configure.worker"],
+        lambda line: _read(json.loads(line), outcomes, total, events),
         cwd=folder,
         env=_with_our_programs(),
-        stdin=subprocess.PIPE,
+        given=json.dumps(request),
+        grace_s=STOP_GRACE_S,
+        stopping=lambda: events("configure", "warning", "stopping Ansible"),
     )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    assert child.stderr is not None
-    complaints: list[str] = []
-    reader = threading.Thread(target=complaints.extend, args=(child.stderr,), daemon=True)
-    reader.start()
-    try:
-        child.stdin.write(json.dumps(request))
-        child.stdin.close()
-        for line in child.stdout:
-            _read(json.loads(line), outcomes, total, events)
-        status = child.wait()
-        reader.join(timeout=5)
-    except BaseException:
-        events("configure", "warning", "stopping Ansible")
-        stop(child, grace_s=STOP_GRACE_S)
-        raise
-    broken = {name: outcome.failed for name, outcome in outcomes.items() if outcome.failed}
-    if broken or status:
-        said = [f"{', '.join(names)}: {failure}" for failure, names in _by_failure(broken).items()]
-        complaints += [] if said else [path.read_text(errors="replace") for path in folder.glob("artifacts/*/stdout")]
+    if ended.status and not any(outcome.failed for outcome in outcomes.values()):
+        said = "".join(ended.complaints).strip()
+        said = said or "".join(path.read_text(errors="replace") for path in folder.glob("artifacts/*/stdout"))
         raise ConfigureError(
-            "\n  ".join(said or ["ansible did not run: " + ("".join(complaints).strip()[-800:] or f"status {status}")]),
+            f"ansible did not run: {said.strip()[-800:] or f'status {ended.status}'}",
             where="configure",
-            hint=f"mend the cause and run `gpuprov up` again; Ansible's own log: {folder}/artifacts",
+            hint=f"mend the cause and run it again; Ansible's own log: {folder}/artifacts",
         )
     return outcomes
 
 
-def _by_failure(broken: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Failure → the nodes that had it: the same cause is said once."""
+def refuse_failures(outcomes: Mapping[str, Outcome], run_dir: Path) -> None:
+    """Raise ConfigureError naming each node that failed, its task and why; the same cause is said once."""
     found: dict[str, list[str]] = {}
-    for name, failures in broken.items():
-        for failure in failures:
+    for name, outcome in outcomes.items():
+        for failure in outcome.failed:
             found.setdefault(failure, []).append(name)
-    return found
+    if found:
+        raise ConfigureError(
+            "\n  ".join(f"{', '.join(names)}: {failure}" for failure, names in found.items()),
+            where="configure",
+            hint=f"mend the cause and run `gpuprov up` again; Ansible's own log: {run_dir}/ansible*/artifacts",
+        )
+
+
+def _folder(run_dir: Path) -> Path:
+    """A folder of its own for each call of one run: ansible, ansible-2, ansible-3 …"""
+    for number in itertools.count(1):
+        folder = run_dir / ("ansible" if number == 1 else f"ansible-{number}")
+        if not folder.exists():
+            return paths.private_dir(folder)
+    raise AssertionError
 
 
 def _with_our_programs() -> dict[str, str]:

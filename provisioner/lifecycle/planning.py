@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.lifecycle import locking, machines
+from provisioner.lifecycle import configuring, locking, machines, status, upgrade_state
+from provisioner.lifecycle.applied import changes, same
 from provisioner.session import Cluster
+from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
 
 def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
-    """What `up` would do: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine"}], "changes": {site:
-    {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}}, "findings": [{"status", "subject",
-    "message", "action"}]}."""
+    """What `up` would do: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "drift", "reboot",
+    "waiting"}], "changes": {site: {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}},
+    "findings": [{"status", "subject", "message", "action"}]}.
+
+    `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
+    whether the node will have to; `waiting` what only `gpuprov upgrade` would change."""
     for site in cluster.spec.sites:
         machines.provider_of(cluster, site)  # refuses before anything is written
     existed = cluster.paths.exists()
     with cluster.exclusively("plan") as run_dir:
-        wanted = cluster.plan(locking.current(cluster, cluster.events))
+        lock = locking.current(cluster, cluster.events)
+        wanted = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
         findings = machines.preflight(cluster, wanted, cluster.events)
         prepared = [
             machines.prepare(cluster, wanted, site, binary, cluster.events, run_dir) for site in machines.sites(wanted)
         ]
+        there = _there(cluster, lock) if existed else {}
         document = {
             "cluster": cluster.spec.name,
             "sandbox": cluster.sandbox,
             "nodes": [
                 {"name": name, "group": group.name, "site": group.site, "machine": group.machine.name}
+                | there.get(name, {"drift": None, "reboot": None, "waiting": []})
                 for name, group in wanted.nodes()
             ],
             "changes": {
@@ -48,6 +56,23 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     return document
 
 
+def _there(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
+    """What is to be said of each machine that is there, asked for it."""
+    nodes = [node for node in cluster.nodes() if node.group in lock.groups and node.group in cluster.spec.groups]
+    releases = cluster.releases(nodes, lock)
+    found = status.drifted(cluster, nodes, releases, configuring.role_variables(cluster, releases))
+    said = {}
+    for node in nodes:
+        drift, mine = found[node.name], releases[node.name]
+        moved = not same(mine.lock, lock, node.group)
+        said[node.name] = {
+            "drift": None if drift is None else [difference.to_json() for difference in drift],
+            "reboot": None if drift is None else any(difference.reboots for difference in drift),
+            "waiting": changes(mine.stack(node.group), lock.groups[node.group]) if moved else [],
+        }
+    return said
+
+
 def text(document: dict[str, Any]) -> str:
     """The plan for a person."""
     lines = [f"{document['cluster']}{' (rehearsal: simulated hardware)' if document['sandbox'] else ''}"]
@@ -57,11 +82,26 @@ def text(document: dict[str, Any]) -> str:
         versions = {"driver": stack["driver"], "CUDA": stack["cuda"], "NCCL": stack["nccl"]}
         known = "".join(f", {what} {version}" for what, version in versions.items() if version)
         lines.append(f"  {group}: {len(names)} × {machine}{known}")
-    for site, changes in document["changes"].items():
-        lines.append(
-            f"  {site}: {changes['add']} to make, {changes['change']} to change, {changes['destroy']} to remove"
-        )
+    for site, counts in document["changes"].items():
+        lines.append(f"  {site}: {counts['add']} to make, {counts['change']} to change, {counts['destroy']} to remove")
+    for node in document["nodes"]:
+        lines += [f"  {node['name']}: {line}" for line in told(node)]
     for finding in document["findings"]:
         action = f" ({finding['action']})" if finding["action"] else ""
         lines.append(f"  {finding['status']}: {finding['subject']}: {finding['message']}{action}")
     return "\n".join(lines)
+
+
+MOST_LINES = 8
+"""Differences of one node that are told one by one."""
+
+
+def told(node: dict[str, Any]) -> list[str]:
+    """What is worth a line of one node of `plan` or `status`: its drift, a reboot, what an upgrade would change."""
+    drift = [difference["message"] for difference in node.get("drift") or ()]
+    lines = drift[:MOST_LINES] + ([f"and {len(drift) - MOST_LINES} more"] if len(drift) > MOST_LINES else [])
+    if node.get("reboot"):
+        lines.append("it will have to reboot")
+    if node.get("waiting"):
+        lines.append(f"runs an older lock; `gpuprov upgrade` would change {', '.join(node['waiting'])}")
+    return lines

@@ -1,33 +1,118 @@
-"""`gpuprov status`: the nodes as the last run left them. Reads files only; asks no node."""
+"""`gpuprov status`: the nodes as the last run left them, and what on each differs from the lock that it runs.
+
+Every node is asked once, all at once, within ASK_S; with `ask` false only files are read. Nothing is changed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from provisioner.fleet import Node
+from provisioner.lifecycle import configuring, upgrade_state
+from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.session import Cluster
+from provisioner.stack import lockfile
+
+if TYPE_CHECKING:
+    from provisioner.configure.drift import Difference
+
+ASK_S = 20.0
+"""Seconds for one node, connection and all."""
+
+CONNECT_S = 5
+"""Seconds until ssh gives a node up: `status` is to be quick also where nodes are gone."""
 
 
-def status(cluster: Cluster) -> dict[str, Any]:
+def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
-    "ok"}], "report"}. Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and
-    no longer wanted have stage "unwanted"; nodes that are there and of which nothing was noted have stage "unknown"."""
-    known = {node.name: node for node in cluster.nodes()}
-    noted = cluster.state().get("nodes", {})
-    rows: list[dict[str, Any]] = []
-    row: dict[str, Any]
+    "ok", "drift", "lock", "driver", "waiting", "upgrade"}], "report", "upgrade"}.
+
+    Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
+    have stage "unwanted"; nodes that are there and of which nothing was noted have stage "unknown". `drift` is None
+    where the node was not asked or did not answer; `waiting` is what `gpuprov upgrade` would change.
+    """
+    nodes, noted = cluster.nodes(), cluster.state().get("nodes", {})
+    known = {node.name: node for node in nodes}
+    journal = upgrade_state.load(cluster.paths)
+    runs = _runs(cluster, nodes)
+    drift = drifted(cluster, [n for n in nodes if n.name in runs], {n: r for n, (r, _) in runs.items()}) if ask else {}
+
+    def row(name: str, group: str, site: str, machine: str, node: Node | None, **rest: Any) -> dict[str, Any]:
+        release, waiting = runs.get(name, (None, []))
+        stack = release.lock.groups.get(group) if release else None
+        found = drift.get(name)
+        return {
+            "name": name,
+            "group": group,
+            "site": site,
+            "machine": machine,
+            "address": node.address if node else None,
+            **rest,
+            "drift": None if found is None else [difference.to_json() for difference in found],
+            "lock": release.id if release and node else None,
+            "driver": stack.driver if stack and node else None,
+            "waiting": waiting,
+            "upgrade": upgrade_state.told(journal, name),
+        }
+
+    rows = []
     for name, group in cluster.spec.groups.items():
         for node_name in (f"{name}-{index}" for index in range(group.count)):
             node = known.pop(node_name, None)
             said = noted.get(node_name, {})
-            row = {"name": node_name, "group": name, "site": cluster.spec.site_of(name), "machine": group.machine}
-            row |= {"address": node.address if node else None}
-            rows.append(row | {"stage": said.get("stage", "unknown" if node else "planned"), "ok": said.get("ok")})
+            stage = said.get("stage", "unknown" if node else "planned")
+            site = cluster.spec.site_of(name)
+            rows.append(row(node_name, name, site, group.machine, node, stage=stage, ok=said.get("ok")))
     for node in known.values():
-        row = {"name": node.name, "group": node.group, "site": node.site, "machine": node.machine}
-        rows.append(row | {"address": node.address, "stage": "unwanted", "ok": None})
+        rows.append(row(node.name, node.group, node.site, node.machine, node, stage="unwanted", ok=None))
     return {
         "cluster": cluster.spec.name,
         "sandbox": cluster.sandbox,
         "nodes": rows,
         "report": cluster.state().get("report") or None,
+        "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
     }
+
+
+def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, list[str]]]:
+    """Node → the release that it is held to, and what the wanted one would change; nothing where there is no lock yet,
+    or the group is no longer there."""
+    lock = lockfile.read(cluster.paths.lock_file)
+    if lock is None:
+        return {}
+    here = [n for n in nodes if n.group in cluster.spec.groups and n.group in lock.groups]
+    found = {}
+    for name, release in cluster.releases(here, lock).items():
+        group = next(node.group for node in here if node.name == name)
+        moved = not same(release.lock, lock, group)
+        found[name] = (release, changes(release.stack(group), lock.groups[group]) if moved else [])
+    return found
+
+
+def drifted(
+    cluster: Cluster, nodes: Sequence[Node], releases: dict[str, Release], variables: dict[str, Any] | None = None
+) -> dict[str, tuple[Difference, ...] | None]:
+    """Ask these nodes: node → what differs from its release; None where it did not answer. `variables` are the
+    providers' for the roles, by default those of the last run."""
+    from provisioner.configure import drift
+    from provisioner.verify.collect import collect, drift_request
+
+    subjects = cluster.subjects(nodes, releases)
+    if not subjects:
+        return {}
+    locks = configuring.wanted(nodes, releases, subjects, _last(cluster) if variables is None else variables)
+    targets = {s.name: [s.source[0], "-o", f"ConnectTimeout={CONNECT_S}", *s.source[1:]] for s in subjects}  # type: ignore[index]
+    requests = {s.name: drift_request(s.expected) for s in subjects}
+    bundles = collect(targets, requests, deadline_s=ASK_S, events=cluster.events, stage="plan")
+    return {name: None if b.error else drift.differences(b, locks[name]) for name, b in bundles.items()}
+
+
+def _last(cluster: Cluster) -> dict[str, Any]:
+    """The providers' variables for the roles, as the last run wrote them into the inventory."""
+    try:
+        found = json.loads(cluster.paths.inventory.read_text(encoding="utf-8"))["all"]["vars"]
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Stage
-from provisioner.lifecycle import locking, machines
+from provisioner.fleet import Node
+from provisioner.lifecycle import configuring, locking, machines, upgrade_state
+from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.plan import Plan
 from provisioner.session import Cluster
+from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class Run:
     page: Path | None = None
     """The report for a browser; report.json and report.xml (JUnit) lie beside it."""
     healthy: bool = False
+    waiting: dict[str, list[str]] = field(default_factory=dict)
+    """Nodes that run an older lock and were left on it, each with what would change: `gpuprov upgrade` moves them."""
 
     @property
     def changes(self) -> int:
@@ -44,7 +48,9 @@ class Run:
 
     @property
     def exit(self) -> Exit:
-        return Exit.OK if self.healthy else Exit.CHECK_FAILED
+        if not self.healthy:
+            return Exit.CHECK_FAILED
+        return Exit.BAD_INPUT if self.waiting else Exit.OK
 
     @contextlib.contextmanager
     def stage(self, name: Stage) -> Iterator[None]:
@@ -59,14 +65,17 @@ class Run:
 def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
     """Make, configure and verify the fleet of `cluster`. The caller holds no lock; this takes it.
 
-    Raises GpuprovError of the stage that failed; what was made until then stays, and the next `up` goes on.
+    A machine that was proven with another lock than cluster.yaml wants now is kept on that one (`Run.waiting`): a
+    running fleet is moved by `gpuprov upgrade`, never by the way. Raises GpuprovError of the stage that failed; what
+    was made until then stays, and the next `up` goes on.
     """
     for site in cluster.spec.sites:
         machines.provider_of(cluster, site)  # refuses before anything is written
     with cluster.exclusively("up") as run_dir:
         run, events = Run(run_dir), cluster.events
         with run.stage("stack"):
-            plan = cluster.plan(locking.current(cluster, events))
+            lock = locking.current(cluster, events)
+            plan = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
             machines.refuse_abandoned(cluster, plan)
         with run.stage("preflight"):
             refuse_blocked(machines.preflight(cluster, plan, events))
@@ -77,15 +86,30 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         if run.resources and not confirm(plan, run.resources):
             return run
         with run.stage("terraform"):
-            cluster.note(nodes={name: {"stage": "making", "ok": None} for name, _ in plan.nodes()})
+            before = {node.id for node in cluster.nodes()}
+            if run.resources:
+                cluster.note(nodes={name: {"stage": "making", "ok": None} for name, _ in plan.nodes()})
             nodes = machines.make(cluster, plan, prepared, events)
-        _note_stage(cluster, nodes, "made")
         with run.stage("configure"):
-            run.configured = configure(cluster, plan, nodes, run_dir)
-        _note_stage(cluster, nodes, "configured")
+            releases = upgrade_state.assign(cluster, nodes, lock)
+            run.waiting = waiting(nodes, releases, lock)
+            for name, what in run.waiting.items():
+                events("configure", "log", f"stays on its lock; a new one would change {', '.join(what)}", node=name)
+            new = {node.name for node in nodes if node.id not in before}
+            brought = configure(cluster, run, nodes, releases, new=new)
         with run.stage("verify"):
-            verify(cluster, run)
+            verify(cluster, run, brought, nodes, releases)
         return run
+
+
+def waiting(nodes: Sequence[Node], releases: Mapping[str, Release], lock: Lock) -> dict[str, list[str]]:
+    """Node → what the wanted lock would change on it, for those that are held to another one."""
+    found = {}
+    for node in nodes:
+        mine = releases[node.name].stack(node.group)
+        if node.group in lock.groups and not same(releases[node.name].lock, lock, node.group):
+            found[node.name] = changes(mine, lock.groups[node.group])
+    return found
 
 
 def refuse_blocked(findings: list[Any]) -> None:
@@ -99,39 +123,35 @@ def refuse_blocked(findings: list[Any]) -> None:
         )
 
 
-def configure(cluster: Cluster, plan: Plan, nodes: list[fleet.Node], run_dir: Path) -> int:
-    """Run the roles on the nodes that differ from the lock. Returns how many those were."""
-    from provisioner.configure import drift
-    from provisioner.configure.run import configure as run_roles
+def configure(
+    cluster: Cluster, run: Run, nodes: list[Node], releases: Mapping[str, Release], *, new: Collection[str]
+) -> configuring.Brought:
+    """Run the roles on the nodes that differ from their lock. Raises ConfigureError naming those that it failed on."""
+    from provisioner.configure.run import refuse_failures
 
-    events = cluster.events
-    variables: dict[str, Any] = {}
-    for site in machines.sites(plan):
-        variables |= machines.provider_of(cluster, site).role_variables()
-    events("configure", "started", "comparing the nodes with the lock", total=len(nodes))
-    reasons = drift.find(cluster.paths, nodes, plan, variables)
-    behind = [node for node in nodes if reasons[node.name]]
-    for node in behind:
-        events("configure", "log", "; ".join(reasons[node.name][:4]), node=node.name, data={"all": reasons[node.name]})
-    if behind:
-        inventory = fleet.write_inventory(cluster.paths, nodes, plan, variables, drift.stamps(plan, variables))
-        run_roles(cluster.paths, behind, inventory, run_dir, events)
-    events("configure", "done", f"{len(behind)} nodes configured, {len(nodes) - len(behind)} were as locked")
-    return len(behind)
+    brought = configuring.bring(cluster, nodes, releases, run.run_dir, new=new)
+    run.configured = len(brought.configured)
+    refuse_failures(brought.outcomes, run.run_dir)
+    as_locked = len(nodes) - run.configured
+    cluster.events("configure", "done", f"{run.configured} nodes configured, {as_locked} were as locked")
+    return brought
 
 
-def verify(cluster: Cluster, run: Run) -> None:
-    """Prove every node and write the report into the run directory."""
+def verify(
+    cluster: Cluster, run: Run, brought: configuring.Brought, nodes: Sequence[Node], releases: Mapping[str, Release]
+) -> None:
+    """Judge every node, write the report into the run directory, remember what each proven machine runs."""
     from provisioner.verify import report as reports
     from provisioner.verify.run import verify as prove
 
     checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
-    report = prove(cluster.subjects(), checks=checks, events=cluster.events, workdir=run.run_dir)
+    report = prove(brought.subjects, checks=checks, events=cluster.events, workdir=run.run_dir)
     run.report = report
     run.page = reports.write(report, run.run_dir, title=cluster.spec.name)
     run.healthy = report.enough(cluster.spec.verify.min_healthy)
     cluster.note_verdicts(report, run.page)
-
-
-def _note_stage(cluster: Cluster, nodes: list[fleet.Node], stage: str) -> None:
-    cluster.note(nodes={node.name: {"stage": stage, "ok": None} for node in nodes})
+    healthy, ledger = set(report.healthy_nodes), cluster.ledger()
+    proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
+    for release in {release.id: release for release in releases.values()}.values():
+        ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
+    ledger.prune(nodes, upgrade_state.needs(cluster))

@@ -77,6 +77,9 @@ class ReportOutput(OpenOutput):
     seconds: dict[str, float] = Field(description="Duration of each stage")
     changes: ChangesOutput | None = Field(default=None, description="Given by `up` alone")
     report: str | None = Field(default=None, description="Path of the report for a browser, given by `up` alone")
+    waiting: dict[str, list[str]] | None = Field(
+        default=None, description="Nodes that stay on an older lock, with what `gpuprov upgrade` would change"
+    )
 
 
 class GpuFacts(OpenOutput):
@@ -142,6 +145,27 @@ class FactsOutput(OpenOutput):
     unreadable: list[Unreadable]
 
 
+class DriftOutput(Output):
+    """One thing on a node that is not as its lock says."""
+
+    kind: Literal["unknown", "stamp", "package", "hold", "unit", "image", "updates", "kernel", "reboot"] = Field(
+        description="unknown: it could not be read; stamp: the roles ran for something else, or never"
+    )
+    subject: str = Field(description="The package, unit, image, file …")
+    wanted: str | None
+    found: str | None
+    message: str
+
+
+class NodeUpgrade(OpenOutput):
+    """Where a node is in an upgrade."""
+
+    step: Literal[
+        "waiting", "draining", "drained", "proven", "moved", "leaving", "failed", "back", "rolled-back", "left", "stuck"
+    ]
+    reason: str = Field(description="Why, where something went wrong")
+
+
 class StatusNode(OpenOutput):
     name: str
     group: str
@@ -150,6 +174,21 @@ class StatusNode(OpenOutput):
     address: str | None
     stage: str
     ok: bool | None
+    drift: list[DriftOutput] | None = Field(
+        default=None, description="What is not as the node's lock says; null where it was not asked or did not answer"
+    )
+    lock: str | None = Field(default=None, description="The lock that it runs, by gpuprov's id")
+    driver: str | None = Field(default=None, description="The driver of that lock")
+    waiting: list[str] = Field(default=[], description="What `gpuprov upgrade` would change")
+    upgrade: NodeUpgrade | None = Field(default=None, description="null where no upgrade is under way")
+
+
+class StatusUpgrade(OpenOutput):
+    """The last upgrade."""
+
+    phase: Literal["moving", "rolling-back", "done", "rolled-back"]
+    to: str = Field(description="The lock's id")
+    reason: str = Field(description="Why it was rolled back")
 
 
 class StatusOutput(OpenOutput):
@@ -157,6 +196,7 @@ class StatusOutput(OpenOutput):
 
     cluster: str
     nodes: list[StatusNode]
+    upgrade: StatusUpgrade | None = None
 
 
 class PlannedNode(OpenOutput):
@@ -166,6 +206,11 @@ class PlannedNode(OpenOutput):
     group: str
     site: str
     machine: str
+    drift: list[DriftOutput] | None = Field(
+        default=None, description="What `up` would mend; null where there is no node yet, or it did not answer"
+    )
+    reboot: bool | None = Field(default=None, description="Whether it will have to reboot for that")
+    waiting: list[str] = Field(default=[], description="What only `gpuprov upgrade` would change")
 
 
 class SiteChanges(OpenOutput):
@@ -204,6 +249,31 @@ class PlanOutput(OpenOutput):
     findings: list[FindingOutput]
 
 
+class UpgradeNode(OpenOutput):
+    """One node after an upgrade."""
+
+    name: str
+    step: Literal[
+        "unchanged", "waiting", "draining", "drained", "proven", "moved", "leaving", "failed", "back", "rolled-back",
+        "left", "stuck",
+    ]  # fmt: skip
+    reason: str
+    lock: str | None = Field(description="The lock that it runs now; null where it was never proven")
+    driver: str | None
+
+
+class UpgradeOutput(OpenOutput):
+    """`gpuprov upgrade --json`"""
+
+    cluster: str
+    ok: bool = Field(description="Every node runs the lock that cluster.yaml wants")
+    to: str
+    phase: Literal["moving", "rolling-back", "done", "rolled-back"]
+    message: str
+    nodes: list[UpgradeNode]
+    seconds: float
+
+
 class DownOutput(OpenOutput):
     """`gpuprov down --json`"""
 
@@ -235,6 +305,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "facts": FactsOutput,
     "status": StatusOutput,
     "plan": PlanOutput,
+    "upgrade": UpgradeOutput,
     "down": DownOutput,
     "doctor": DoctorOutput,
 }

@@ -38,6 +38,10 @@ FILES: dict[str, str] = {
     "services.txt": "systemctl list-units --state=failed",
     "kernel.txt": "uname -r",
     "modules.txt": "/proc/modules",
+    "stamp.json": "/etc/gpuprov/node.json",
+    "units.txt": "systemctl show",
+    "reboot.txt": "/run/reboot-required",
+    "unattended.txt": "apt-config dump",
 }
 """Every file that a bundle can hold, and the command behind it."""
 

@@ -20,7 +20,7 @@ from importlib.resources import files as resources
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
-from provisioner.events import Events
+from provisioner.events import Events, Stage
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.probe import MARK
 
@@ -45,6 +45,9 @@ COMMON_FILES: Mapping[str, float] = {
     "kernel.txt": 5,
     "modules.txt": 5,
 }
+DRIFT_FILES: Mapping[str, float] = {"stamp.json": 5, "reboot.txt": 5, "unattended.txt": 10, "units.txt": 10}
+"""What says, beside packages, holds, kernel and images, whether a node is what the lock says (configure/drift.py)."""
+
 FRAMEWORK_S, DIAG_S, ALL_REDUCE_S = 60.0, 180.0, 300.0
 """Deadlines in seconds. A first torch import from a cold disk takes tens of seconds; dcgmi diag -r 1 under a minute."""
 
@@ -58,6 +61,8 @@ class ProbeRequest:
     gpus: bool = True
     gpu_count: int = 1
     port: int = 9400
+    units: tuple[str, ...] = ()
+    """systemd units to ask for."""
 
     @property
     def deadline(self) -> float:
@@ -71,13 +76,16 @@ class ProbeRequest:
             "gpus": self.gpus,
             "gpu_count": self.gpu_count,
             "port": self.port,
+            "units": list(self.units),
             "deadline": self.deadline,
         }
 
 
 def request_for(expected: Expected) -> ProbeRequest:
     """What there is to ask of a node: no fi_info where there is no EFA, no images where the lock names none."""
-    wanted = {**COMMON_FILES, **(AMD_FILES if expected.vendor == "amd" else NVIDIA_FILES)}
+    wanted = {**COMMON_FILES, **DRIFT_FILES, **(AMD_FILES if expected.vendor == "amd" else NVIDIA_FILES)}
+    if not expected.units:
+        del wanted["units.txt"]
     if expected.network in ("infiniband", "roce", "eri"):
         wanted["ibstat.txt"] = 15
     if expected.network == "efa":
@@ -92,8 +100,28 @@ def request_for(expected: Expected) -> ProbeRequest:
         wanted["all_reduce.txt"] = ALL_REDUCE_S
         if expected.vendor == "nvidia":
             wanted["dcgmi-diag.json"] = DIAG_S
+    return _request(wanted, expected)
+
+
+def drift_request(expected: Expected) -> ProbeRequest:
+    """Only what tells whether a node is what the lock says: nothing that starts a container or wakes a GPU."""
+    wanted = {**DRIFT_FILES, **{name: COMMON_FILES[name] for name in ("packages.txt", "holds.txt", "kernel.txt")}}
+    if not expected.units:
+        del wanted["units.txt"]
+    if expected.images:
+        wanted["container-images.json"] = 10
+    return _request(wanted, expected)
+
+
+def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
     images = tuple({"reference": str(i["reference"]), "pull": str(i["pull"])} for i in expected.images or ())
-    return ProbeRequest(wanted, images, gpus=expected.vendor == "nvidia", gpu_count=expected.gpu_count)
+    return ProbeRequest(
+        files,
+        images,
+        gpus=expected.vendor == "nvidia",
+        gpu_count=expected.gpu_count,
+        units=expected.units or (),
+    )
 
 
 def collect(
@@ -103,14 +131,15 @@ def collect(
     deadline_s: float | None = None,
     parallel: int = 64,
     events: Events | None = None,
+    stage: Stage = "verify",
 ) -> dict[str, Bundle]:
-    """Probe every target at once, `parallel` at a time.
+    """Probe every target at once, `parallel` at a time; `stage` is the one that its events are told under.
 
     A target is an argv prefix to which one shell command is appended and that runs it on the node (an ssh command line,
     or ["sh", "-c"]). `request` is one for all, or one for each name. `deadline_s` is for one node, connection and all;
     left out it is the probe's own and 20 s for the way. Never raises for a node: its bundle says what happened.
     """
-    run = _Run(request, deadline_s, events or Events(), len(targets))
+    run = _Run(request, deadline_s, events or Events(), len(targets), stage)
     return asyncio.run(run.all(targets, parallel))
 
 
@@ -120,6 +149,7 @@ class _Run:
     deadline_s: float | None
     events: Events
     total: int
+    stage: Stage = "verify"
     done: int = 0
     source: str = field(default_factory=(resources("provisioner.verify") / "probe.py").read_text)
 
@@ -132,7 +162,7 @@ class _Run:
             self.done += 1
             message = bundle.error or f"probed in {bundle.seconds or 0:.1f} s"
             kind = "warning" if bundle.error else "progress"
-            self.events("verify", kind, message, node=name, done=self.done, total=self.total)  # type: ignore[arg-type]
+            self.events(self.stage, kind, message, node=name, done=self.done, total=self.total)  # type: ignore[arg-type]
             return bundle
 
         names = list(targets)

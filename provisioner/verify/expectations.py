@@ -29,7 +29,8 @@ class Expected:
 
     Memory in MiB, rates in Gbit/s, bus bandwidth in GB/s. `topology` has "i-j" (i < j) → allowed cells of
     `nvidia-smi topo -m`; `xids` has code → {"severity", "action", "advice"}; `packages` name → exact version;
-    `images` the images of the lock as mappings (keys of stack.models.Image).
+    `images` the images of the lock as mappings (keys of stack.models.Image); `units` the systemd units that the roles
+    leave enabled and active.
     """
 
     machine: str
@@ -58,6 +59,7 @@ class Expected:
     packages: Mapping[str, str] | None = None
     held: tuple[str, ...] | None = None
     images: tuple[Mapping[str, Any], ...] | None = None
+    units: tuple[str, ...] | None = None
     xids: Mapping[str, Mapping[str, str]] | None = None
     min_busbw_gbps: float | None = None
     level: Level = "standard"
@@ -119,7 +121,19 @@ def expect(
         packages={p.name: p.version for p in stack.packages} if stack else None,
         held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
         images=tuple(image.model_dump() for image in stack.images) if stack else None,
+        units=units(machine, gpu, stack, group) if stack and group else None,
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
         min_busbw_gbps=limit.threshold if limit else None,
         level=level,
     )
+
+
+def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, ...]:
+    """The services of a node on which the roles have done their work."""
+    wanted = ["docker"]
+    if gpu.vendor == "nvidia":
+        wanted += ["nvidia-dcgm"] if stack.dcgm else []
+        wanted += ["nvidia-persistenced"] if group.gpu.persistence else []
+        wanted += ["nvidia-fabricmanager"] if machine.fabric_manager_required else []
+        wanted += ["nvidia-dcgm-exporter"] if stack.dcgm_exporter else []
+    return tuple(f"{name}.service" for name in wanted)

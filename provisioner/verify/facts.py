@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from provisioner.verify.bundle import FILES, Bundle, Output
 from provisioner.verify.parsers import (
     Unreadable,
+    apt_config,
     dcgm_exporter,
     dcgmi_diag,
     dmesg,
@@ -26,6 +27,7 @@ from provisioner.verify.parsers import (
     packages,
     pci,
     rocm_smi,
+    stamp,
     systemd,
     topo,
 )
@@ -35,7 +37,7 @@ T = TypeVar("T")
 
 ANSWERS_IN_ERRORS = {"fi_info.txt", "fabricmanager.txt", "nvidia-smi.xml", "ibstat.txt"}
 """Tools whose complaint on standard error is their answer."""
-EMPTY_IS_AN_ANSWER = {"holds.txt", "services.txt"}
+EMPTY_IS_AN_ANSWER = {"holds.txt", "services.txt", "stamp.json", "reboot.txt"}
 NVIDIA_SMI = ("nvidia-smi.xml", "topo.txt", "nvlink.txt")
 
 
@@ -77,6 +79,13 @@ class Facts:
     frameworks: tuple[framework.Framework, ...] | None = None
     kernel: str | None = None
     modules: tuple[str, ...] | None = None
+    unfinished: dict[str, str] | None = None
+    """Packages that dpkg began with and did not end, with what it says of each."""
+    stamp: stamp.Stamp | None = None
+    units: dict[str, systemd.Unit] | None = None
+    reboot: str | None = None
+    """Why the system asks for a reboot; empty where it does not."""
+    unattended: apt_config.Unattended | None = None
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, Source("absent", f"{name} is not in the bundle"))
@@ -142,6 +151,11 @@ def read(bundle: Bundle) -> Facts:
         frameworks=get("framework.json", framework.parse),
         kernel=get("kernel.txt", kernel.parse),
         modules=get("modules.txt", kernel.parse_modules),
+        unfinished=_read("packages.txt", bundle, packages.parse_unfinished)[0],
+        stamp=get("stamp.json", stamp.parse),
+        units=get("units.txt", systemd.parse_units),
+        reboot=get("reboot.txt", kernel.parse_reboot),
+        unattended=get("unattended.txt", apt_config.parse),
         sources=sources,
         outputs=dict(bundle.files),
         error=bundle.error,
@@ -227,6 +241,11 @@ def _document(facts: Facts) -> dict[str, Any]:
         "frameworks": None if facts.frameworks is None else [asdict(report) for report in facts.frameworks],
         "kernel": facts.kernel,
         "modules": None if facts.modules is None else list(facts.modules),
+        "unfinished_packages": facts.unfinished,
+        "stamp": asdict(facts.stamp) if facts.stamp else None,
+        "units": None if facts.units is None else {name: asdict(unit) for name, unit in facts.units.items()},
+        "reboot": facts.reboot,
+        "unattended": asdict(facts.unattended) if facts.unattended else None,
         "error": facts.error or None,
         "unreadable": [
             {"file": name, "reason": source.reason}

@@ -4,7 +4,7 @@ Standard library only, Python 3.8 or newer. Sent over ssh's standard input in on
 call of `main` with the request. Nothing is installed, written or changed on the node.
 
 The request: {"deadline": seconds for everything, "files": {name: seconds}, "images": [{"reference", "pull"}],
-"gpus": whether to give the containers GPUs, "gpu_count": n, "port": of the DCGM exporter}.
+"gpus": whether to give the containers GPUs, "gpu_count": n, "port": of the DCGM exporter, "units": [names]}.
 """
 
 from __future__ import annotations
@@ -48,10 +48,14 @@ COMMANDS = {
     "fabricmanager.txt": ["systemctl", "status", "nvidia-fabricmanager", "--no-pager", "--full"],
     "services.txt": ["systemctl", "list-units", "--state=failed", "--no-legend", "--plain", "--no-pager"],
     "kernel.txt": ["uname", "-r"],
+    "unattended.txt": ["apt-config", "dump"],
 }
 MERGED = ("ibstat.txt", "fi_info.txt", "topo.txt", "nvlink.txt")
 """Tools that complain on standard error in the middle of their answer."""
 
+UNIT = "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result"
+STAMP = ("/etc/gpuprov/node.json",)
+REBOOT = ("/run/reboot-required", "/run/reboot-required.pkgs")
 INSPECT = '{"Id":{{json .Id}},"RepoTags":{{json .RepoTags}},"RepoDigests":{{json .RepoDigests}}}'
 
 VERSIONS = """
@@ -208,6 +212,13 @@ def read_file(path: str) -> dict[str, Any]:
         return result(missing=True, error=str(error))
 
 
+def files_there(paths: tuple[str, ...]) -> dict[str, Any]:
+    """What those of the files that exist hold, one after the other; that none exists is an answer too."""
+    found = [read_file(path) for path in paths if os.path.lexists(path)]
+    broken = [one for one in found if one["missing"]]
+    return broken[0] if broken else result("".join(one["text"] for one in found), 0)
+
+
 def images(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
     """Which of the images are there: by the name that was pulled and by the name that people write."""
     names: list[str] = []
@@ -267,6 +278,12 @@ def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return exporter(int(request.get("port", 9400)), seconds)
     if name == "modules.txt":
         return read_file("/proc/modules")
+    if name == "stamp.json":
+        return files_there(STAMP)
+    if name == "reboot.txt":
+        return files_there(REBOOT)
+    if name == "units.txt":
+        return run(["systemctl", "show", UNIT, "--no-pager", "--", *request.get("units", [])], seconds)
     if name == "container-images.json":
         return images(request.get("images", []), seconds)
     if name == "framework.json":

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import subprocess
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,28 +145,27 @@ class Workspace:
 
     def _run(self, command: str, *arguments: str, **options: Any) -> _Run:
         run = _Run()
-        child = process.start(self._command(command, *arguments, **options), cwd=self.path, env=self._environment())
-        assert child.stdout is not None
-        assert child.stderr is not None
         plain: list[str] = []
-        reader = threading.Thread(target=plain.extend, args=(child.stderr,), daemon=True)
-        reader.start()
-        try:
-            for line in child.stdout:
-                self._remember(line)
-                self._read(command, line, run, plain)
-            status = child.wait()
-            reader.join(timeout=5)
-        except BaseException:
-            self._events(
-                "terraform", "warning", "stopping Terraform: it finishes the resource in hand and writes its state"
-            )
-            process.stop(child, grace_s=STOP_GRACE_S)
-            raise
-        for line in plain:
+
+        def read(line: str) -> None:
             self._remember(line)
-        if status:
-            raise self._failure(command, status, run, plain)
+            self._read(command, line, run, plain)
+
+        ended = process.follow(
+            self._command(command, *arguments, **options),
+            read,
+            cwd=self.path,
+            env=self._environment(),
+            grace_s=STOP_GRACE_S,
+            stopping=lambda: self._events(
+                "terraform", "warning", "stopping Terraform: it finishes the resource in hand and writes its state"
+            ),
+        )
+        plain += ended.complaints
+        for line in ended.complaints:
+            self._remember(line)
+        if ended.status:
+            raise self._failure(command, ended.status, run, plain)
         return run
 
     def _remember(self, line: str) -> None:

@@ -144,7 +144,7 @@ def test_a_damaged_state_is_no_state(text: str, cluster: Cluster) -> None:
 
     private_dir(cluster.paths.root)
     (cluster.paths.root / "state.json").write_text(text)
-    assert [row["stage"] for row in status(cluster)["nodes"]] == ["planned"] * 4
+    assert [row["stage"] for row in status(cluster, ask=False)["nodes"]] == ["planned"] * 4
     cluster.note(nodes={"train-0": {"stage": "made", "ok": None}})
     assert cluster.state()["nodes"]["train-0"] == {"stage": "made", "ok": None}
 

@@ -1,10 +1,13 @@
-"""`uname -r` and /proc/modules."""
+"""`uname -r`, /proc/modules and /run/reboot-required."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+
+_IMAGE = re.compile(r"linux-image-(?:unsigned-)?([0-9]+\.[0-9].*?)(?<!-dbg)(?<!-unsigned)")
 
 
 def parse(text: str) -> str:
@@ -21,3 +24,20 @@ def parse_modules(text: str) -> tuple[str, ...]:
     if not found:
         raise Unreadable(f"no module in it: {first_line(text)}")
     return tuple(found)
+
+
+def parse_reboot(text: str) -> str:
+    """Which packages ask for a reboot, in one line; empty where none does (there is no such file)."""
+    said = [line.strip() for line in lines(text) if line.strip()]
+    packages = sorted({line for line in said if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", line)})
+    return ", ".join(packages) or ("some package" if said else "")
+
+
+def newest_kernel(packages: Iterable[str]) -> str | None:
+    """The highest release among the installed linux-image-RELEASE packages; None where the kernel is no package."""
+    releases = [m[1] for p in packages if (m := _IMAGE.fullmatch(p))]
+    return max(releases, key=_order, default=None)
+
+
+def _order(release: str) -> tuple[tuple[int, str], ...]:
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[.+~_-]", release))

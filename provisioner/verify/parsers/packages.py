@@ -6,7 +6,7 @@ import re
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
 
-_PACKAGE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?\t(\S*)(?:\t([a-z]{2}).*)?$")
+_PACKAGE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?\t(\S*)(?:\t([a-z][a-zA-Z]).*)?$")
 _NAME = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?$")
 
 
@@ -19,6 +19,17 @@ def parse(text: str) -> dict[str, str]:
             found[match[1]] = match[2]
     if not found:
         raise Unreadable(f"no package in it: {first_line(text)}")
+    return found
+
+
+def parse_unfinished(text: str) -> dict[str, str]:
+    """Package → what dpkg says of one that is neither whole nor gone: half-installed, unpacked, half-configured …"""
+    states = {"H": "half-installed", "U": "unpacked", "F": "half-configured", "W": "waiting for triggers"}
+    found = {}
+    for line in lines(text):
+        match = _PACKAGE.match(line)
+        if match and match[3] and match[3][1] in states:
+            found[match[1]] = f"{match[2]} {states[match[3][1]]}".strip()
     return found
 
 

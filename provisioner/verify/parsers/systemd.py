@@ -1,4 +1,4 @@
-"""`systemctl status UNIT` and `systemctl list-units --state=failed`.
+"""`systemctl status UNIT`, `systemctl list-units --state=failed` and `systemctl show UNIT…`.
 
 Traps: a second "●" line (TriggeredBy), lines cut with ">", a journal excerpt instead of the status.
 """
@@ -56,3 +56,32 @@ def parse_failed(text: str) -> tuple[str, ...]:
             raise Unreadable(f"not a list of units: {first_line(row)}")
         found.append(match[1])
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit as `systemctl show` says: `load` loaded, masked, not-found …; `active` active, inactive, failed …;
+    `enabled` enabled, disabled, static, masked …, empty where there is no file."""
+
+    load: str
+    active: str
+    sub: str = ""
+    enabled: str = ""
+    result: str = ""
+
+
+def parse_units(text: str) -> dict[str, Unit]:
+    """Unit → its state: blocks of Key=Value, an empty line between two."""
+    found = {}
+    for block in re.split(r"\n\s*\n", "\n".join(lines(text)).strip()):
+        values = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
+        if not values.get("Id") or "ActiveState" not in values or "LoadState" not in values:
+            raise Unreadable(f"not a unit's properties: {first_line(block)}")
+        found[values["Id"]] = Unit(
+            values["LoadState"],
+            values["ActiveState"],
+            values.get("SubState", ""),
+            values.get("UnitFileState", ""),
+            values.get("Result", ""),
+        )
+    return found

@@ -1,88 +1,279 @@
-"""What a node answers against what the lock says: each difference is named, and nothing else."""
+"""What a node's probe brought home against what the lock says: each difference is named, and nothing else."""
 
 from __future__ import annotations
 
-import pytest
+import json
+from dataclasses import replace
+from typing import Any
 
-from provisioner.configure.drift import differences
+import pytest
+import yaml
+
+from provisioner import catalog
+from provisioner.configure import drift
+from provisioner.configure.drift import Difference, Wanted, differences
 from provisioner.plan import PlannedGroup
+from provisioner.stack.models import Part
+from provisioner.verify.bundle import FILES, Bundle, Output
+from provisioner.verify.collect import drift_request
+from provisioner.verify.expectations import expect
 from tests.support.plans import planned_group
+from tests.support.rehearsal import ROOT
 
 STAMP = "0" * 32
+KERNEL = "6.8.0-1024-aws"
+APT = 'APT::Periodic::Unattended-Upgrade "1";\nUnattended-Upgrade::Package-Blacklist:: "^(nvidia|lib|cuda)";\n'
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def group() -> PlannedGroup:
     return planned_group("p4d.24xlarge")
 
 
-def answer(group: PlannedGroup, **changed: str) -> str:
-    """The answer of a node that is what the lock says, with some sections replaced."""
-    names = [p.name for p in group.stack.packages]
-    units = ["docker", "nvidia-dcgm", "nvidia-persistenced", "nvidia-fabricmanager", "nvidia-dcgm-exporter"]
-    sections = {
-        "stamp": f'{{"fingerprint": "{STAMP}"}}',
-        "packages": "\n".join(f"{p.name} {p.version} hi " for p in group.stack.packages),
-        "holds": "\n".join(names),
-        "services": "\n".join(f"{unit} active" for unit in units),
-        "images": "\n".join(f"{i.reference} x@{i.digest}" for i in group.stack.images),
-        "end": "",
-    } | changed
-    return "".join(f"== {name}\n{text}\n" for name, text in sections.items())
+@pytest.fixture(scope="module")
+def lock(group: PlannedGroup) -> Wanted:
+    units = ("docker.service", "nvidia-fabricmanager.service")
+    return Wanted(STAMP, group.stack.packages, group.stack.images, units)
 
 
-def found(group: PlannedGroup, text: str) -> list[str]:
-    return differences(text, group, STAMP, exporter=True)
+def node(lock: Wanted, **changed: str | Output | None) -> Bundle:
+    """The bundle of a node that is what the lock says; `packages_txt="…"` replaces a file, None leaves it out."""
+    images = [
+        {"Id": f"sha256:{n}", "RepoTags": [i.reference], "RepoDigests": [i.pull]} for n, i in enumerate(lock.images)
+    ]
+    texts: dict[str, Any] = {
+        "stamp.json": json.dumps({"fingerprint": STAMP}),
+        "packages.txt": "".join(f"{p.name}\t{p.version}\thi \n" for p in lock.packages)
+        + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",
+        "holds.txt": "".join(f"{p.name}\n" for p in lock.packages),
+        "units.txt": "\n".join(unit(name) for name in lock.units),
+        "container-images.json": "\n".join(map(json.dumps, images)),
+        "kernel.txt": KERNEL + "\n",
+        "reboot.txt": "",
+        "unattended.txt": APT,
+    }
+    texts |= {key.replace("_txt", ".txt").replace("_json", ".json").replace("_", "-"): v for key, v in changed.items()}
+    files = {
+        name: Output(text, rc=0) if isinstance(text, str) else text for name, text in texts.items() if text is not None
+    }
+    return Bundle(files=files)
 
 
-def test_a_node_as_locked_has_no_difference(group: PlannedGroup) -> None:
-    assert found(group, answer(group)) == []
+def unit(name: str, **changed: str) -> str:
+    values = {"Id": name, "LoadState": "loaded", "ActiveState": "active", "SubState": "running",
+              "UnitFileState": "enabled", "Result": "success", **changed}  # fmt: skip
+    return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def test_never_configured(group: PlannedGroup) -> None:
-    assert found(group, answer(group, stamp="")) == ["not configured yet"]
+def said(found: tuple[Difference, ...]) -> list[str]:
+    return [f"{d.kind}: {d.message}" for d in found]
 
 
-def test_configured_by_other_roles(group: PlannedGroup) -> None:
-    assert found(group, answer(group, stamp='{"fingerprint": "f"}')) == ["configured for other roles or variables"]
+def test_a_node_as_locked_has_no_difference(lock: Wanted) -> None:
+    assert differences(node(lock), lock) == ()
 
 
-def test_a_stamp_alone_proves_nothing(group: PlannedGroup) -> None:
-    assert len(found(group, answer(group, packages=""))) == len(group.stack.packages)
+def test_never_configured(lock: Wanted) -> None:
+    assert said(differences(node(lock, stamp_json=""), lock)) == ["stamp: not configured yet"]
 
 
-def test_a_package_that_moved(group: PlannedGroup) -> None:
-    first = group.stack.packages[0]
-    moved = answer(group).replace(f"{first.name} {first.version} hi", f"{first.name} 1.0 hi")
-    assert found(group, moved) == [f"{first.name} is 1.0, locked {first.version}"]
+def test_configured_by_other_roles(lock: Wanted) -> None:
+    (found,) = differences(node(lock, stamp_json='{"fingerprint": "f"}'), lock)
+    assert (found.kind, found.wanted, found.found, found.part) == ("stamp", STAMP, "f", None)
 
 
-def test_a_package_half_installed(group: PlannedGroup) -> None:
-    first = group.stack.packages[0]
-    broken = answer(group).replace(f"{first.name} {first.version} hi", f"{first.name} {first.version} hF")
-    assert found(group, broken) == [f"{first.name} is {first.version}, locked {first.version}"]
+def test_a_stamp_alone_proves_nothing(lock: Wanted) -> None:
+    bare = node(lock, packages_txt=f"linux-image-{KERNEL}\t6.8\tii \n", holds_txt="")
+    assert [d.kind for d in differences(bare, lock)] == ["package"] * len(lock.packages)
 
 
-def test_a_hold_that_is_gone(group: PlannedGroup) -> None:
-    names = [p.name for p in group.stack.packages]
-    assert found(group, answer(group, holds="\n".join(names[1:]))) == [f"{names[0]} is not held"]
+def test_a_package_that_moved_is_named_with_both_versions(lock: Wanted) -> None:
+    first = lock.packages[0]
+    moved = node(lock)
+    text = moved.files["packages.txt"].text.replace(f"{first.name}\t{first.version}\t", f"{first.name}\t1.0-1\t", 1)
+    (found,) = differences(node(lock, packages_txt=text), lock)
+    assert found.to_json() == {
+        "kind": "package",
+        "subject": first.name,
+        "wanted": first.version,
+        "found": "1.0-1",
+        "message": f"{first.name} is 1.0-1, locked {first.version}",
+    }
+    assert found.part == first.part
 
 
-def test_a_service_that_is_off(group: PlannedGroup) -> None:
-    off = answer(group).replace("nvidia-fabricmanager active", "nvidia-fabricmanager inactive")
-    assert found(group, off) == ["nvidia-fabricmanager is inactive"]
+@pytest.mark.parametrize(
+    ("state", "words"), [("hF", "half-configured"), ("hH", "half-installed"), ("iU", "unpacked"), ("iHR", "half-inst")]
+)
+def test_a_package_half_installed(lock: Wanted, state: str, words: str) -> None:
+    first = lock.packages[0]
+    text = node(lock).files["packages.txt"].text.replace(f"{first.version}\thi ", f"{first.version}\t{state} ", 1)
+    (found,) = differences(node(lock, packages_txt=text), lock)
+    assert found.found is not None
+    assert words in found.found
 
 
-def test_an_image_of_another_digest(group: PlannedGroup) -> None:
-    image = group.stack.images[0]
-    other = answer(group, images=f"{image.reference} x@sha256:{'f' * 64}")
-    assert found(group, other) == [f"{image.reference} is not the locked image"]
+def test_a_package_that_was_removed_and_left_its_configuration(lock: Wanted) -> None:
+    first = lock.packages[0]
+    text = node(lock).files["packages.txt"].text.replace(f"{first.version}\thi ", f"{first.version}\trc ", 1)
+    (found,) = differences(node(lock, packages_txt=text), lock)
+    assert (found.found, found.message) == (None, f"{first.name} is not installed, locked {first.version}")
 
 
-def test_an_answer_that_broke_off(group: PlannedGroup) -> None:
-    assert found(group, answer(group).partition("== end")[0]) == ["its answer broke off"]
+def test_a_hold_that_is_gone(lock: Wanted) -> None:
+    names = [p.name for p in lock.packages]
+    (found,) = differences(node(lock, holds_txt="\n".join(names[1:])), lock)
+    assert (found.kind, found.subject, found.part) == ("hold", names[0], lock.packages[0].part)
 
 
-@pytest.mark.parametrize("missing", ["packages", "holds", "services", "images"])
-def test_an_empty_section_is_a_difference(group: PlannedGroup, missing: str) -> None:
-    assert found(group, answer(group, **{missing: ""}))
+def test_what_is_not_from_a_repository_of_ours_is_not_held(lock: Wanted) -> None:
+    loose = replace(lock, packages=(lock.packages[0].model_copy(update={"repository": None}),))
+    assert differences(node(loose, holds_txt=""), loose) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"ActiveState": "inactive", "SubState": "dead"}, "inactive"),
+        ({"ActiveState": "failed", "Result": "exit-code"}, "failed"),
+        ({"UnitFileState": "disabled"}, "active, but disabled at boot"),
+        ({"UnitFileState": ""}, "active, but unknown at boot"),
+        ({"LoadState": "masked", "ActiveState": "inactive", "UnitFileState": "masked"}, "masked"),
+        ({"LoadState": "not-found", "ActiveState": "inactive", "UnitFileState": ""}, "not-found"),
+        ({"Id": "other.service"}, "unknown"),
+    ],
+)
+def test_a_service_that_does_not_run(lock: Wanted, changed: dict[str, str], words: str) -> None:
+    text = unit("docker.service") + "\n" + unit("nvidia-fabricmanager.service", **changed)
+    (found,) = differences(node(lock, units_txt=text), lock)
+    assert (found.kind, found.message) == ("unit", f"nvidia-fabricmanager.service is {words}")
+    assert found.part == "nvidia-fabricmanager.service"
+
+
+@pytest.mark.parametrize("state", ["static", "alias", "enabled-runtime", "indirect"])
+def test_a_service_that_starts_at_boot_by_another_name(lock: Wanted, state: str) -> None:
+    text = "\n".join(unit(name, UnitFileState=state) for name in lock.units)
+    assert differences(node(lock, units_txt=text), lock) == ()
+
+
+def test_an_image_of_another_digest(lock: Wanted) -> None:
+    image = lock.images[0]
+    other = {"Id": "sha256:9", "RepoTags": [image.reference], "RepoDigests": [f"mirror/x@sha256:{'f' * 64}"]}
+    (found,) = differences(node(lock, container_images_json=json.dumps(other)), lock)
+    assert (found.kind, found.wanted, found.found) == ("image", image.digest, f"sha256:{'f' * 64}")
+
+
+def test_an_image_that_is_there_under_another_name_only(lock: Wanted) -> None:
+    nameless = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [lock.images[0].pull]}
+    (found,) = differences(node(lock, container_images_json=json.dumps(nameless)), lock)
+    assert found.message.startswith(f"{lock.images[0].reference} is not there")
+
+
+def test_an_image_that_is_named_by_its_digest(lock: Wanted) -> None:
+    image = lock.images[0].model_copy(update={"reference": f"mirror/x@{lock.images[0].digest}"})
+    named = replace(lock, images=(image,))
+    there = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [f"mirror/x@{image.digest}"]}
+    assert differences(node(named, container_images_json=json.dumps(there)), named) == ()
+
+
+def test_unattended_upgrades_that_may_move_the_driver(lock: Wanted) -> None:
+    free = 'APT::Periodic::Unattended-Upgrade "1";\n'
+    (found,) = differences(node(lock, unattended_txt=free), lock)
+    assert found.kind == "updates"
+    assert differences(node(lock, unattended_txt='APT::Periodic::Unattended-Upgrade "0";\n'), lock) == ()
+    assert differences(node(lock, unattended_txt='APT::Architecture "amd64";\n'), lock) == ()
+
+
+def test_another_kernel_than_is_locked(lock: Wanted) -> None:
+    (found,) = differences(node(lock), replace(lock, kernel="6.8.0-1030-aws"))
+    assert (found.kind, found.wanted, found.found, found.reboots) == ("kernel", "6.8.0-1030-aws", KERNEL, True)
+
+
+def test_a_kernel_that_waits_for_a_reboot_is_told_and_not_mended(lock: Wanted) -> None:
+    text = node(lock).files["packages.txt"].text + "linux-image-6.8.0-1030-aws\t6.8.0-1030.32\tii \n"
+    (found,) = differences(node(lock, packages_txt=text), lock)
+    assert (found.kind, found.subject, found.found, found.mended) == ("reboot", "kernel", "6.8.0-1030-aws", False)
+
+
+def test_an_older_kernel_beside_the_running_one_is_nothing(lock: Wanted) -> None:
+    text = node(lock).files["packages.txt"].text + "linux-image-6.8.0-999-aws\t1\tii \nlinux-image-aws\t1\tii \n"
+    assert differences(node(lock, packages_txt=text), lock) == ()
+
+
+def test_a_reboot_that_a_package_asks_for(lock: Wanted) -> None:
+    text = "*** System restart required ***\nlibc6\nlinux-base\n"
+    (found,) = differences(node(lock, reboot_txt=text), lock)
+    assert (found.kind, found.found, found.mended) == ("reboot", "libc6, linux-base", False)
+
+
+def test_a_node_that_could_not_be_asked(lock: Wanted) -> None:
+    (found,) = differences(Bundle(error="no answer within 20 s"), lock)
+    assert (found.kind, found.mended) == ("unknown", True)
+
+
+FILE_NAMES = (
+    "stamp.json",
+    "packages.txt",
+    "holds.txt",
+    "units.txt",
+    "container-images.json",
+    "kernel.txt",
+    "reboot.txt",
+)
+
+
+@pytest.mark.parametrize("how", [None, "hung", "missing", "nonsense", "cut"])
+@pytest.mark.parametrize("name", [*FILE_NAMES, "unattended.txt"])
+def test_what_could_not_be_read_is_unknown_never_fine(lock: Wanted, name: str, how: str | None) -> None:
+    """Every file that drift is told by, in every way in which it can be lost."""
+    broken = {
+        None: None,
+        "hung": Output("", timed_out=True),
+        "missing": Output("", missing=True),
+        "nonsense": "\x00\x01 ??? {",
+        "cut": Output(APT, rc=0, truncated=True),
+    }[how]
+    found = differences(node(lock, **{name.replace("-", "_").replace(".", "_"): broken}), lock)
+    if name == "unattended.txt" and how == "missing":
+        assert found == ()  # without apt nothing moves a package
+    elif name == "reboot.txt" and how == "nonsense":
+        assert [d.kind for d in found] == ["reboot"]
+    else:
+        assert any(d.kind == "unknown" and d.subject == name for d in found), said(found)
+
+
+def test_everything_that_drift_reads_is_asked_for(group: PlannedGroup) -> None:
+    expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load())
+    asked = drift_request(expected)
+    assert set(asked.files) == {*FILE_NAMES, "unattended.txt"}
+    assert set(asked.files) <= set(FILES)
+    assert "nvidia-fabricmanager.service" in asked.units
+    assert asked.deadline < 60
+
+
+def difference(part: str | None, *, mended: bool = True) -> Difference:
+    return Difference("package", "x", None, None, "x", part, mended)
+
+
+def test_roles_are_picked_where_one_answers_for_all_of_it() -> None:
+    assert drift.tags([difference("nccl"), difference("cuda")]) == {"nccl", "cuda"}
+    assert drift.tags([difference("nccl"), difference(None, mended=False)]) == {"nccl"}
+
+
+@pytest.mark.parametrize("parts", [["driver"], [None], ["nccl", None], ["nccl", "driver"], ["no-such-part"], []])
+def test_else_all_roles_run(parts: list[str | None]) -> None:
+    assert drift.tags([difference(part) for part in parts]) == frozenset()
+
+
+def test_every_part_and_unit_has_a_role_that_answers_for_it(group: PlannedGroup) -> None:
+    """Tags of the playbook: what has none costs a whole run each time."""
+    expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load())
+    parts = {part for part in Part.__args__ if part not in ("driver", "fabric_manager", "imex")}
+    assert {*parts, *(expected.units or ()), "images"} - drift.playbook_tags() <= {"rocm"}
+
+
+def test_the_stamp_is_written_and_the_facts_are_read_whatever_roles_run() -> None:
+    play = yaml.safe_load((ROOT / "ansible/playbooks/site.yml").read_text())[0]
+    plain = [task for task in play["tasks"] if "ansible.builtin.import_role" not in task]
+    assert plain
+    assert all("always" in task.get("tags", []) for task in plain)

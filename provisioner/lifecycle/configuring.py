@@ -1,0 +1,153 @@
+"""Bring nodes to the lock that each is held to: look at all of them once, run the roles on those that differ, look
+again at those alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provisioner import fleet
+from provisioner.fleet import Node
+from provisioner.lifecycle import machines
+from provisioner.lifecycle.applied import Release
+from provisioner.session import Cluster
+
+if TYPE_CHECKING:
+    from provisioner.configure.drift import Difference, Wanted
+    from provisioner.configure.run import Outcome
+    from provisioner.verify.bundle import Bundle
+    from provisioner.verify.run import Subject
+
+Differences = dict[str, tuple["Difference", ...]]
+"""Node name → what on it is not as locked."""
+
+MOST_LINES = 4
+"""Differences of one node that are worth a line each in an event."""
+
+
+@dataclass(slots=True)
+class Brought:
+    """What `bring` found and did. `subjects` carry the bundle that their verdict is to be made of; `drift` is what is
+    left on each node; `failed` says of a node why its roles broke off."""
+
+    subjects: list[Subject]
+    drift: Differences
+    before: Differences = field(default_factory=dict)
+    configured: tuple[str, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def clean(self, node: str) -> bool:
+        """Whether nothing is left on the node that the roles should have mended."""
+        return node not in self.failed and not any(d.mended for d in self.drift.get(node, ()))
+
+
+def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
+    """The providers' own variables for the roles; the providers were prepared before."""
+    variables: dict[str, Any] = {}
+    for release in releases.values():
+        for site in machines.sites(release.plan):
+            variables |= machines.provider_of(cluster, site).role_variables()
+    return variables
+
+
+def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Sequence[Subject],
+           variables: dict[str, Any]) -> dict[str, Wanted]:  # fmt: skip
+    """Node name → what it is compared with."""
+    from provisioner.configure import drift
+
+    units = {subject.name: subject.expected.units or () for subject in subjects}
+    stamps: dict[tuple[str, str], str] = {}
+    found = {}
+    for node in nodes:
+        release = releases[node.name]
+        key = (release.id, node.group)
+        if key not in stamps:
+            stamps[key] = drift.fingerprint(release.plan, node.group, variables)
+        found[node.name] = drift.wanted(release.plan, release.plan.group(node.group), stamps[key], units[node.name])
+    return found
+
+
+def bring(
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    releases: Mapping[str, Release],
+    run_dir: Path,
+    *,
+    new: Collection[str] = (),
+) -> Brought:
+    """Look at the nodes, run the roles on those that differ, look at those again. `new` are machines that were made a
+    moment ago: they are not asked, only configured. Raises ConfigureError where Ansible itself did not run."""
+    from provisioner.configure import drift
+
+    events, subjects = cluster.events, cluster.subjects(nodes, releases)
+    variables = role_variables(cluster, releases)
+    locks = wanted(nodes, releases, subjects, variables)
+    events("configure", "started", "comparing the nodes with the lock", total=len(nodes))
+    bundles = look(cluster, [s for s in subjects if s.name not in new])
+    found = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
+    brought = Brought(subjects, found, before=dict(found))
+    behind = [n for n in nodes if n.name in new or any(d.mended for d in found[n.name])]
+    for node in behind:
+        _tell(cluster, node.name, found.get(node.name, ()))
+    tags = drift.tags([d for node in behind for d in found.get(node.name, ())]) if not {*new} else frozenset()
+    for part in (tags, frozenset[str]()) if tags else (frozenset[str](),):
+        if not behind:
+            break
+        _configure(cluster, nodes, behind, releases, variables, run_dir, brought, part)
+        again = look(cluster, [s for s in subjects if s.name in {node.name for node in behind}])
+        bundles |= again
+        brought.drift |= {name: drift.differences(bundle, locks[name]) for name, bundle in again.items()}
+        behind = [node for node in behind if not brought.clean(node.name)]
+    for node in behind:
+        if node.name not in brought.failed:
+            left = [d.message for d in brought.drift[node.name] if d.mended]
+            events("configure", "warning", f"still not as locked: {'; '.join(left[:MOST_LINES])}", node=node.name)
+    brought.subjects = [replace(subject, source=bundles[subject.name]) for subject in subjects]
+    return brought
+
+
+def look(cluster: Cluster, subjects: Sequence[Subject]) -> dict[str, Bundle]:
+    """Probe these nodes, one round trip each: what tells drift and what verify judges."""
+    from provisioner.verify.bundle import Bundle
+    from provisioner.verify.collect import collect, request_for
+
+    targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
+    requests = {s.name: request_for(s.expected) for s in subjects}
+    return collect(targets, requests, events=cluster.events, stage="configure") if targets else {}
+
+
+def _configure(
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    behind: Sequence[Node],
+    releases: Mapping[str, Release],
+    variables: dict[str, Any],
+    run_dir: Path,
+    brought: Brought,
+    tags: Collection[str],
+) -> None:
+    """Run the roles, once for each release; what failed is noted, not raised."""
+    from provisioner.configure import drift
+    from provisioner.configure.run import configure
+
+    brought.configured = tuple(dict.fromkeys([*brought.configured, *(node.name for node in behind)]))
+    for release in {releases[node.name].id: releases[node.name] for node in behind}.values():
+        mine = [node for node in behind if releases[node.name].id == release.id]
+        theirs = [node for node in nodes if releases[node.name].id == release.id]
+        stamps = drift.stamps(release.plan, variables)
+        inventory = fleet.write_inventory(cluster.paths, theirs, release.plan, variables, stamps)
+        outcomes = configure(cluster.paths, mine, inventory, run_dir, cluster.events, tags=tags)
+        brought.outcomes |= outcomes
+        for name, outcome in outcomes.items():
+            brought.failed.pop(name, None)
+            if outcome.failed:
+                brought.failed[name] = "; ".join(outcome.failed)
+
+
+def _tell(cluster: Cluster, node: str, found: Sequence[Difference]) -> None:
+    said = [difference.message for difference in found if difference.mended] or ["a new machine"]
+    more = f" and {len(said) - MOST_LINES} more" if len(said) > MOST_LINES else ""
+    cluster.events("configure", "log", "; ".join(said[:MOST_LINES]) + more, node=node, data={"all": said})
