@@ -226,14 +226,13 @@ def _ofed(version: str, _architecture: str) -> Content:
     return Content("DOCA OFED", files | unit("openibd.service"))
 
 
-def _dkms(module: str, source: str, *programs: str) -> Callable[[str, str], Content]:
+def _dkms(module: str, source: str) -> Callable[[str, str], Content]:
     """A package that builds a kernel module: its source for dkms, and the module once it is installed."""
 
     def content(version: str, _architecture: str) -> Content:
         conf = f'PACKAGE_NAME="{source}"\nPACKAGE_VERSION="{version}"\n'
         files = {f"usr/src/{source}-{version}/dkms.conf": File(conf.encode())}
         files |= fact(f"module-{module}", version=version, flavour="dkms", size=36864)
-        files |= {path: program(path.rsplit("/", 1)[1], version) for path in programs}
         return Content(f"{source} kernel module", files)
 
     return content
@@ -285,7 +284,7 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"efa-profile", _efa_profile),
     (r"libnccl-ofi", _ofi_nccl),
     (r"gdrdrv-dkms", _dkms("gdrdrv", "gdrdrv")),
-    (r"mlnx-ofed-kernel-dkms", _dkms("mlx5_core", "mlnx-ofed-kernel", "usr/sbin/dkms")),
+    (r"mlnx-ofed-kernel-dkms", _dkms("mlx5_core", "mlnx-ofed-kernel")),
     (r"amdgpu-dkms", _dkms("amdgpu", "amdgpu")),
     (r"rocm-smi(-lib)?|rocm-smi-lib\d*", _programs("ROCm SMI", "usr/bin/rocm-smi")),
 )

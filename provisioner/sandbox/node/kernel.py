@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from datetime import UTC, datetime
@@ -159,21 +158,6 @@ def modinfo(arguments: list[str], _version: str) -> int:
             print(f"{key + ':':<16}{value}")
         elif key == field:
             print(value)
-    return 0
-
-
-def dkms(arguments: list[str], _version: str) -> int:
-    """dkms status [MODULE]: what has its source below /usr/src is built, but for what hardware.json calls broken."""
-    if arguments[:1] != ["status"]:
-        print(f"dkms {' '.join(arguments)}: not simulated by gpuprov", file=sys.stderr)
-        return 1
-    wanted = next((a for a in arguments[1:] if not a.startswith("-")), None)
-    broken = state.hardware().get("dkms", {}).get("broken", [])
-    for source in sorted(state.path("usr/src").glob("*/dkms.conf")):
-        name, _, version = source.parent.name.rpartition("-")
-        if wanted in (None, name) or f"{name}/{version}" == wanted:
-            built = "added" if name in broken else f"{os.uname().release}, {os.uname().machine}: installed"
-            print(f"{name}/{version}" + (": " if name in broken else ", ") + built)
     return 0
 
 
