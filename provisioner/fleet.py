@@ -144,7 +144,11 @@ def write_inventory(
     groups = {}
     for planned in plan.groups:
         groups[planned.name] = {
-            "hosts": {n.name: {"gpuprov_node": n.name} for n in nodes if n.group == planned.name},
+            "hosts": {
+                n.name: {"gpuprov_node": n.name, "gpuprov_private_address": n.private_address}
+                for n in nodes
+                if n.group == planned.name
+            },
             "vars": {**group_variables(planned.name, plan), "gpuprov_fingerprint": fingerprints[planned.name]},
         }
     inventory = {"all": {"children": groups, "vars": variables}}
@@ -157,11 +161,16 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
     """What the roles know of a group's machines: facts of the catalogue and of the lock, never of the node."""
     group = plan.group(name)
     return {
-        "gpuprov_stack": group.stack.model_dump(mode="json"),
+        "gpuprov_group": name,
+        # Why a version was chosen is for people: a better sentence is no reason to configure a node again.
+        "gpuprov_stack": group.stack.model_dump(
+            mode="json", exclude={"components": True, "packages": {"__all__": {"asked"}}}
+        ),
         "gpuprov_gpu_vendor": group.gpu.vendor,
         "gpuprov_gpu_arch": group.gpu.arch,
         "gpuprov_gpu_count": group.machine.gpu_count,
         "gpuprov_network_kind": group.machine.network.kind,
+        "gpuprov_network_ports": group.machine.network.ports,
         "gpuprov_efa_devices": efa_devices(group),
         "gpuprov_fabric_manager": group.machine.fabric_manager_required,
         "gpuprov_subnet_manager": group.machine.subnet_manager_required,

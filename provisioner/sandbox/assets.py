@@ -55,7 +55,10 @@ class Assets:
             )
             for r in stack.repositories
         )
-        return stack.model_copy(update={"repositories": repositories, "images": tuple(map(self._image, stack.images))})
+        # Nodes share this computer's kernel; whatever a lock names is rehearsed on that one.
+        kernel = platform.release() if stack.kernel else None
+        images = tuple(map(self._image, stack.images))
+        return stack.model_copy(update={"repositories": repositories, "images": images, "kernel": kernel})
 
     def _image(self, image: Image) -> Image:
         built = registry.build(image, self.busybox, self.architecture)

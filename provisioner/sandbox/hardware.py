@@ -63,7 +63,11 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         ],
         "numa_nodes": numa,
         "vcpus": machine.vcpus,
-        "fabric_manager": {"required": machine.fabric_manager_required, "broken": False},
+        "fabric_manager": {
+            "required": machine.fabric_manager_required,
+            "subnet_manager": machine.subnet_manager_required,
+            "broken": False,
+        },
         "exporter": {"broken": False},
         "nvidia_smi": {"hangs": False},
         "kernel_log": _kernel_log(machine, gpus),

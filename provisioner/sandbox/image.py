@@ -55,6 +55,7 @@ PACKAGES = (
     "infiniband-diags",
     "ibverbs-providers",
     "ibverbs-utils",  # what the infiniband role takes from the distribution
+    "unattended-upgrades",
 )
 """Debian packages of a node."""
 
@@ -67,10 +68,7 @@ LEFT_OUT = (
 )
 
 MASKED = (
-    "apt-daily.timer",
-    "apt-daily-upgrade.timer",
-    "apt-daily.service",
-    "apt-daily-upgrade.service",
+    "unattended-upgrades.service",
     "dpkg-db-backup.timer",
     "e2scrub_all.timer",
     "e2scrub_reap.service",
@@ -229,7 +227,7 @@ rm -f /etc/ssh/ssh_host_* /etc/machine-id /var/lib/dbus/machine-id /var/log/*.lo
 systemctl --quiet disable DISABLED
 systemctl --quiet mask MASKED
 systemctl --quiet set-default multi-user.target
-systemctl --quiet enable gpuprov-sandbox-boot.service ssh.service
+systemctl --quiet enable gpuprov-sandbox-sys.service gpuprov-sandbox-boot.service ssh.service
 python3 -m compileall -q /usr/lib/gpuprov-sandbox
 """.replace("DISABLED", " ".join(DISABLED)).replace("MASKED", " ".join(MASKED))
 

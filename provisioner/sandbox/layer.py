@@ -22,6 +22,8 @@ TOOLS = (
     "modprobe",
     "modinfo",
     "rmmod",
+    "update-initramfs",
+    "lsinitramfs",
     "ibstat",
     "ibstatus",
     "ibv_devinfo",
@@ -45,6 +47,13 @@ def node_files() -> dict[str, File]:
         "etc/motd": File(b"gpuprov sandbox node: GPUs, drivers and networks are simulated.\n"),
         "etc/systemd/system/gpuprov-sandbox-boot.service": File(UNITS["gpuprov-sandbox-boot.service"].encode()),
         "etc/dpkg/dpkg.cfg.d/gpuprov-sandbox": File(b"force-unsafe-io\n"),
+        "etc/systemd/system/gpuprov-sandbox-sys.service": File(UNITS["gpuprov-sandbox-sys.service"].encode()),
+        # A role's settings of the kernel must never be this computer's.
+        "etc/systemd/system/gpuprov-tuning.service.d/gpuprov-sandbox.conf": File(
+            b"[Unit]\nRequires=gpuprov-sandbox-sys.service\nAfter=gpuprov-sandbox-sys.service\n"
+        ),
+        "usr/sbin/dkms": program("dkms", "3.0.10"),
+        "usr/lib/gpuprov-sandbox/sysfs": program("sysfs", "1"),
         "usr/lib/gpuprov-sandbox/boot": program("boot", "1"),
         "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
         "usr/lib/gpuprov-sandbox/fault": program("fault", "1"),

@@ -268,6 +268,8 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"nvidia-modprobe", _modprobe),
     (r"nvidia-persistenced", _service("nvidia-persistenced", "nvidia-persistenced.service")),
     (r"nvidia-fabricmanager(-\d+)?", _fabric_manager),
+    (r"nvidia-imex(-\d+)?", _service("nvidia-imex", "nvidia-imex.service")),
+    (r"nvlsm", lambda *_: Content("NVLink subnet manager", placeholder("opt/nvidia/nvlsm/sbin/nvlsm"))),
     (r"cuda-toolkit-\d+-\d+", _toolkit),
     (r"cuda-nvcc-\d+-\d+", _nvcc),
     (r"cuda-cudart-\d+-\d+", _cudart),
@@ -300,6 +302,13 @@ DEPENDS = {
 }
 
 
+ALONE = (
+    (r"nvidia-driver-pinning-.*", "nvidia-driver-pinning"),
+    (r"nvidia-kernel(-open)?-dkms|nvidia-dkms(-\d+)?(-open)?", "nvidia-kernel-modules"),
+)
+"""Packages of which a node has one: another version or flavour takes its place, and its files."""
+
+
 def build(package: Package, beside: Iterable[Package], architecture: str) -> Deb:
     """The simulated package; of its dependencies those that are in the lock too, at the lock's versions."""
     version = upstream(package.version)
@@ -308,6 +317,9 @@ def build(package: Package, beside: Iterable[Package], architecture: str) -> Deb
     versions = {other.name: other.version for other in beside}
     depends = [f"{n} (= {versions[n]})" for n in (*content.depends, *DEPENDS.get(package.name, ())) if n in versions]
     fields = {"Depends": ", ".join(depends)} if depends else {}
+    alone = next((name for pattern, name in ALONE if re.fullmatch(pattern, package.name)), None)
+    if alone:
+        fields |= dict.fromkeys(("Provides", "Conflicts", "Replaces"), alone)
     files = {
         **content.files,
         f"usr/share/doc/{package.name}/simulated": File(b"This package is simulated by gpuprov.\n"),

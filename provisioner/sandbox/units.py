@@ -74,11 +74,42 @@ ExecStart=/bin/true
 [Install]
 WantedBy=multi-user.target
 """,
+    "nvidia-imex.service": """\
+[Unit]
+Description=NVIDIA IMEX service (simulated by gpuprov)
+After=network-online.target
+Requires=network-online.target
+
+[Service]
+User=root
+PrivateTmp=false
+Type=forking
+TimeoutStartSec=infinity
+ExecStart=/usr/bin/nvidia-imex -c /etc/nvidia-imex/config.cfg
+
+[Install]
+WantedBy=multi-user.target
+""",
+    "gpuprov-sandbox-sys.service": """\
+[Unit]
+Description=What a gpuprov sandbox node shows below /sys
+DefaultDependencies=no
+After=local-fs-pre.target
+Before=systemd-tmpfiles-setup.service systemd-sysctl.service gpuprov-sandbox-boot.service sysinit.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/lib/gpuprov-sandbox/sysfs
+
+[Install]
+WantedBy=sysinit.target
+""",
     "gpuprov-sandbox-boot.service": """\
 [Unit]
 Description=First boot of a gpuprov sandbox node
 DefaultDependencies=no
-After=local-fs.target
+After=local-fs.target gpuprov-sandbox-sys.service
 Before=ssh.service multi-user.target
 Wants=ssh.service
 

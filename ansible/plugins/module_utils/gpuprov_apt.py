@@ -41,11 +41,15 @@ PASSING = (
 
 
 class AptError(Exception):
-    """What happened, in words for the person at the other end. `passing`: it may be over in a minute."""
+    """What happened, in words for the person at the other end.
 
-    def __init__(self, message, passing=False):
+    `passing`: it may be over in a minute. `url`: of the repository or file, where one is to blame. `absent`: no
+    repository has a package.
+    """
+
+    def __init__(self, message, passing=False, url="", absent=False):
         super().__init__(message)
-        self.passing = passing
+        self.passing, self.url, self.absent = passing, url, absent
 
 
 def holder(path):
@@ -102,18 +106,39 @@ def call(module, words, lock_timeout):
     return status, text
 
 
+def options(lock_timeout):
+    """What every call of apt-get gets. A timer may take the lock between our look at it and apt's: apt waits too."""
+    settings = (
+        f"DPkg::Lock::Timeout={lock_timeout}",
+        "Dpkg::Use-Pty=0",
+        "Acquire::Retries=0",
+        "Acquire::http::Timeout=60",
+        "Acquire::https::Timeout=60",
+    )
+    return ["-q", "-y", *(word for setting in settings for word in ("-o", setting))]
+
+
 def apt_get(module, words, lock_timeout):
-    """`apt-get` with what every call of ours needs. Raises AptError with the cause when it fails."""
-    # Between our look at the lock and apt's own a timer may take it: apt waits too.
-    status, text = call(
-        module,
-        ["apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={lock_timeout}", "-o", "Dpkg::Use-Pty=0",
-         "-o", "Acquire::Retries=0", *words],
-        lock_timeout,
-    )  # fmt: skip
+    """One call of apt-get. Raises AptError with the cause when it fails."""
+    status, text = call(module, ["apt-get", *options(lock_timeout), *words], lock_timeout)
     if status:
         raise explained(text, "apt-get " + words[0])
     return text
+
+
+def read_lists(module, uris, lock_timeout):
+    """`apt-get update`. AptError for what is wrong with the repositories at these URIs; of others only a warning."""
+    status, text = call(module, ["apt-get", *options(lock_timeout), "update"], lock_timeout)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # apt ends well although a list could not be fetched or its signature is bad, when it has an older one.
+    ours = [line for line in lines if any(uri in line for uri in uris)]
+    error = _key(ours) or _fetch(ours) or (explained(text, "apt-get update") if status else None)
+    if error is None:
+        return
+    if error.url and not any(error.url.startswith(uri) for uri in uris):
+        module.warn(f"not a repository of the lock: {error}")
+        return
+    raise error
 
 
 def retried(module, attempts, pause, work):
@@ -125,7 +150,7 @@ def retried(module, attempts, pause, work):
             if not error.passing:
                 raise
             if attempt == attempts:
-                raise AptError(f"{error} (tried {attempts} times)") from error
+                raise AptError(f"{error} (tried {attempts} times)", url=error.url) from error
             module.warn(f"{error}; tried again in {pause * attempt} s")
             time.sleep(pause * attempt)
     raise AssertionError("attempts must be at least 1")
@@ -178,14 +203,16 @@ def _key(lines):
         unsigned = _first(lines, r"repository '([^']+)' is (?:not|no longer) signed")
         if unsigned is None:
             return None
-        return AptError(f"the repository {unsigned[1]} is not signed; nothing is installed from it")
+        message = f"the repository {unsigned[1]} is not signed; nothing is installed from it"
+        return AptError(message, url=unsigned[1].split(" ")[0])
     why = {
         "NO_PUBKEY": "is signed with a key that is not the pinned one",
         "EXPKEYSIG": "is signed with a key that has expired",
         "REVKEYSIG": "is signed with a key that was revoked",
         "BADSIG": "has a signature that does not fit its content",
     }[found[2]]
-    return AptError("the repository {} {}: {}".format(found[1], why, found[3] or "key not named"))
+    message = "the repository {} {}: {}".format(found[1], why, found[3] or "key not named")
+    return AptError(message, url=found[1])
 
 
 def _fetch(lines):
@@ -195,15 +222,15 @@ def _fetch(lines):
     url, why = found[0][1], found[0][2] or next((line for line in lines if re.search(PASSING[0], line)), "no reason")
     rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     passing = any(re.search(pattern, line) for pattern in PASSING for line in lines)
-    return AptError(f"{url} can't be fetched{rest}: {why}", passing=passing)
+    return AptError(f"{url} can't be fetched{rest}: {why}", passing=passing, url=url)
 
 
 def _version(lines):
     found = _first(lines, r"Version '([^']+)' for '([^']+)' was not found")
     if found:
-        return AptError(f"{found[2]} {found[1]} is in none of the repositories")
+        return AptError(f"{found[2]} {found[1]} is in none of the repositories", absent=True)
     found = _first(lines, r"Unable to locate package (\S+)")
-    return AptError(f"{found[1]} is in none of the repositories") if found else None
+    return AptError(f"{found[1]} is in none of the repositories", absent=True) if found else None
 
 
 def _dpkg(lines):

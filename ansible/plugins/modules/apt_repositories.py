@@ -5,11 +5,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: apt_repositories
-short_description: Write signed apt repositories with pinned keys
+short_description: Write signed apt repositories with pinned keys, and read their package lists
 description:
-  - Fetches the key of each repository, refuses it unless its full OpenPGP fingerprint is the pinned one, and writes a
-    deb822 source that trusts that key for that repository alone. All repositories in one call.
+  - Fetches the key of each repository, refuses it unless its full OpenPGP fingerprint is the pinned one and it has not
+    expired, and writes a deb822 source that trusts that key for that repository alone. All repositories in one call.
   - A key file that is already there and has the pinned fingerprint is not fetched again.
+  - Then the package lists are read, when a source has changed or they are older than C(valid_time). A repository of the
+    lock that does not answer is an error, another one on the node only a warning.
 options:
   repositories:
     description: The repositories of cluster.lock.
@@ -27,6 +29,22 @@ options:
     description: Seconds that one download may take.
     type: int
     default: 30
+  valid_time:
+    description: Seconds after which package lists are read again.
+    type: int
+    default: 86400
+  lock_timeout:
+    description: Seconds to wait while something else has locked apt.
+    type: int
+    default: 300
+  attempts:
+    description: How often a fetch is tried that fails for a cause that may pass.
+    type: int
+    default: 4
+  pause:
+    description: Seconds before the second try; the pauses after that grow by as much.
+    type: int
+    default: 5
 author: gpuprov
 """
 
@@ -42,48 +60,78 @@ written:
   type: list
   elements: str
   returned: always
+updated:
+  description: Whether the package lists were read.
+  type: bool
+  returned: always
 """
 
 import os
 import tempfile
+import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_apt import AptError, read_lists, retried
 from ansible.module_utils.urls import fetch_url
 
 KEYS = "/etc/apt/keyrings"
 SOURCES = "/etc/apt/sources.list.d"
+READ = "/var/lib/apt/lists/gpuprov-read"
+"""Its time says when we last read the lists; those that apt has can be older than our sources."""
 
 
-def fingerprints(module, path):
-    """The fingerprints of the primary keys in a file; empty where it holds none."""
+def keys(module, path):
+    """The primary keys in a file, as (fingerprint, time when it expires or 0); empty where it has none."""
     status, out, _ = module.run_command(["gpg", "--batch", "--with-colons", "--show-keys", path])
-    found, primary = [], False
+    found, expires = [], None
     for line in out.splitlines() if status == 0 else []:
         fields = line.split(":")
         if fields[0] in ("pub", "sub"):
-            primary = fields[0] == "pub"
-        elif fields[0] == "fpr" and primary:
-            found.append(fields[9].upper())
+            expires = int(fields[6] or 0) if fields[0] == "pub" else None
+        elif fields[0] == "fpr" and expires is not None:
+            found.append((fields[9].upper(), expires))
+            expires = None
     return found
 
 
-def fetch_key(module, repository, path):
-    """Download one key to `path` after its fingerprint was compared."""
+def is_pinned(module, repository, path):
+    """Whether a file holds exactly the pinned key and it has not expired."""
+    wanted = repository["fingerprint"].upper().replace(" ", "")
+    found = keys(module, path)
+    return [print_ for print_, _ in found] == [wanted] and not 0 < found[0][1] < time.time()
+
+
+def download(module, repository):
+    """The key of a repository in a temporary file. AptError when it can't be had."""
     response, info = fetch_url(module, repository["key_url"], timeout=module.params["timeout"])
     if info["status"] != 200:
-        module.fail_json(
-            msg="repository {name}: the key {key_url} can't be fetched: {why}".format(why=info.get("msg"), **repository)
-        )
+        why = "status {status}: {msg}".format(**info) if info["status"] > 0 else info.get("msg")
+        # 404 and its like do not pass; no answer and 5xx may
+        passing = info["status"] in (-1, 429) or info["status"] >= 500
+        raise AptError("repository {name}: the key {key_url} can't be fetched: {0}".format(why, **repository), passing)
     handle, fresh = tempfile.mkstemp(dir=module.tmpdir, suffix=".asc")
     with os.fdopen(handle, "wb") as stream:
         stream.write(response.read(1024 * 1024))
-    seen = fingerprints(module, fresh)
-    wanted = repository["fingerprint"].upper().replace(" ", "")
-    if seen != [wanted]:
-        module.fail_json(
-            msg="repository {name}: the key at {key_url} is not the pinned one. Pinned: {fingerprint}. Found: {seen}. "
+    return fresh
+
+
+def fetch_key(module, repository, path):
+    """Bring one key to `path` after its fingerprint was compared."""
+    fresh = retried(module, module.params["attempts"], module.params["pause"], lambda: download(module, repository))
+    if not is_pinned(module, repository, fresh):
+        seen = keys(module, fresh)
+        wanted = repository["fingerprint"].upper().replace(" ", "")
+        if [print_ for print_, _ in seen] == [wanted]:
+            raise AptError(
+                "repository {name}: the key at {key_url} expired on {0}. The vendor has a newer one, or the node's "
+                "clock is wrong (it says {1}); look for the announcement, then lock again".format(
+                    time.strftime("%Y-%m-%d", time.gmtime(seen[0][1])), time.strftime("%Y-%m-%d"), **repository
+                )
+            )
+        raise AptError(
+            "repository {name}: the key at {key_url} is not the pinned one. Pinned: {fingerprint}. Found: {0}. "
             "Either the vendor has changed its key (look for the announcement, then lock again) or somebody is in "
-            "between.".format(seen=", ".join(seen) or "no OpenPGP key", **repository)
+            "between.".format(", ".join(print_ for print_, _ in seen) or "no OpenPGP key", **repository)
         )
     os.chmod(fresh, 0o644)
     module.atomic_move(fresh, path)
@@ -113,35 +161,73 @@ def main():
         argument_spec={
             "repositories": {"type": "list", "elements": "dict", "required": True, "options": spec},
             "timeout": {"type": "int", "default": 30},
+            "valid_time": {"type": "int", "default": 86400},
+            "lock_timeout": {"type": "int", "default": 300},
+            "attempts": {"type": "int", "default": 4},
+            "pause": {"type": "int", "default": 5},
         },
         supports_check_mode=True,
     )
+    try:
+        written = [path for repository in module.params["repositories"] for path in one(module, repository)]
+        updated = bool(written) or time.time() - read_at() > module.params["valid_time"]
+        if updated and not module.check_mode:
+            read_all(module)
+    except AptError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=bool(written), written=written, updated=updated)
+
+
+def read_at():
+    """Seconds since 1970 when the lists were last read whole; 0 when never."""
+    try:
+        return os.stat(READ).st_mtime
+    except OSError:
+        return 0
+
+
+def read_all(module):
+    """The lists of all sources; what went wrong with those of the lock is raised."""
+    uris = [repository["uri"].rstrip("/") for repository in module.params["repositories"]]
+    # A source that could not be read is not remembered as read: the next run starts with it.
+    retried(
+        module,
+        module.params["attempts"],
+        module.params["pause"],
+        lambda: read_lists(module, uris, module.params["lock_timeout"]),
+    )
+    with open(READ, "w", encoding="ascii"):
+        pass
+
+
+def one(module, repository):
+    """Bring one repository's key and source to what the lock says. Returns the files that were written."""
     written = []
-    for repository in module.params["repositories"]:
-        key = os.path.join(KEYS, "gpuprov-{name}.asc".format(**repository))
-        wanted = repository["fingerprint"].upper().replace(" ", "")
-        if len(wanted) != 40:
-            module.fail_json(msg="repository {name}: no full fingerprint is pinned".format(**repository))
-        if not os.path.exists(key) or fingerprints(module, key) != [wanted]:
-            written.append(key)
-            if not module.check_mode:
-                os.makedirs(KEYS, mode=0o755, exist_ok=True)
-                fetch_key(module, repository, key)
-        path = os.path.join(SOURCES, "gpuprov-{name}.sources".format(**repository))
-        text = source(repository, key)
-        current = None
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as stream:
-                current = stream.read()
-        if current != text:
-            written.append(path)
-            if not module.check_mode:
-                handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
-                with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                os.chmod(fresh, 0o644)
-                module.atomic_move(fresh, path)
-    module.exit_json(changed=bool(written), written=written)
+    key = os.path.join(KEYS, "gpuprov-{name}.asc".format(**repository))
+    if len(repository["fingerprint"].replace(" ", "")) != 40:
+        raise AptError("repository {name}: no full fingerprint is pinned".format(**repository))
+    if not os.path.exists(key) or not is_pinned(module, repository, key):
+        written.append(key)
+        if not module.check_mode:
+            os.makedirs(KEYS, mode=0o755, exist_ok=True)
+            fetch_key(module, repository, key)
+    path = os.path.join(SOURCES, "gpuprov-{name}.sources".format(**repository))
+    text = source(repository, key)
+    current = None
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as stream:
+            current = stream.read()
+    if current != text:
+        written.append(path)
+        if not module.check_mode:
+            handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            os.chmod(fresh, 0o644)
+            module.atomic_move(fresh, path)
+            if os.path.exists(READ):
+                os.unlink(READ)  # broken off from here on, the next run reads the lists all the same
+    return written
 
 
 if __name__ == "__main__":

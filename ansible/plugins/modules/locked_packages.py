@@ -14,17 +14,20 @@ description:
     package), and says in plain words what stood in the way otherwise.
 options:
   packages:
-    description: Packages of cluster.lock. Other keys than these are for other readers of the lock.
+    description:
+      - Packages of cluster.lock. C(name) and C(version), exact as apt writes it, are read; other keys are for others.
     type: list
     elements: dict
     required: true
-    suboptions:
-      name: {description: Name of the package., type: str, required: true}
-      version: {description: Exact version as apt writes it., type: str, required: true}
-      repository: {description: Not read., type: str}
-      part: {description: Not read., type: str}
   present:
     description: Packages of the distribution that have to be there at any version; they are not held.
+    type: list
+    elements: str
+    default: []
+  keep:
+    description:
+      - Regular expressions; installed packages of the distribution whose name matches are held at whatever version they
+        are (the kernel's).
     type: list
     elements: str
     default: []
@@ -77,6 +80,7 @@ repaired:
 """
 
 import os
+import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpuprov_apt import AptError, apt_get, call, explained, retried
@@ -84,6 +88,8 @@ from ansible.module_utils.gpuprov_apt import AptError, apt_get, call, explained,
 ARCHIVES = "/var/cache/apt/archives"
 MARGIN_MIB = 32
 """Room that dpkg wants beside the packages, for its own database and the copies it keeps while it works."""
+KERNEL = r"linux-image-(unsigned-)?\d"
+NOWHERE = ("", "un ", 0)
 
 
 def status(module):
@@ -145,7 +151,7 @@ def room(module, names, found):
         unpacked += max(0, int(fields.get("Installed-Size", 0)) - found.get(name, ("", "", 0))[2]) * 1024
     absent = [item for item in names if item.split("=")[0] not in known]
     if absent:
-        raise AptError("; ".join(what_there_is(module, item) for item in absent))
+        raise AptError("; ".join(what_there_is(module, item) for item in absent), absent=True)
     needs = {}
     for path, size in ((ARCHIVES, download), ("/usr", unpacked)):
         device = os.stat(path).st_dev
@@ -177,7 +183,7 @@ def install(module, names, found):
     try:
         room(module, names, found)
     except AptError as error:
-        if "no repository" not in str(error):
+        if not error.absent:
             raise
         retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, ["update"], wait))
         room(module, names, found)
@@ -204,25 +210,17 @@ def bring(module):
         if not module.check_mode:
             install(module, differing, before)
             after = status(module)
-    # A hold is dpkg's wanted state, so the same look shows it.
-    loose = [n for n in wanted if module.params["hold"] and after.get(n, ("", "u"))[1][0] != "h"]
+    loose = [n for n in to_hold(module, wanted, after) if after.get(n, NOWHERE)[1][0] != "h"]
+    if loose and not module.check_mode:
+        hold(module, loose)
     if (loose or differing) and not module.check_mode:
-        if loose:
-            hold(module, loose)
-            after = status(module)
-        wrong = [
-            "{} is {}, locked {}".format(n, after.get(n, ("not there",))[0], v)
-            for n, v in wanted.items()
-            if not is_there(after.get(n), v)
-        ]
-        if wrong:
-            raise AptError("apt ended well, but not all is as locked: {}".format("; ".join(wrong)))
-    gone = sorted(n for n in before if is_there(before[n]) and not is_there(after.get(n)))
+        after = status(module)
+        look_again(wanted, before, after)
     return {
         "changed": bool(differing or loose),
         "installed": differing,
         "held": loose,
-        "removed": gone,
+        "removed": sorted(n for n in before if is_there(before[n]) and not is_there(after.get(n))),
         "repaired": repaired,
         "diff": {
             "before": "".join("{} {}\n".format(n, before.get(n, ("absent",))[0]) for n in sorted(wanted)),
@@ -231,14 +229,36 @@ def bring(module):
     }
 
 
+def to_hold(module, wanted, state):
+    """Names that have to be on hold. A hold is dpkg's wanted state, so the same look at dpkg shows it."""
+    kept = [n for n in sorted(state) if is_there(state[n]) and any(re.match(p, n) for p in module.params["keep"])]
+    return [*(wanted if module.params["hold"] else ()), *kept]
+
+
+def look_again(wanted, before, after):
+    """AptError unless all is as locked, whatever apt has said, and no kernel came along that nobody asked for."""
+    wrong = [
+        "{} is {}, locked {}".format(n, after.get(n, ("not there",))[0], v)
+        for n, v in wanted.items()
+        if not is_there(after.get(n), v)
+    ]
+    if wrong:
+        raise AptError("apt ended well, but not all is as locked: {}".format("; ".join(wrong)))
+    kernels = [n for n in after if re.match(KERNEL, n) and is_there(after[n]) and not is_there(before.get(n))]
+    if any(name not in wanted for name in kernels):
+        raise AptError(
+            "the kernel moved: these packages brought {}, which the node would boot next, without the modules of "
+            "the locked driver. Remove it, or lock again with that kernel".format(", ".join(kernels))
+        )
+
+
 def main():
     """Bring the packages to their versions."""
-    package = {name: {"type": "str"} for name in ("repository", "part")}
-    package |= {name: {"type": "str", "required": True} for name in ("name", "version")}
     module = AnsibleModule(
         argument_spec={
-            "packages": {"type": "list", "elements": "dict", "required": True, "options": package},
+            "packages": {"type": "list", "elements": "dict", "required": True},
             "present": {"type": "list", "elements": "str", "default": []},
+            "keep": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": True},
             "lock_timeout": {"type": "int", "default": 300},
             "attempts": {"type": "int", "default": 4},
@@ -246,6 +266,8 @@ def main():
         },
         supports_check_mode=True,
     )
+    if not all(package.get("name") and package.get("version") for package in module.params["packages"]):
+        module.fail_json(msg="a package without a name or a version is no package of the lock")
     try:
         module.exit_json(**bring(module))
     except AptError as error:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import kernel, smi_mig, state, storage
+from . import dkms, kernel, smi_mig, state, storage
 
 SEED = "etc/gpuprov-sandbox/seed"
 
@@ -58,6 +58,10 @@ def _access(user: str, key: str) -> None:
 def _load_modules() -> None:
     """Simulated modules of /etc/modules-load.d, and those of the node's network cards, which every kernel has."""
     kernel.load_builtin()
+    if not dkms.has_image():
+        dkms.update_initramfs(["-c"], "")
+    if dkms.nouveau_at_boot():
+        kernel.load("nouveau")
     smi_mig.at_boot(state.hardware())
     names: list[str] = []
     for folder in ("etc/modules-load.d", "usr/lib/modules-load.d"):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from . import state
+from . import dkms, state, sysfs
 
 RELEASE = "6.1.0-gpuprov-sandbox"
 BUILTIN = {
@@ -23,6 +26,8 @@ DEPENDS = {
     "nvidia_peermem": "nvidia",
     "gdrdrv": "nvidia",
 }
+INBOX = ("nouveau", "ib_umad", "ib_uverbs", "ib_core", "rdma_ucm", "rdma_cm")
+"""Modules that every distribution kernel brings."""
 
 
 def load_builtin() -> None:
@@ -31,7 +36,13 @@ def load_builtin() -> None:
         {"efa"} if state.hardware().get("efa") else set()
     )
     names = {name for kind in kinds for name in BUILTIN.get(kind, ())}
-    state.change(state.MODULES, lambda m: {**{n: {"version": "", "size": 167936} for n in sorted(names)}, **m}, {})
+    for name in sorted(names - set(state.modules())):
+        _add(name, {"version": "", "size": 167936})
+
+
+def _add(name: str, module: dict[str, Any]) -> None:
+    state.change(state.MODULES, lambda m: {**m, name: module}, {})
+    sysfs.show_module(name, module)
 
 
 def load(name: str) -> str | None:
@@ -40,17 +51,19 @@ def load(name: str) -> str | None:
     loaded = state.modules()
     if wanted in loaded:
         return None
+    if wanted in INBOX:
+        _add(wanted, {"version": "", "size": 167936})
+        return None
     found = state.installed(f"module-{wanted}")
-    if found is None:
+    if found is None or dkms.broken(wanted):
         return f"Module {name} not found in directory /lib/modules/{RELEASE}"
+    if wanted == "nvidia" and "nouveau" in loaded:
+        state.kernel_log("NVRM: The NVIDIA GPUs are already bound to nouveau (simulated by gpuprov)", "err")
+        return f"could not insert '{name}': No such device"
     below = DEPENDS.get(wanted)
     if below and (problem := load(below)):
         return problem
-    state.change(
-        state.MODULES,
-        lambda m: {**m, wanted: {"version": found["version"], "size": found["size"], "flavour": found["flavour"]}},
-        {},
-    )
+    _add(wanted, {"version": found["version"], "size": found["size"], "flavour": found["flavour"]})
     if wanted == "nvidia":
         _log_driver(found)
     return None
@@ -95,8 +108,24 @@ def unload(name: str) -> str | None:
     users = sorted(n for n in loaded if DEPENDS.get(n) == wanted)
     if users:
         return f"Module {wanted} is in use by: {' '.join(users)}"
+    if wanted == "nvidia" and (daemons := _daemons()):
+        return f"Module {wanted} is in use: {', '.join(daemons)}"
     state.change(state.MODULES, lambda m: {n: v for n, v in m.items() if n != wanted}, {})
+    sysfs.show_module(wanted, None)
     return None
+
+
+def _daemons() -> list[str]:
+    """Programs of the driver that run: each of them has the GPUs open."""
+    found = set()
+    for folder in (p for p in state.path("proc").glob("*") if p.name.isdigit()):
+        try:
+            name = Path((folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")).name
+        except OSError:
+            continue
+        if name in ("nvidia-persistenced", "nv-fabricmanager", "nv-hostengine", "nvidia-imex"):
+            found.add(name)
+    return sorted(found)
 
 
 def modprobe(arguments: list[str], _version: str) -> int:
@@ -138,20 +167,24 @@ def lsmod(_arguments: list[str], _version: str) -> int:
 
 
 def modinfo(arguments: list[str], _version: str) -> int:
-    """modinfo [-F FIELD] NAME of a simulated module that is installed."""
-    field = arguments[arguments.index("-F") + 1] if "-F" in arguments[:-1] else None
-    names = [a for a in arguments if not a.startswith("-") and a != field]
+    """modinfo [-F FIELD] [-k RELEASE] NAME of a simulated module that is installed."""
+    given = {a: b for a, b in itertools.pairwise(arguments) if a in ("-F", "-k")}
+    field, release = given.get("-F"), given.get("-k", RELEASE)
+    names = [a for a in arguments if not a.startswith("-") and a not in given.values()]
     name = names[0] if names else ""
-    found = state.installed(f"module-{name.replace('-', '_')}")
-    if found is None:
+    wanted = name.replace("-", "_")
+    found = state.installed(f"module-{wanted}")
+    # What is built is for the kernel that runs.
+    if found is None or dkms.broken(wanted) or release not in (RELEASE, os.uname().release):
         print(f"modinfo: ERROR: Module {name} not found.", file=sys.stderr)
         return 1
     facts = {
-        "filename": f"/lib/modules/{RELEASE}/updates/dkms/{name}.ko",
+        "filename": f"/lib/modules/{release}/updates/dkms/{name}.ko",
         "version": found["version"],
         "license": "Dual MIT/GPL" if found["flavour"] == "open" else "NVIDIA",
         "description": "simulated by gpuprov",
-        "vermagic": f"{RELEASE} SMP mod_unload",
+        "srcversion": sysfs.source_version(found),
+        "vermagic": f"{release} SMP mod_unload",
     }
     for key, value in facts.items():
         if field is None:

@@ -72,6 +72,9 @@ def fabric_manager(_arguments: list[str], version: str) -> int:
             file=sys.stderr,
         )
         return 1
+    if machine["fabric_manager"].get("subnet_manager") and (problem := _subnet_manager()):
+        print(problem, file=sys.stderr)
+        return 1
     print("Connected to 1 node.")
     print(
         "Successfully configured all the available NVSwitches to route "
@@ -79,6 +82,30 @@ def fabric_manager(_arguments: list[str], version: str) -> int:
         "once the GPUs are successfully registered with the NVLink fabric."
     )
     return _daemon("nv-fabricmanager", seconds="0.3" if machine["fabric_manager"].get("broken") else "infinity")
+
+
+def _subnet_manager() -> str | None:
+    """What the start script of NVLink 5 wants before it starts nvlsm; None when all is there."""
+    if not state.path("usr/sbin/ibstat").exists():
+        return "nvidia-fabricmanager-start.sh: ibstat: command not found"
+    if not state.path("opt/nvidia/nvlsm/sbin/nvlsm").exists():
+        return "nvidia-fabricmanager-start.sh: /opt/nvidia/nvlsm/sbin/nvlsm: No such file or directory"
+    if "ib_umad" not in state.modules():
+        return "nvlsm: can't open a port of the switches: the module ib_umad is not loaded"
+    return None
+
+
+def imex(_arguments: list[str], version: str) -> int:
+    """Refuses to start without the list of nodes, or beside a driver of another version."""
+    loaded = state.loaded_driver(state.hardware())
+    if loaded != version:
+        print(f"nvidia-imex {version} does not go with driver {loaded}", file=sys.stderr)
+        return 1
+    nodes = state.path("etc/nvidia-imex/nodes_config.cfg")
+    if not nodes.exists() or not nodes.read_text().strip():
+        print("nvidia-imex: no nodes are configured in /etc/nvidia-imex/nodes_config.cfg", file=sys.stderr)
+        return 1
+    return _daemon("nvidia-imex")
 
 
 def hostengine(_arguments: list[str], _version: str) -> int:

@@ -1,0 +1,294 @@
+#!/usr/bin/python
+"""The NVIDIA module that runs is the locked one: built for this kernel, nouveau kept off, loaded, or a reboot."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_module
+short_description: Prove, build and load the locked NVIDIA kernel module
+description:
+  - The deny-list of other drivers is in the initramfs, which is made again where it is not.
+  - The module of the locked version and flavour exists for the running kernel; DKMS is asked once more to build it
+    where it does not.
+  - With O(load), that module is loaded. Another one is taken out first, with the services that use it, which start
+    again afterwards. Where a job uses the GPUs nothing is touched and the task fails; where the old module does not go, or
+    another driver holds the GPUs, a reboot is asked for.
+options:
+  version: {description: The locked driver., type: str, required: true}
+  flavour: {description: C(open) or C(proprietary)., type: str, choices: [open, proprietary]}
+  kernel: {description: Release of the kernel that has to run., type: str, required: true}
+  deny_file: {description: File that keeps other drivers off., type: path, required: true}
+  load: {description: Whether the module is loaded., type: bool, default: true}
+  rebooted:
+    description: Whether the node was rebooted for it; asking again is an error then.
+    type: bool
+    default: false
+  modules:
+    description: Modules that are loaded, the first one with what it needs.
+    type: list
+    elements: str
+    default: [nvidia, nvidia-uvm]
+  users:
+    description: Services that use the module, in the order in which they are stopped.
+    type: list
+    elements: str
+    default: []
+  packages:
+    description: Packages that may ask for a reboot in /run/reboot-required.pkgs.
+    type: list
+    elements: str
+    default: []
+author: gpuprov
+"""
+
+EXAMPLES = r"""
+- name: Load the locked driver
+  nvidia_module:
+    version: 580.173.02
+    flavour: open
+    kernel: 6.8.0-1015-aws
+    deny_file: /etc/modprobe.d/gpuprov-nvidia.conf
+"""
+
+RETURN = r"""
+done:
+  description: What was done, one sentence each.
+  type: list
+  elements: str
+  returned: always
+reboot:
+  description: Why the node has to be rebooted; empty where it does not.
+  type: str
+  returned: always
+"""
+
+import os
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+
+OTHERS = ("nouveau", "nova_drm", "nova_core")
+"""Drivers that take the GPUs before NVIDIA's does, in the order in which they can be taken out."""
+
+ABOVE = ("nvidia_fs", "gdrdrv", "nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
+"""NVIDIA's modules and those that stand on them, in the order in which they can be taken out."""
+
+
+class Wrong(Exception):
+    """What stands in the way, for a person."""
+
+
+def text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        return None
+
+
+class Node:
+    """The node's kernel side: what there is, what was done to it."""
+
+    def __init__(self, module):
+        self.module, self.params, self.done = module, module.params, []
+
+    def run(self, *words, seconds=60):
+        status, out, err = self.module.run_command(["timeout", str(seconds), *words], environ_update={"LC_ALL": "C"})
+        return status, (out + "\n" + err).strip()
+
+    def change(self, sentence, *words, seconds=600):
+        """A call that changes something; none in check mode."""
+        self.done.append(sentence)
+        return (0, "") if self.module.check_mode else self.run(*words, seconds=seconds)
+
+    def kernel(self):
+        """The kernel that runs; Wrong where it is another one than has to."""
+        running, wanted = os.uname().release, self.params["kernel"]
+        if running != wanted:
+            raise Wrong(
+                f"the kernel moved: {running} runs, it was {wanted} when the driver was installed. Boot {wanted} again "
+                "(GRUB_DEFAULT), or lock again with the new kernel"
+            )
+        return running
+
+    def initramfs(self, release):
+        """The deny-list is in the initramfs: nouveau would take the GPUs before the root file system is there."""
+        image = f"/boot/initrd.img-{release}"
+        if not os.path.exists(image) or not os.path.exists(self.params["deny_file"]):
+            return
+        if self.denied(image):
+            return
+        status, said = self.change(f"made {image} again", "update-initramfs", "-u", "-k", release)
+        if status:
+            raise Wrong(f"the initramfs can't be made again: {last(said)}")
+        if not self.module.check_mode and not self.denied(image):
+            raise Wrong(
+                f"{self.params['deny_file']} is not in {image} although that was made again: nouveau would come back"
+            )
+
+    def denied(self, image):
+        status, said = self.run("lsinitramfs", image, seconds=120)
+        if status:
+            raise Wrong(f"{image} can't be read: {last(said)}")
+        fresh = os.stat(image).st_mtime >= os.stat(self.params["deny_file"]).st_mtime
+        return fresh and self.params["deny_file"].lstrip("/") in said.split()
+
+    def installed(self, release):
+        """modinfo's fields of the module for a kernel; empty where there is none."""
+        status, said = self.run("modinfo", "-k", release, "nvidia")
+        rows = [line.split(":", 1) for line in said.splitlines() if ":" in line] if status == 0 else []
+        return {key.strip(): value.strip() for key, value in reversed(rows)}
+
+    def built(self, release):
+        """The locked module for this kernel, as modinfo shows it; DKMS is asked once where it is not there."""
+        wanted, found = self.params["version"], self.installed(release)
+        if found.get("version") != wanted and not self.module.check_mode:
+            made = self.dkms(release, wanted)
+            found = self.installed(release)
+            if found.get("version") != wanted:
+                have = f"version {found['version']}" if found.get("version") else "none"
+                raise Wrong(f"there is no NVIDIA module {wanted} for kernel {release} ({have} is installed){made}")
+        is_open = "GPL" in found.get("license", "")
+        flavour = self.params["flavour"]
+        if found and flavour and is_open != (flavour == "open"):
+            other = "open" if is_open else "proprietary"
+            raise Wrong(f"the NVIDIA module for kernel {release} is the {other} one, the lock wants the {flavour} one")
+        return found
+
+    def dkms(self, release, wanted):
+        """Have DKMS build the module. Returns why it did not, as the end of a sentence."""
+        if not os.path.exists("/usr/sbin/dkms"):
+            return "; it comes as a package for that kernel, and none is there"
+        _, status = self.run("dkms", "status")
+        known = re.search(rf"^(nvidia[^/, ]*)[/, ]+{re.escape(wanted)}\b", status, re.M)
+        if known is None:
+            return f"; DKMS knows no source of it: {last(status) or 'it has none at all'}"
+        if not os.path.isdir(f"/lib/modules/{release}/build"):
+            return f"; DKMS can't build it without the kernel's headers: install linux-headers-{release}"
+        name = known[1]
+        code, said = self.change(
+            f"DKMS built {name}/{wanted} for {release}",
+            "dkms",
+            "install",
+            f"{name}/{wanted}",
+            "-k",
+            release,
+            seconds=1800,
+        )
+        if code == 0:
+            return "; DKMS says that it is built"
+        log = text(f"/var/lib/dkms/{name}/{wanted}/build/make.log") or said
+        errors = [line for line in log.splitlines() if re.search(r"error|Error|failed", line)]
+        return "; DKMS can't build it: {}".format(" / ".join(errors[:3]) or last(log))
+
+    def loaded(self, found):
+        """Whether the module in the kernel is the installed one: its source version tells builds and flavours apart."""
+        if text("/sys/module/nvidia/version") != self.params["version"]:
+            return False
+        source = text("/sys/module/nvidia/srcversion")
+        return None in (source, found.get("srcversion")) or source == found["srcversion"]
+
+    def load(self, found):
+        """Bring the locked module in. Returns why a reboot is wanted, or an empty text."""
+        strangers = [name for name in OTHERS if os.path.isdir(f"/sys/module/{name}")]
+        there = [name for name in ABOVE if os.path.isdir(f"/sys/module/{name}")]
+        right = self.loaded(found)
+        if right and not strangers:
+            there = []
+        elif there or strangers:
+            old = text("/sys/module/nvidia/version")
+            reason = f"{', '.join(strangers)} holds the GPUs" if strangers else f"the module of driver {old} is loaded"
+            if not self.take_out(there + strangers, reason):
+                return f"{reason} and does not let itself be unloaded"
+        missing = [n for n in self.params["modules"] if not os.path.isdir("/sys/module/" + n.replace("-", "_"))]
+        if missing or there:
+            names = missing or self.params["modules"]
+            status, said = self.change(f"loaded {', '.join(names)}", "modprobe", "--all", *names, seconds=300)
+            if status:
+                raise Wrong(f"the driver's module can't be loaded: {last(said)}. The kernel log has the reason (dmesg)")
+        if there:
+            for unit in reversed(self.stopped):
+                self.run("systemctl", "start", unit, seconds=900)
+        return ""
+
+    def take_out(self, names, reason):
+        """Unload modules, their services stopped first. False where one does not go; Wrong where a job is at work."""
+        self.stopped = []
+        if self.module.check_mode:
+            self.done.append(f"unloaded {', '.join(names)}: {reason}")
+            return True
+        for unit in self.params["users"]:
+            if self.run("systemctl", "is-active", "--quiet", unit)[0] == 0:
+                self.run("systemctl", "stop", unit, seconds=300)
+                self.stopped.append(unit)
+        at_work = users_of_gpus()
+        if at_work:
+            for unit in reversed(self.stopped):
+                self.run("systemctl", "start", unit, seconds=900)
+            raise Wrong(f"{reason}, and {'; '.join(at_work[:3])} uses the GPUs. Drain the node, then run again")
+        for name in names:
+            if self.run("modprobe", "-r", name)[0]:
+                return False
+        self.done.append(f"unloaded {', '.join(names)}: {reason}")
+        return True
+
+    def asked_for(self):
+        """Why the distribution asks for a reboot because of our packages, or an empty text."""
+        names = (text("/run/reboot-required.pkgs") or "").split()
+        ours = sorted(set(names) & set(self.params["packages"]))
+        return f"{', '.join(ours)} asks for one" if ours else ""
+
+
+def users_of_gpus():
+    """Processes that have a device of the GPUs open, as "python train.py (pid 123)"."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fds = os.listdir(f"/proc/{pid}/fd")
+            used = any(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/dev/nvidia") for fd in fds)
+        except OSError:
+            continue  # it has ended meanwhile
+        if used:
+            words = (text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
+            found.append(f"{words[:80]} (pid {pid})")
+    return found
+
+
+def last(said):
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def main():
+    """Prove the module, and load it."""
+    words = {"type": "list", "elements": "str", "default": []}
+    module = AnsibleModule(
+        argument_spec={
+            "version": {"type": "str", "required": True},
+            "flavour": {"type": "str", "choices": ["open", "proprietary"]},
+            "kernel": {"type": "str", "required": True},
+            "deny_file": {"type": "path", "required": True},
+            "load": {"type": "bool", "default": True},
+            "rebooted": {"type": "bool", "default": False},
+            "modules": {**words, "default": ["nvidia", "nvidia-uvm"]},
+            "users": words,
+            "packages": words,
+        },
+        supports_check_mode=True,
+    )
+    node, reboot = Node(module), ""
+    try:
+        release = node.kernel()
+        node.initramfs(release)
+        found = node.built(release)
+        if module.params["load"]:
+            reboot = node.load(found) or node.asked_for()
+        if reboot and module.params["rebooted"]:
+            raise Wrong(f"the node was rebooted, and still {reboot}")
+    except Wrong as error:
+        module.fail_json(msg=str(error), done=node.done)
+    module.exit_json(changed=bool(node.done), done=node.done, reboot=reboot)
+
+
+if __name__ == "__main__":
+    main()

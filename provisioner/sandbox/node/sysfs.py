@@ -1,0 +1,127 @@
+"""What a node shows below /sys and /proc/sys, put over this computer's own: kernel settings, modules, network cards.
+
+A setting is a plain file bound over the kernel's, so that real tools (sysctl, systemd-tmpfiles) set the node's and not
+this computer's. /sys/module and /sys/class are overlays: modules come and go there as the simulated kernel loads them.
+Real paths and formats: Documentation/ABI/stable/sysfs-class-infiniband and sysfs-module of the Linux kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from . import state
+
+SETTINGS = {
+    "proc/sys/kernel/numa_balancing": "1",
+    "proc/sys/vm/max_map_count": "65530",
+    "proc/sys/vm/nr_hugepages": "0",
+    "proc/sys/net/core/rmem_max": "212992",
+    "proc/sys/net/core/wmem_max": "212992",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+    "sys/kernel/mm/transparent_hugepage/defrag": "always defer defer+madvise [madvise] never",
+}
+"""Every setting that a role may make outside of a node's own network, with what a kernel starts with."""
+
+PATTERNS = {"sys/devices/system/cpu/cpu*/cpufreq/scaling_governor": "schedutil"}
+"""The same for files that one computer has and another has not."""
+
+PLACE = "run/gpuprov-sandbox/sys"
+STATES = {"Active": "4: ACTIVE", "Down": "1: DOWN", "Initializing": "2: INIT", "Armed": "3: ARMED"}
+PHYSICAL = {"LinkUp": "5: LinkUp", "Disabled": "3: Disabled", "Polling": "2: Polling"}
+
+
+def sysfs(_arguments: list[str], _version: str) -> int:
+    """Runs first of all at boot; fails where a setting of this computer stays within reach."""
+    place = state.path(PLACE)
+    if place.exists():
+        return 0
+    (place / "settings").mkdir(parents=True)
+    found = {**SETTINGS, **{str(p)[1:]: v for k, v in PATTERNS.items() for p in Path("/").glob(k)}}
+    for number, (path, value) in enumerate(found.items()):
+        target = Path("/") / path
+        if target.exists():
+            own = place / "settings" / str(number)
+            own.write_text(value + "\n")
+            _mount("--bind", str(own), str(target))
+    for name in ("class", "module"):
+        for part in ("upper", "work"):
+            (place / name / part).mkdir(parents=True)
+        layers = f"lowerdir=/sys/{name},upperdir={place}/{name}/upper,workdir={place}/{name}/work"
+        _mount("-t", "overlay", "overlay", "-o", layers, f"/sys/{name}")
+    network_cards()
+    return 0
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["/usr/bin/mount", *arguments], check=True, timeout=60)
+
+
+def _shown() -> bool:
+    """Whether /sys is the node's own (a container), not this computer's or a test's."""
+    return state.path(PLACE).exists()
+
+
+def show_module(name: str, module: dict[str, Any] | None) -> None:
+    """/sys/module/<name> of a module that was loaded, or None for one that was taken out."""
+    if not _shown():
+        return
+    folder = state.path(f"sys/module/{name}")
+    if module is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "refcnt").write_text("0\n")
+    if module.get("version"):
+        (folder / "version").write_text(f"{module['version']}\n")
+        (folder / "srcversion").write_text(f"{source_version(module)}\n")
+
+
+def source_version(module: dict[str, Any]) -> str:
+    """What modinfo calls srcversion: another one for each version and flavour."""
+    return hashlib.sha256(f"{module['version']}/{module.get('flavour')}".encode()).hexdigest()[:23].upper()
+
+
+def network_cards() -> None:
+    """/sys/class/infiniband as the node's cards are now, faults included."""
+    if not _shown():
+        return
+    machine = state.hardware()
+    root = state.path("sys/class/infiniband")
+    shutil.rmtree(root, ignore_errors=True)
+    for nic in machine.get("nics", []):
+        _card(root / nic["name"], nic)
+    for card in machine.get("efa", []):
+        _card(root / card["name"], {"state": "Active", "physical_state": "LinkUp", "rate_gbps": 100.0,
+                                    "link_layer": "Unspecified", "guid": "0" * 16, **card})  # fmt: skip
+
+
+def _card(folder: Path, nic: dict[str, Any]) -> None:
+    port = folder / "ports/1"
+    infiniband = nic["link_layer"] == "InfiniBand"
+    files = {
+        folder / "device/numa_node": str(nic.get("numa", 0)),
+        port / "state": STATES.get(nic["state"], "0: NOP"),
+        port / "phys_state": PHYSICAL.get(nic["physical_state"], "2: Polling"),
+        port / "rate": f"{nic['rate_gbps']:g} Gb/sec (4X)",
+        port / "link_layer": nic["link_layer"],
+        port / "gids/0": "fe80:0000:0000:0000:" + ":".join(nic["guid"][i : i + 4] for i in range(0, 16, 4)),
+    }
+    if infiniband:
+        files |= {port / f"pkeys/{i}": key for i, key in enumerate(nic.get("pkeys", ["0xffff"]))}
+    elif nic["link_layer"] == "Ethernet":
+        netdev = nic.get("netdev", f"net-{nic['name']}")
+        files[folder / f"device/net/{netdev}/type"] = "1"
+        address = f"0000:0000:0000:0000:0000:ffff:0a0a:{int(nic['guid'][-4:], 10) % 65536:04x}"
+        rows = [("IB/RoCE v1", files[port / "gids/0"]), ("RoCE v2", files[port / "gids/0"]),
+                ("IB/RoCE v1", address), ("RoCE v2", address)]  # fmt: skip
+        for index, (kind, gid) in enumerate(rows):
+            files[port / f"gids/{index}"] = gid
+            files[port / f"gid_attrs/types/{index}"] = kind
+            files[port / f"gid_attrs/ndevs/{index}"] = netdev
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
