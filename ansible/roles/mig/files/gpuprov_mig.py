@@ -16,6 +16,7 @@ import sys
 MONITORING = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service")
 """What holds every GPU all the time and may be stopped for a moment, in the order in which it is stopped."""
 CDI = "gpuprov-cdi.service"
+UNIT = "/etc/systemd/system/gpuprov-mig.service"
 
 
 class Refused(Exception):
@@ -153,14 +154,27 @@ def bring(options):
     return f"{described(wanted)} on GPU {joined(wrong)}"
 
 
+def forget():
+    """Nothing makes a layout at boot any more. Returns what was done."""
+    if not os.path.exists(UNIT):
+        return ""
+    run("systemctl", "--quiet", "disable", os.path.basename(UNIT), ok=None)
+    os.unlink(UNIT)
+    return "nothing at boot"
+
+
 def main(arguments=None):
     """Exit status 0: the layout is as asked; 1: it is not, standard error says why."""
     parser = argparse.ArgumentParser(prog="gpuprov-mig", description=__doc__.splitlines()[0])
     parser.add_argument("--profile", required=True, help="such as 1g.5gb, or off")
     parser.add_argument("--instances", type=int, required=True, help="instances of it on one GPU")
     parser.add_argument("--gpus", type=int, required=True, help="GPUs of the machine type")
+    parser.add_argument("--forget", action="store_true", help="remove the unit that makes the layout at boot")
+    options = parser.parse_args(arguments)
     try:
-        done = bring(parser.parse_args(arguments))
+        done = bring(options)
+        if options.forget:
+            done = "; ".join(part for part in (done, forget()) if part)
     except (Refused, OSError) as refusal:
         print(f"gpuprov-mig: {refusal}", file=sys.stderr)
         return 1
