@@ -45,6 +45,8 @@ class Fault:
     change: Change = _nothing
     break_: Commands = field(default=())
     mend: Commands = field(default=())
+    with_version: Callable[[str], Change] | None = None
+    """The change for NAME:VERSION, where the fault may say for which driver it is."""
 
     def apply(self, machine: Json, gpu: int) -> Json:
         """hardware.json with this fault; the argument stays as it is."""
@@ -142,6 +144,14 @@ def _mismatch(machine: Json, _gpu: int) -> None:
     machine["driver"].update(loaded=machine["driver"].get("other", ""), library=None)
 
 
+def _bad_driver(version: str | None) -> Change:
+    # Dormant until that driver is loaded: then one GPU does not start, as after a driver with a defect for its board.
+    def change(machine: Json, gpu: int) -> None:
+        machine["driver"]["bad"] = {"version": version or machine["driver"].get("installed", ""), "gpu": gpu}
+
+    return change
+
+
 def _persistence_off(machine: Json, _gpu: int) -> None:
     for gpu in machine["gpus"]:
         gpu["persistence"] = False
@@ -184,6 +194,13 @@ FAULTS: tuple[Fault, ...] = (
         "the loaded module and the libraries are of different versions",
         "driver.version",
         change=_mismatch,
+    ),
+    Fault(
+        "bad-driver",
+        "one GPU does not start with the driver that is installed; bad-driver:VERSION: as soon as that one is loaded",
+        "gpu.count",
+        change=_bad_driver(None),
+        with_version=_bad_driver,
     ),
     Fault("persistence-off", "persistence mode is off", "gpu.persistence", change=_persistence_off),
     Fault(

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,10 @@ OTHER_VERSIONS = (
 """Driver versions that exist (release notes and captures), for a fault that loads another one of the same branch."""
 
 
+OF_THE_DRIVER = ("wrong-driver", "driver-mismatch", "bad-driver")
+"""Faults of a driver that is installed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Active:
     """A fault that a node has now; `gpu` is the GPU that it was injected on."""
@@ -65,12 +69,19 @@ def list_faults(machine: str | None = None) -> tuple[Fault, ...]:
 
 
 def find_fault(name: str) -> Fault:
-    """The fault of that name. Raises `GpuprovError` with the nearest one."""
+    """The fault of that name; "bad-driver:595.91.07" is bad-driver for that version. Raises `GpuprovError` with the
+    nearest one."""
     from rapidfuzz import process
 
-    found = next((fault for fault in FAULTS if fault.name == name), None)
+    plain, colon, version = name.partition(":")
+    found = next((fault for fault in FAULTS if fault.name == plain), None)
+    if found is not None and colon:
+        if found.with_version is None or not re.fullmatch(r"\d{3}(\.\d{1,4}){1,2}", version):
+            hint = f"a driver's version, such as {plain}:595.91.07" if found.with_version else f"just {plain}"
+            raise GpuprovError(f"no fault {name!r}", hint=hint)
+        return replace(found, name=name, change=found.with_version(version))
     if found is None:
-        near = process.extractOne(name, [fault.name for fault in FAULTS], score_cutoff=50)
+        near = process.extractOne(plain, [fault.name for fault in FAULTS], score_cutoff=50)
         hint = f"did you mean {near[0]}? " if near else ""
         raise GpuprovError(f"no fault {name!r}", hint=hint + "`gpuprov sandbox faults` lists them")
     return found
@@ -80,7 +91,7 @@ def with_faults(healthy: Json, faults: Iterable[Active], driver: str | None = No
     """The healthy node with these faults, in order. `driver` is the version that is installed on it."""
     machine: Json = {**healthy, "faults": []}
     if driver is not None:
-        machine = {**machine, "driver": {**machine["driver"], "other": other_version(driver)}}
+        machine = {**machine, "driver": {**machine["driver"], "other": other_version(driver), "installed": driver}}
     for active in faults:
         machine = find_fault(active.name).apply(machine, active.gpu)
         machine["faults"] = [*machine["faults"], {"name": active.name, "gpu": active.gpu}]
@@ -122,7 +133,7 @@ def inject(container: str, name: str, *, gpu: int | None = None, podman: Podman 
         wanted = Active(name, index)
         if wanted in now:
             return wanted
-        if fault.change.__name__ in ("_wrong_driver", "_mismatch") and not shown["driver"]:
+        if fault.name in OF_THE_DRIVER and not shown["driver"]:
             raise GpuprovError(
                 "no driver is installed on this node yet", where=container, hint="gpuprov up FILE --sandbox installs it"
             )
@@ -139,7 +150,7 @@ def clear(container: str, name: str | None = None, *, podman: Podman | None = No
     with _turn(container):
         shown = _show(engine, container)
         now = _active(shown["current"])
-        gone = tuple(fault for fault in now if name in (None, fault.name))
+        gone = tuple(fault for fault in now if name in (None, fault.name, fault.name.partition(":")[0]))
         left = [fault for fault in now if fault not in gone]
         if gone:
             _write(

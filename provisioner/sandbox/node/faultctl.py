@@ -18,7 +18,10 @@ def fault(arguments: list[str], _version: str) -> int:
     """`show`: what is there; `write`: replace hardware.json by what comes on standard input, whole or not at all."""
     if arguments == ["show"]:
         driver = (state.installed("nvml") or {}).get("version")
-        json.dump({"healthy": state.read(HEALTHY, {}), "current": state.hardware(), "driver": driver}, sys.stdout)
+        json.dump(
+            {"healthy": state.read(HEALTHY, {}), "current": state.read(state.HARDWARE, {}), "driver": driver},
+            sys.stdout,
+        )
         return 0
     if arguments == ["write"]:
         state.write(state.HARDWARE, json.load(sys.stdin))

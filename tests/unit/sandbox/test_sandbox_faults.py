@@ -35,6 +35,7 @@ CHANGES = {
     "row-remap-pending": {"xml"},
     "ecc-off": {"xml"},
     "wrong-driver": {"xml"},
+    "bad-driver": {"xml", "topo", "links", "dmesg"},
     "driver-mismatch": {"xml", "topo", "links"},
     "persistence-off": {"xml"},
     "hold-lost": set(),
@@ -82,6 +83,22 @@ def test_a_fault_changes_its_outputs_and_no_others(make_node: MakeNode, machine:
 
 def _plain(said: tuple[int, str, str], stamp: str) -> tuple[int, list[str]]:
     return said[0], [line for line in said[1].splitlines() if stamp not in line]
+
+
+@pytest.mark.parametrize(("version", "left"), [("580.173.02", 7), ("595.91.07", 8)])
+def test_a_bad_driver_is_dormant_until_it_is_loaded(make_node: MakeNode, version: str, left: int) -> None:
+    node = make_node("p4d.24xlarge")
+    name = f"bad-driver:{version}"
+    node.become(faults.with_faults(healthy("p4d.24xlarge"), [faults.Active(name, 3)], "580.173.02"))
+    assert node.says("nvidia-smi", "-q", "-x").count("<gpu id=") == left
+    assert ("RmInitAdapter failed" in node.says("dmesg")) == (left == 7)
+
+
+@pytest.mark.parametrize("name", ["gpu-lost:595.91.07", "bad-driver:", "bad-driver:new", "bad-driver:595;reboot"])
+def test_a_version_where_none_belongs_is_refused(name: str) -> None:
+    with pytest.raises(GpuprovError) as caught:
+        faults.find_fault(name)
+    assert caught.value.exit_code == 2
 
 
 def test_faults_do_not_touch_the_healthy_node() -> None:
