@@ -77,7 +77,7 @@ def nvlink(arguments: list[str], driver: Driver) -> str:
         if not gpu["links"]:
             out += "Device does not have or support Nvlink\n"
         elif gpu["mig_current"] == "Enabled":
-            out += "NVML: Unable to retrieve NVLink information as MIG mode is enabled\n"
+            out += "Nvlink queries are not supported for Devices in MIG mode\n"
         elif not any(link["active"] for link in gpu["links"]):
             out += "NVML: Unable to retrieve NVLink information as all links are inActive\n"
         else:
