@@ -55,11 +55,11 @@ def run(
                 **os.environ, "GPUPROV_NODE": node.name, "GPUPROV_ADDRESS": node.address, "GPUPROV_GROUP": node.group,
                 "GPUPROV_CLUSTER": cluster, "GPUPROV_STEP": step,
             }  # fmt: skip
-            child = children[node.name] = process.start(["sh", "-c", command], cwd=folder, env=environment)
-            for stream in (child.stdout, child.stderr):
-                assert stream is not None
-                readers.append(threading.Thread(target=read, args=(node.name, stream), daemon=True))
-                readers[-1].start()
+            # one pipe for both, so that the last line is the last one
+            argv = ["sh", "-c", f"exec 2>&1\n{command}"]
+            child = children[node.name] = process.start(argv, cwd=folder, env=environment)
+            readers.append(threading.Thread(target=read, args=(node.name, child.stdout), daemon=True))
+            readers[-1].start()
         deadline = time.monotonic() + deadline_s
         bad = {}
         for name, child in children.items():

@@ -1,0 +1,65 @@
+"""Drain and resume commands: real shells on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from provisioner.events import Event, Events
+from provisioner.fleet import Node
+from provisioner.lifecycle import hooks
+
+
+def node(name: str) -> Node:
+    return Node(name, "train", "here", "p4d.24xlarge", f"i-{name}", "", f"203.0.113.{name[-1]}", "10.0.0.7")
+
+
+NODES = [node("train-0"), node("train-1")]
+
+
+def run(command: str | None, folder: Path, *, deadline_s: float = 30, events: Events | None = None) -> dict[str, str]:
+    return hooks.run(
+        "drain", command, NODES, cluster="told", folder=folder, deadline_s=deadline_s, events=events or Events()
+    )
+
+
+def test_it_knows_the_node_and_what_it_says_is_told(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    command = 'echo "$GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS $GPUPROV_GROUP $GPUPROV_CLUSTER"; touch $GPUPROV_NODE'
+    assert run(command, tmp_path, events=Events(heard.append)) == {}
+    assert {(event.node, event.message) for event in heard} == {
+        ("train-0", "drain: drain train-0 203.0.113.0 train told"),
+        ("train-1", "drain: drain train-1 203.0.113.1 train told"),
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"train-0", "train-1"}
+
+
+def test_a_failure_is_that_nodes_alone_with_its_last_words(tmp_path: Path) -> None:
+    command = 'test $GPUPROV_NODE = train-0 || { echo one; echo "a job runs" >&2; exit 3; }'
+    assert run(command, tmp_path) == {"train-1": "the drain command ended with status 3: a job runs"}
+
+
+def test_all_nodes_at_once_and_a_deadline(tmp_path: Path) -> None:
+    began = time.monotonic()
+    found = run("sleep 60 & wait", tmp_path, deadline_s=0.5)
+    assert found == dict.fromkeys(("train-0", "train-1"), "the drain command did not end within 0.5 s")
+    assert time.monotonic() - began < 30
+
+
+def test_no_command_is_no_failure(tmp_path: Path) -> None:
+    assert run(None, tmp_path) == {}
+
+
+def test_an_interrupt_ends_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[int] = []
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hooks.subprocess.Popen, "wait", interrupted)
+    monkeypatch.setattr(hooks.process, "stop", lambda child, grace_s: (stopped.append(child.pid), child.kill()))
+    with pytest.raises(KeyboardInterrupt):
+        run("sleep 60", tmp_path)
+    assert len(stopped) == 2
