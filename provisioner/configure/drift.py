@@ -78,9 +78,7 @@ def wanted(plan: Plan, group: PlannedGroup, stamp: str, units: Sequence[str]) ->
 
 def fingerprint(plan: Plan, group: str, role_variables: dict[str, Any]) -> str:
     """What a node of this group is configured from: the roles' text, the group's variables, the provider's."""
-    variables = group_variables(group, plan)
-    stack = {key: value for key, value in variables["gpuprov_stack"].items() if key != "why"}
-    content = json.dumps([{**variables, "gpuprov_stack": stack}, role_variables], sort_keys=True)
+    content = json.dumps([group_variables(group, plan), role_variables], sort_keys=True)
     return hashlib.sha256(f"{_roles()}{content}".encode()).hexdigest()[:32]
 
 

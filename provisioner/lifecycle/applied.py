@@ -35,7 +35,7 @@ class Release:
 def content(stack: Stack, *, simulated: bool) -> dict[str, Any]:
     """What a stack puts on a node. Why it was chosen is no part of it; neither are the digests and keys of a rehearsal,
     which follow from the machine that rehearses."""
-    found = stack.model_dump(mode="json", exclude={"why"})
+    found = stack.model_dump(mode="json", exclude={"components": True, "packages": {"__all__": {"asked"}}})
     if simulated:
         for image in found["images"]:
             image.update(digest="", pull="")

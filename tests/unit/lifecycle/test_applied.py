@@ -16,7 +16,7 @@ from provisioner.lifecycle.up import waiting
 from provisioner.lifecycle.upgrade_state import Journal, Place
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
-from provisioner.stack.models import Lock, Stack
+from provisioner.stack.models import Component, Lock, Stack
 from tests.support.plans import planned_group
 
 FILE = """
@@ -57,7 +57,9 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def test_why_a_version_was_chosen_is_no_part_of_it() -> None:
-    assert identity(lock()) == identity(lock(STACK.model_copy(update={"why": {"driver": "a better reason"}})))
+    assert identity(lock()) == identity(
+        lock(STACK.model_copy(update={"components": {"driver": Component(version="1", why="a better reason")}}))
+    )
     assert identity(lock()) != identity(lock(newer()))
 
 
