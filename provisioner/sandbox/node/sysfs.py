@@ -21,8 +21,8 @@ SETTINGS = {
     "proc/sys/vm/nr_hugepages": "0",
     "proc/sys/net/core/rmem_max": "212992",
     "proc/sys/net/core/wmem_max": "212992",
-    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
-    "sys/kernel/mm/transparent_hugepage/defrag": "always defer defer+madvise [madvise] never",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always",
+    "sys/kernel/mm/transparent_hugepage/defrag": "defer",
 }
 """Every setting that a role may make outside of a node's own network, with what a kernel starts with."""
 

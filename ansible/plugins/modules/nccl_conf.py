@@ -1,0 +1,104 @@
+#!/usr/bin/python
+"""/etc/nccl.conf from what the node shows: devices, GID and partition index, interface, transport."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nccl_conf
+short_description: Write NCCL's configuration from what the node shows
+description:
+  - Picks the RDMA ports of the right kind that are active and not the node's own way to the world, and writes them down
+    by exact name, with GID index (RoCE) or partition index (InfiniBand) where the node shows that they are needed.
+  - The transport is pinned, so that a job which can't use it fails; silently slow sockets are worse.
+  - Lines of others in the file are kept, below ours; NCCL takes the first line of a name. An image's own service may
+    have written a topology file there.
+options:
+  dest: {description: The file., type: path, default: /etc/nccl.conf}
+  kind: {description: The machine's kind of network., type: str, required: true}
+  ports:
+    description: How many ports the machine has for training traffic; 0 where that is not known.
+    type: int
+    default: 0
+  efa: {description: Whether EFA's parts are in the lock., type: bool, default: false}
+  devices:
+    description: RDMA devices that a person has chosen in place of what the node shows.
+    type: list
+    elements: str
+    default: []
+  extra: {description: Further variables of NCCL., type: dict, default: {}}
+  root: {description: Folder in place of /., type: path, default: /}
+author: gpuprov
+"""
+
+EXAMPLES = r"""
+- name: Tell NCCL about the network
+  nccl_conf: {kind: infiniband, ports: 8}
+"""
+
+RETURN = r"""
+variables:
+  description: What NCCL is told.
+  type: dict
+  returned: always
+"""
+
+import os
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_rdma import Undecided, settings
+
+FIRST = "# gpuprov: what this node shows, found when it was configured"
+LAST = "# gpuprov: end; lines below are others'"
+
+
+def others(current):
+    """The lines of a file that are not ours."""
+    lines = current.splitlines()
+    if FIRST in lines and LAST in lines:
+        start, end = lines.index(FIRST), lines.index(LAST)
+        lines = lines[:start] + lines[end + 1 :]
+    return [line for line in lines if line.strip()]
+
+
+def main():
+    """Write the file when it is not as the node shows."""
+    module = AnsibleModule(
+        argument_spec={
+            "dest": {"type": "path", "default": "/etc/nccl.conf"},
+            "kind": {"type": "str", "required": True},
+            "ports": {"type": "int", "default": 0},
+            "efa": {"type": "bool", "default": False},
+            "devices": {"type": "list", "elements": "str", "default": []},
+            "extra": {"type": "dict", "default": {}},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    try:
+        variables, warnings = settings(given["kind"], given["ports"], given["efa"], given["devices"], given["root"])
+    except Undecided as error:
+        module.fail_json(msg=f"NCCL's configuration can't be derived: {error}")
+    variables |= {name: str(value) for name, value in given["extra"].items()}
+    for sentence in warnings:
+        module.warn(sentence)
+    current = ""
+    if os.path.exists(given["dest"]):
+        with open(given["dest"], encoding="utf-8") as stream:
+            current = stream.read()
+    ours = [FIRST, *(f"{name}={value}" for name, value in sorted(variables.items())), LAST]
+    text = "\n".join([*ours, *others(current)]) + "\n"
+    if text != current and not module.check_mode:
+        handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(fresh, 0o644)
+        module.atomic_move(fresh, given["dest"])
+        os.chmod(given["dest"], 0o644)
+    diff = {"before_header": given["dest"], "after_header": given["dest"], "before": current, "after": text}
+    module.exit_json(changed=text != current, variables=variables, diff=diff)
+
+
+if __name__ == "__main__":
+    main()
