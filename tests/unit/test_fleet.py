@@ -102,7 +102,9 @@ def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPath
     found = json.loads(written.read_text())["all"]
     assert found["vars"] == {"gpuprov_registry": "mirror:5000"}
     group = found["children"]["train"]
-    assert group["hosts"] == {"train-0": {"gpuprov_node": "train-0"}, "train-1": {"gpuprov_node": "train-1"}}
+    assert group["hosts"] == {
+        name: {"gpuprov_node": name, "gpuprov_private_address": NODE.private_address} for name in ("train-0", "train-1")
+    }
     assert group["vars"]["gpuprov_fingerprint"] == "f" * 64
     assert group["vars"]["gpuprov_gpu_count"] == 8
     assert group["vars"]["gpuprov_network_kind"] == "efa"
