@@ -142,7 +142,25 @@ def _nearest(problem: Problem, pins: list[str]) -> str:
             offers.append(f'{path}: "{_short(found[need.name])}"')
     if offers:
         return f"nearest that works: {' or '.join(offers[:2])}"
+    if together := _all_moved(problem, pins):
+        return f"nearest that works: {together}"
     return f"leave out {', '.join(pins)}" if pins else "no version of this stack drives such a machine"
+
+
+def _all_moved(problem: Problem, pins: list[str]) -> str:
+    """The nearest set where moving one pin is not enough: all of them free, those named that must move."""
+    free = problem
+    asked = [need for need in problem.needs if need.pin is not None]
+    for need in asked:
+        free = free.without(need.path, keep_component=True)
+    first = next((need for need in asked if need.path in pins), None)
+    if first is None:
+        return ""
+    try:
+        found = resolve(_around(free, first))
+    except Unsolvable:
+        return ""
+    return " and ".join(f'{n.path}: "{_short(found[n.name])}"' for n in asked if not n.met_by(found[n.name]))
 
 
 def _image_for(problem: Problem, path: str) -> str:

@@ -31,6 +31,7 @@ def alternatives(spec: ClusterSpec, group: str, name: str, chosen: str, place: P
             lines.append(f"{version}: would go too, but comes after {chosen}")
         except Unsolvable:
             error: StackConflict = conflict(asked, f"group {group} on {machine.name}", place)
-            reasons = error.message.split("\n  ")[1:]
-            lines.append(f"{version}: {reasons[0] if reasons else error.message}")
+            head, *reasons = error.message.split("\n  ")
+            asked = head.partition(" has ")[2].replace(f" and {wanted.says} ({place(wanted.path)})", "")
+            lines.append(f"{version}: {reasons[0] if reasons else f'against {asked}'}")
     return lines

@@ -10,6 +10,7 @@ import pytest
 from provisioner import catalog
 from provisioner.catalog import nvlinks
 from provisioner.catalog.models import Machine
+from provisioner.stack.candidates import TRAIT_VALUES
 
 CATALOG = catalog.load()
 MACHINES = CATALOG.machines()
@@ -136,7 +137,7 @@ def test_gpu_is_complete(gpu: catalog.Gpu) -> None:
         gigabytes = int(profile.split(".")[1].removesuffix("gb"))
         assert gigabytes * 1e9 <= gpu.memory_mib * 2**20 * 1.07, profile
     if gpu.vendor == "nvidia":
-        assert gpu.arch in CATALOG.archs
+        assert gpu.arch in TRAIT_VALUES["gpu"]
 
 
 def test_no_product_name_means_two_products() -> None:
@@ -196,13 +197,3 @@ def test_xids_that_decide_a_fleet() -> None:
     assert len(CATALOG.xids()) >= 114
     assert all(x.advice.endswith(".") for x in CATALOG.xids())
     assert all(x.severity != "fatal" or x.action != "none" for x in CATALOG.xids())
-
-
-def test_driver_branches_know_the_catalogues_architectures() -> None:
-    known = set(CATALOG.archs)
-    assert all(set(b.archs) <= known for b in CATALOG.driver_branches)
-    assert [int(b.branch) for b in CATALOG.driver_branches] == sorted(int(b.branch) for b in CATALOG.driver_branches)
-    runs = {arch: {b.branch for b in CATALOG.driver_branches if arch in b.archs} for arch in known}
-    assert max(runs["volta"]) == "580"
-    assert min(runs["blackwell"]) == "570"
-    assert all(c.archs_min in known for c in CATALOG.cuda_releases)

@@ -12,6 +12,7 @@ from provisioner.stack import lockfile
 from provisioner.stack.candidates import TITLES
 from provisioner.stack.models import Lock
 from provisioner.stack.rows import rows
+from provisioner.stack.table import placed
 from tests.support.plans import cluster_spec
 
 NVIDIA = [m.name for m in catalog.load().machines() if catalog.load().gpu(m.gpu_model).vendor == "nvidia"]
@@ -107,6 +108,7 @@ REFUSED: list[tuple[str, dict[str, object], str, str]] = [
     ("p3dn.24xlarge", {"containers": ("nvcr.io/nvidia/pytorch:25.10-py3",)}, "runs on turing", "25.06-py3"),
     ("dgx-b200", {"pytorch": "2.6+cu124"}, "PyTorch 2.6.0+cu124 runs on volta", "stack.pytorch"),
     ("dgx-b200", {"tensorflow": "2.12"}, "TensorFlow 2.12.0 runs on volta", "leave out stack.tensorflow"),
+    ("p3.16xlarge", {"driver": "595", "cuda": "13.0"}, "runs on turing", '"580" and stack.cuda: "12.9"'),
     ("p5.48xlarge", {"nccl": "2.16.5"}, "p5.48xlarge needs NCCL 2.18.0 or newer", 'stack.nccl: "2.18.1"'),
     ("amd-mi300x-node", {"driver": "580"}, "driver is NVIDIA's", "leave it out"),
     ("amd-mi300x-node", {"pytorch": "2.9.1+cu130"}, "cu130 is a build for NVIDIA GPUs", "2.9.1+rocm6.4"),
@@ -240,3 +242,8 @@ def test_differences_are_named() -> None:
         "groups.train.machine: p4d.24xlarge when locked, p5.48xlarge now",
         "stack.driver: not there when locked, 580 now",
     ]
+
+
+def test_the_table_in_the_docs_is_the_data_s() -> None:
+    page = Path(__file__).parents[3] / "docs" / "stack.md"
+    assert placed(page.read_text()) == page.read_text()

@@ -1,0 +1,59 @@
+"""docs/stack.md's table: every machine type with the newest stack that it is given when nothing is pinned.
+
+python -m provisioner.stack.table            prints it
+python -m provisioner.stack.table --write    puts it into docs/stack.md
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from provisioner import catalog
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack.solve import solve
+
+BEGIN, END = "<!-- machines: begin -->", "<!-- machines: end -->"
+PAGE = Path("docs/stack.md")
+HEAD = (
+    "| machine | GPU | os | driver | modules | CUDA | NCCL | PyTorch | beside it |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+)
+
+
+def table() -> str:
+    """The table as Markdown, one row for each machine type of the catalogue, in its order."""
+    lines = list(HEAD)
+    for machine in catalog.load().machines():
+        spec = ClusterSpec.model_validate(
+            {
+                "name": "table",
+                "sites": {"here": {"provider": "baremetal"}},
+                "groups": {"all": {"machine": machine.name}},
+            }
+        )
+        stack = solve(spec)["all"]
+        beside = {
+            "fabric manager": machine.fabric_manager_required, "nvlsm": machine.subnet_manager_required,
+            "IMEX": machine.imex_required, f"EFA {stack.efa}": stack.efa, f"ROCm {stack.rocm}": stack.rocm,
+        }  # fmt: skip
+        cells = (
+            f"`{machine.name}`", machine.gpu_model, stack.os, stack.driver or "", stack.kernel_modules or "",
+            stack.cuda_toolkit or "", stack.nccl or "", (stack.pytorch or "").split("+", 1)[0],
+            ", ".join(name for name, there in beside.items() if there),
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def placed(page: str) -> str:
+    """A page with the table between its two marks."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        sys.stdout.write(table() + "\n")
