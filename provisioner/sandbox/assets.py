@@ -159,5 +159,6 @@ def _mirror_key(stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, archit
 def _code() -> str:
     """A hash of the modules that decide what is in a package or an image."""
     here = Path(__file__).parent
-    names = ("deb.py", "packages.py", "registry.py", "repository.py", "units.py", "node/exporter.py")
+    makers = ("deb.py", "content.py", "packages.py", "network_packages.py")
+    names = (*makers, "registry.py", "repository.py", "units.py", "node/exporter.py")
     return hashlib.sha256(b"".join((here / name).read_bytes() for name in names)).hexdigest()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from provisioner.sandbox.content import program
 from provisioner.sandbox.deb import File
-from provisioner.sandbox.packages import program
 from provisioner.sandbox.units import UNITS
 
 TOOLS = (

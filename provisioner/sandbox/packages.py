@@ -8,59 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from provisioner.sandbox import network_packages as network
+from provisioner.sandbox.content import LIBRARIES, Content, fact, placeholder, program, programs, unit, upstream
 from provisioner.sandbox.deb import Deb, File
-from provisioner.sandbox.units import UNITS
 from provisioner.stack.models import Package
-
-INSTALLED = "usr/lib/gpuprov-sandbox/installed"
-LIBRARIES = {"amd64": "usr/lib/x86_64-linux-gnu", "arm64": "usr/lib/aarch64-linux-gnu"}
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """Files, dependencies that are wanted when the lock has them, and maintainer scripts of one package."""
-
-    description: str
-    files: dict[str, File]
-    depends: tuple[str, ...] = ()
-    scripts: tuple[tuple[str, str], ...] = ()
-
-
-def program(tool: str, version: str) -> File:
-    """A program of a package: a few lines of Python that hand over to the simulator in the node's image."""
-    text = (
-        "#!/usr/bin/python3 -IS\n"
-        f"# {tool} {version}, simulated by gpuprov: it reads /etc/gpuprov-sandbox/hardware.json\n"
-        "import sys\n"
-        'sys.path.insert(0, "/usr/lib/gpuprov-sandbox")\n'
-        "from gpuprov_node.main import main\n"
-        f"sys.exit(main({tool!r}, {version!r}))\n"
-    )
-    return File(text.encode(), 0o755)
-
-
-def fact(part: str, **content: object) -> dict[str, File]:
-    """A fact that the simulator reads once the package is installed."""
-    return {f"{INSTALLED}/{part}.json": File((json.dumps(content, sort_keys=True) + "\n").encode())}
-
-
-def placeholder(path: str, link: str | None = None) -> dict[str, File]:
-    """A library file that only says what it is, with the usual link to it."""
-    files = {path: File(b"simulated by gpuprov: this is no library\n")}
-    if link:
-        files[link] = File(link=path.rsplit("/", 1)[1])
-    return files
-
-
-def unit(name: str) -> dict[str, File]:
-    return {f"usr/lib/systemd/system/{name}": File(UNITS[name].encode())}
-
-
-def upstream(version: str) -> str:
-    """580.173.02 of "580.173.02-1", 4.5.3 of "1:4.5.3-1", 2.27.7 of "2.27.7-1+cuda13.0"."""
-    return re.sub(r"^\d+:", "", version).split("-", 1)[0]
 
 
 def _kernel(flavour: str) -> Callable[[str, str], Content]:
@@ -208,43 +160,9 @@ def _exporter(version: str, _architecture: str) -> Content:
     return Content("DCGM exporter", files | unit("nvidia-dcgm-exporter.service"))
 
 
-def _programs(description: str, *paths: str) -> Callable[[str, str], Content]:
-    def content(version: str, _architecture: str) -> Content:
-        return Content(description, {path: program(path.rsplit("/", 1)[1], version) for path in paths})
-
-    return content
-
-
 def _container_base(version: str, _architecture: str) -> Content:
     files = {f"usr/bin/{tool}": program(tool, version) for tool in ("nvidia-ctk", "nvidia-container-runtime")}
     return Content("NVIDIA container toolkit", files)
-
-
-def _ofed(version: str, _architecture: str) -> Content:
-    files = {f"usr/sbin/{tool}": program(tool, version) for tool in ("ibstat", "ibstatus")}
-    files |= {f"usr/bin/{tool}": program(tool, version) for tool in ("ibv_devinfo", "ibdev2netdev", "ofed_info")}
-    return Content("DOCA OFED", files | unit("openibd.service"))
-
-
-def _dkms(module: str, source: str) -> Callable[[str, str], Content]:
-    """A package that builds a kernel module: its source for dkms, and the module once it is installed."""
-
-    def content(version: str, _architecture: str) -> Content:
-        conf = f'PACKAGE_NAME="{source}"\nPACKAGE_VERSION="{version}"\n'
-        files = {f"usr/src/{source}-{version}/dkms.conf": File(conf.encode())}
-        files |= fact(f"module-{module}", version=version, flavour="dkms", size=36864)
-        return Content(f"{source} kernel module", files)
-
-    return content
-
-
-def _ofi_nccl(_version: str, _architecture: str) -> Content:
-    return Content("NCCL plugin for libfabric", placeholder("opt/amazon/ofi-nccl/lib/libnccl-net.so"))
-
-
-def _efa_profile(_version: str, _architecture: str) -> Content:
-    text = b"# simulated by gpuprov\nPATH=/opt/amazon/efa/bin:$PATH\n"
-    return Content("EFA on everybody's path", {"etc/profile.d/zippy_efa.sh": File(text)})
 
 
 KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
@@ -278,17 +196,17 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"datacenter-gpu-manager-4-core", _dcgm),
     (r"datacenter-gpu-manager-exporter", _exporter),
     (r"nvidia-container-toolkit-base", _container_base),
-    (r"nvidia-container-toolkit", _programs("NVIDIA container runtime hook", "usr/bin/nvidia-container-runtime-hook")),
-    (r"libnvidia-container-tools", _programs("NVIDIA container tools", "usr/bin/nvidia-container-cli")),
-    (r"doca-ofed|infiniband-diags", _ofed),
-    (r"libfabric-aws-bin", _programs("libfabric with EFA", "opt/amazon/efa/bin/fi_info")),
-    (r"efa", _dkms("efa", "efa")),
-    (r"efa-profile", _efa_profile),
-    (r"libnccl-ofi", _ofi_nccl),
-    (r"gdrdrv-dkms", _dkms("gdrdrv", "gdrdrv")),
-    (r"mlnx-ofed-kernel-dkms", _dkms("mlx5_core", "mlnx-ofed-kernel")),
-    (r"amdgpu-dkms", _dkms("amdgpu", "amdgpu")),
-    (r"rocm-smi(-lib)?|rocm-smi-lib\d*", _programs("ROCm SMI", "usr/bin/rocm-smi")),
+    (r"nvidia-container-toolkit", programs("NVIDIA container runtime hook", "usr/bin/nvidia-container-runtime-hook")),
+    (r"libnvidia-container-tools", programs("NVIDIA container tools", "usr/bin/nvidia-container-cli")),
+    (r"doca-ofed|infiniband-diags", network.ofed),
+    (r"libfabric-aws-bin", programs("libfabric with EFA", "opt/amazon/efa/bin/fi_info")),
+    (r"efa", network.dkms("efa", "efa")),
+    (r"efa-profile", network.efa_profile),
+    (r"libnccl-ofi", network.ofi_nccl),
+    (r"gdrdrv-dkms", network.dkms("gdrdrv", "gdrdrv")),
+    (r"mlnx-ofed-kernel-dkms", network.dkms("mlx5_core", "mlnx-ofed-kernel")),
+    (r"amdgpu-dkms", network.dkms("amdgpu", "amdgpu")),
+    (r"rocm-smi(-lib)?|rocm-smi-lib\d*", programs("ROCm SMI", "usr/bin/rocm-smi")),
 )
 
 DEPENDS = {
@@ -308,6 +226,9 @@ ALONE = (
 )
 """Packages of which a node has one: another version or flavour takes its place, and its files."""
 
+REPLACES = {"doca-ofed": "infiniband-diags, ibverbs-utils"}
+"""Packages of the distribution whose files one takes over; DOCA brings newer ones of the same names."""
+
 
 def build(package: Package, beside: Iterable[Package], architecture: str) -> Deb:
     """The simulated package; of its dependencies those that are in the lock too, at the lock's versions."""
@@ -320,6 +241,8 @@ def build(package: Package, beside: Iterable[Package], architecture: str) -> Deb
     alone = next((name for pattern, name in ALONE if re.fullmatch(pattern, package.name)), None)
     if alone:
         fields |= dict.fromkeys(("Provides", "Conflicts", "Replaces"), alone)
+    if package.name in REPLACES:
+        fields["Replaces"] = REPLACES[package.name]
     files = {
         **content.files,
         f"usr/share/doc/{package.name}/simulated": File(b"This package is simulated by gpuprov.\n"),

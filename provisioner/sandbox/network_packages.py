@@ -1,0 +1,35 @@
+"""Contents of packages for networks, and of those that build a kernel module of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from provisioner.sandbox.content import Content, fact, placeholder, program, unit
+from provisioner.sandbox.deb import File
+
+
+def ofed(version: str, _architecture: str) -> Content:
+    files = {f"usr/sbin/{tool}": program(tool, version) for tool in ("ibstat", "ibstatus")}
+    files |= {f"usr/bin/{tool}": program(tool, version) for tool in ("ibv_devinfo", "ibdev2netdev", "ofed_info")}
+    return Content("DOCA OFED", files | unit("openibd.service"))
+
+
+def dkms(module: str, source: str) -> Callable[[str, str], Content]:
+    """A package that builds a kernel module: its source for dkms, and the module once it is installed."""
+
+    def content(version: str, _architecture: str) -> Content:
+        conf = f'PACKAGE_NAME="{source}"\nPACKAGE_VERSION="{version}"\n'
+        files = {f"usr/src/{source}-{version}/dkms.conf": File(conf.encode())}
+        files |= fact(f"module-{module}", version=version, flavour="dkms", size=36864)
+        return Content(f"{source} kernel module", files)
+
+    return content
+
+
+def ofi_nccl(_version: str, _architecture: str) -> Content:
+    return Content("NCCL plugin for libfabric", placeholder("opt/amazon/ofi-nccl/lib/libnccl-net.so"))
+
+
+def efa_profile(_version: str, _architecture: str) -> Content:
+    text = b"# simulated by gpuprov\nPATH=/opt/amazon/efa/bin:$PATH\n"
+    return Content("EFA on everybody's path", {"etc/profile.d/zippy_efa.sh": File(text)})
