@@ -150,6 +150,7 @@ def _python(image: Image) -> str:
 # Simulated by gpuprov: this is no Python and no PyTorch. The number of devices is what the container runtime put there.
 case "$1" in -V|--version) echo "Python {version}"; exit 0;; esac
 devices=0
+for device in /dev/dri/renderD*; do [ -e "$device" ] && devices=$((devices + 1)); done
 [ -r /etc/gpuprov-sandbox/gpus ] && devices=$(cat /etc/gpuprov-sandbox/gpus)
 cat <<EOF
 {head}, "gpus": $devices}}

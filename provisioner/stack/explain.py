@@ -32,6 +32,6 @@ def alternatives(spec: ClusterSpec, group: str, name: str, chosen: str, place: P
         except Unsolvable:
             error: StackConflict = conflict(asked, f"group {group} on {machine.name}", place)
             head, *reasons = error.message.split("\n  ")
-            asked = head.partition(" has ")[2].replace(f" and {wanted.says} ({place(wanted.path)})", "")
-            lines.append(f"{version}: {reasons[0] if reasons else f'against {asked}'}")
+            against = head.partition(" has ")[2].replace(f" and {wanted.says} ({place(wanted.path)})", "")
+            lines.append(f"{version}: {reasons[0] if reasons else f'against {against}'}")
     return lines

@@ -34,6 +34,12 @@ LIMIT = 64 * 1024 * 1024
 """Bytes taken from one node: about a hundred times a compressed answer."""
 
 NVIDIA_FILES: Mapping[str, float] = {"nvidia-smi.xml": 30, "topo.txt": 30, "nvlink.txt": 30, "dcgm-exporter.prom": 10}
+GPU_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("--gpus", "all"),
+    "amd": ("--device=/dev/kfd", "--device=/dev/dri"),
+}
+"""docker's options that give a container the GPUs of a maker (container toolkit and ROCm installation guides)."""
+
 AMD_FILES: Mapping[str, float] = {"rocm-smi.json": 30}
 COMMON_FILES: Mapping[str, float] = {
     "dmesg.txt": 10,
@@ -58,7 +64,7 @@ class ProbeRequest:
 
     files: Mapping[str, float]
     images: tuple[Mapping[str, str], ...] = ()
-    gpus: bool = True
+    gpus: tuple[str, ...] = GPU_OPTIONS["nvidia"]
     gpu_count: int = 1
     port: int = 9400
     units: tuple[str, ...] = ()
@@ -73,7 +79,7 @@ class ProbeRequest:
         return {
             "files": dict(self.files),
             "images": [dict(image) for image in self.images],
-            "gpus": self.gpus,
+            "gpus": list(self.gpus),
             "gpu_count": self.gpu_count,
             "port": self.port,
             "units": list(self.units),
@@ -118,7 +124,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
     return ProbeRequest(
         files,
         images,
-        gpus=expected.vendor == "nvidia",
+        gpus=GPU_OPTIONS[expected.vendor],
         gpu_count=expected.gpu_count,
         units=expected.units or (),
     )

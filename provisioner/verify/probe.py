@@ -4,7 +4,8 @@ Standard library only, Python 3.8 or newer. Sent over ssh's standard input in on
 call of `main` with the request. Nothing is installed, written or changed on the node.
 
 The request: {"deadline": seconds for everything, "files": {name: seconds}, "images": [{"reference", "pull"}],
-"gpus": whether to give the containers GPUs, "gpu_count": n, "port": of the DCGM exporter, "units": [names]}.
+"gpus": [docker's options that give a container the GPUs], "gpu_count": n, "port": of the DCGM exporter,
+"units": [names]}.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ def images(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
     return out
 
 
-def framework(wanted: list[dict[str, str]], gpus: bool, deadline: float) -> dict[str, Any]:
+def framework(wanted: list[dict[str, str]], gpus: list[str], deadline: float) -> dict[str, Any]:
     """Ask python3 in every image for its versions, all images at once; no network, nothing pulled, nothing kept."""
     reports: list[dict[str, Any] | None] = [None] * len(wanted)
 
@@ -239,8 +240,7 @@ def framework(wanted: list[dict[str, str]], gpus: bool, deadline: float) -> dict
         # A name of its own, so that a container which does not end can be removed.
         name = f"gpuprov-probe-{os.getpid()}-{i}"
         command = ["docker", "run", "--rm", "--name", name, "--network", "none", "--pull=never"]
-        command += ["--gpus", "all"] if gpus else []
-        command += ["--entrypoint", "python3", image.get("pull") or image["reference"], "-c", VERSIONS]
+        command += [*gpus, "--entrypoint", "python3", image.get("pull") or image["reference"], "-c", VERSIONS]
         out = run(command, deadline)
         if out["timed_out"]:
             run(["docker", "rm", "--force", name], 5)
@@ -287,7 +287,7 @@ def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if name == "container-images.json":
         return images(request.get("images", []), seconds)
     if name == "framework.json":
-        return framework(request.get("images", []), request.get("gpus", False), seconds)
+        return framework(request.get("images", []), request.get("gpus", []), seconds)
     if name == "all_reduce.txt":
         count = str(request.get("gpu_count", 1))
         return run(["all_reduce_perf", "-b", "1G", "-e", "8G", "-f", "2", "-g", count], seconds, merge=True)

@@ -4,8 +4,10 @@ modules."""
 from __future__ import annotations
 
 import contextlib
+import os
 import pwd
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
@@ -84,6 +86,17 @@ def _amd() -> None:
     if state.hardware().get("vendor") == "amd" and not target.exists():
         target.parent.mkdir(parents=True)
         target.symlink_to("/usr/lib/gpuprov-sandbox/rocm-smi")
+    if state.hardware().get("vendor") == "amd":
+        _amd_devices(len(state.hardware()["gpus"]))
+
+
+def _amd_devices(count: int) -> None:
+    """Device files as amdgpu makes them, so that they can be handed to containers; behind them is /dev/null."""
+    folder = Path("/dev/dri")
+    folder.mkdir(exist_ok=True)
+    for device in (Path("/dev/kfd"), *(folder / f"renderD{128 + number}" for number in range(count))):
+        if not device.exists():
+            os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
 
 
 def _user_data(text: str) -> None:

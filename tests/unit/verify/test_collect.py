@@ -142,7 +142,7 @@ def test_images_and_frameworks(tools: Path) -> None:
     tool(tools, "docker", DOCKER)
     wanted = [{"reference": "r:1", "pull": "r@sha256:2"}]
     files = {"container-images.json": 5.0, "framework.json": 5.0}
-    document = probe.probe({"deadline": 20, "files": files, "images": wanted, "gpus": True})
+    document = probe.probe({"deadline": 20, "files": files, "images": wanted, "gpus": ["--gpus", "all"]})
     from provisioner.verify.bundle import Bundle
 
     facts = read(Bundle.from_json(document))
@@ -158,12 +158,12 @@ def test_no_image_at_all_is_an_answer_and_no_docker_is_none(tools: Path) -> None
     tool(tools, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
     assert probe.images([{"reference": "r:1"}], 5)["text"] == ""
     (tools / "docker").unlink()
-    assert not Path("/usr/bin/docker").exists() or probe.framework([], False, 1)["text"]
+    assert not Path("/usr/bin/docker").exists() or probe.framework([], [], 1)["text"]
 
 
 def test_a_container_that_hangs_is_removed(tools: Path) -> None:
     tool(tools, "docker", f'echo "$*" >> {tools}/calls; case "$1" in run) sleep 60;; esac')
-    found = json.loads(probe.framework([{"reference": "r:1"}], False, 0.3)["text"])
+    found = json.loads(probe.framework([{"reference": "r:1"}], [], 0.3)["text"])
     assert found["images"][0]["timed_out"]
     calls = (tools / "calls").read_text().splitlines()
     name = calls[0].split("--name ")[1].split()[0]
