@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,11 +136,17 @@ def _wait_for_port(address: str, deadline: float, port: int = 22) -> str | None:
 
 
 def write_inventory(
-    paths: ClusterPaths, nodes: list[Node], plan: Plan, variables: dict[str, Any], fingerprints: dict[str, str]
+    paths: ClusterPaths,
+    nodes: list[Node],
+    plan: Plan,
+    variables: dict[str, Any],
+    fingerprints: dict[str, str],
+    obsolete: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """The Ansible inventory: a group per cluster.yaml group, the lock's stack as its variables. No secret is in it.
 
-    `fingerprints`: group → what its nodes are configured from; the playbook leaves it on the node.
+    `fingerprints`: group → what its nodes are configured from; the playbook leaves it on the node. `obsolete`: group →
+    packages of earlier locks that this one has not; the roles take them out.
     """
     groups = {}
     for planned in plan.groups:
@@ -149,7 +156,11 @@ def write_inventory(
                 for n in nodes
                 if n.group == planned.name
             },
-            "vars": {**group_variables(planned.name, plan), "gpuprov_fingerprint": fingerprints[planned.name]},
+            "vars": {
+                **group_variables(planned.name, plan),
+                "gpuprov_fingerprint": fingerprints[planned.name],
+                "gpuprov_obsolete": list((obsolete or {}).get(planned.name, ())),
+            },
         }
     inventory = {"all": {"children": groups, "vars": variables}}
     # JSON is YAML, and Ansible reads it an order of magnitude faster than YAML's long form.

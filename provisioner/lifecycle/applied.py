@@ -101,6 +101,15 @@ class Ledger:
         lockfile.write(private_dir(self._locks) / f"{release}.lock", lock)
         return release
 
+    def obsolete(self, lock: Lock) -> dict[str, list[str]]:
+        """Group → packages that a kept lock put on its nodes and this one does not: eras of a stack differ in names."""
+        kept = [found for file in sorted(self._locks.glob("*.lock")) if (found := lockfile.read(file)) is not None]
+        names: dict[str, list[str]] = {}
+        for group, stack in lock.groups.items():
+            had = {p.name for other in kept if group in other.groups for p in other.groups[group].packages}
+            names[group] = sorted(had - {package.name for package in stack.packages})
+        return names
+
     def record(self, nodes: Collection[Node], lock: Lock) -> None:
         """These machines were configured by this lock and proven."""
         if not nodes:

@@ -138,7 +138,8 @@ def _configure(
         mine = [node for node in behind if releases[node.name].id == release.id]
         theirs = [node for node in nodes if releases[node.name].id == release.id]
         stamps = drift.stamps(release.plan, variables)
-        inventory = fleet.write_inventory(cluster.paths, theirs, release.plan, variables, stamps)
+        old = cluster.ledger().obsolete(release.lock)
+        inventory = fleet.write_inventory(cluster.paths, theirs, release.plan, variables, stamps, old)
         outcomes = configure(cluster.paths, mine, inventory, run_dir, cluster.events, tags=tags)
         brought.outcomes |= outcomes
         for name, outcome in outcomes.items():

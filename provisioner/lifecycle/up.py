@@ -91,6 +91,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
                 cluster.note(nodes={name: {"stage": "making", "ok": None} for name, _ in plan.nodes()})
             nodes = machines.make(cluster, plan, prepared, events)
         with run.stage("configure"):
+            cluster.ledger().keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_state.assign(cluster, nodes, lock)
             run.waiting = waiting(nodes, releases, lock)
             for name, what in run.waiting.items():

@@ -24,6 +24,12 @@ options:
     type: list
     elements: str
     default: []
+  absent:
+    description: Packages of earlier locks that this one has not; they are taken out where they are, once all that
+      comes in their place is fetched.
+    type: list
+    elements: str
+    default: []
   keep:
     description:
       - Regular expressions; installed packages of the distribution whose name matches are held at whatever version they
@@ -126,9 +132,15 @@ def repair(module, found):
     state = status(module)
     for name in [n for n, (_, s, _) in state.items() if s[2:3] == "R" and n not in locked(module)]:
         call(module, ["dpkg", "--force-remove-reinstreq", "--force-depends", "--remove", name], wait)
-    if code and not any(s[2:3] == "R" for _, s, _ in state.values()):
+    if code and not any(s[2:3] == "R" for _, s, _ in state.values()) and not ours(module, state):
         raise explained(text, "dpkg --configure -a")
     return left or ["dpkg's own database"]
+
+
+def ours(module, state):
+    """Whether all that is half done is of the lock, or of an earlier one: apt then finishes it with the rest."""
+    known = {*locked(module), *module.params["absent"]}
+    return all(name in known for name, (_, s, _) in state.items() if s[1] in "HUFWt")
 
 
 def locked(module):
@@ -177,8 +189,9 @@ def what_there_is(module, item):
     return "no repository of this node has {} {}; there is {}".format(name, version, ", ".join(versions[:5]))
 
 
-def install(module, names, found):
-    """Bring packages (name=version) to where they have to be; a look at the lists again when they do not know them."""
+def install(module, names, gone, found):
+    """Bring packages (name=version) to where they have to be, take out those that are `gone`; a look at the lists again
+    when they do not know a version."""
     wait = module.params["lock_timeout"]
     try:
         room(module, names, found)
@@ -187,8 +200,17 @@ def install(module, names, found):
             raise
         retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, ["update"], wait))
         room(module, names, found)
+    outgoing = [f"{name}-" for name in gone]
     words = ["install", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "-o",
              "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", *names]  # fmt: skip
+    if gone:
+        # Two eras of a stack may own the same files and depend on each other's names: what goes has to be out before
+        # what comes is unpacked, and what comes is on this node's disk before anything goes.
+        fetch = [*words, *outgoing, "--download-only"]
+        retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, fetch, wait))
+        code, text = call(module, ["dpkg", "--force-depends", "--force-remove-reinstreq", "--remove", *gone], wait)
+        if code:
+            raise explained(text, "dpkg --remove")
     retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, words, wait))
 
 
@@ -204,20 +226,21 @@ def bring(module):
     before = status(module)
     differing = [f"{n}={v}" for n, v in wanted.items() if not is_there(before.get(n), v)]
     differing += [name for name in present if not is_there(before.get(name))]
+    gone = [n for n in module.params["absent"] if n not in wanted and before.get(n, NOWHERE)[1][1] not in "nc"]
     repaired, after = [], before
-    if differing:
+    if differing or gone:
         repaired = repair(module, before)
         if not module.check_mode:
-            install(module, differing, before)
+            install(module, differing, gone, before)
             after = status(module)
     loose = [n for n in to_hold(module, wanted, after) if after.get(n, NOWHERE)[1][0] != "h"]
     if loose and not module.check_mode:
         hold(module, loose)
-    if (loose or differing) and not module.check_mode:
+    if (loose or differing or gone) and not module.check_mode:
         after = status(module)
         look_again(wanted, before, after)
     return {
-        "changed": bool(differing or loose),
+        "changed": bool(differing or gone or loose),
         "installed": differing,
         "held": loose,
         "removed": sorted(n for n in before if is_there(before[n]) and not is_there(after.get(n))),
@@ -258,6 +281,7 @@ def main():
         argument_spec={
             "packages": {"type": "list", "elements": "dict", "required": True},
             "present": {"type": "list", "elements": "str", "default": []},
+            "absent": {"type": "list", "elements": "str", "default": []},
             "keep": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": True},
             "lock_timeout": {"type": "int", "default": 300},
