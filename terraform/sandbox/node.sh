@@ -58,7 +58,8 @@ create() {
     set -- "$@" --hostname mirror.gpuprov.internal --volume "$GPUPROV_MIRROR_DIR:/srv/mirror:ro" \
       --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 "$GPUPROV_IMAGE" /usr/lib/gpuprov-sandbox/mirror
   else
-    set -- "$@" --hostname "$GPUPROV_NODE" --privileged --systemd=always --volume /var/lib/docker \
+    # restart: a node that reboots ends its container, which then comes back with its disk and addresses
+    set -- "$@" --hostname "$GPUPROV_NODE" --privileged --systemd=always --restart always --volume /var/lib/docker \
       --ulimit "nofile=$GPUPROV_NOFILE:$GPUPROV_NOFILE" --ulimit "nproc=$GPUPROV_NPROC:$GPUPROV_NPROC" \
       --publish "$GPUPROV_PUBLIC_IP:22:22" --add-host "mirror.gpuprov.internal:$GPUPROV_MIRROR_IP" "$GPUPROV_IMAGE" /sbin/init
   fi
