@@ -74,7 +74,7 @@ def solve(
         efa = machine.network.kind == "efa" and group.network.efa is not False
         pins = _pins(spec, gpu)
         try:
-            chosen = _resolve(machine, gpu, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept)
+            chosen = _resolve(*_like(machine, gpu), pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept)
         except Unsolvable:
             raise conflict(group_problem(spec, name), f"group {name} on {machine.name}", place) from None
         stacks[name] = assemble(chosen, machine, gpu, dict(pins))
@@ -110,6 +110,18 @@ Pins = tuple[tuple[str, str], ...]
 def _pins(spec: ClusterSpec, gpu: Gpu) -> Pins:
     found = {key: getattr(spec.stack, key) for key in PINS if gpu.vendor == "nvidia" or key not in NVIDIA}
     return tuple((key, value) for key, value in found.items() if value is not None)
+
+
+def _like(machine: Machine, gpu: Gpu) -> tuple[Machine, Gpu]:
+    """The first machine of the catalogue that asks for the same of its stack: those are solved once."""
+    return _first_like(gpu.arch, gpu.ecc, machine.network.kind)
+
+
+@cache
+def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu]:
+    known = catalog.load()
+    pairs = ((machine, known.gpu(machine.gpu_model)) for machine in known.machines())
+    return next((m, g) for m, g in pairs if (g.arch, g.ecc, m.network.kind) == (arch, ecc, network))
 
 
 @lru_cache(maxsize=4096)
