@@ -25,7 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5, help="repetitions of what is quick (default 5)")
     parser.add_argument("--cold", action="store_true", help="also `up` with nothing cached: minutes, and downloads")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/bench.md")
-    parser.add_argument("--only", choices=["start", "render", "solve", "verify", "up"], action="append", help="only this part")
+    names = ["start", "render", "solve", "verify", "up"]
+    parser.add_argument("--only", choices=names, action="append", help="only this part")
     chosen = parser.parse_args(arguments)
     parts: dict[str, Callable[[], list[Promise]]] = {
         "start": lambda: starting.measure(chosen.runs * 2),

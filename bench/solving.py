@@ -14,7 +14,8 @@ from provisioner import catalog, stack
 from provisioner.spec.models import ClusterSpec
 names = catalog.load().names()[:{GROUPS}]
 groups = {{f"g{{n}}": {{"machine": name}} for n, name in enumerate(names)}}
-spec = ClusterSpec.model_validate({{"name": "many", "sites": {{"here": {{"provider": "baremetal"}}}}, "groups": groups}})
+sites = {{"here": {{"provider": "baremetal"}}}}
+spec = ClusterSpec.model_validate({{"name": "many", "sites": sites, "groups": groups}})
 began = time.perf_counter()
 assert len(stack.solve(spec)) == {GROUPS}
 print(time.perf_counter() - began)
@@ -22,7 +23,7 @@ print(time.perf_counter() - began)
 
 
 def measure(runs: int) -> list[Promise]:
-    """A process of its own for each run, so that nothing is remembered from the one before; its start is not counted."""
+    """A process of its own for each run, so that nothing is remembered; its start is not counted."""
     took = Timing(tuple(float(run([sys.executable, "-c", ONCE]).stdout) for _ in range(runs)))
     return [
         Promise(

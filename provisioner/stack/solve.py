@@ -74,7 +74,8 @@ def solve(
         efa = machine.network.kind == "efa" and group.network.efa is not False
         pins = _pins(spec, gpu)
         try:
-            chosen = _resolve(*_like(machine, gpu), pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept)
+            like, chip = _like(machine, gpu)
+            chosen = _resolve(like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept)
         except Unsolvable:
             raise conflict(group_problem(spec, name), f"group {name} on {machine.name}", place) from None
         stacks[name] = assemble(chosen, machine, gpu, dict(pins))
