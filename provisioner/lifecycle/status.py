@@ -54,7 +54,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             "lock": release.id if release and node else None,
             "driver": stack.driver if stack and node else None,
             "waiting": waiting,
-            "upgrade": upgrade_state.told(journal, name),
+            "upgrade": upgrade_state.told(journal, name, release.id if release else None),
         }
 
     rows = []

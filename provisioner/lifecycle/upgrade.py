@@ -105,6 +105,8 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
                 done.stopped = str(error)
         else:
             done.nothing = True
+            journal.nodes, journal.phase, journal.to, journal.reason = {}, "done", target, ""
+            journal.save(cluster.paths)
         ledger = cluster.ledger()
         ledger.prune(nodes, journal.needs())
         for node in nodes:

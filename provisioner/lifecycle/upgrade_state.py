@@ -120,9 +120,10 @@ def needs(cluster: Cluster) -> set[str]:
     return load(cluster.paths).needs()
 
 
-def told(journal: Journal, name: str) -> Mapping[str, str] | None:
-    """What `status` says of a node in an upgrade: {"step", "reason"}; None where it has no part in one."""
+def told(journal: Journal, name: str, runs: str | None) -> Mapping[str, str] | None:
+    """What `status` says of a node in an upgrade: {"step", "reason"}; None where it has no part in one, or where all is
+    well by now."""
     place = journal.nodes.get(name)
-    if place is None or (journal.phase == "done" and place.step == "moved"):
+    if place is None or (not journal.busy and runs == journal.to and not place.reason):
         return None
     return {"step": place.step, "reason": place.reason}

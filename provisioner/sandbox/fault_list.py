@@ -145,7 +145,7 @@ def _mismatch(machine: Json, _gpu: int) -> None:
 
 
 def _bad_driver(version: str | None) -> Change:
-    # Dormant until that driver is loaded: then one GPU does not start, as after a driver with a defect for its board.
+    # Dormant until that driver is loaded: then one GPU offers half its memory, a defect that goes with the driver.
     def change(machine: Json, gpu: int) -> None:
         machine["driver"]["bad"] = {"version": version or machine["driver"].get("installed", ""), "gpu": gpu}
 
@@ -197,8 +197,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "bad-driver",
-        "one GPU does not start with the driver that is installed; bad-driver:VERSION: as soon as that one is loaded",
-        "gpu.count",
+        "one GPU offers half its memory with the driver that is installed; bad-driver:VERSION: once that one is loaded",
+        "gpu.memory",
         change=_bad_driver(None),
         with_version=_bad_driver,
     ),

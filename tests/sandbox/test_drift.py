@@ -1,0 +1,119 @@
+"""What on real nodes is not as locked: `status` names it, `up` mends that and only that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.support.rehearsal import Rehearsal
+
+pytestmark = pytest.mark.sandbox
+
+MOVE = """
+set -e
+d=$(mktemp -d); mkdir $d/DEBIAN
+printf 'Package: %s\\nVersion: %s\\nArchitecture: %s\\nMaintainer: nobody\\nDescription: by hand\\n' \\
+  NAME VERSION $(dpkg --print-architecture) > $d/DEBIAN/control
+dpkg-deb --build $d $d.deb >/dev/null
+dpkg --force-all -i $d.deb >/dev/null 2>&1
+"""
+"""Another version of a package, without content, put over the installed one."""
+
+
+def nodes(rehearsal: Rehearsal, *words: str) -> dict[str, dict[str, Any]]:
+    said = rehearsal.run("status", rehearsal.file, "--json", *words)
+    assert said.status == 0, said.stderr
+    return {node["name"]: node for node in said.json["nodes"]}
+
+
+def drift(rehearsal: Rehearsal) -> dict[str, list[tuple[str, str, str | None, str | None]]]:
+    """Node → (kind, subject, wanted, found), without those that are as locked."""
+    return {
+        name: [(d["kind"], d["subject"], d["wanted"], d["found"]) for d in node["drift"]]
+        for name, node in nodes(rehearsal).items()
+        if node["drift"] != []
+    }
+
+
+def root(rehearsal: Rehearsal, node: str, script: str) -> str:
+    argv = ["ssh", "-F", str(rehearsal.root / "ssh" / "config"), node, "sudo sh -s"]
+    done = subprocess.run(argv, input=script, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def state(rehearsal: Rehearsal, node: str) -> str:
+    """Everything that a repair might touch: packages with their holds, units, files of /etc with their sums."""
+    return root(
+        rehearsal, node,
+        "dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n'; systemctl list-unit-files --no-legend; "
+        "find /etc -type f ! -name '*cache*' ! -path '/etc/ld.so.cache' -exec sha256sum {} +; "
+        "readlink /proc/$(systemctl show -P MainPID docker)/exe",
+    )  # fmt: skip
+
+
+def roles_that_ran(rehearsal: Rehearsal) -> dict[str, set[str]]:
+    """Node → roles that had a task on it in the newest run."""
+    newest = max((rehearsal.root / "runs").iterdir())
+    events = [json.loads(line) for line in (newest / "events.jsonl").read_text().splitlines()]
+    found: dict[str, set[str]] = {}
+    for event in events:
+        if event["stage"] == "configure" and "changed" in event.get("data", {}) and " : " in event["message"]:
+            found.setdefault(event["node"], set()).add(event["message"].split(" : ")[0])
+    return found
+
+
+def test_a_fleet_as_locked_has_no_drift_and_runs_a_known_lock(p4d: Rehearsal) -> None:
+    found = nodes(p4d)
+    assert all(node["drift"] == [] and node["waiting"] == [] for node in found.values())
+    assert {(node["driver"], node["upgrade"]) for node in found.values()} == {("580.173.02", None)}
+    assert len({node["lock"] for node in found.values()}) == 1
+
+
+def test_offline_nobody_is_asked(p4d: Rehearsal) -> None:
+    assert {node["drift"] is None for node in nodes(p4d, "--offline").values()} == {True}
+
+
+def test_a_driver_package_moved_by_hand_is_named_and_only_it_is_mended(p4d: Rehearsal) -> None:
+    lock = json.loads((p4d.root / "inventory.yml").read_text())["all"]["children"]["train"]["vars"]["gpuprov_stack"]
+    package = next(p for p in lock["packages"] if p["name"] == "nvidia-modprobe")
+    assert package["part"] == "driver"
+    before = {name: state(p4d, name) for name in ("train-1", "train-2")}
+    root(p4d, "train-2", MOVE.replace("NAME", package["name"]).replace("VERSION", "570.1.1-1"))
+    assert drift(p4d) == {"train-2": [("package", package["name"], package["version"], "570.1.1-1")]}
+    planned = p4d.run("plan", p4d.file, "--sandbox", "--json").json["nodes"]
+    assert [(n["name"], n["reboot"]) for n in planned if n["drift"]] == [("train-2", True)]
+    mended = p4d.up()
+    assert mended.status == 0, mended.stderr
+    assert mended.json["changes"] == {"resources": 0, "configured": 1}
+    assert set(roles_that_ran(p4d)) == {"train-2"}
+    assert drift(p4d) == {}
+    assert {name: state(p4d, name) for name in before} == before
+
+
+def test_one_part_is_mended_by_its_own_role(p4d: Rehearsal) -> None:
+    root(p4d, "train-1", "apt-mark unhold libnccl2; systemctl disable --now nvidia-dcgm-exporter")
+    found = drift(p4d)
+    assert set(found) == {"train-1"}
+    assert sorted(kind for kind, *_ in found["train-1"]) == ["hold", "unit"]
+    mended = p4d.up()
+    assert mended.status == 0, mended.stderr
+    assert roles_that_ran(p4d) == {"train-1": {"nccl", "dcgm_exporter"}}
+    assert drift(p4d) == {}
+
+
+def test_a_node_that_does_not_answer_is_unknown_not_fine(p4d: Rehearsal) -> None:
+    config = str(p4d.root / "ssh" / "config")
+    container = next(name for name in p4d.containers() if "-train-3." in name)
+    subprocess.run(["podman", "exec", container, "systemctl", "stop", "ssh.service"], check=True, timeout=60)
+    subprocess.run(["ssh", "-F", config, "-O", "exit", "train-3"], check=False, timeout=15, capture_output=True)
+    try:
+        found = nodes(p4d)
+        assert found["train-3"]["drift"] is None
+        assert found["train-0"]["drift"] == []
+    finally:
+        subprocess.run(["podman", "exec", container, "systemctl", "start", "ssh.service"], check=True, timeout=60)
+    assert drift(p4d) == {}

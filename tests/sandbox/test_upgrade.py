@@ -1,0 +1,152 @@
+"""`gpuprov upgrade` on three nodes: a release that is not good is brought back, a killed upgrade goes on, and nobody is
+moved by the way. One fleet, in the order of the tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.rehearsal import Done, Rehearsal, wrongs
+
+pytestmark = pytest.mark.sandbox
+
+OLD, NEW = "580.173.02", "595.91.07"
+HOOKS = """
+upgrade:
+  drain: 'echo "$GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS" >> hooks'
+  resume: 'echo "$GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS" >> hooks'
+  batch: 100%
+"""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """Three workstations, up and healthy with the old driver."""
+    rehearsal = Rehearsal.of_example("rtx4090", tmp_path_factory.mktemp("desk"), count=3)
+    rehearsal.file.write_text(rehearsal.file.read_text() + HOOKS)
+    pin(rehearsal, "580")
+    try:
+        rehearsal.first = rehearsal.up()
+        yield rehearsal
+    finally:
+        rehearsal.down()
+
+
+def pin(rehearsal: Rehearsal, branch: str) -> None:
+    text = re.sub(r'^  driver: ".*"\n', "", rehearsal.file.read_text(), flags=re.M)
+    rehearsal.file.write_text(re.sub(r"^stack:\n", f'stack:\n  driver: "{branch}"\n', text, flags=re.M))
+
+
+def upgrade(rehearsal: Rehearsal, *words: object) -> Done:
+    return rehearsal.run("upgrade", rehearsal.file, "--sandbox", "--yes", "--json", *words)
+
+
+def status(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
+    document = rehearsal.run("status", rehearsal.file, "--json").json
+    return {node["name"]: node for node in document["nodes"]}
+
+
+def hooks(rehearsal: Rehearsal) -> list[str]:
+    """What the hooks wrote down since the last look: step and node."""
+    log = rehearsal.file.parent / "hooks"
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    addresses = {node["name"]: node["address"] for node in json.loads((rehearsal.root / "nodes.json").read_text())}
+    assert all(line.split()[2] == addresses[line.split()[1]] for line in lines)
+    return [" ".join(line.split()[:2]) for line in lines]
+
+
+def loaded(rehearsal: Rehearsal) -> dict[str, str]:
+    """Node → the driver that nvidia-smi reports."""
+    said = rehearsal.run("exec", rehearsal.file, "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout
+    return dict(line.split(": ") for line in said.splitlines())
+
+
+def test_the_fleet_is_there(desk: Rehearsal) -> None:
+    assert desk.first is not None
+    assert desk.first.status == 0, (desk.first.stderr, wrongs(desk.first))
+    assert {node["driver"] for node in status(desk).values()} == {OLD}
+    nothing = upgrade(desk)
+    assert nothing.status == 0
+    assert {node["step"] for node in nothing.json["nodes"]} == {"unchanged"}
+    assert hooks(desk) == []
+
+
+def test_up_moves_nobody_to_another_lock(desk: Rehearsal) -> None:
+    pin(desk, "595")
+    said = desk.up()
+    assert said.status == 2
+    assert set(said.json["waiting"]) == {"box-0", "box-1", "box-2"}
+    assert said.json["waiting"]["box-0"][0] == f"driver {OLD} → {NEW}"
+    assert said.json["changes"]["configured"] == 0
+    assert "gpuprov upgrade" in said.stderr
+    assert set(loaded(desk).values()) == {OLD}
+    planned = desk.run("plan", desk.file, "--sandbox", "--json").json["nodes"]
+    assert all(node["waiting"] and node["drift"] == [] for node in planned)
+
+
+def test_a_release_that_is_not_good_is_brought_back_from_the_canary(desk: Rehearsal) -> None:
+    assert desk.run("sandbox", "fault", desk.file, "box-1", f"bad-driver:{NEW}").status == 0
+    assert status(desk)["box-1"]["drift"] == [], "with the old driver nothing is wrong"
+    said = upgrade(desk, "--canary", "box-1")
+    assert said.status == 1, said.stderr
+    document = said.json
+    assert (document["ok"], document["phase"]) == (False, "rolled-back")
+    nodes = {node["name"]: node for node in document["nodes"]}
+    assert nodes["box-1"]["step"] == "rolled-back"
+    assert nodes["box-1"]["reason"].startswith("gpu.memory: ")
+    assert [nodes[name]["step"] for name in ("box-0", "box-2")] == ["waiting", "waiting"]
+    assert {node["driver"] for node in document["nodes"]} == {OLD}
+    assert hooks(desk) == ["drain box-1", "resume box-1"]
+    assert set(loaded(desk).values()) == {OLD}
+    assert {name: node["drift"] for name, node in status(desk).items()} == {f"box-{i}": [] for i in range(3)}
+    well = desk.verify()
+    assert well.status == 0, wrongs(well)
+
+
+def test_it_is_not_tried_again_by_itself(desk: Rehearsal) -> None:
+    said = upgrade(desk)
+    assert said.status == 2
+    assert "was rolled back here: box-1: " in said.stderr
+    assert "--again" in said.stderr
+    assert hooks(desk) == []
+
+
+def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
+    assert desk.run("sandbox", "clear", desk.file, "box-1", "bad-driver").status == 0
+    process = desk.start("upgrade", desk.file, "--sandbox", "--yes", "--again")
+    deadline = time.monotonic() + 300
+    while not installing(desk) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.kill()
+    process.communicate()
+    half = status(desk)
+    assert half["box-0"]["upgrade"] == {"step": "drained", "reason": ""}
+    assert half["box-1"]["upgrade"]["step"] == "waiting"
+    refused = desk.up()
+    assert refused.status == 2
+    assert "an upgrade is under way" in refused.stderr
+    done = upgrade(desk)
+    assert done.status == 0, done.stderr
+    assert {(node["step"], node["driver"]) for node in done.json["nodes"]} == {("moved", NEW)}
+    log = hooks(desk)
+    assert log[:2] == ["drain box-0", "resume box-0"], "a node that was drained already is not drained again"
+    assert sorted(log[2:4]) == ["drain box-1", "drain box-2"]
+    assert sorted(log[4:]) == ["resume box-1", "resume box-2"]
+    assert set(loaded(desk).values()) == {NEW}
+    assert all(node["drift"] == [] and node["upgrade"] is None for node in status(desk).values())
+    again = desk.up()
+    assert again.status == 0, again.stderr
+    assert again.json["changes"] == {"resources": 0, "configured": 0}
+
+
+def installing(rehearsal: Rehearsal) -> bool:
+    """Whether the newest run has come to the driver's packages."""
+    newest = max((rehearsal.root / "runs").iterdir())
+    events = newest / "events.jsonl"
+    return events.exists() and "Keep other drivers off the GPUs" in events.read_text()
