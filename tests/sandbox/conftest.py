@@ -21,14 +21,20 @@ def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     yield from _up("aws-p4d", tmp_path_factory.mktemp("p4d"))
 
 
+@pytest.fixture(scope="session")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """One p4d node, up and healthy, for tests that do things to it that a fleet need not suffer."""
+    yield from _up("aws-p4d", tmp_path_factory.mktemp("lone"), count=1)
+
+
 @pytest.fixture(scope="session", params=[name for name in EXAMPLES if name != "aws-p4d"])
 def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """One after the other, the fleets of the other examples, up and healthy."""
     yield from _up(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def _up(name: str, folder: Path) -> Iterator[Rehearsal]:
-    rehearsal = Rehearsal.of_example(name, folder)
+def _up(name: str, folder: Path, count: int | None = None) -> Iterator[Rehearsal]:
+    rehearsal = Rehearsal.of_example(name, folder, count=count)
     try:
         rehearsal.first = rehearsal.up()
         yield rehearsal

@@ -1,0 +1,174 @@
+"""A repository inside a rehearsed node, on its loopback address, that can be told to misbehave; ad hoc module calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from provisioner.paths import cache
+from provisioner.sandbox import packages, repository
+from provisioner.sandbox.deb import Deb
+from provisioner.sandbox.keys import Keys, keys
+from provisioner.stack.models import Package, Stack
+from tests.support.rehearsal import ROOT, Rehearsal
+
+PORT = 8099
+URL = f"http://127.0.0.1:{PORT}"
+FOLDER = "/srv/test-mirror"
+SERVER = f"""
+import http.server, json, re
+FAULTS = {FOLDER!r} + "/faults.json"
+class Files(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        faults = json.load(open(FAULTS))
+        for fault in faults:
+            if fault["times"] != 0 and re.search(fault["path"], self.path):
+                fault["times"] -= 1
+                json.dump(faults, open(FAULTS, "w"))
+                if fault["status"] != 200:
+                    return self.send_error(fault["status"])
+                return self.half()
+        super().do_GET()
+    def half(self):
+        content = open(self.translate_path(self.path), "rb").read()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content) if self.server.cut else len(content) // 2))
+        self.end_headers()
+        self.wfile.write(content[: len(content) // 2])
+        self.close_connection = True
+    def log_message(self, *words):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", {PORT}), lambda *a: Files(*a, directory={FOLDER!r} + "/http"))
+server.cut = False
+server.serve_forever()
+"""
+
+
+@dataclass
+class Called:
+    """How one module call ended on the node."""
+
+    ok: bool
+    result: dict[str, Any]
+
+    @property
+    def message(self) -> str:
+        assert not self.ok, self.result
+        return str(self.result["msg"])
+
+    @property
+    def changed(self) -> bool:
+        assert self.ok, self.result
+        return bool(self.result["changed"])
+
+
+@dataclass
+class NodeMirror:
+    """The mirror of one node of a rehearsal. `stack`: what it serves, with its own address in the repositories."""
+
+    rehearsal: Rehearsal
+    node: str
+    folder: Path
+    container: str = ""
+    keys: Keys = field(default_factory=lambda: keys(cache() / "sandbox" / "keys"))
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self.container = next(n for n in self.rehearsal.containers() if f"-{self.node}." in n)
+
+    def shell(self, script: str, *, check: bool = True) -> str:
+        """A script as root on the node, past ssh."""
+        done = subprocess.run(
+            ["podman", "exec", self.container, "sh", "-c", script],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0 or not check, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def locked(self) -> dict[str, Any]:
+        """The stack of the node's group, as the roles get it."""
+        inventory = json.loads((self.rehearsal.root / "inventory.yml").read_text())
+        groups = inventory["all"]["children"].values()
+        found = next(g for g in groups if self.node in g["hosts"])
+        return dict(found["vars"]["gpuprov_stack"])
+
+    def serve(
+        self, *stacks: dict[str, Any], edit: Callable[[Deb], Deb] | None = None, signed_by: Keys | None = None
+    ) -> None:
+        """Fill the mirror with the packages of these stacks and start it, without faults."""
+        self._count += 1
+        root = self.folder / str(self._count) / "http"
+        root.mkdir(parents=True)
+        build = packages.build
+
+        def edited(package: Package, beside: Iterable[Package], architecture: str) -> Deb:
+            deb = build(package, beside, architecture)
+            return edit(deb) if edit else deb
+
+        repository.packages.build = edited  # type: ignore[assignment]
+        try:
+            repository.write_repositories(root, [Stack(**s) for s in stacks], signed_by or self.keys, "amd64")
+        finally:
+            repository.packages.build = build  # type: ignore[assignment]
+        self.shell(f"systemctl stop test-mirror 2>/dev/null; rm -rf {FOLDER}; mkdir -p {FOLDER}", check=False)
+        subprocess.run(["podman", "cp", str(root), f"{self.container}:{FOLDER}"], check=True, timeout=120)
+        subprocess.run(
+            ["podman", "exec", "-i", self.container, "sh", "-c", f"cat > {FOLDER}/server.py"],
+            input=SERVER, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        self.faults()
+        self.start()
+
+    def start(self) -> None:
+        self.shell(f"systemd-run --quiet --collect --unit test-mirror /usr/bin/python3 {FOLDER}/server.py")
+        self.shell(f"for i in $(seq 100); do curl -s -o /dev/null {URL}/ && exit 0; sleep 0.1; done; exit 1")
+
+    def faults(self, *faults: tuple[str, int, int]) -> None:
+        """(pattern of the path, status or 200 for half of the content, how often; -1: for ever)."""
+        rows = [{"path": path, "status": status, "times": times} for path, status, times in faults]
+        self.shell(f"printf '%s' '{json.dumps(rows)}' > {FOLDER}/faults.json")
+
+    def here(self, stack: dict[str, Any]) -> dict[str, Any]:
+        """The same stack, to be had from this mirror."""
+        repositories = [
+            {**r, "uri": f"{URL}/apt/{r['name']}", "key_url": f"{URL}/keys/{r['name']}.asc",
+             "fingerprint": self.keys.fingerprint}
+            for r in stack["repositories"]
+        ]  # fmt: skip
+        return {**stack, "repositories": repositories}
+
+    def call(self, module: str, **arguments: Any) -> Called:
+        """One module on the node, as `ansible -m` calls it."""
+        root = self.rehearsal.root
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "ansible"), "-i", str(root / "inventory.yml"), self.node, "--become",
+             "-m", module, "-a", json.dumps(arguments)],
+            env={
+                **os.environ,
+                "ANSIBLE_CONFIG": str(ROOT / "ansible" / "ansible.cfg"),
+                "ANSIBLE_SSH_ARGS": f"-F {root / 'ssh' / 'config'}",
+                "ANSIBLE_NOCOLOR": "True",
+            },
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        found = re.search(r"(SUCCESS|CHANGED|FAILED!?) => (\{.*\})", done.stdout, re.S)
+        assert found, done.stdout + done.stderr
+        return Called(not found[1].startswith("FAILED"), json.loads(found[2]))
+
+
+def moved(stack: dict[str, Any], driver: str) -> dict[str, Any]:
+    """The same stack with another driver, in every name and version."""
+    return dict(json.loads(json.dumps(stack).replace(stack["driver"], driver)))
+
+
+def with_script(deb: Deb, name: str, script: str) -> Deb:
+    """The package with one more maintainer script."""
+    return replace(deb, scripts={**deb.scripts, name: "#!/bin/sh\nset -e\n" + script})
