@@ -1,0 +1,250 @@
+"""Network, storage, containers, monitoring, MIG and ROCm on real nodes: what each role does, keeps, and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from provisioner.sandbox.node import smi_mig, storage
+from tests.support.playbook import play
+from tests.support.rehearsal import Rehearsal, wrongs
+
+pytestmark = pytest.mark.sandbox
+
+CLUSTER = """
+name: {name}
+sites:
+  virginia: {{provider: aws, region: us-east-1}}
+  texas: {{provider: azure, region: southcentralus}}
+  lab: {{provider: baremetal, method: ssh}}
+groups:
+  cut: {{site: virginia, machine: p4d.24xlarge, count: 1, storage: {{scratch: /scratch}}, gpu: {{mig: 1g.5gb}}}}
+  fabric: {{site: texas, machine: Standard_ND96asr_v4, count: 1, storage: {{scratch: /mnt/scratch}}}}
+  red: {{site: lab, machine: amd-mi300x-node, count: 1}}
+stack: {{ofed: "3.2.3", gdrcopy: "2.6"}}
+"""
+TAGS = "ofed,efa,gdrcopy,scratch,mig,rocm,container_toolkit,dcgm,images"
+UBUNTU = 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\n'
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """A p4d with MIG and scratch, an NDv4 with DOCA and GDRCopy, a machine with MI300X."""
+    folder = tmp_path_factory.mktemp("roles")
+    rehearsal = Rehearsal(folder / "cluster.yaml", f"t-roles-{os.getpid() % 10_000}")
+    rehearsal.file.write_text(CLUSTER.format(name=rehearsal.name))
+    try:
+        rehearsal.first = rehearsal.up()
+        yield rehearsal
+    finally:
+        rehearsal.down()
+
+
+def container(fleet: Rehearsal, node: str) -> str:
+    return next(name for name in fleet.containers() if f".{node}." in name or f"-{node}." in name)
+
+
+def shell(fleet: Rehearsal, node: str, script: str, *, stdin: str | None = None) -> str:
+    """Run a script as root in the node; asserts that it ends well."""
+    done = subprocess.run(
+        ["podman", "exec", *(["-i"] if stdin is not None else []), container(fleet, node), "sh", "-ec", script],
+        input=stdin, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def reboot(fleet: Rehearsal, *nodes: str) -> None:
+    """Stop and start nodes, until every unit of theirs is up again."""
+    names = [container(fleet, node) for node in nodes]
+    subprocess.run(["podman", "restart", "--time", "10", *names], capture_output=True, timeout=120, check=True)
+    # Nothing at all before the bus is there, then "starting".
+    wait = "for i in $(seq 300); do s=$(systemctl is-system-running 2>&1 || :); "
+    wait += "case $s in running|degraded) break;; esac; sleep 0.2; done"
+    for node in nodes:
+        assert shell(fleet, node, f"{wait}; echo $s; systemctl --failed --no-legend") == "running"
+
+
+def stack(fleet: Rehearsal, group: str) -> dict[str, Any]:
+    inventory = json.loads((fleet.root / "inventory.yml").read_text())
+    found: dict[str, Any] = inventory["all"]["children"][group]["vars"]["gpuprov_stack"]
+    return found
+
+
+@contextmanager
+def hardware(fleet: Rehearsal, node: str, **changes: Any) -> Iterator[None]:
+    """The node's hardware.json with these keys, for as long as it lasts."""
+    fault = "/usr/lib/gpuprov-sandbox/fault"
+    healthy = json.loads(shell(fleet, node, f"{fault} show"))["healthy"]
+    shell(fleet, node, f"{fault} write", stdin=json.dumps({**healthy, **changes}))
+    try:
+        yield
+    finally:
+        shell(fleet, node, f"{fault} write", stdin=json.dumps(healthy))
+
+
+def mig_devices(fleet: Rehearsal, profile: str) -> int:
+    return shell(fleet, "cut-0", "nvidia-smi -L").count(f"  MIG {profile} ")
+
+
+def test_all_are_healthy(fleet: Rehearsal) -> None:
+    assert fleet.first is not None
+    assert fleet.first.status == 0, (wrongs(fleet.first), fleet.first.stderr[-3000:])
+
+
+def test_a_second_run_changes_nothing(fleet: Rehearsal) -> None:
+    assert play(fleet, tags=TAGS).changed() == {"cut-0": 0, "fabric-0": 0, "red-0": 0}
+
+
+def test_a_second_run_changes_nothing_on_what_says_it_is_ubuntu(fleet: Rehearsal) -> None:
+    """docker is the same there, and what it knows is asked of docker, not of the distribution."""
+    nodes = ("cut-0", "fabric-0", "red-0")
+    for node in nodes:
+        shell(fleet, node, "cat >/run/os-release && mount --bind /run/os-release /usr/lib/os-release", stdin=UBUNTU)
+    try:
+        done = play(fleet, tags="ofed,efa,scratch,mig,rocm,container_toolkit")
+        assert done.changed() == {"cut-0": 0, "fabric-0": 0, "red-0": 0}
+    finally:
+        for node in nodes:
+            shell(fleet, node, "umount /usr/lib/os-release")
+    assert "cdi" not in shell(fleet, "cut-0", "cat /etc/docker/daemon.json")
+
+
+def test_a_reboot_keeps_scratch_and_lays_mig_out_again(fleet: Rehearsal) -> None:
+    shell(fleet, "cut-0", "echo kept >/scratch/file")
+    reboot(fleet, "cut-0")
+    assert shell(fleet, "cut-0", "cat /scratch/file; findmnt -no TARGET /scratch") == "kept\n/scratch"
+    assert mig_devices(fleet, "1g.5gb") == 56
+    assert "nvidia.com/gpu=7:6" in shell(fleet, "cut-0", "nvidia-ctk cdi list")
+    assert "DCGM_FI_DEV_ROW_REMAP_FAILURE" in shell(
+        fleet, "cut-0", "for i in $(seq 50); do curl -sf localhost:9400/metrics && exit; sleep 0.2; done; exit 1"
+    )
+    # A cloud gives instance store back empty after a stop.
+    shell(fleet, "cut-0", f"rm /{storage.CONTENT}")
+    reboot(fleet, "cut-0")
+    assert shell(fleet, "cut-0", "ls -A /scratch; findmnt -no TARGET /scratch; stat -c %a /scratch") == "/scratch\n1777"
+
+
+def test_the_exporter_has_no_power_and_asks_dcgm(fleet: Rehearsal) -> None:
+    said = shell(
+        fleet, "fabric-0", "systemctl show nvidia-dcgm-exporter -p DynamicUser -p NoNewPrivileges -p ProtectSystem -p "
+        "CapabilityBoundingSet; ps -o user= -p $(systemctl show -P MainPID nvidia-dcgm-exporter)"
+    )  # fmt: skip
+    assert "DynamicUser=yes" in said
+    assert "ProtectSystem=strict" in said
+    assert "NoNewPrivileges=yes" in said
+    assert "CapabilityBoundingSet=\n" in said
+    assert "root" not in said
+    # It is not there without the host engine, comes back with it, and starts again by itself when it dies.
+    pid = shell(fleet, "fabric-0", "systemctl show -P MainPID nvidia-dcgm-exporter")
+    shell(fleet, "fabric-0", f"kill -9 {pid}")
+    wait = "for i in $(seq 100); do curl -sf localhost:9400/metrics >/dev/null && exit; sleep 0.2; done; exit 1"
+    shell(fleet, "fabric-0", wait)
+
+
+def test_gpus_stay_in_a_running_container(fleet: Rehearsal) -> None:
+    """`systemctl daemon-reload` takes the GPUs of a container where systemd does not know the devices."""
+    image = stack(fleet, "fabric")["images"][0]["reference"]
+    seen = "docker exec job cat /etc/gpuprov-sandbox/gpus"
+    shell(fleet, "fabric-0", f"docker run --detach --name job --gpus all --entrypoint sleep {image} 600")
+    try:
+        assert shell(fleet, "fabric-0", f"{seen}; systemctl daemon-reload; {seen}") == "8\n8"
+        # That this would be seen: without the links the same reload does take them.
+        shell(fleet, "fabric-0", "rm /dev/char/195:*; systemctl daemon-reload")
+        assert shell(fleet, "fabric-0", f"{seen} 2>&1 || :").endswith("No such file or directory")
+    finally:
+        shell(fleet, "fabric-0", "docker rm --force job; systemctl restart gpuprov-cdi.service")
+    assert "195:0" in shell(fleet, "fabric-0", "ls /dev/char")
+
+
+def test_other_layouts_and_ways(fleet: Rehearsal) -> None:
+    """Another MIG layout, none, and back; nvidia-peermem where dma-buf can't be, over a reboot, and back."""
+    shell(fleet, "cut-0", "gpuprov-mig --profile 3g.20gb --instances 2 --gpus 8")
+    assert mig_devices(fleet, "3g.20gb") == 16
+    other = {
+        "gpuprov_mig": None,
+        "gpuprov_mig_instances": 0,
+        "gpuprov_stack": {**stack(fleet, "fabric"), "kernel_modules": "proprietary"},
+    }
+    done = play(fleet, limit="cut-0,fabric-0", tags="mig,gdrcopy", variables=other).changed()
+    assert min(done.values()) > 0
+    assert json.loads(shell(fleet, "fabric-0", "cat /etc/gpuprov/gpudirect.json"))["way"] == "peermem"
+    reboot(fleet, "cut-0", "fabric-0")
+    assert "MIG" not in shell(fleet, "cut-0", "nvidia-smi -L")
+    assert "gpuprov-mig" not in shell(fleet, "cut-0", "ls /etc/systemd/system")
+    assert {"nvidia_peermem", "gdrdrv"} <= set(shell(fleet, "fabric-0", "lsmod").split())
+    done = play(fleet, limit="cut-0,fabric-0", tags="mig,gdrcopy").changed()
+    assert min(done.values()) > 0
+    assert mig_devices(fleet, "1g.5gb") == 56
+    assert shell(fleet, "cut-0", "systemctl is-active nvidia-dcgm nvidia-dcgm-exporter") == "active\nactive"
+    found = json.loads(shell(fleet, "fabric-0", "cat /etc/gpuprov/gpudirect.json"))
+    assert (found["way"], found["modules"]) == ("dmabuf", ["gdrdrv"])
+
+
+def test_missing_devices_and_modules_are_refused(fleet: Rehearsal) -> None:
+    healthy = json.loads(shell(fleet, "cut-0", "cat /etc/gpuprov-sandbox/healthy.json"))
+    amd = json.loads(shell(fleet, "red-0", "cat /etc/gpuprov-sandbox/healthy.json"))
+    amd["gpus"][3]["present"] = False
+    with (
+        hardware(fleet, "cut-0", efa=healthy["efa"][:3]),
+        hardware(fleet, "fabric-0", dkms={"broken": ["mlnx-ofed-kernel"]}),
+        hardware(fleet, "red-0", gpus=amd["gpus"]),
+    ):
+        done = play(fleet, tags="efa,ofed,rocm")
+    assert "libfabric finds 3 EFA devices, this machine type has 4" in done.failure("cut-0")
+    assert "mlnx-ofed-kernel is not built for kernel" in done.failure("fabric-0")
+    # The MI300X machine has DOCA too, which does build there.
+    assert "rocm-smi lists 7 GPUs, this machine type has 8" in done.failure("red-0")
+
+
+def test_wrong_disks_and_a_clashing_mpi_are_refused(fleet: Rehearsal) -> None:
+    before = shell(fleet, "cut-0", f"cat /{storage.CONTENT}")
+    control = (
+        "Package: openmpi-bin\nVersion: 4.1.4-3\nArchitecture: all\nMaintainer: t <t@t.internal>\nDescription: t\n"
+    )
+    build = "mkdir -p /tmp/d/DEBIAN; cat >/tmp/d/DEBIAN/control; dpkg-deb -b /tmp/d /tmp/d.deb; dpkg -i /tmp/d.deb"
+    shell(fleet, "fabric-0", build, stdin=control)
+    try:
+        done = play(fleet, limit="cut-0,fabric-0", tags="scratch,ofed", variables={"gpuprov_local_nvme": 9})
+    finally:
+        shell(fleet, "fabric-0", "dpkg --purge openmpi-bin")
+    assert "scratch consists of 9 disks, and 8 of them are there" in done.failure("cut-0")
+    assert shell(fleet, "cut-0", f"cat /{storage.CONTENT}") == before
+    assert "clashes with what is there: openmpi-bin 4.1.4-3" in done.failure("fabric-0")
+
+
+def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: Rehearsal) -> None:
+    locked = stack(fleet, "fabric")
+    image, gone = locked["images"][0], "sha256:" + "0" * 64
+    name = image["pull"].partition("@")[0]
+    images = [
+        {**image, "digest": gone},
+        {**image, "reference": "gone:1", "digest": gone, "pull": f"{name}@{gone}"},
+        {**image, "reference": "far:1", "digest": gone, "pull": f"mirror.gpuprov.internal:5999/far@{gone}"},
+    ]
+    pid = shell(fleet, "cut-0", "sleep 300 >/dev/null 2>&1 & echo $!")
+    users = json.dumps([{"gpu": 3, "pid": int(pid), "name": "python3"}])
+    shell(fleet, "cut-0", f"cat >/{smi_mig.USERS}", stdin=users)
+    # A tag that stands on something else is put right.
+    shell(fleet, "fabric-0", f"docker tag {image['pull']} other:1; docker rmi {image['reference']}")
+    variables = {"gpuprov_mig": "3g.20gb", "gpuprov_mig_instances": 2, "pytorch_images_attempts": 1}
+    try:
+        stack_of_others = {"gpuprov_stack": {**locked, "images": images}}
+        done = play(fleet, limit="cut-0,fabric-0", tags="mig,images", variables=variables | stack_of_others)
+    finally:
+        shell(fleet, "cut-0", f"kill {pid}; rm /{smi_mig.USERS}")
+    assert f"python3 (pid {pid})" in done.failure("cut-0")
+    assert mig_devices(fleet, "1g.5gb") == 56
+    said = done.failure("fabric-0")
+    assert f"{image['reference']}: the lock says digest {gone} and pulls" in said
+    assert "gone:1: the registry does not have this digest any more" in said
+    assert "far:1: the registry can't be reached from the node" in said
+    assert play(fleet, limit="fabric-0", tags="images").changed() == {"fabric-0": 1}
+    same = f"docker image inspect -f '{{{{.Id}}}}' {image['reference']} {image['pull']}"
+    assert len(set(shell(fleet, "fabric-0", same).split())) == 1

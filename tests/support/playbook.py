@@ -1,0 +1,73 @@
+"""playbooks/site.yml on a rehearsal's nodes, as gpuprov runs it, with other variables where a test wants them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.rehearsal import ROOT, Rehearsal
+
+
+@dataclass
+class Played:
+    """`counts`: node → {"ok", "changed", "failed", …} of Ansible's own summary; `said`: everything that it printed."""
+
+    counts: dict[str, dict[str, int]]
+    said: str
+
+    def changed(self) -> dict[str, int]:
+        """Node → how many tasks changed something; asserts that none failed."""
+        assert not any(c["failed"] or c["unreachable"] for c in self.counts.values()), self.said[-4000:]
+        return {node: c["changed"] for node, c in self.counts.items()}
+
+    def failure(self, node: str) -> str:
+        """What the task said that failed on that node; asserts that one did."""
+        assert self.counts[node]["failed"] == 1, self.said[-4000:]
+        lines = [line for line in self.said.splitlines() if line.startswith(f"fatal: [{node}]")]
+        return "\n".join(lines)
+
+
+def play(
+    rehearsal: Rehearsal, *, limit: str = "all", tags: str = "", variables: dict[str, Any] | None = None
+) -> Played:
+    """Run it on the nodes of `limit`, with the roles of these tags; `variables` stand above the inventory's."""
+    root = rehearsal.root
+    command = [
+        str(Path(sys.executable).parent / "ansible-playbook"),
+        "-i",
+        str(root / "inventory.yml"),
+        "--limit",
+        limit,
+    ]
+    command += ["--tags", tags] if tags else []
+    command += ["--extra-vars", json.dumps(variables)] if variables else []
+    done = subprocess.run(
+        [*command, str(ROOT / "ansible/playbooks/site.yml")],
+        env={
+            **os.environ,
+            "ANSIBLE_CONFIG": str(ROOT / "ansible" / "ansible.cfg"),
+            "ANSIBLE_ROLES_PATH": str(ROOT / "ansible" / "roles"),
+            "ANSIBLE_LIBRARY": str(ROOT / "ansible" / "plugins" / "modules"),
+            "ANSIBLE_MODULE_UTILS": str(ROOT / "ansible" / "plugins" / "module_utils"),
+            "ANSIBLE_SSH_ARGS": f"-F {root / 'ssh' / 'config'}",
+            "ANSIBLE_PIPELINING": "True",
+            "ANSIBLE_DEPRECATION_WARNINGS": "False",
+            "ANSIBLE_NOCOLOR": "True",
+        },
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for line in done.stdout.splitlines():
+        if " : ok=" in line:
+            name, _, rest = line.partition(":")
+            counts[name.strip()] = {key: int(value) for key, value in (pair.split("=") for pair in rest.split())}
+    assert counts, done.stdout + done.stderr
+    return Played(counts, done.stdout + done.stderr)
