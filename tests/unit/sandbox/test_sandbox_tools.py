@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from provisioner.sandbox.node import exporter, kernel, services, state
+from provisioner.sandbox.node import exporter, kernel, services, state, toolkit
 from provisioner.sandbox.node.smi_facts import driver
 from provisioner.verify.parsers import dcgm_exporter, dcgmi_diag, fi_info, ibstat, lspci
 from tests.support.sandbox_node import MakeNode, capture
@@ -188,3 +188,43 @@ def test_amd_machines_have_rocm_smi(make_node: MakeNode) -> None:
     read = rocm_smi.parse(node.says("rocm-smi", "--showproductname", "--json"))
     assert [gpu.memory_mib for gpu in read.gpus] == [196592] * 8
     assert make_node("dgx-h100").run("rocm-smi", "--json")[0] == 1
+
+
+def test_a_daemon_reload_takes_gpus_where_there_are_no_links(make_node: MakeNode) -> None:
+    node = make_node("dgx-h100")
+    given = node.root / "container/etc/gpuprov-sandbox/gpus"
+    given.parent.mkdir(parents=True)
+    given.write_text("8\n")
+    state.write(toolkit.GIVEN, [str(given)])
+    node.says("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all")
+    node.says("daemon-reload")
+    assert given.exists()
+    for link in (node.root / "dev/char").iterdir():
+        link.unlink()
+    node.says("daemon-reload")
+    assert not given.exists()
+
+
+def test_cdi_lists_mig_devices(make_node: MakeNode) -> None:
+    node = make_node("p4d.24xlarge")
+    node.says("nvidia-smi", "-i", "2", "-mig", "1")
+    node.says("nvidia-smi", "mig", "-i", "2", "-cgi", "3g.20gb,3g.20gb", "-C")
+    text = node.says("nvidia-ctk", "cdi", "generate")
+    assert [f'"2:{i}"' in text for i in range(3)] == [True, True, False]
+
+
+def test_the_exporter_exports_what_its_file_asks_for(make_node: MakeNode) -> None:
+    make_node("dgx-h100")
+    file = state.path("counters.csv")
+    file.write_text("# field, type, help\nDCGM_FI_DEV_GPU_TEMP, gauge, x\nDCGM_FI_DEV_UNKNOWN, gauge, y\n")
+    text = exporter.metrics(driver(), "host", exporter.counters(file))
+    assert set(re.findall(r"^(DCGM\w+)\{", text, re.MULTILINE)) == {"DCGM_FI_DEV_GPU_TEMP"}
+
+
+def test_lsblk_shows_the_system_disk_and_its_partitions(make_node: MakeNode) -> None:
+    node = make_node("p4d.24xlarge")
+    read = json.loads(node.says("lsblk", "--json", "--bytes", "--output", "NAME,TYPE,SIZE,MODEL,MOUNTPOINT,FSTYPE"))
+    root, *others = read["blockdevices"]
+    assert root["children"][0]["mountpoint"] == "/"
+    assert len(others) == 8
+    assert not any(disk["fstype"] for disk in others)

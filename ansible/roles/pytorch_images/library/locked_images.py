@@ -134,6 +134,8 @@ def pull_parts(pull):
     host, _, repository = name.partition("/")
     if "." not in host and ":" not in host and host != "localhost":
         host, repository = "registry-1.docker.io", name if "/" in name else "library/" + name
+    if host == "docker.io":  # what people write; the registry itself has another name
+        host = "registry-1.docker.io"
     return host, repository, digest
 
 
