@@ -57,7 +57,7 @@ INSTALLED = "usr/lib/gpuprov-sandbox/installed"
 
 
 def hardware() -> Json:
-    """The machine that this node stands for, with its faults; with a driver that is bad for it, one GPU is not whole."""
+    """The machine that this node stands for, with its faults; a driver that is bad for it spoils one GPU."""
     found: Json = read(HARDWARE, {})
     bad = (found.get("driver") or {}).get("bad")
     if bad and loaded_driver(found) == bad["version"]:
