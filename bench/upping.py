@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.fleet import Fleet
-from bench.measure import Timing, run
+from bench.measure import Done, Failed, Timing, run
 from bench.promises import Promise
 
 NODES = 4
 COLD_S, WARM_S = 300.0, 90.0
 MEMORY_MIB = 4096.0
 SECOND = 0.10
+SECOND_OF_SIXTEEN = 0.05
 
 
 def measure(*, cold: bool, again: int) -> list[Promise]:
@@ -47,6 +48,23 @@ def measure(*, cold: bool, again: int) -> list[Promise]:
             total, MEMORY_MIB, unit="MiB", numbers={"gpuprov_mib": first.peak_mib, "nodes_mib": nodes},
         ),
     ]  # fmt: skip
+
+
+def again(fleet: Fleet, first: Done, nodes: int, runs: int) -> Promise:
+    """`up` on a fleet that its first `up` has just made: what asking every node and finding nothing costs."""
+    seconds = []
+    for _ in range(runs):
+        done = run(fleet.up)
+        seconds.append(done.seconds)
+        changes = json.loads(done.stdout)["changes"]
+        if changes != {"resources": 0, "configured": 0}:
+            raise Failed(f"`up` with nothing to do changed something: {changes}")
+    second = Timing(tuple(seconds))
+    return Promise(
+        f"a second `up` with nothing to do, {nodes} nodes", f"at most {SECOND_OF_SIXTEEN:.2f} × the first",
+        f"{second} against {first.seconds:.1f} s", second.median / first.seconds, SECOND_OF_SIXTEEN,
+        numbers={"second": second.runs, "first": first.seconds},
+    )  # fmt: skip
 
 
 def _cold() -> list[Promise]:
