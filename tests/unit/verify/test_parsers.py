@@ -13,6 +13,7 @@ from provisioner.verify.bundle import FILES, Bundle, Output
 from provisioner.verify.facts import read
 from provisioner.verify.parsers import (
     Unreadable,
+    apt_config,
     dcgm_exporter,
     dcgmi_diag,
     dmesg,
@@ -29,6 +30,7 @@ from provisioner.verify.parsers import (
     packages,
     pci,
     rocm_smi,
+    stamp,
     systemd,
     topo,
 )
@@ -49,6 +51,15 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "dcgmi_diag": dcgmi_diag.parse,
     "lsblk": lsblk.parse,
 }
+UNITS = (
+    "Id=docker.service\nLoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nResult=success\n\n"
+    "Id=x.service\nLoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\nResult=success\n"
+)
+APT = (
+    'APT "";\nAPT::Periodic "";\nAPT::Periodic::Unattended-Upgrade "1";\n'
+    'Unattended-Upgrade::Package-Blacklist "";\nUnattended-Upgrade::Package-Blacklist:: "^nvidia-";\n'
+    'Unattended-Upgrade::Package-Blacklist:: "[";\n'
+)
 OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
     "packages": (packages.parse, "adduser\t3.134\tii \nlibc6:amd64\t2.36-9\tii \n"),
     "holds": (packages.parse_holds, "libnccl2\nnvidia-open\n"),
@@ -57,6 +68,11 @@ OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
     "failed units": (systemd.parse_failed, "● a.service loaded failed failed A\nb.timer loaded failed failed B\n"),
     "kernel": (kernel.parse, "6.8.0-1024-aws\n"),
     "modules": (kernel.parse_modules, "nvidia 14376960 1 nvidia_uvm, Live 0x0 (O)\n"),
+    "unfinished packages": (packages.parse_unfinished, "libnccl2\t2.27.7-1\thF \nlibc6:amd64\t2.36-9\tii \n"),
+    "reboot": (kernel.parse_reboot, "*** System restart required ***\nlibc6\n"),
+    "stamp": (stamp.parse, '{"fingerprint": "0f", "node": "train-0"}'),
+    "units": (systemd.parse_units, UNITS),
+    "unattended": (apt_config.parse, APT),
 }
 
 
@@ -191,6 +207,37 @@ def test_what_nvidia_smi_says_when_it_cannot() -> None:
     )
     assert nvidia_smi.failure("<nvidia_smi_log>") is None
     assert nvidia_smi.parse("No devices were found\n").gpus == ()
+
+
+def test_units_with_and_without_a_file() -> None:
+    found = systemd.parse_units(UNITS)
+    assert found["docker.service"] == systemd.Unit("loaded", "active", "running", "enabled", "success")
+    assert (found["x.service"].load, found["x.service"].enabled) == ("not-found", "")
+
+
+def test_what_unattended_upgrades_spares() -> None:
+    found = apt_config.parse(APT)
+    assert found.periodic
+    assert found.blacklist == ("^nvidia-", "[")
+    assert (found.spares("nvidia-modprobe"), found.spares("libnvidia-cfg1"), found.spares("xnvidia-")) == (
+        True,
+        False,
+        False,
+    )
+    assert not apt_config.parse('APT::Periodic::Unattended-Upgrade "0";\n').periodic
+
+
+def test_the_newest_kernel() -> None:
+    names = [
+        "linux-image-6.8.0-1024-aws",
+        "linux-image-6.8.0-999-aws",
+        "linux-image-aws",
+        "linux-image-6.9.0-1-amd64-dbg",
+    ]
+    assert kernel.newest_kernel(names) == "6.8.0-1024-aws"
+    assert kernel.newest_kernel(["linux-image-6.1.0-9-amd64", "linux-image-6.1.0-10-amd64"]) == "6.1.0-10-amd64"
+    assert kernel.newest_kernel(["linux-image-unsigned-6.8.0-45-generic"]) == "6.8.0-45-generic"
+    assert kernel.newest_kernel(["linux-base"]) is None
 
 
 def test_services() -> None:
