@@ -54,6 +54,7 @@ def node_files() -> dict[str, File]:
         ),
         "usr/sbin/dkms": program("dkms", "3.0.10"),
         "usr/lib/gpuprov-sandbox/sysfs": program("sysfs", "1"),
+        "usr/lib/gpuprov-sandbox/modules": program("modules", "1"),
         "usr/lib/gpuprov-sandbox/boot": program("boot", "1"),
         "usr/lib/gpuprov-sandbox/mirror": program("mirror", "1"),
         "usr/lib/gpuprov-sandbox/fault": program("fault", "1"),

@@ -92,7 +92,7 @@ WantedBy=multi-user.target
 """,
     "gpuprov-sandbox-sys.service": """\
 [Unit]
-Description=What a gpuprov sandbox node shows below /sys
+Description=The kernel of a gpuprov sandbox node: what it shows below /sys, the modules that it loads
 DefaultDependencies=no
 After=local-fs-pre.target
 Before=systemd-tmpfiles-setup.service systemd-sysctl.service gpuprov-sandbox-boot.service sysinit.target
@@ -101,6 +101,7 @@ Before=systemd-tmpfiles-setup.service systemd-sysctl.service gpuprov-sandbox-boo
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/usr/lib/gpuprov-sandbox/sysfs
+ExecStart=/usr/lib/gpuprov-sandbox/modules
 
 [Install]
 WantedBy=sysinit.target

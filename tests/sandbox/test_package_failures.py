@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -284,8 +284,6 @@ def test_a_node_that_loses_power_while_the_driver_is_installed(node: NodeMirror)
     run = node.rehearsal
     limit, variables = node.node, {"gpuprov_stack": node.here(stack)}
 
-    from threading import Thread
-
     first = Thread(target=lambda: play(run, limit=limit, tags="base,driver", variables=variables), daemon=True)
     first.start()
     node.shell("for i in $(seq 600); do [ -e /run/test-installing ] && exit 0; sleep 0.1; done; exit 1")
@@ -295,16 +293,8 @@ def test_a_node_that_loses_power_while_the_driver_is_installed(node: NodeMirror)
     assert not first.is_alive()
     state = node.shell(f"dpkg-query -W -f '${{db:Status-Abbrev}}' {target}")
     assert state[1] in "HUF", state  # it really was cut in the middle
-    wait_for_boot(node)
+    node.wait_for_boot()
     node.start()
     assert play(run, limit=limit, tags="base,driver", variables=variables).changed()[limit] > 0
     assert node.shell("nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u") == stack["driver"]
     assert play(run, limit=limit, tags="base,driver", variables=variables).changed()[limit] == 0
-
-
-def wait_for_boot(node: NodeMirror) -> None:
-    for _ in range(300):
-        if node.shell("systemctl is-system-running", check=False) in ("running", "degraded"):
-            return
-        time.sleep(0.2)
-    raise AssertionError(node.shell("systemctl list-jobs; systemctl --failed"))

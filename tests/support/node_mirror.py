@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -139,6 +140,14 @@ class NodeMirror:
     def start(self) -> None:
         self.shell(f"systemd-run --quiet --collect --unit test-mirror /usr/bin/python3 {FOLDER}/server.py")
         self.shell(f"for i in $(seq 100); do curl -s -o /dev/null {URL}/ && exit 0; sleep 0.1; done; exit 1")
+
+    def wait_for_boot(self) -> None:
+        """Until the node, stopped or on its way, is up; a reboot takes a moment to begin."""
+        for _ in range(300):
+            time.sleep(0.2)
+            if self.shell("systemctl is-system-running", check=False) in ("running", "degraded"):
+                return
+        raise AssertionError(self.shell("systemctl list-jobs; systemctl --failed", check=False))
 
     def faults(self, *faults: tuple[str, int, int]) -> None:
         """(pattern of the path, status or 200 for half of the content, how often; -1: for ever)."""

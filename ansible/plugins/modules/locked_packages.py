@@ -205,12 +205,13 @@ def install(module, names, gone, found):
              "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", *names]  # fmt: skip
     if gone:
         # Two eras of a stack may own the same files and depend on each other's names: what goes has to be out before
-        # what comes is unpacked, and what comes is on this node's disk before anything goes.
+        # what comes is unpacked, and what comes is on this node's disk before anything goes. Their settings go with them:
+        # the apt preferences of an earlier driver would hold on to it.
         fetch = [*words, *outgoing, "--download-only"]
         retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, fetch, wait))
-        code, text = call(module, ["dpkg", "--force-depends", "--force-remove-reinstreq", "--remove", *gone], wait)
+        code, text = call(module, ["dpkg", "--force-depends", "--force-remove-reinstreq", "--purge", *gone], wait)
         if code:
-            raise explained(text, "dpkg --remove")
+            raise explained(text, "dpkg --purge")
     retried(module, module.params["attempts"], module.params["pause"], lambda: apt_get(module, words, wait))
 
 

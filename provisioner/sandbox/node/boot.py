@@ -19,15 +19,23 @@ SEED = "etc/gpuprov-sandbox/seed"
 def boot(_arguments: list[str], _version: str) -> int:
     """Runs at each boot as gpuprov-sandbox-boot.service; each part does nothing when it is done already."""
     state.path("run/gpuprov-sandbox").mkdir(parents=True, exist_ok=True)
+    _distribution()
     subprocess.run(["ssh-keygen", "-A"], check=True, capture_output=True)
     seed = state.path(SEED)
     user = _seed(seed, "user", "ubuntu")
     _access(user, _seed(seed, "ssh_public_key", ""))
-    _load_modules()
     storage.assemble_all()
     _amd()
     _user_data(_seed(seed, "user_data", ""))
     return 0
+
+
+def _distribution() -> None:
+    """The files by which programs and people know a distribution, as the description of the node has them."""
+    for name, text in (state.hardware().get("os") or {}).get("files", {}).items():
+        file = state.path(name)
+        if not file.is_file() or file.read_text() != text:
+            file.write_text(text)
 
 
 def _seed(directory: Path, name: str, default: str) -> str:
@@ -57,8 +65,12 @@ def _access(user: str, key: str) -> None:
         shutil.chown(item, entry.pw_uid, entry.pw_gid)
 
 
-def _load_modules() -> None:
-    """Simulated modules of /etc/modules-load.d, and those of the node's network cards, which every kernel has."""
+def modules(_arguments: list[str], _version: str) -> int:
+    """Simulated modules of /etc/modules-load.d, and those of the node's network cards, which every kernel has.
+
+    Runs at each boot before any service starts, as udev and systemd-modules-load do.
+    """
+    state.path("run/gpuprov-sandbox").mkdir(parents=True, exist_ok=True)
     kernel.load_builtin()
     if not dkms.has_image():
         dkms.update_initramfs(["-c"], "")
@@ -78,6 +90,7 @@ def _load_modules() -> None:
     if state.installed("module-nvidia"):
         # The real module is loaded by udev when the kernel finds the PCI devices that it drives.
         kernel.load("nvidia")
+    return 0
 
 
 def _amd() -> None:

@@ -110,6 +110,8 @@ def unload(name: str) -> str | None:
         return f"Module {wanted} is in use by: {' '.join(users)}"
     if wanted == "nvidia" and (daemons := _daemons()):
         return f"Module {wanted} is in use: {', '.join(daemons)}"
+    if wanted in state.hardware().get("modules_stuck", []):
+        return f"Module {wanted} is in use"
     state.change(state.MODULES, lambda m: {n: v for n, v in m.items() if n != wanted}, {})
     sysfs.show_module(wanted, None)
     return None

@@ -44,6 +44,7 @@ TOOLS = {
     "update-initramfs": ("dkms", "update_initramfs"),
     "lsinitramfs": ("dkms", "lsinitramfs"),
     "sysfs": ("sysfs", "sysfs"),
+    "modules": ("boot", "modules"),
     "boot": ("boot", "boot"),
     "fault": ("faultctl", "fault"),
     "image": ("faultctl", "image"),

@@ -1,0 +1,184 @@
+"""The driver on a real node: moved and moved back, nouveau kept off, a reboot where nothing less will do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.node_mirror import Called, NodeMirror, moved
+from tests.support.playbook import Played, play
+from tests.support.rehearsal import Rehearsal, wrongs
+
+pytestmark = pytest.mark.sandbox
+
+OTHER = "580.159.03"
+NODE = "train-0"
+STARTED = "systemctl show --property=UserspaceTimestamp --value"
+TAGS = "base,driver"
+
+
+@pytest.fixture(scope="module")
+def node(lone: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeMirror]:
+    """The node, with a mirror that has two drivers; as locked again in the end."""
+    found = NodeMirror(lone, NODE, tmp_path_factory.mktemp("mirror"))
+    found.serve(found.locked(), moved(found.locked(), OTHER))
+    yield found
+    found.shell("systemctl stop test-mirror", check=False)
+    assert lone.up().status == 0
+
+
+@pytest.fixture(autouse=True)
+def healthy(node: NodeMirror) -> Iterator[None]:
+    """The machine's description as it was, after each test."""
+    yield
+    node.shell("cp /etc/gpuprov-sandbox/healthy.json /etc/gpuprov-sandbox/hardware.json")
+
+
+def change(node: NodeMirror, **machine: Any) -> None:
+    """The machine has this too."""
+    script = f"import json; p='/etc/gpuprov-sandbox/hardware.json'; m=json.load(open(p)); m.update({machine!r}); json.dump(m, open(p,'w'))"
+    node.shell(f'python3 -c "{script}"')
+
+
+def reboot(node: NodeMirror) -> None:
+    node.shell("systemctl reboot", check=False)
+    node.wait_for_boot()
+    node.start()
+
+
+def configure(node: NodeMirror, stack: dict[str, Any], **variables: Any) -> Played:
+    """The driver's roles by that stack; what another one brought and this one has not is known to be obsolete."""
+    variables |= {"gpuprov_stack": node.here(stack), "gpuprov_obsolete": obsolete(node, stack)}
+    return play(node.rehearsal, limit=NODE, tags=TAGS, variables=variables)
+
+
+def obsolete(node: NodeMirror, stack: dict[str, Any]) -> list[str]:
+    """What the ledger of a cluster that had both stacks says."""
+    both = (node.locked(), moved(node.locked(), OTHER))
+    return sorted({p["name"] for s in both for p in s["packages"]} - {p["name"] for p in stack["packages"]})
+
+
+def install(node: NodeMirror, stack: dict[str, Any], **arguments: Any) -> Called:
+    """The packages of the driver alone, past the roles."""
+    packages = [p for p in stack["packages"] if p["part"] in ("driver", "fabric_manager")]
+    return node.call("locked_packages", packages=packages, absent=obsolete(node, stack), **arguments)
+
+
+def version(node: NodeMirror) -> str:
+    """What runs, asked in both ways that differ when a driver was moved under a loaded module."""
+    said = node.shell("nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u")
+    assert said == node.shell("cat /sys/module/nvidia/version")
+    return said
+
+
+def test_moved_and_moved_back_without_a_reboot(node: NodeMirror) -> None:
+    """The old module is loaded and its services run: they make way, and run again with the new one."""
+    stack, started = node.locked(), node.shell(STARTED)
+    for target in (OTHER, stack["driver"]):
+        assert configure(node, moved(stack, target)).changed()[NODE] > 0
+        assert version(node) == target
+        units = "nvidia-persistenced nvidia-fabricmanager nvidia-dcgm nvidia-dcgm-exporter"
+        assert node.shell(f"systemctl is-active {units} | sort -u") == "active"
+        assert configure(node, moved(stack, target)).changed()[NODE] == 0
+    assert node.shell(STARTED) == started
+    assert f"nvidia-driver-pinning-{OTHER}" not in node.shell("dpkg-query -W -f '${Package}\n'")
+
+
+def test_a_module_that_does_not_go_is_a_reboot_that_the_run_survives(node: NodeMirror) -> None:
+    stack, started = node.locked(), node.shell(STARTED)
+    change(node, modules_stuck=["nvidia"])
+    refused = configure(node, moved(stack, OTHER), nvidia_driver_reboot=False).failure(NODE)
+    assert f"a reboot is needed: the module of driver {stack['driver']} is loaded and does not let itself" in refused
+    done = configure(node, moved(stack, OTHER))
+    assert done.changed()[NODE] > 0
+    assert node.shell(STARTED) != started
+    assert version(node) == OTHER
+    change(node, modules_stuck=[])
+    node.start()
+    assert configure(node, stack).changed()[NODE] > 0
+    assert version(node) == stack["driver"]
+
+
+def test_a_job_at_work_is_not_disturbed(node: NodeMirror) -> None:
+    stack = node.locked()
+    node.shell(
+        "touch /dev/nvidia-test; systemd-run --quiet --unit test-job --property=StandardInput=file:/dev/nvidia-test sleep 300"
+    )
+    try:
+        said = module(node, version=OTHER, check=False)
+        assert "there is no NVIDIA module" in said  # nothing is installed yet
+        assert install(node, moved(stack, OTHER)).changed
+        said = module(node, version=OTHER)
+        assert f"the module of driver {stack['driver']} is loaded" in said
+        assert "sleep 300 (pid " in said
+        assert "Drain the node" in said
+        assert node.shell("systemctl is-active nvidia-persistenced test-job") == "active\nactive"
+        assert node.shell("cat /sys/module/nvidia/version") == stack["driver"]
+    finally:
+        node.shell("systemctl stop test-job; rm -f /dev/nvidia-test")
+        assert install(node, stack).changed
+    assert version(node) == stack["driver"]
+
+
+def module(node: NodeMirror, *, check: bool = True, **changes: Any) -> str:
+    """The error of nvidia_module with other arguments."""
+    stack = node.locked()
+    right = {"version": stack["driver"], "flavour": stack["kernel_modules"], "kernel": node.shell("uname -r"),
+             "deny_file": "/etc/modprobe.d/gpuprov-nvidia.conf"}  # fmt: skip
+    users = ["nvidia-dcgm-exporter", "nvidia-dcgm", "nvidia-fabricmanager", "nvidia-persistenced"]
+    return str(node.call("nvidia_module", **{**right, "users": users, **changes}).message)
+
+
+def test_what_does_not_fit_is_said(node: NodeMirror) -> None:
+    release, driver = node.shell("uname -r"), node.locked()["driver"]
+    assert f"the kernel moved: {release} runs, it was 6.8.0-1015-aws" in module(node, kernel="6.8.0-1015-aws")
+    said = module(node, flavour="proprietary")
+    assert f"the NVIDIA module for kernel {release} is the open one, the lock wants the proprietary one" in said
+    change(node, dkms={"broken": ["nvidia"]})
+    said = module(node)
+    assert f"there is no NVIDIA module {driver} for kernel {release} (none is installed)" in said
+    assert f"install linux-headers-{release}" in said
+    node.shell(f"mkdir -p /lib/modules/{release}/build")
+    said = module(node)
+    assert "DKMS can't build it: nvidia/mmap.c:341:9: error: implicit declaration" in said
+
+
+def test_nouveau_makes_way_and_stays_away(node: NodeMirror) -> None:
+    """A system that loads nouveau at boot: the role takes it out, and the initramfs keeps it out."""
+    stack = node.locked()
+    change(node, nouveau=True)
+    node.shell("rm /etc/modprobe.d/gpuprov-nvidia.conf /boot/initrd.img-*")
+    reboot(node)
+    assert "nouveau" in node.shell("lsmod")
+    assert "No such device" in node.shell("modprobe nvidia 2>&1", check=False)
+    assert configure(node, stack).changed()[NODE] > 0
+    assert "nouveau" not in node.shell("lsmod")
+    assert "etc/modprobe.d/gpuprov-nvidia.conf" in node.shell("lsinitramfs /boot/initrd.img-$(uname -r)")
+    assert version(node) == stack["driver"]
+    reboot(node)
+    assert "nouveau" not in node.shell("lsmod")
+    assert configure(node, stack).changed()[NODE] == 0
+    verdict = node.rehearsal.verify()
+    assert verdict.status == 0, wrongs(verdict)
+
+
+def test_nouveau_that_does_not_go_is_a_reboot(node: NodeMirror) -> None:
+    stack = node.locked()
+    change(node, nouveau=True, modules_stuck=["nouveau"])
+    node.shell("rm /etc/modprobe.d/gpuprov-nvidia.conf /boot/initrd.img-*")
+    reboot(node)
+    started = node.shell(STARTED)
+    assert configure(node, stack).changed()[NODE] > 0
+    assert node.shell(STARTED) != started
+    assert "nouveau" not in node.shell("lsmod")
+    assert version(node) == stack["driver"]
+
+
+def test_check_mode_of_a_move_touches_nothing(node: NodeMirror) -> None:
+    seen = install(node, moved(node.locked(), OTHER), _ansible_check_mode=True)
+    assert seen.changed
+    assert json.dumps(OTHER)[1:-1] in seen.result["diff"]["after"]
+    assert version(node) == node.locked()["driver"]
