@@ -185,6 +185,41 @@ class Group(Model):
     )
 
 
+class OwnRepository(Model):
+    """A signed apt repository of one's own, in place of the vendor's."""
+
+    uri: Annotated[
+        str, Field(max_length=1024, pattern=r"^https?://([A-Za-z0-9._~/:%+=\[\]-]|\{os\}|\{codename\})+$")
+    ] = Field(
+        title="the address of an apt repository, http:// or https://, without a password",
+        description="Where it is; {os} and {codename} stand for the distribution (ubuntu2404, noble)",
+        examples=["https://mirror.example.com/cuda/{os}/x86_64/"],
+    )
+    key: Annotated[str, Field(max_length=1024, pattern=r"^(https?://)?[A-Za-z0-9._~/:%+=\[\]-]+$")] = Field(
+        title="the address or the path of an OpenPGP public key",
+        description="The key that it is signed with: an address, or a path beside this file",
+        examples=["mirror.asc"],
+    )
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{40}$")] = Field(
+        title="the 40 hex digits of a key's full fingerprint",
+        description="Full fingerprint of that key, 40 hex digits (`gpg --show-keys FILE`)",
+        examples=["EB693B3035CD5710E231E123A4B469963BF863CC"],
+    )
+    suite: Annotated[str, Field(pattern=r"^([A-Za-z0-9._/-]|\{os\}|\{codename\})+$", max_length=255)] | None = Field(
+        default=None,
+        title="a suite such as noble, or / for a flat repository",
+        description="Suite, or / for a flat repository; null: as the vendor's",
+        examples=["/"],
+    )
+    components: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]+$", max_length=64)], ...] | None = Field(
+        default=None,
+        max_length=16,
+        title="a list of components such as [main]",
+        description="Components of the suite; null: as the vendor's",
+        examples=[["main"]],
+    )
+
+
 class StackRequest(Model):
     """What is pinned; everything left out is chosen and written to cluster.lock."""
 
@@ -261,6 +296,12 @@ class StackRequest(Model):
         title="a list of container images",
         description="Images that every node holds before it is handed over, locked by digest",
         examples=[["nvcr.io/nvidia/pytorch:25.10-py3"]],
+    )
+    repositories: dict[Name, OwnRepository] = Field(
+        default={},
+        title="repositories by the names that the stack gives them",
+        description="Repositories of your own in place of the vendors' (cuda, container-toolkit, rocm, amdgpu, doca, "
+        "efa, gdrcopy); the last three have no other",
     )
 
 

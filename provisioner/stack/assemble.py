@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from provisioner.catalog.models import Gpu, Machine
+from provisioner.spec.models import OwnRepository
 from provisioner.stack.candidates import TRAITS, Candidate, newest_first, proven
 from provisioner.stack.models import Component, Image, Package, Part, Repository, Stack
 from provisioner.stack.rows import rows
@@ -15,8 +16,15 @@ Modules = Literal["open", "proprietary"]
 Chosen = Mapping[str, Candidate]
 
 
-def assemble(chosen: Chosen, machine: Machine, gpu: Gpu, asked: Mapping[str, str]) -> Stack:
-    """The Stack of one group. `asked`: component → how cluster.yaml asks for it. Images have no digest yet."""
+def assemble(
+    chosen: Chosen,
+    machine: Machine,
+    gpu: Gpu,
+    asked: Mapping[str, str],
+    own: Mapping[str, OwnRepository] | None = None,
+) -> Stack:
+    """The Stack of one group. `asked`: component → how cluster.yaml asks for it; `own`: its repositories in place of
+    the vendors'. Images have no digest yet, packages are those of a rehearsal until the indexes are read."""
     driver = chosen.get("driver")
     modules = kernel_modules(gpu, driver) if driver else None
     values = _values(chosen)
@@ -46,7 +54,8 @@ def assemble(chosen: Chosen, machine: Machine, gpu: Gpu, asked: Mapping[str, str
         container_toolkit=version.get("container_toolkit"),
         packages=tuple(packages),
         repositories=tuple(
-            repository(name, system, version) for name in sorted({p.repository for p in packages if p.repository})
+            repository(name, system, version, (own or {}).get(name))
+            for name in sorted({p.repository for p in packages if p.repository})
         ),
         images=tuple(_image(c) for c in chosen.values() if "reference" in c.facts or c.name.startswith("image ")),
         components={
@@ -87,10 +96,25 @@ def why(candidate: Candidate, asked: Mapping[str, str]) -> str:
     )
 
 
-def repository(name: str, system: Candidate, versions: Mapping[str, str]) -> Repository:
-    """A repository of the lock. uri, key and fingerprint are empty where the vendor has none."""
+def repository(
+    name: str, system: Candidate, versions: Mapping[str, str], own: OwnRepository | None = None
+) -> Repository:
+    """A repository of the lock: cluster.yaml's own, or the vendor's. uri, key and fingerprint are empty where there is
+    neither. The key of one's own may be a path, relative to cluster.yaml, until it is pinned."""
     row = rows("repositories")[name]
-    values = {**versions, "os": system.facts["folder"], "codename": system.facts["codename"]}
+    place = {"os": system.facts["folder"], "codename": system.facts["codename"]}
+    values = {**versions, **place}
+    if own is not None:
+        suite = own.suite if own.suite is not None else row["suite"]
+        components = " ".join(own.components) if own.components is not None else row["components"]
+        return Repository(
+            name=name,
+            uri=own.uri.format(**place),
+            suite=suite.format(**values),
+            components=components,
+            key_url=own.key,
+            fingerprint=own.fingerprint.upper(),
+        )
     return Repository(
         name=name,
         uri=(row["uri"] or "").format(**values),
@@ -103,7 +127,8 @@ def repository(name: str, system: Candidate, versions: Mapping[str, str]) -> Rep
 
 def floating(package: Package) -> bool:
     """Whether any version of it will do, so that the repository's newest is locked."""
-    return any(b["version"] == "*" and package.name in _names(b) for b in rows("packages") if b["part"] == package.part)
+    blocks = (b for b in rows("packages") if b["part"] == package.part and b["repository"] == package.repository)
+    return any(b["version"] == "*" and package.name in _names(b) for b in blocks)
 
 
 def _names(block: Mapping[str, Any]) -> list[str]:

@@ -44,9 +44,12 @@ PINS = (*NVIDIA, "pytorch", "os", "kernel", "ofed")
 def request(spec: ClusterSpec) -> dict[str, str]:
     """Everything that a lock depends on, flat and in a stable order: pins, and each group's machine and options."""
     flat: dict[str, str] = {}
-    for key, value in spec.stack.model_dump(exclude_none=True).items():
+    for key, value in spec.stack.model_dump(exclude_none=True, exclude={"repositories"}).items():
         if value:
             flat[f"stack.{key}"] = ", ".join(value) if isinstance(value, tuple) else str(value)
+    for name, own in sorted(spec.stack.repositories.items()):
+        for key, value in own.model_dump(exclude_none=True).items():
+            flat[f"stack.repositories.{name}.{key}"] = " ".join(value) if isinstance(value, tuple) else value
     flat["monitoring.dcgm_exporter"] = str(spec.monitoring.dcgm_exporter).lower()
     for name, group in sorted(spec.groups.items()):
         flat[f"groups.{name}.machine"] = group.machine
@@ -66,6 +69,7 @@ def solve(
     """
     known = catalog.load()
     refuse_foreign_pins(spec, place)
+    refuse_unknown_repositories(spec, place)
     stacks = {}
     for name, group in spec.groups.items():
         machine = known.machine(group.machine)
@@ -78,7 +82,7 @@ def solve(
             chosen = _resolve(like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept)
         except Unsolvable:
             raise conflict(group_problem(spec, name), f"group {name} on {machine.name}", place) from None
-        stacks[name] = assemble(chosen, machine, gpu, dict(pins))
+        stacks[name] = assemble(chosen, machine, gpu, dict(pins), spec.stack.repositories)
     return stacks
 
 
@@ -103,6 +107,19 @@ def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
         if getattr(spec.stack, key) is not None:
             message = f"{machines[0].gpu_model} is an AMD GPU: {key} is NVIDIA's"
             raise StackConflict(message, where=place(f"stack.{key}"), hint="leave it out", paths=(f"stack.{key}",))
+
+
+def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
+    """Raise StackConflict for a repository of one's own under a name that no part of a stack comes from."""
+    known = list(rows("repositories"))
+    for name in spec.stack.repositories:
+        if name not in known:
+            from rapidfuzz import process
+
+            path = f"stack.repositories.{name}"
+            near = process.extractOne(name, known, score_cutoff=60)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+            raise StackConflict(f"no stack has a repository {name}", where=place(path), hint=hint, paths=(path,))
 
 
 Pins = tuple[tuple[str, str], ...]
