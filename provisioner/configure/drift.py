@@ -23,10 +23,10 @@ from provisioner.stack.models import Image, Package
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.parsers.images import tag
-from provisioner.verify.parsers.kernel import newest_kernel
+from provisioner.verify.parsers.kernel import is_kernel, newest_kernel
 from provisioner.verify.parsers.systemd import Unit
 
-Kind = Literal["unknown", "stamp", "package", "hold", "unit", "image", "updates", "kernel", "reboot"]
+Kind = Literal["unknown", "stamp", "package", "hold", "unit", "image", "updates", "system", "kernel", "reboot"]
 
 ON = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
 """Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
@@ -61,19 +61,21 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a node of a group is compared with. `kernel` is None where the lock names none, or the kernel is not the
-    node's own (a rehearsal's nodes run on this machine's)."""
+    node's own (a rehearsal's nodes run on this machine's); `system` is the distribution, such as ubuntu-24.04."""
 
     stamp: str
     packages: tuple[Package, ...]
     images: tuple[Image, ...]
     units: tuple[str, ...]
+    system: str
     kernel: str | None = None
 
 
 def wanted(plan: Plan, group: PlannedGroup, stamp: str, units: Sequence[str]) -> Wanted:
     """What the lock, the catalogue and cluster.yaml want of this group's nodes."""
     stack = group.stack
-    return Wanted(stamp, stack.packages, stack.images, tuple(units), None if plan.sandbox else stack.kernel)
+    kernel = None if plan.sandbox else stack.kernel
+    return Wanted(stamp, stack.packages, stack.images, tuple(units), stack.os, kernel)
 
 
 def fingerprint(plan: Plan, group: str, role_variables: dict[str, Any]) -> str:
@@ -103,7 +105,7 @@ def differences(bundle: Bundle, lock: Wanted) -> tuple[Difference, ...]:
     facts = read(bundle)
     return tuple(
         difference
-        for look in (_stamp, _packages, _holds, _units, _images, _updates, _kernel)
+        for look in (_stamp, _packages, _holds, _units, _images, _updates, _system, _kernel)
         for difference in look(facts, lock)
     )
 
@@ -216,11 +218,19 @@ def _updates(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         yield Difference("updates", "unattended-upgrades", "keeps off the stack", "on", message)
 
 
+def _system(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    if facts.system is None:
+        yield from _unread(facts, "os-release.txt")
+    elif facts.system.name != lock.system:
+        message = f"{facts.system.name} runs, the lock is for {lock.system}"
+        yield Difference("system", "system", lock.system, facts.system.name, message, mended=False)
+
+
 def _kernel(facts: Facts, lock: Wanted) -> Iterator[Difference]:
     if facts.kernel is None:
         yield from _unread(facts, "kernel.txt")
         return
-    if lock.kernel is not None and facts.kernel != lock.kernel:
+    if lock.kernel is not None and not is_kernel(facts.kernel, lock.kernel):
         message = f"kernel {facts.kernel} is running, locked {lock.kernel}"
         yield Difference("kernel", "kernel", lock.kernel, facts.kernel, message)
     newest = newest_kernel(facts.packages or ())

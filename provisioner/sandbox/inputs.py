@@ -13,6 +13,7 @@ from provisioner.sandbox.assets import Assets
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.network import allocate_octet, node_numbers
 from provisioner.sandbox.runtime import limits, network_prefix
+from provisioner.sandbox.systems import system
 
 HARDWARE = "hardware"
 
@@ -21,8 +22,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     """Values of the module's variable `sandbox` for the groups of one site.
 
     Writes `workspace`/hardware/<node>.json and `workspace`/addresses.json; the same plan gives the same files, so that
-    nothing is replaced without a reason. Raises `GpuprovError` above 250 nodes or when this machine has no network
-    left.
+    nothing is replaced without a reason; a node of another distribution is another node. Raises `GpuprovError` above
+    250 nodes or when this machine has no network left.
     """
     catalog = load()
     wanted = {name: group for name, group in plan.nodes() if group.site == site}
@@ -31,7 +32,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     paths: dict[str, str] = {}
     for name, group in wanted.items():
         path = (folder / f"{name}.json").absolute()
-        text = json.dumps(hardware(group.machine, group.gpu, name, catalog), indent=1, sort_keys=True) + "\n"
+        described = hardware(group.machine, group.gpu, name, catalog) | {"os": system(group.stack.os)}
+        text = json.dumps(described, indent=1, sort_keys=True) + "\n"
         if not path.exists() or path.read_text() != text:
             write_whole(path, text)
         paths[name] = str(path)

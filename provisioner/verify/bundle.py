@@ -38,6 +38,7 @@ FILES: dict[str, str] = {
     "services.txt": "systemctl list-units --state=failed",
     "kernel.txt": "uname -r",
     "modules.txt": "/proc/modules",
+    "os-release.txt": "/etc/os-release",
     "stamp.json": "/etc/gpuprov/node.json",
     "units.txt": "systemctl show",
     "reboot.txt": "/run/reboot-required",

@@ -49,10 +49,12 @@ COMMON_FILES: Mapping[str, float] = {
     "holds.txt": 15,
     "services.txt": 10,
     "kernel.txt": 5,
+    "os-release.txt": 5,
     "modules.txt": 5,
 }
 DRIFT_FILES: Mapping[str, float] = {"stamp.json": 5, "reboot.txt": 5, "unattended.txt": 10, "units.txt": 10}
-"""What says, beside packages, holds, kernel and images, whether a node is what the lock says (configure/drift.py)."""
+"""What says, beside packages, holds, kernel, distribution and images, whether a node is what the lock says
+(configure/drift.py)."""
 
 FRAMEWORK_S, DIAG_S, ALL_REDUCE_S = 60.0, 180.0, 300.0
 """Deadlines in seconds. A first torch import from a cold disk takes tens of seconds; dcgmi diag -r 1 under a minute."""
@@ -111,7 +113,8 @@ def request_for(expected: Expected) -> ProbeRequest:
 
 def drift_request(expected: Expected) -> ProbeRequest:
     """Only what tells whether a node is what the lock says: nothing that starts a container or wakes a GPU."""
-    wanted = {**DRIFT_FILES, **{name: COMMON_FILES[name] for name in ("packages.txt", "holds.txt", "kernel.txt")}}
+    shared = ("packages.txt", "holds.txt", "kernel.txt", "os-release.txt")
+    wanted = {**DRIFT_FILES, **{name: COMMON_FILES[name] for name in shared}}
     if not expected.units:
         del wanted["units.txt"]
     if expected.images:

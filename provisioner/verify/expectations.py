@@ -30,7 +30,7 @@ class Expected:
     Memory in MiB, rates in Gbit/s, bus bandwidth in GB/s. `topology` has "i-j" (i < j) → allowed cells of
     `nvidia-smi topo -m`; `xids` has code → {"severity", "action", "advice"}; `packages` name → exact version;
     `images` the images of the lock as mappings (keys of stack.models.Image); `units` the systemd units that the roles
-    leave enabled and active.
+    leave enabled and active; `system` the distribution (ubuntu-24.04).
     """
 
     machine: str
@@ -52,6 +52,7 @@ class Expected:
     rate_gbps: float = 0.0
     rdma_devices: tuple[str, ...] = ()
     efa: bool = False
+    system: str | None = None
     driver: str | None = None
     cuda: str | None = None
     nccl: str | None = None
@@ -114,6 +115,7 @@ def expect(
         rate_gbps=machine.network.rate_gbps,
         rdma_devices=machine.rdma_devices,
         efa=machine.network.kind == "efa" and (group is None or group.network.efa is not False),
+        system=stack.os if stack else None,
         driver=stack.driver if stack else None,
         cuda=stack.cuda_driver if stack else None,
         nccl=stack.nccl if stack else None,

@@ -24,6 +24,7 @@ from provisioner.verify.parsers import (
     nccl_tests,
     nvidia_smi,
     nvlink,
+    os_release,
     packages,
     pci,
     rocm_smi,
@@ -78,6 +79,7 @@ class Facts:
     images: tuple[images.LocalImage, ...] | None = None
     frameworks: tuple[framework.Framework, ...] | None = None
     kernel: str | None = None
+    system: os_release.System | None = None
     modules: tuple[str, ...] | None = None
     unfinished: dict[str, str] | None = None
     """Packages that dpkg began with and did not end, with what it says of each."""
@@ -150,6 +152,7 @@ def read(bundle: Bundle) -> Facts:
         images=get("container-images.json", images.parse),
         frameworks=get("framework.json", framework.parse),
         kernel=get("kernel.txt", kernel.parse),
+        system=get("os-release.txt", os_release.parse),
         modules=get("modules.txt", kernel.parse_modules),
         unfinished=_read("packages.txt", bundle, packages.parse_unfinished)[0],
         stamp=get("stamp.json", stamp.parse),
@@ -240,6 +243,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "images": None if facts.images is None else [asdict(image) for image in facts.images],
         "frameworks": None if facts.frameworks is None else [asdict(report) for report in facts.frameworks],
         "kernel": facts.kernel,
+        "os": asdict(facts.system) | {"name": facts.system.name} if facts.system else None,
         "modules": None if facts.modules is None else list(facts.modules),
         "unfinished_packages": facts.unfinished,
         "stamp": asdict(facts.stamp) if facts.stamp else None,

@@ -278,6 +278,8 @@ def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return exporter(int(request.get("port", 9400)), seconds)
     if name == "modules.txt":
         return read_file("/proc/modules")
+    if name == "os-release.txt":
+        return read_file("/etc/os-release")
     if name == "stamp.json":
         return files_there(STAMP)
     if name == "reboot.txt":

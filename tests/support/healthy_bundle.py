@@ -87,6 +87,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",
         "holds.txt": "".join(f"{p.name}\n" for p in stack(machine).packages) + f"linux-image-{KERNEL}\n",
         "kernel.txt": f"{KERNEL}\n",
+        "os-release.txt": capture("os_release/ubuntu-24.04.txt"),
         "modules.txt": "nvidia_uvm 4956160 0 - Live 0x0 (O)\nnvidia 14376960 1 nvidia_uvm, Live 0x0 (O)\n",
         "services.txt": "",
     }

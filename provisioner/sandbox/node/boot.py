@@ -19,7 +19,7 @@ SEED = "etc/gpuprov-sandbox/seed"
 def boot(_arguments: list[str], _version: str) -> int:
     """Runs at each boot as gpuprov-sandbox-boot.service; each part does nothing when it is done already."""
     state.path("run/gpuprov-sandbox").mkdir(parents=True, exist_ok=True)
-    _distribution()
+    distribution()
     subprocess.run(["ssh-keygen", "-A"], check=True, capture_output=True)
     seed = state.path(SEED)
     user = _seed(seed, "user", "ubuntu")
@@ -30,7 +30,7 @@ def boot(_arguments: list[str], _version: str) -> int:
     return 0
 
 
-def _distribution() -> None:
+def distribution() -> None:
     """The files by which programs and people know a distribution, as the description of the node has them."""
     for name, text in (state.hardware().get("os") or {}).get("files", {}).items():
         file = state.path(name)

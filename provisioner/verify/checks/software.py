@@ -122,6 +122,21 @@ def test_held(node: Facts, expected: Expected) -> None:
 
 
 @check(
+    "os.release",
+    severity="fatal",
+    action="replace",
+    needs=("os-release.txt",),
+    applies=lambda e: e.system,
+    otherwise="no lock names a distribution",
+    says="The node runs another distribution than its packages are for. Boot the right image, or lock for what runs.",
+)
+def test_system(node: Facts, expected: Expected) -> None:
+    assert node.system is not None
+    name = node.system.name
+    compare(expected.system, name, f"{node.system.pretty or name} ({name}) runs, the lock is for {expected.system}")
+
+
+@check(
     "kernel.hold",
     severity="warn",
     action="reconfigure",

@@ -18,6 +18,11 @@ def parse(text: str) -> str:
     return said[0]
 
 
+def is_kernel(running: str, wanted: str) -> bool:
+    """Whether a lock names that kernel: a whole release is one kernel, a series (6.8) has all of its own."""
+    return running == wanted or ("-" not in wanted and running.startswith((f"{wanted}.", f"{wanted}-")))
+
+
 def parse_modules(text: str) -> tuple[str, ...]:
     """Names of the loaded modules; lines of /proc/modules or of lsmod."""
     found = [m[1] for line in lines(text) if (m := re.match(r"^([A-Za-z0-9_]+)\s+[0-9]+\s", line))]

@@ -33,7 +33,7 @@ def group() -> PlannedGroup:
 @pytest.fixture(scope="module")
 def lock(group: PlannedGroup) -> Wanted:
     units = ("docker.service", "nvidia-fabricmanager.service")
-    return Wanted(STAMP, group.stack.packages, group.stack.images, units)
+    return Wanted(STAMP, group.stack.packages, group.stack.images, units, group.stack.os)
 
 
 def node(lock: Wanted, **changed: str | Output | None) -> Bundle:
@@ -49,6 +49,7 @@ def node(lock: Wanted, **changed: str | Output | None) -> Bundle:
         "units.txt": "\n".join(unit(name) for name in lock.units),
         "container-images.json": "\n".join(map(json.dumps, images)),
         "kernel.txt": KERNEL + "\n",
+        "os-release.txt": 'ID=ubuntu\nVERSION_ID="24.04"\n',
         "reboot.txt": "",
         "unattended.txt": APT,
     }
@@ -189,6 +190,20 @@ def test_another_kernel_than_is_locked(lock: Wanted) -> None:
     assert (found.kind, found.wanted, found.found, found.reboots) == ("kernel", "6.8.0-1030-aws", KERNEL, True)
 
 
+@pytest.mark.parametrize(
+    ("series", "same"),
+    [("6.8", True), ("6.8.0", True), ("6", True), ("6.80", False), ("6.8.0-10", False), ("5.15", False)],
+)
+def test_a_series_names_all_of_its_kernels(lock: Wanted, series: str, same: bool) -> None:
+    assert (differences(node(lock), replace(lock, kernel=series)) == ()) is same
+
+
+def test_another_distribution_is_told_and_no_role_mends_it(lock: Wanted) -> None:
+    (found,) = differences(node(lock, os_release_txt='ID=debian\nVERSION_ID="12"\n'), lock)
+    assert (found.kind, found.wanted, found.found, found.mended) == ("system", "ubuntu-24.04", "debian-12", False)
+    assert found.message == "debian-12 runs, the lock is for ubuntu-24.04"
+
+
 def test_a_kernel_that_waits_for_a_reboot_is_told_and_not_mended(lock: Wanted) -> None:
     text = node(lock).files["packages.txt"].text + "linux-image-6.8.0-1030-aws\t6.8.0-1030.32\tii \n"
     (found,) = differences(node(lock, packages_txt=text), lock)
@@ -218,6 +233,7 @@ FILE_NAMES = (
     "units.txt",
     "container-images.json",
     "kernel.txt",
+    "os-release.txt",
     "reboot.txt",
 )
 

@@ -282,6 +282,12 @@ FAULTS: dict[str, Fault] = {
     "package moved": Fault(P4D, sub("packages.txt", "13.0.2-1", "13.0.3-1"), {"packages.locked"}),
     "package removed": Fault(P4D, sub("packages.txt", "(cuda-toolkit.*)\tii ", r"\1\trc "), {"packages.locked"}),
     "not held": Fault(P4D, sub("holds.txt", "libnccl2\n", ""), {"packages.held"}),
+    "another distribution": Fault(
+        P4D,
+        text("os-release.txt", capture("os_release/ubuntu-22.04.txt")),
+        {"os.release"},
+        says="Ubuntu 22.04.2 LTS (ubuntu-22.04) runs, the lock is for ubuntu-24.04",
+    ),
     "kernel free": Fault(P4D, sub("holds.txt", "linux-image.*\n", ""), {"kernel.hold"}),
     "exporter dead": Fault(P4D, text("dcgm-exporter.prom", REFUSED), {"dcgm.exporter"}),
     "exporter slow": Fault(P4D, text("dcgm-exporter.prom", Output("", rc=28, error="timed out")), {"dcgm.exporter"}),
@@ -469,7 +475,7 @@ def test_a_real_h100_node_is_judged_healthy_where_it_was_captured() -> None:
         "dcgm-exporter.prom": "dcgm_exporter/h100-8gpu-580.txt",
     }
     texts: Texts = {name: capture(path) for name, path in files.items()}
-    want = replace(expected(DGX), driver="580.105.08", images=None, nccl=None, packages=None, held=None)
+    want = replace(expected(DGX), driver="580.105.08", system=None, images=None, nccl=None, packages=None, held=None)
     result = judge({"real": Case(bundle(texts), want)})["real"]
     assert ids(result, "fail") == set()
     assert ids(result, "unknown") == {"nvlink.links"}

@@ -27,6 +27,7 @@ from provisioner.verify.parsers import (
     nccl_tests,
     nvidia_smi,
     nvlink,
+    os_release,
     packages,
     pci,
     rocm_smi,
@@ -50,6 +51,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "nccl_tests": nccl_tests.parse,
     "dcgmi_diag": dcgmi_diag.parse,
     "lsblk": lsblk.parse,
+    "os_release": os_release.parse,
 }
 UNITS = (
     "Id=docker.service\nLoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nResult=success\n\n"

@@ -1,0 +1,79 @@
+"""The distribution that a node says it is: files that tell programs, Ansible and people what runs there.
+
+Nodes are Debian 12 whatever they say; no archive of Ubuntu is needed to rehearse a lock for it. So these files are what
+is Ubuntu's of such a node, with the names of packages that the lock has for that distribution.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provisioner.errors import GpuprovError
+
+UBUNTU = {
+    "ubuntu-22.04": ("22.04", "Jammy Jellyfish", "bookworm/sid"),
+    "ubuntu-24.04": ("24.04", "Noble Numbat", "trixie/sid"),
+}
+"""Release: VERSION_ID, its name in words, and what /etc/debian_version says there. Source: base-files of both."""
+
+ORIGINS = """\
+// As Ubuntu ships it: what unattended-upgrades may install.
+Unattended-Upgrade::Allowed-Origins {
+	"${distro_id}:${distro_codename}";
+	"${distro_id}:${distro_codename}-security";
+	"${distro_id}ESMApps:${distro_codename}-apps-security";
+	"${distro_id}ESM:${distro_codename}-infra-security";
+};
+Unattended-Upgrade::Package-Blacklist {
+};
+"""
+
+OWN = "debian-12"
+"""What the nodes really are: nothing has to be told."""
+
+
+def system(os: str) -> dict[str, Any]:
+    """{"name": as cluster.yaml writes it, "files": path → text} of a node.
+
+    Raises `GpuprovError` for a distribution that can't be rehearsed.
+    """
+    if os == OWN:
+        return {"name": os, "files": {}}
+    if os not in UBUNTU:
+        known = ", ".join([*UBUNTU, OWN])
+        raise GpuprovError(f"{os} can't be rehearsed", hint=f"a node of the sandbox can be {known}")
+    version, words, debian = UBUNTU[os]
+    codename = words.split()[0].lower()
+    # Small letters for debian: Ansible takes a system for Debian where the capital word stands anywhere in this file.
+    pretty = f"Ubuntu {version} LTS (rehearsed on debian 12)"
+    release = {
+        "PRETTY_NAME": f'"{pretty}"',
+        "NAME": '"Ubuntu"',
+        "VERSION_ID": f'"{version}"',
+        "VERSION": f'"{version} LTS ({words})"',
+        "VERSION_CODENAME": codename,
+        "ID": "ubuntu",
+        "ID_LIKE": "debian",
+        "HOME_URL": '"https://www.ubuntu.com/"',
+        "UBUNTU_CODENAME": codename,
+    }
+    lsb = {
+        "DISTRIB_ID": "Ubuntu",
+        "DISTRIB_RELEASE": version,
+        "DISTRIB_CODENAME": codename,
+        "DISTRIB_DESCRIPTION": f'"{pretty}"',
+    }
+    return {
+        "name": os,
+        "files": {
+            "usr/lib/os-release": _lines(release),
+            "etc/lsb-release": _lines(lsb),
+            "etc/debian_version": f"{debian}\n",
+            "etc/apt/apt.conf.d/50unattended-upgrades": ORIGINS,
+            "etc/issue": f"{pretty} \\n \\l\n\n",
+        },
+    }
+
+
+def _lines(values: dict[str, str]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in values.items())
