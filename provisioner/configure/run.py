@@ -108,14 +108,14 @@ def _with_our_programs() -> dict[str, str]:
 
 
 def task_count() -> int:
-    """How many tasks the playbook has for one node, for a progress bar: each role adds its argument check."""
+    """How many tasks the playbook has for one node, for a progress bar."""
     root = paths.data("ansible")
     play = yaml.safe_load((root / "playbooks" / "site.yml").read_text(encoding="utf-8"))[0]
     total = 0
     for task in play["tasks"]:
         role = task.get("ansible.builtin.import_role", {}).get("name")
         files = [root / "roles" / role / "tasks" / f"{part}.yml" for part in ("install", "configure")] if role else []
-        total += 1 + sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
+        total += sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files) if role else 1
     return total
 
 

@@ -39,7 +39,8 @@ def healthy(node: NodeMirror) -> Iterator[None]:
 
 def change(node: NodeMirror, **machine: Any) -> None:
     """The machine has this too."""
-    script = f"import json; p='/etc/gpuprov-sandbox/hardware.json'; m=json.load(open(p)); m.update({machine!r}); json.dump(m, open(p,'w'))"
+    file = "/etc/gpuprov-sandbox/hardware.json"
+    script = f"import json; m=json.load(open('{file}')); m.update({machine!r}); json.dump(m, open('{file}', 'w'))"
     node.shell(f'python3 -c "{script}"')
 
 
@@ -104,9 +105,8 @@ def test_a_module_that_does_not_go_is_a_reboot_that_the_run_survives(node: NodeM
 
 def test_a_job_at_work_is_not_disturbed(node: NodeMirror) -> None:
     stack = node.locked()
-    node.shell(
-        "touch /dev/nvidia-test; systemd-run --quiet --unit test-job --property=StandardInput=file:/dev/nvidia-test sleep 300"
-    )
+    holds = "--property=StandardInput=file:/dev/nvidia-test"
+    node.shell(f"touch /dev/nvidia-test; systemd-run --quiet --unit test-job {holds} sleep 300")
     try:
         said = module(node, version=OTHER, check=False)
         assert "there is no NVIDIA module" in said  # nothing is installed yet
