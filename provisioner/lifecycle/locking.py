@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from provisioner import spec as cluster_yaml
 from provisioner import stack
@@ -13,6 +13,9 @@ from provisioner.providers import base as providers
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import BaseImage, Lock, Stack
+
+if TYPE_CHECKING:
+    from provisioner.stack.pinning import Sources
 
 Kept = Mapping[str, Mapping[str, str]]
 """Group → component → the version that stays where that is possible."""
@@ -39,11 +42,11 @@ def current(cluster: Cluster, events: Events) -> Lock:
 
 
 def renew(cluster: Cluster, events: Events, keep: Kept | None = None) -> Lock:
-    """Solve, let each group's provider pin images and repositories, write the lock. Versions of `keep` stay where they
-    still go together with the rest."""
+    """Solve, pin packages and images, write the lock. Versions of `keep` stay where they still go together with the
+    rest."""
     events("stack", "started", "choosing versions that go together")
     solved = stack.solve(cluster.spec, place=cluster_yaml.placer(cluster.file), keep=keep)
-    return _pinned(cluster, solved, events)
+    return _pinned(cluster, solved, events, keep)
 
 
 def kept(before: Lock | None, *, upgrade: bool, names: Sequence[str]) -> Kept:
@@ -55,6 +58,8 @@ def kept(before: Lock | None, *, upgrade: bool, names: Sequence[str]) -> Kept:
         raise GpuprovError(f"{names[0]}: components are named with --upgrade", hint="gpuprov lock FILE --upgrade NAME")
     versions = lockfile.versions(before)
     known = list(dict.fromkeys(key for mine in versions.values() for key in mine))
+    # An image's component is called after it; people name the image.
+    names = [name if name in known or f"image {name}" not in known else f"image {name}" for name in names]
     for name in names:
         if name not in known:
             _refuse_component(name, known)
@@ -92,14 +97,22 @@ def _refuse_component(name: str, known: Sequence[str]) -> NoReturn:
     raise GpuprovError(f"the lock has no component {name}", hint=hint)
 
 
-def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events) -> Lock:
+def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep: Kept | None = None) -> Lock:
+    """The lock of these stacks, written. A rehearsal's packages and images are those of its mirror; all others are read
+    from the vendors' repositories and registries."""
     pinned: dict[str, Stack] = {}
     bases: dict[str, BaseImage] = {}
-    for site in cluster.spec.sites:
-        provider = providers.get(cluster.spec.sites[site].provider, sandbox=cluster.sandbox)
-        mine = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) == site}
-        pinned |= provider.pin(mine, events)
-        bases[site] = provider.base_image(site)
+    if not cluster.sandbox:
+        from provisioner.stack import pinning  # it brings an HTTP client along, which a rehearsal does not need
+
+        pinned = pinning.pin(wanted, _sources(cluster, keep), events)
+        bases = {site: _base(cluster, site) for site in cluster.spec.sites}
+    else:
+        for site in cluster.spec.sites:
+            provider = providers.get(cluster.spec.sites[site].provider, sandbox=True)
+            mine = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) == site}
+            pinned |= provider.pin(mine, events)
+            bases[site] = provider.base_image(site)
     lock = Lock(
         request=stack.request(cluster.spec),
         simulated=cluster.sandbox,
@@ -109,3 +122,26 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events) -> Lo
     lockfile.write(cluster.paths.lock_file, lock)
     events("stack", "done", f"{len({s.driver for s in pinned.values()})} driver version(s) locked")
     return lock
+
+
+def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
+    from provisioner.stack.pinning import Sources
+
+    before = lockfile.read(cluster.paths.lock_file)
+    return Sources(
+        folder=cluster.file.absolute().parent,
+        place=cluster_yaml.placer(cluster.file),
+        own=frozenset(cluster.spec.stack.repositories),
+        before=before.groups if before is not None and not before.simulated else {},
+        keep=keep or {},
+    )
+
+
+def _base(cluster: Cluster, site: str) -> BaseImage:
+    """What the machines of a site boot, where its provider can say; else why it can't."""
+    name = cluster.spec.sites[site].provider
+    try:
+        return providers.get(name, sandbox=False).base_image(site)
+    except GpuprovError:
+        why = f"gpuprov can't ask {name} for its images yet; the kernel is the image's, unless stack.kernel pins one"
+        return BaseImage(id=None, why=why)

@@ -1,0 +1,155 @@
+"""Which packages, at which versions: what is asked for and all that it needs of the vendors' own repositories.
+
+resolvelib chooses (dependencies.py says what from); a package that only the distribution has is left to apt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from resolvelib import BaseReporter, ResolutionImpossible, Resolver
+from resolvelib.resolvers import ResolutionTooDeep
+
+from provisioner.errors import GpuprovError
+from provisioner.stack.assemble import floating
+from provisioner.stack.dependencies import Against, Dependencies, Either, Want, Way
+from provisioner.stack.models import Package, Part
+from provisioner.stack.shelf import Entry, Relation, Shelf, is_version, release
+
+ROUNDS = 50_000
+FEW = 5
+"""Versions that an error names."""
+
+PINNED_BY: Mapping[Part, str] = {
+    "driver": "stack.driver", "fabric_manager": "stack.driver", "imex": "stack.driver", "cuda": "stack.cuda",
+    "cudnn": "stack.cudnn", "nccl": "stack.nccl", "ofed": "stack.ofed", "gdrcopy": "stack.gdrcopy",
+}  # fmt: skip
+"""Part → the key of cluster.yaml that says its version; the others follow gpuprov's data."""
+
+
+def close(asked: Sequence[Package], shelf: Shelf, *, keep: Mapping[str, str]) -> tuple[Package, ...]:
+    """The packages to lock: those asked for, and all that they pull in, each with its version there. `keep`: name →
+    the version that stays where it fits.
+
+    Raises GpuprovError for a package or version that its repository has not, and where packages are in each other's
+    way.
+    """
+    # A driver's parts are released together: of what they pull in, the versions that are asked for come first.
+    releases = {release(p.version) for p in asked if is_version(p.version) and not floating(p)}
+    provider = Dependencies(shelf, keep, releases)
+    wanted = [_asked(package, shelf, keep) for package in asked]
+    resolver: Any = Resolver(provider, BaseReporter())
+    try:
+        chosen = resolver.resolve(wanted, max_rounds=ROUNDS).mapping
+    except ResolutionImpossible as error:
+        raise _conflict(error, provider, asked) from None
+    except ResolutionTooDeep:
+        names = ", ".join(sorted({p.name for p in asked})[:FEW])
+        raise GpuprovError(f"no set of packages was found for {names} in {ROUNDS} steps", hint="pin more") from None
+    return tuple(_locked(asked, {k: v for k, v in chosen.items() if isinstance(v, Entry)}, chosen, provider))
+
+
+def _asked(package: Package, shelf: Shelf, keep: Mapping[str, str]) -> Want:
+    """What is asked for as a requirement at one version, or at any of the repository where any will do."""
+    there = [e for e in shelf.entries(package.name) if e.repository == package.repository]
+    if not there:
+        from rapidfuzz import fuzz, process
+
+        own = shelf.names(package.repository or "")
+        near = [m[0] for m in process.extract(package.name, own, scorer=fuzz.ratio, limit=3, score_cutoff=75)]
+        raise GpuprovError(
+            f"repository {package.repository} has no package {package.name}",
+            hint=f"it has {', '.join(near)}" if near else _other_version(package),
+        )
+    if floating(package):
+        return Want(package.name, Relation(package.name), package.repository)
+    versions = [e.version for e in there]
+    if package.version in versions:
+        fitting = [package.version]
+    else:
+        fitting = [v for v in versions if is_version(package.version) and release(v) == release(package.version)]
+    if not fitting:
+        raise GpuprovError(
+            f"repository {package.repository} has no {package.name} {package.version}; its newest are "
+            f"{', '.join(dict.fromkeys(versions[:FEW]))}",
+            hint=_other_version(package),
+        )
+    best = keep[package.name] if keep.get(package.name) in fitting else fitting[0]
+    return Want(package.name, Relation(package.name), package.repository, (best,))
+
+
+def _other_version(package: Package) -> str:
+    """What moves a package's version."""
+    if (key := PINNED_BY.get(package.part)) is not None:
+        return f"pin another version in {key}, or lock again when the repository has this one"
+    mirror = f"a repository of your own that has it (stack.repositories.{package.repository})"
+    return f"take {mirror}, or a newer gpuprov: its data choose this version"
+
+
+def _locked(
+    asked: Sequence[Package], entries: Mapping[str, Entry], chosen: Mapping[str, Any], provider: Dependencies
+) -> Iterator[Package]:
+    """The chosen packages, part by part: what is asked for as it was asked, then what it pulls in by name. A package
+    belongs to the first part that reaches it."""
+    seen = {package.name for package in asked}
+    for part in dict.fromkeys(package.part for package in asked):
+        mine = [package for package in asked if package.part == part]
+        for package in mine:
+            yield package.model_copy(update={"version": entries[package.name].version})
+        reached: dict[str, Entry] = {}
+        todo = [entries[package.name] for package in mine]
+        while todo:
+            for entry in _pulled(todo.pop(), chosen, provider):
+                if entry.name not in seen and entry.name in entries:
+                    seen.add(entry.name)
+                    reached[entry.name] = entry
+                    todo.append(entry)
+        for name, entry in sorted(reached.items()):
+            yield Package(name=name, version=entry.version, repository=entry.repository, part=part, asked=False)
+
+
+def _pulled(entry: Entry, chosen: Mapping[str, Any], provider: Dependencies) -> Iterator[Entry]:
+    for group in entry.needs:
+        need: Any = provider.need(group, entry)
+        if isinstance(need, Either):
+            need = chosen[provider.identify(need)].want
+        if isinstance(need, Want):
+            yield chosen[need.name]
+
+
+def _conflict(error: Any, provider: Dependencies, asked: Sequence[Package]) -> GpuprovError:
+    """What resolvelib failed on last, in words: who needs what, and what there is of it."""
+    said: dict[str, None] = {}
+    wanted: dict[str, None] = {}
+    for cause in error.causes:
+        need, parent = cause.requirement, cause.parent
+        if isinstance(parent, Way):
+            parent = provider.owners.get(parent.group)
+        text = need.group if isinstance(need, Either) else str(need.relation)
+        if isinstance(parent, Entry):
+            verb = "can't be beside" if isinstance(need, Against) else "needs"
+            said[f"{parent} ({_whose(parent, provider, asked)}) {verb} {text}"] = None
+        elif isinstance(need, Want):
+            said[f"the stack asks for {need.name} {' '.join(need.versions)} (repository {need.repository})"] = None
+        if not isinstance(need, Either):
+            wanted[need.name] = None
+    there = []
+    for name in wanted:
+        versions = dict.fromkeys(entry.version for entry in provider.shelf.entries(name))
+        there.append(f"of {name} there is {', '.join(list(versions)[:FEW])}")
+    return GpuprovError(
+        "packages are in each other's way:\n  " + "\n  ".join([*list(said)[:3], *there[:1]]),
+        hint="pin other versions, or lock again when their repositories agree",
+    )
+
+
+def _whose(entry: Entry, provider: Dependencies, asked: Sequence[Package]) -> str:
+    """Where a package comes from, and the package that was asked for which leads to it."""
+    root, seen, wanted = entry, {entry.name}, {package.name for package in asked}
+    while root.name not in wanted and root.name in provider.because:
+        root = provider.because[root.name]
+        if root.name in seen:
+            break
+        seen.add(root.name)
+    return f"repository {entry.repository}" + (f", for {root.name}" if root.name != entry.name else "")

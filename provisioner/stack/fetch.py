@@ -1,0 +1,145 @@
+"""Files by HTTP(S), with patience: what passes (no answer, 429, 5xx) is tried again until the deadline, no longer.
+
+One deadline is for everything that a lock reads. What comes is bytes of whoever answered; who trusts them checks first.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.util import Retry, Timeout, parse_url
+
+from provisioner import __version__
+from provisioner.errors import GpuprovError
+
+DEADLINE = 300.0
+"""Seconds for all that one lock reads."""
+PAUSE = 0.5
+"""Seconds before the second try; twice as long before each further one."""
+SILENCE = 20.0
+"""Seconds without a byte after which an answer counts as none."""
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers that may be others in a moment."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was answered. `headers` has lower-case names."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Fetch:
+    """All requests of one lock; used from several threads."""
+
+    deadline_s: float = DEADLINE
+    pause_s: float = PAUSE
+    _began: float = field(default_factory=time.monotonic)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _pools: dict[str, urllib3.PoolManager] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(
+        self, url: str, *, who: str, limit: int, method: str = "GET", headers: Mapping[str, str] | None = None,
+        redirect: bool = True,
+    ) -> Answer:  # fmt: skip
+        """The answer, whatever its status, but one that passes only when time is up.
+
+        `who` begins the sentence of an error; `limit`: bytes that the body may have. Raises GpuprovError where nothing
+        answers in time, where an answer is longer, or where https leads to http.
+        """
+        pause, said = self.pause_s, ""
+        while True:
+            wait = pause
+            try:
+                answer = self._once(url, who, limit, method, headers or {}, redirect=redirect)
+            except urllib3.exceptions.HTTPError as error:
+                if isinstance(error, urllib3.exceptions.SSLError):
+                    raise self._failed(who, url, f"its certificate is not trusted ({_plain(error)})") from None
+                said = _plain(error)
+            else:
+                if answer.status not in PASSING:
+                    return answer
+                said, wait = f"answers {answer.status}", max(pause, _asked_to_wait(answer))
+            if self._ended.is_set() or wait >= self._left():
+                after = f"after {time.monotonic() - self._began:.0f} s"
+                wanted = f", and asks to come back in {wait:.0f} s" if wait > pause else ""
+                raise self._failed(who, url, f"{said}{wanted}; given up {after}")
+            self._ended.wait(wait)
+            pause *= 2
+
+    def stop(self) -> None:
+        """Let requests that other threads are at come to an end."""
+        self._ended.set()
+
+    def _once(
+        self, url: str, who: str, limit: int, method: str, headers: Mapping[str, str], *, redirect: bool
+    ) -> Answer:
+        left = self._left()
+        retries = Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5 if redirect else 0,
+                        raise_on_status=False, raise_on_redirect=redirect)  # fmt: skip
+        own = {"User-Agent": f"gpuprov/{__version__}", "Accept-Encoding": "identity", **headers}
+        timeout = Timeout(connect=max(0.1, min(10.0, left)), read=max(0.1, min(SILENCE, left)))
+        response = self._pool(url).request(
+            method, url, headers=own, retries=retries, redirect=redirect, timeout=timeout, preload_content=False
+        )
+        try:
+            body = bytearray()
+            for chunk in response.stream(65536, decode_content=False):
+                body += chunk
+                if len(body) > limit:
+                    raise self._failed(who, url, f"is longer than the {limit} bytes that it may have")
+                if self._left() <= 0 or self._ended.is_set():
+                    raise urllib3.exceptions.TimeoutError("is too slow")
+        finally:
+            response.release_conn()
+        ended_at = str(response.geturl() or url)
+        if parse_url(url).scheme == "https" and ended_at.startswith("http:"):
+            raise self._failed(who, url, f"leads away from https, to {ended_at}")
+        return Answer(ended_at, response.status, {k.lower(): v for k, v in response.headers.items()}, bytes(body))
+
+    def _left(self) -> float:
+        return self.deadline_s - (time.monotonic() - self._began)
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        parsed = parse_url(url)
+        proxy = "" if proxy_bypass(parsed.host or "") else getproxies().get(parsed.scheme or "", "")
+        with self._lock:
+            if proxy not in self._pools:
+                self._pools[proxy] = urllib3.ProxyManager(proxy) if proxy else urllib3.PoolManager(maxsize=8)
+            return self._pools[proxy]
+
+    @staticmethod
+    def _failed(who: str, url: str, message: str) -> GpuprovError:
+        return GpuprovError(f"{who}: {url}: {message}", hint="look whether this machine reaches it, then lock again")
+
+
+def loopback(host: str) -> bool:
+    """Whether a host is this machine, where http is as good as https."""
+    return host in LOOPBACK or host.startswith("127.")
+
+
+def _asked_to_wait(answer: Answer) -> float:
+    try:
+        return Retry().parse_retry_after(answer.headers["retry-after"])
+    except (KeyError, urllib3.exceptions.InvalidHeader):
+        return 0.0
+
+
+def _plain(error: urllib3.exceptions.HTTPError) -> str:
+    """A sentence of urllib3's, without the objects in it."""
+    reason = getattr(error, "reason", None) or error
+    text = str(reason.args[-1]) if getattr(reason, "args", ()) else str(reason)
+    text = text.rpartition("object at")[2].partition(": ")[2] or text
+    return {"NewConnectionError": "no connection", "ConnectTimeoutError": "no connection in time",
+            "ReadTimeoutError": "no answer in time"}.get(type(reason).__name__) or text  # fmt: skip

@@ -1,0 +1,243 @@
+"""A repository's list of packages, verified link by link: fingerprint → key → signed Release → size and SHA-256 of the
+list. Nothing of it is used before the link above it holds.
+
+The list is kept in the cache under its SHA-256 and is compared with a fresh, verified Release each time, so a second
+lock reads a few kilobytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import lzma
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from provisioner.errors import GpuprovError
+from provisioner.paths import cache, private_dir, write_whole
+from provisioner.stack import openpgp
+from provisioner.stack.fetch import Answer, Fetch
+from provisioner.stack.models import Repository
+
+ARCHITECTURE = "amd64"
+KEY_LIMIT = 1 << 20
+RELEASE_LIMIT = 16 << 20
+LIST_LIMIT = 512 << 20
+"""Bytes that a list may have, packed or unpacked; Debian's own main has 50 MB."""
+KEPT_DAYS = 90
+"""Days after which a list that nobody asked for is swept out of the cache."""
+FUTURE = 3600
+"""Seconds by which a Release may be newer than this machine's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A repository of the lock, and where cluster.yaml names it ("" where the vendor's is taken). `key`: what its key
+    file holds, where that is a file of the user's."""
+
+    repository: Repository
+    where: str = ""
+    key: bytes | None = None
+
+    def refuse(self, message: str, hint: str = "") -> GpuprovError:
+        """The error that names this repository."""
+        return GpuprovError(f"repository {self.who}: {message}", where=self.where, hint=hint)
+
+    @property
+    def who(self) -> str:
+        return f"{self.repository.name} ({self.repository.uri})"
+
+
+def read(origin: Origin, fetch: Fetch) -> tuple[str, ...]:
+    """The texts of its package lists, one for each suite and component. Raises GpuprovError naming the repository."""
+    repository = origin.repository
+    key = origin.key if origin.key is not None else _key(origin, fetch)
+    ring = openpgp.keyring(key, repository.fingerprint, origin.refuse)
+    folder = private_dir(cache() / "indexes")
+    _sweep(folder)
+    found = []
+    for suite in repository.suite.split():
+        base, places = _layout(repository, suite)
+        release = _release(origin, fetch, base, ring)
+        for place in places:
+            found.append(_list(origin, fetch, base, place, release, folder))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """What a verified Release says: file → (SHA-256, bytes), and whether files lie under their hash too."""
+
+    files: dict[str, tuple[str, int]]
+    by_hash: bool
+
+
+def _key(origin: Origin, fetch: Fetch) -> bytes:
+    url = origin.repository.key_url
+    answer = fetch.get(url, who=f"the key of repository {origin.repository.name}", limit=KEY_LIMIT)
+    if answer.status != 200:
+        raise origin.refuse(f"its key {url} is not to be had: answers {answer.status}", "look for it at its maker's")
+    return answer.body
+
+
+def _layout(repository: Repository, suite: str) -> tuple[str, list[str]]:
+    """The folder of Release, and the folders of package lists below it."""
+    root = repository.uri.rstrip("/")
+    if suite.endswith("/"):
+        inner = suite.strip("/")
+        return (f"{root}/{inner}/" if inner not in ("", ".") else f"{root}/"), [""]
+    components = repository.components.split() or ["main"]
+    return f"{root}/dists/{suite}/", [f"{component}/binary-{ARCHITECTURE}/" for component in components]
+
+
+def _release(origin: Origin, fetch: Fetch, base: str, ring: bytes) -> _Release:
+    refuse = partial(_about, origin, base)
+    check = partial(openpgp.verified, ring, fingerprint=origin.repository.fingerprint, refuse=refuse)
+    inline = _file(origin, fetch, f"{base}InRelease", RELEASE_LIMIT)
+    if inline.status == 200:
+        text = check(signed=inline.body)
+    else:
+        plain = _file(origin, fetch, f"{base}Release", RELEASE_LIMIT)
+        if plain.status != 200:
+            raise origin.refuse(f"there is no repository at {base}: InRelease answers {inline.status}, Release "
+                                f"{plain.status}", "compare its address and suite with its maker's page")  # fmt: skip
+        signature = _file(origin, fetch, f"{base}Release.gpg", KEY_LIMIT)
+        if signature.status != 200:
+            raise refuse("it is not signed", "a repository needs InRelease, or Release with Release.gpg")
+        text = check(signed=plain.body, detached=signature.body)
+    return _parsed(text.decode("utf-8", errors="replace"), refuse)
+
+
+def _about(origin: Origin, base: str, message: str, hint: str) -> GpuprovError:
+    return origin.refuse(f"{base}InRelease: {message}", hint)
+
+
+def _file(origin: Origin, fetch: Fetch, url: str, limit: int) -> Answer:
+    return fetch.get(url, who=f"repository {origin.repository.name}", limit=limit)
+
+
+def _parsed(text: str, refuse: openpgp.Refuse) -> _Release:
+    """Check the dates of a Release that was verified, and read its hashes."""
+    from debian_inspector.debcon import get_paragraph_data
+
+    fields = get_paragraph_data(text.strip() + "\n")
+    now = datetime.now(UTC)
+    until = _moment(fields.get("valid-until"), refuse)
+    if until is not None and until < now:
+        raise refuse(f"it was valid until {until:%Y-%m-%d %H:%M} UTC; here it is {now:%Y-%m-%d %H:%M}",
+                     "a mirror that is no longer kept up, or this machine's clock is wrong")  # fmt: skip
+    made = _moment(fields.get("date"), refuse)
+    if made is not None and (made - now).total_seconds() > FUTURE:
+        raise refuse(
+            f"it was made on {made:%Y-%m-%d %H:%M} UTC; here it is {now:%Y-%m-%d %H:%M}", "set this machine's clock"
+        )
+    rows = re.findall(
+        r"^[ \t]*([0-9a-fA-F]{64})[ \t]+(\d{1,15})[ \t]+(\S+)[ \t]*$", fields.get("sha256", ""), re.MULTILINE
+    )
+    if not rows:
+        raise refuse(
+            "it lists no file with its SHA-256", "an old kind of repository: gpuprov does not take weaker hashes"
+        )
+    return _Release({name: (digest.lower(), int(size)) for digest, size, name in rows},
+                    fields.get("acquire-by-hash", "").lower() == "yes")  # fmt: skip
+
+
+def _moment(value: str | None, refuse: openpgp.Refuse) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        found = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        raise refuse(f"{value[:60]!r} is not a date", "its maker has to write it as RFC 5322 says") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _list(origin: Origin, fetch: Fetch, base: str, place: str, release: _Release, folder: Path) -> str:
+    """A list of packages as text: out of the cache where the Release still names that file, else fetched."""
+    offered = [name for kind in (".xz", ".gz", "") if (name := f"{place}Packages{kind}") in release.files]
+    if not offered:
+        raise origin.refuse(f"{base}InRelease names no {place}Packages", f"it has no packages for {ARCHITECTURE} there")
+    for name in offered:
+        digest, size = release.files[name]
+        kept = folder / digest
+        with contextlib.suppress(OSError):
+            packed = kept.read_bytes()
+            if len(packed) == size and hashlib.sha256(packed).hexdigest() == digest:
+                kept.touch()
+                return _unpacked(origin, name, packed)
+    for name in offered:
+        digest, size = release.files[name]
+        if size > LIST_LIMIT:
+            raise origin.refuse(f"{base}{name} has {size} bytes, more than {LIST_LIMIT}", "take a smaller repository")
+        found = _fetched(origin, fetch, base, name, release)
+        if found is None:
+            continue
+        seen = hashlib.sha256(found).hexdigest()
+        if (len(found), seen) != (size, digest):
+            raise origin.refuse(
+                f"{base}{name} is not what its signed Release says: {len(found)} bytes of {size}, SHA-256 {seen[:16]}… "
+                f"and not {digest[:16]}…",
+                "it is being updated (lock again in some minutes), or somebody has changed it",
+            )
+        text = _unpacked(origin, name, found)
+        write_whole(folder / digest, found)
+        return text
+    raise origin.refuse(f"{base}{offered[0]} is not to be had, though its Release names it",
+                        "it is being updated (lock again in some minutes), or half of it is missing")  # fmt: skip
+
+
+def _fetched(origin: Origin, fetch: Fetch, base: str, name: str, release: _Release) -> bytes | None:
+    """The file's bytes, not yet checked; None where it is not there."""
+    digest, size = release.files[name]
+    urls = [f"{base}{name.rpartition('Packages')[0]}by-hash/SHA256/{digest}"] if release.by_hash else []
+    for url in (*urls, f"{base}{name}"):
+        answer = _file(origin, fetch, url, max(size, KEY_LIMIT))
+        if answer.status == 200:
+            return answer.body
+    return None
+
+
+def _unpacked(origin: Origin, name: str, packed: bytes) -> str:
+    try:
+        return b"".join(_pieces(name, packed)).decode("utf-8", errors="replace")
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise origin.refuse(f"{name} can't be unpacked ({error})", "its maker has to write it again") from None
+    except OverflowError:
+        raise origin.refuse(f"{name} unpacks to more than {LIST_LIMIT} bytes", "take a smaller repository") from None
+
+
+def _pieces(name: str, packed: bytes) -> Iterator[bytes]:
+    kinds: dict[str, Callable[[BytesIO], Any]] = {".xz": lzma.LZMAFile, ".gz": _gzip, "": _plain}
+    unpack = kinds[Path(name).suffix]
+    size = 0
+    with unpack(BytesIO(packed)) as stream:
+        while piece := stream.read(1 << 20):
+            size += len(piece)
+            if size > LIST_LIMIT:
+                raise OverflowError
+            yield piece
+
+
+def _gzip(packed: BytesIO) -> gzip.GzipFile:
+    return gzip.GzipFile(fileobj=packed)
+
+
+def _plain(unpacked: BytesIO) -> BytesIO:
+    return unpacked
+
+
+def _sweep(folder: Path) -> None:
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > KEPT_DAYS * 86400:
+                file.unlink()

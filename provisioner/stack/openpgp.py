@@ -1,0 +1,146 @@
+"""Who signed it: keys by their full fingerprint, and text that exactly that key has signed.
+
+gpg and gpgv work in a private temporary directory that holds the one key, with a deadline. Nothing of the user's own
+keyring is looked at, and what is not covered by the signature is thrown away.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+
+DEADLINE = 30.0
+BEGIN = b"-----BEGIN PGP SIGNED MESSAGE-----"
+
+Refuse = Callable[[str, str], GpuprovError]
+"""What is wrong, what would be right → the error that names whose it is."""
+
+
+def keyring(key: bytes, fingerprint: str, refuse: Refuse) -> bytes:
+    """The keyring for `verified`, of a file that holds this key and no other.
+
+    Raises what `refuse` makes for a file that is no key, another key, or one that is expired or revoked.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpuprov-gpg-") as home:
+        file = Path(home) / "key"
+        file.write_bytes(key)
+        found = _primary_keys(_gpg("gpg", home, "--with-colons", "--show-keys", str(file)).stdout)
+        if not found:
+            raise refuse("what lies where its key should be is no OpenPGP key", "compare with the vendor's page")
+        if [row[0] for row in found] != [fingerprint]:
+            seen = ", ".join(row[0] for row in found)
+            raise refuse(
+                f"its key is not the one that is trusted: wanted {fingerprint}, found {seen}",
+                "either it has changed (look for the announcement of its maker) or somebody is in between",
+            )
+        _, validity, expires = found[0]
+        if validity == "r":
+            raise refuse(f"its key {fingerprint} was revoked", "look for the announcement of its maker")
+        if 0 < expires < time.time():
+            raise refuse(f"its key {fingerprint} expired on {_day(expires)}; here it is {_day(time.time())}",
+                         "take the key again from its maker, or set this machine's clock")  # fmt: skip
+        _gpg("gpg", home, "--quiet", "--import", str(file))
+        exported = _gpg("gpg", home, "--quiet", "--export", fingerprint).stdout
+    if not exported:
+        raise refuse(f"its key {fingerprint} can't be used by gpg", "compare with the vendor's page")
+    return exported
+
+
+def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, detached: bytes | None = None) -> bytes:
+    """The text that the key of `ring` has signed: of a clear-signed file what is inside, or all of `signed` where
+    `detached` is its signature. Signatures of other keys beside it do not count.
+
+    Raises what `refuse` makes for text that is not signed, was changed, was signed by another key or too long ago.
+    """
+    if detached is None and (not signed.startswith(BEGIN) or signed.count(BEGIN) > 1):
+        raise refuse("it is not signed", "a repository needs InRelease, or Release with Release.gpg")
+    with tempfile.TemporaryDirectory(prefix="gpuprov-gpg-") as home:
+        at = Path(home)
+        (at / "ring.gpg").write_bytes(ring)
+        (at / "signed").write_bytes(signed)
+        # SHA-1 signatures can be forged (SHAttered, 2017); gpgv still takes them unless told otherwise.
+        words = ["--keyring", str(at / "ring.gpg"), "--weak-digest", "SHA1", "--status-fd", "1"]
+        if detached is None:
+            status = _gpg("gpgv", home, *words, "--output", str(at / "text"), str(at / "signed")).stdout
+        else:
+            (at / "signature").write_bytes(detached)
+            status = _gpg("gpgv", home, *words, str(at / "signature"), str(at / "signed")).stdout
+        _judge(status.decode(errors="replace"), fingerprint, refuse)
+        if detached is not None:
+            return signed
+        try:
+            return (at / "text").read_bytes()
+        except FileNotFoundError:
+            raise refuse("its signature covers nothing", "a repository needs InRelease") from None
+
+
+def _judge(status: str, fingerprint: str, refuse: Refuse) -> None:
+    """Return where one signature is good and made by the key (or a subkey of it); else raise what is the matter."""
+    signatures: list[dict[str, list[str]]] = []
+    for line in status.splitlines():
+        words = line.removeprefix("[GNUPG:] ").split()
+        if words[:1] == ["NEWSIG"]:
+            signatures.append({})
+        elif words and signatures:
+            signatures[-1].setdefault(words[0], words[1:])
+    for signature in signatures:
+        if "GOODSIG" in signature and signature.get("VALIDSIG", [""])[-1] == fingerprint:
+            return
+    said: dict[str, list[str]] = {}
+    for signature in signatures:
+        said = {**signature, **said}
+    if "BADSIG" in said:
+        raise refuse("it was changed after it was signed", "somebody is in between, or a transfer broke: lock again")
+    if "EXPSIG" in said:
+        until = said.get("VALIDSIG", ["", "", "", ""])[3]
+        when = f" on {_day(int(until))}" if until.isdigit() and int(until) else ""
+        raise refuse(f"its signature expired{when}; here it is {_day(time.time())}",
+                     "its maker has to sign it again, or this machine's clock is wrong")  # fmt: skip
+    if "EXPKEYSIG" in said or "KEYEXPIRED" in said:
+        raise refuse(f"the key {fingerprint} had expired when it was looked at", "take the key again from its maker")
+    if "REVKEYSIG" in said:
+        raise refuse(f"its key {fingerprint} was revoked", "look for the announcement of its maker")
+    if "NO_PUBKEY" in said:
+        raise refuse(f"it is signed by another key, {' '.join(said['NO_PUBKEY'])}, not by {fingerprint}",
+                     "compare the key with its maker's page")  # fmt: skip
+    if "ERRSIG" in said:
+        raise refuse(
+            "its signature can't be checked: gpgv does not take its kind", "its maker has to sign it with SHA-256"
+        )
+    raise refuse("it is not signed", "a repository needs InRelease, or Release with Release.gpg")
+
+
+def _primary_keys(colons: bytes) -> list[tuple[str, str, int]]:
+    """(fingerprint, validity letter, time of expiry or 0) of each primary key in gpg's listing."""
+    found: list[tuple[str, str, int]] = []
+    primary: list[str] | None = None
+    for line in colons.decode(errors="replace").splitlines():
+        fields = line.split(":")
+        if fields[0] in ("pub", "sub") and len(fields) > 6:
+            primary = fields if fields[0] == "pub" else None
+        elif fields[0] == "fpr" and primary is not None and len(fields) > 9:
+            found.append((fields[9].upper(), primary[1], int(primary[6]) if primary[6].isdigit() else 0))
+            primary = None
+    return found
+
+
+def _gpg(tool: str, home: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    own: Sequence[str] = ("--batch", "--no-tty", "--no-autostart") if tool == "gpg" else ()
+    try:
+        return subprocess.run(
+            [tool, "--homedir", home, *own, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE,
+            check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise GpuprovError(f"{tool} is not installed", hint="sudo apt-get install -y gpg gpgv") from None
+    except subprocess.TimeoutExpired:
+        raise GpuprovError(f"{tool} did not finish in {DEADLINE:.0f} s") from None
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(moment))

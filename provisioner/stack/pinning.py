@@ -1,0 +1,196 @@
+"""A solved stack → what is really there: every package of every repository, every image by its digest.
+
+Repositories and registries are read side by side; a repository that several groups have is read once, and groups that
+ask for the same are closed once. What a lock holds already stays where it fits and nobody asks for newer.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from provisioner.errors import GpuprovError
+from provisioner.events import Events
+from provisioner.stack import index, registry
+from provisioner.stack.closure import close
+from provisioner.stack.conflict import Place
+from provisioner.stack.fetch import Fetch
+from provisioner.stack.index import Origin
+from provisioner.stack.models import Image, Package, Part, Repository, Stack
+from provisioner.stack.shelf import Shelf
+
+READERS = 8
+"""Repositories and images that are read at once."""
+
+KeyT = TypeVar("KeyT")
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+NEEDED_BY: Mapping[str, tuple[str, str]] = {
+    "efa": ("groups.{group}.machine", "the EFA installer's packages"),
+    "doca": ("stack.ofed", "DOCA's packages"),
+    "gdrcopy": ("stack.gdrcopy", "GDRCopy's packages"),
+}
+"""Repository that no vendor keeps → the key of cluster.yaml that asks for it, and what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where cluster.yaml lies (`folder`: keys may lie beside it) and where its keys stand, which repositories are its
+    own, and what is locked already: group → stack, and group → component → version of what stays."""
+
+    folder: Path
+    place: Place
+    own: frozenset[str] = frozenset()
+    before: Mapping[str, Stack] = field(default_factory=dict)
+    keep: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events, fetch: Fetch | None = None) -> dict[str, Stack]:
+    """Group → its stack with exact packages, repositories with their keys, images with digests.
+
+    Raises GpuprovError for a repository that is missing, not to be had or not to be trusted, for packages that are not
+    there or in each other's way, and for images that no registry gives.
+    """
+    for group, stack in stacks.items():
+        _refuse_missing(group, stack, sources)
+    fetch = fetch or Fetch()
+    repositories = {r: _origin(r, sources) for stack in stacks.values() for r in stack.repositories}
+    references = dict.fromkeys(i.reference for stack in stacks.values() for i in stack.images)
+    names = {reference: registry.parse(reference) for reference in references}
+    registries = registry.Registries(fetch)
+    events("stack", "progress", f"reading {_counted(repositories, 'repository')}, {_counted(names, 'image')}")
+    with ThreadPoolExecutor(READERS, thread_name_prefix="gpuprov-lock") as pool:
+        try:
+            # Images wait for tokens, repositories for lists: neither has to wait for the other.
+            digests = _all(pool, registries.digest, names)
+            lists = _all(pool, lambda origin: index.read(origin, fetch), repositories)
+            read = {r: found() for r, found in lists.items()}
+            found = {reference: one() for reference, one in digests.items()}
+        except BaseException:
+            fetch.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    done: dict[object, tuple[Package, ...]] = {}
+    pinned = {}
+    for group, stack in stacks.items():
+        asked = tuple(p for p in stack.packages if p.asked and p.repository is not None)
+        stays = _staying(group, stack, sources)
+        key = (asked, stack.repositories, tuple(sorted(stays.items())))
+        if key not in done:
+            done[key] = close(asked, Shelf({r.name: read[r] for r in stack.repositories}), keep=stays)
+        pinned[group] = stack.model_copy(
+            update={
+                "packages": (*(p for p in stack.packages if p.repository is None), *done[key]),
+                "repositories": tuple(_with_key(repositories[r]) for r in stack.repositories),
+                "images": tuple(_image(group, i, names[i.reference], found, sources, events) for i in stack.images),
+            }
+        )
+    events("stack", "progress", _summary(pinned.values()))
+    return pinned
+
+
+def _all(
+    pool: ThreadPoolExecutor, work: Callable[[ItemT], ResultT], items: Mapping[KeyT, ItemT]
+) -> dict[KeyT, Callable[[], ResultT]]:
+    return {key: pool.submit(work, item).result for key, item in items.items()}
+
+
+def _refuse_missing(group: str, stack: Stack, sources: Sources) -> None:
+    """A repository that nobody keeps has to be the user's own: say what to write, and where."""
+    missing = [r.name for r in stack.repositories if not r.uri]
+    if not missing:
+        return
+    path, what = NEEDED_BY.get(missing[0], ("stack", "its packages"))
+    lines = "".join(
+        f"\n        {name}:\n          uri: https://…/   # your repository\n"
+        "          key: …           # its public key: an address, or a path beside this file\n"
+        "          fingerprint: …   # 40 hex digits, as `gpg --show-keys` prints them"
+        for name in missing
+    )
+    away = {"efa": "leave EFA off with `network: { efa: false }`", "doca": "leave out stack.ofed",
+            "gdrcopy": "leave out stack.gdrcopy"}.get(missing[0], "leave it out")  # fmt: skip
+    raise GpuprovError(
+        f"group {group} needs {what}, and their maker keeps no signed apt repository",
+        where=sources.place(path.format(group=group)),
+        hint=f"{away}, or put them into a repository of your own (docs/stack.md says how) and write\n"
+        f"    stack:\n      repositories:{lines}",
+    )
+
+
+def _origin(repository: Repository, sources: Sources) -> Origin:
+    if repository.name not in sources.own:
+        return Origin(repository)
+    path = f"stack.repositories.{repository.name}"
+    key = None
+    if not re.match(r"https?://", repository.key_url):
+        try:
+            key = (sources.folder / Path(repository.key_url).expanduser()).read_bytes()
+        except OSError as error:
+            raise GpuprovError(
+                f"the key {repository.key_url} can't be read: {error.strerror}",
+                where=sources.place(f"{path}.key"),
+                hint=f"a path is looked for beside cluster.yaml, in {sources.folder}",
+            ) from None
+        if len(key) > index.KEY_LIMIT or b"PRIVATE KEY BLOCK" in key:
+            raise GpuprovError(f"{repository.key_url} is no public key", where=sources.place(f"{path}.key"),
+                               hint="write it with `gpg --armor --export FINGERPRINT`")  # fmt: skip
+    return Origin(repository, sources.place(path), key)
+
+
+def _with_key(origin: Origin) -> Repository:
+    """The repository as the nodes see it: a key that lies beside cluster.yaml travels in the lock."""
+    if origin.key is None:
+        return origin.repository
+    text = base64.b64encode(origin.key).decode()
+    return origin.repository.model_copy(update={"key_url": f"data:application/pgp-keys;base64,{text}"})
+
+
+def _component(part: Part) -> str:
+    return "driver" if part in ("fabric_manager", "imex") else part
+
+
+def _staying(group: str, stack: Stack, sources: Sources) -> dict[str, str]:
+    """Packages of the lock before whose component may stay and has stayed: name → version."""
+    before, keep = sources.before.get(group), sources.keep.get(group, {})
+    if before is None:
+        return {}
+    same = {name for name, c in stack.components.items() if keep.get(name) == c.version}
+    return {p.name: p.version for p in before.packages if _component(p.part) in same}
+
+
+def _image(
+    group: str, image: Image, name: registry.Name, found: Mapping[str, str], sources: Sources, events: Events
+) -> Image:
+    """An image with its digest: the locked one, unless it was asked for newer ones."""
+    digest, keep = found[image.reference], sources.keep.get(group, {})
+    before = sources.before.get(group)
+    locked = next((i.digest for i in before.images if i.reference == image.reference), "") if before else ""
+    own = f"image {image.reference}"
+    framework = "tensorflow" if image.tensorflow and not image.torch else "pytorch"
+    component = own if before is not None and own in before.components else framework
+    if locked and component in keep and locked != digest:
+        events(
+            "stack", "warning",
+            f"{image.reference} is another image now ({digest[:19]}…); the lock keeps {locked[:19]}…, "
+            f"`gpuprov lock --upgrade` takes the new one",
+        )  # fmt: skip
+        digest = locked
+    return image.model_copy(update={"digest": digest, "pull": name.pull(digest)})
+
+
+def _counted(items: Collection[object], what: str) -> str:
+    plural = {"repository": "repositories"}.get(what, f"{what}s")
+    return f"{len(items)} {what if len(items) == 1 else plural}"
+
+
+def _summary(stacks: Iterable[Stack]) -> str:
+    some = list(stacks)
+    packages = {(p.repository, p.name, p.version) for s in some for p in s.packages}
+    images = {i.digest for s in some for i in s.images}
+    return f"{_counted(packages, 'package')} at exact versions, {_counted(images, 'image')} by digest"

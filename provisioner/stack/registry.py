@@ -1,0 +1,214 @@
+"""An image's name → its digest, asked of its registry (OCI distribution API, /v2/) and computed again from what came.
+
+Anonymous, or with the account that `docker login` left in ~/.docker/config.json; what is secret goes to the registry's
+own token service over TLS and nowhere else, and never into an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from urllib3.util import parse_url
+
+from provisioner.errors import GpuprovError
+from provisioner.stack.fetch import Answer, Fetch, loopback
+
+MANIFEST_LIMIT = 4 << 20
+"""Bytes; the OCI specification lets registries refuse more."""
+KINDS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+PLATFORM = ("linux", "amd64")
+HUB = "docker.io"
+HOSTS = {HUB: "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
+"""Registries whose API is at another host than their name."""
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A reference in its parts: nvcr.io, nvidia/pytorch, 25.10-py3 (or the digest it names)."""
+
+    written: str
+    registry: str
+    repository: str
+    tag: str
+    digest: str = ""
+
+    def pull(self, digest: str) -> str:
+        return f"{self.registry}/{self.repository}@{digest}"
+
+    @property
+    def api(self) -> str:
+        host = HOSTS.get(self.registry, self.registry)
+        scheme = "http" if loopback(str(parse_url(f"//{host}").host or "")) else "https"
+        return f"{scheme}://{host}/v2/{self.repository}/manifests/"
+
+
+def parse(reference: str) -> Name:
+    """A reference as Docker reads it: without a registry it is Docker Hub's, without a tag `latest`."""
+    rest, at, digest = reference.partition("@")
+    first, slash, inner = rest.partition("/")
+    if slash and (any(c in first for c in ".:") or first == "localhost"):
+        registry, path = first, inner
+    else:
+        registry, path = HUB, rest
+    name, _, tag = path.partition(":")
+    if registry in HOSTS:
+        registry, name = HUB, name if "/" in name else f"library/{name}"
+    if not re.fullmatch(r"[a-z0-9]+([._/-]+[a-z0-9]+)*", name) or (at and not _DIGEST.fullmatch(digest)):
+        raise GpuprovError(f"image {reference}: no registry has such a name", hint="write registry/repository:tag")
+    return Name(reference, registry, name, tag or "latest", digest)
+
+
+@dataclass(slots=True)
+class Registries:
+    """All registries of one lock: tokens are asked for once."""
+
+    fetch: Fetch
+    _tokens: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def digest(self, name: Name) -> str:
+        """The digest of what the registry has under that name now, computed from the manifest itself.
+
+        Raises GpuprovError where it has none, wants an account, answers with something else than it says, or has it
+        not for linux/amd64.
+        """
+        answer = self._ask(name, name.digest or name.tag)
+        found = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
+        said = answer.headers.get("docker-content-digest", found)
+        if said != found:
+            raise _refuse(name, f"the registry says {said[:26]}…, and what it sends is {found[:26]}…",
+                          "somebody is in between, or a cache before the registry is broken")  # fmt: skip
+        if name.digest and found != name.digest:
+            raise _refuse(name, f"the registry sends {found[:26]}… in its place", "a cache before it is broken")
+        _check(name, answer)
+        return found
+
+    def _ask(self, name: Name, wanted: str) -> Answer:
+        url, key = f"{name.api}{wanted}", (name.registry, name.repository)
+        headers = {"Accept": ", ".join(KINDS)}
+        if key in self._tokens:
+            headers["Authorization"] = self._tokens[key]
+        answer = self._get(name, url, headers)
+        if answer.status == 401 and "Authorization" not in headers:
+            self._tokens[key] = headers["Authorization"] = self._authorise(name, answer)
+            answer = self._get(name, url, headers)
+        if answer.status != 200:
+            raise self._refused(name, answer.status)
+        return answer
+
+    def _get(self, name: Name, url: str, headers: dict[str, str]) -> Answer:
+        try:
+            return self.fetch.get(url, who=f"image {name.written}", limit=MANIFEST_LIMIT, headers=headers)
+        except GpuprovError as error:
+            if "answers 429" in error.message:
+                hint = f"wait (anonymous readers have a quota), or `docker login {name.registry}`"
+                raise GpuprovError(error.message, where=error.where, hint=hint) from None
+            raise
+
+    def _authorise(self, name: Name, challenge: Answer) -> str:
+        """The Authorization header that the registry's challenge asks for."""
+        kind, _, rest = challenge.headers.get("www-authenticate", "").partition(" ")
+        account = account_of(name.registry)
+        if kind.lower() == "basic" and account:
+            return f"Basic {account}"
+        asked = dict(_CHALLENGE.findall(rest))
+        realm = parse_url(asked.get("realm", ""))
+        if kind.lower() != "bearer" or not realm.host:
+            raise self._refused(name, 401)
+        if realm.scheme != "https" and not loopback(realm.host):
+            raise _refuse(name, f"the registry sends us to {realm.host} for a token, without TLS", "ask its keeper")
+        query = {"service": asked.get("service", ""), "scope": f"repository:{name.repository}:pull"}
+        answer = self.fetch.get(
+            f"{realm.url}{'&' if realm.query else '?'}{urlencode(query)}", who=f"image {name.written}", limit=1 << 20,
+            headers={"Authorization": f"Basic {account}"} if account else {}, redirect=False,
+        )  # fmt: skip
+        if answer.status != 200:
+            raise self._refused(name, answer.status)
+        found = _object(answer.body)
+        token = found.get("token") or found.get("access_token")
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise _refuse(name, f"what {realm.host} sends is no token", "ask its keeper")
+        return f"Bearer {token}"
+
+    @staticmethod
+    def _refused(name: Name, status: int) -> GpuprovError:
+        known = account_of(name.registry) is not None
+        login = f"`docker login {name.registry}`"
+        if status == 401:
+            why = (
+                "the account that docker has for it is not taken" if known else "it is not there, or not for everybody"
+            )
+            return _refuse(name, f"{name.registry} answers 401: {why}", f"look at its name, or {login}")
+        if status == 403:
+            whose = "this account" if known else "readers without an account"
+            return _refuse(name, f"{name.registry} answers 403: {whose} may not read it",
+                           f"ask its owner, or {login} with another account")  # fmt: skip
+        if status == 404:
+            return _refuse(name, f"{name.registry} has no {name.repository} with {name.digest or f'tag {name.tag}'}",
+                           "look at its name and tag")  # fmt: skip
+        return _refuse(name, f"{name.registry} answers {status}", "look whether it is in order, then lock again")
+
+
+def account_of(registry: str) -> str | None:
+    """What `docker login` keeps for a registry (Base64 of user:password); None where there is nothing, or where a
+    credential helper keeps it, which is not asked."""
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    try:
+        known = _object((folder / "config.json").read_bytes()).get("auths")
+    except OSError:
+        return None
+    names = ("https://index.docker.io/v1/", "index.docker.io", HUB) if registry == HUB else (
+        registry, f"https://{registry}", f"https://{registry}/v1/", f"https://{registry}/v2/")  # fmt: skip
+    for name in names:
+        entry = known.get(name) if isinstance(known, dict) else None
+        kept = entry.get("auth") if isinstance(entry, dict) else None
+        try:
+            if isinstance(kept, str) and b":" in base64.b64decode(kept, validate=True):
+                return kept
+        except binascii.Error:
+            continue
+    return None
+
+
+def _check(name: Name, answer: Answer) -> None:
+    """Refuse what is no image that the nodes run: another kind of thing, another platform."""
+    found = _object(answer.body)
+    kind = str(found.get("mediaType") or answer.headers.get("content-type", "").partition(";")[0])
+    if kind not in KINDS or found.get("schemaVersion") != 2:
+        raise _refuse(name, f"it is no container image of today ({kind[:80] or 'no kind'})", "look at its name")
+    listed = found.get("manifests")
+    if isinstance(listed, list):
+        platforms = [m.get("platform") for m in listed if isinstance(m, dict)]
+        there = {(p.get("os"), p.get("architecture")) for p in platforms if isinstance(p, dict)}
+        if PLATFORM not in there:
+            seen = ", ".join(sorted(f"{system}/{machine}" for system, machine in there if system and machine))
+            raise _refuse(name, f"it is not for {'/'.join(PLATFORM)}: it has {seen or 'nothing'}", "take another tag")
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """A JSON object; an empty one of anything else."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _refuse(name: Name, message: str, hint: str) -> GpuprovError:
+    return GpuprovError(f"image {name.written}: {message}", hint=hint)
