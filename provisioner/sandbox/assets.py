@@ -48,7 +48,7 @@ class Assets:
         repositories = tuple(
             r.model_copy(
                 update={
-                    "uri": f"http://{MIRROR_HOST}/apt/{r.name}",
+                    "uri": f"http://{MIRROR_HOST}/{repository.folder(r.name, stack.os)}",
                     "key_url": f"http://{MIRROR_HOST}/keys/{r.name}.asc",
                     "fingerprint": self.fingerprint,
                 }
@@ -142,9 +142,9 @@ def _mirror(
 
 def _mirror_key(stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, architecture: str) -> str:
     content = {
-        "packages": sorted({(p.repository or "", p.name, p.version) for s in stacks for p in s.packages}),
-        "sets": sorted(json.dumps(sorted((p.name, p.version) for p in s.packages)) for s in stacks),
-        "layouts": sorted({(r.name, r.suite, r.components) for s in stacks for r in s.repositories}),
+        "packages": sorted({(s.os, p.repository or "", p.name, p.version) for s in stacks for p in s.packages}),
+        "sets": sorted(json.dumps([s.os, *sorted((p.name, p.version) for p in s.packages)]) for s in stacks),
+        "layouts": sorted({(s.os, r.name, r.suite, r.components) for s in stacks for r in s.repositories}),
         "images": sorted(
             {i.model_copy(update={"digest": "", "pull": ""}).model_dump_json() for s in stacks for i in s.images}
         ),

@@ -15,25 +15,31 @@ from provisioner.sandbox.keys import Keys, clearsign
 from provisioner.stack.models import Package, Repository, Stack
 
 
+def folder(name: str, os: str) -> str:
+    """Where the mirror has a repository for a distribution. Vendors have one for each too: a package of the same name
+    and version needs other packages there."""
+    return f"apt/{name}/{os}"
+
+
 def write_repositories(root: Path, stacks: Iterable[Stack], keys: Keys, architecture: str) -> int:
-    """Every repository of the stacks below `root`/apt/<name>, its key at `root`/keys/<name>.asc. Returns how many
+    """Every repository of the stacks below `root` (`folder`), its key at `root`/keys/<name>.asc. Returns how many
     packages.
 
     A package of several stacks is one file; a repository that two stacks lay out in two ways is served in both.
     """
-    layouts: dict[str, set[tuple[str, str]]] = {}
-    wanted: dict[str, dict[tuple[str, str], Deb]] = {}
+    layouts: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    wanted: dict[tuple[str, str], dict[tuple[str, str], Deb]] = {}
     for stack in stacks:
         for repository in stack.repositories:
-            layouts.setdefault(repository.name, set()).update(_layouts(repository))
+            layouts.setdefault((repository.name, stack.os), set()).update(_layouts(repository))
         for package in stack.packages:
             if package.repository is not None:
                 deb = packages.build(package, _beside(package, stack), architecture)
-                wanted.setdefault(package.repository, {})[package.name, package.version] = deb
+                wanted.setdefault((package.repository, stack.os), {})[package.name, package.version] = deb
     (root / "keys").mkdir(parents=True)
-    for name, suites in sorted(layouts.items()):
+    for (name, os), suites in sorted(layouts.items()):
         (root / "keys" / f"{name}.asc").write_text(keys.public)
-        _write(root / "apt" / name, suites, wanted.get(name, {}).values(), keys, architecture)
+        _write(root / folder(name, os), suites, wanted.get((name, os), {}).values(), keys, architecture)
     return sum(len(debs) for debs in wanted.values())
 
 

@@ -1,106 +1,90 @@
-"""The roles on real nodes: a second run changes nothing, check mode is safe, Ubuntu's branches resolve."""
+"""The roles on real nodes: a second run changes nothing on any distribution, check mode is safe, what the lock is not
+for is refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import platform
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.support.rehearsal import ROOT, Rehearsal
+from tests.support.playbook import play
+from tests.support.rehearsal import Rehearsal, wrongs
 
 pytestmark = pytest.mark.sandbox
 
-UBUNTU = {
-    "22.04": 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="22.04"\nVERSION_CODENAME=jammy\n',
-    "24.04": 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\n',
-}
+OTHERS = ("debian-12", "ubuntu-22.04")
+"""Distributions beside ubuntu-24.04, which the other rehearsals have."""
 
 
-def playbook(rehearsal: Rehearsal, *options: str, limit: str = "all") -> dict[str, dict[str, int]]:
-    """Run site.yml as gpuprov does; node → {"ok", "changed", "failures", …} of Ansible's own summary."""
-    root = rehearsal.root
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(root / "inventory.yml"), "--limit", limit,
-         *options, str(ROOT / "ansible/playbooks/site.yml")],
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible" / "ansible.cfg"),
-            "ANSIBLE_ROLES_PATH": str(ROOT / "ansible" / "roles"),
-            "ANSIBLE_LIBRARY": str(ROOT / "ansible" / "plugins" / "modules"),
-            "ANSIBLE_SSH_ARGS": f"-F {root / 'ssh' / 'config'}",
-            "ANSIBLE_DEPRECATION_WARNINGS": "False",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )  # fmt: skip
-    stats: dict[str, dict[str, int]] = {}
-    for line in done.stdout.splitlines():
-        if " : ok=" in line:
-            name, _, rest = line.partition(":")
-            stats[name.strip()] = {key: int(value) for key, value in (pair.split("=") for pair in rest.split())}
-    assert stats, done.stdout + done.stderr
-    return stats
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """One p4d that goes from distribution to distribution."""
+    rehearsal = Rehearsal.of_example("aws-p4d", tmp_path_factory.mktemp("os"), count=1)
+    try:
+        yield rehearsal
+    finally:
+        rehearsal.down()
+
+
+def stack(rehearsal: Rehearsal) -> dict[str, Any]:
+    """The stack of the group, as the roles get it."""
+    inventory = json.loads((rehearsal.root / "inventory.yml").read_text())
+    found: dict[str, Any] = inventory["all"]["children"]["train"]["vars"]["gpuprov_stack"]
+    return found
 
 
 def test_a_second_run_of_every_role_changes_nothing(p4d: Rehearsal) -> None:
-    for node, counts in playbook(p4d, limit="train-0:train-1").items():
-        assert counts["failed"] == counts["unreachable"] == 0, node
-        assert counts["changed"] == 0, node
-        assert counts["ok"] > 30, node
+    said = play(p4d, limit="train-0:train-1")
+    assert said.changed() == {"train-0": 0, "train-1": 0}
+    assert min(counts["ok"] for counts in said.counts.values()) > 25
 
 
 def test_check_mode_changes_nothing_and_fails_nowhere(p4d: Rehearsal) -> None:
     p4d.run("ssh", p4d.file, "train-0", "sudo rm /etc/profile.d/gpuprov-cuda.sh")
-    checked = playbook(p4d, "--check", limit="train-0")["train-0"]
-    assert checked["failed"] == 0
-    assert checked["changed"] >= 1
+    assert play(p4d, limit="train-0", check=True).changed()["train-0"] >= 1
     assert p4d.run("ssh", p4d.file, "train-0", "test -e /etc/profile.d/gpuprov-cuda.sh").status == 1
-    assert playbook(p4d, limit="train-0")["train-0"]["changed"] >= 1
+    assert play(p4d, limit="train-0", tags="cuda").changed()["train-0"] >= 1
     assert p4d.run("ssh", p4d.file, "train-0", "test -e /etc/profile.d/gpuprov-cuda.sh").status == 0
 
 
-@pytest.mark.parametrize("release", sorted(UBUNTU))
-def test_ubuntu_resolves_in_check_mode(p4d: Rehearsal, release: str) -> None:
-    """Not a run on Ubuntu: a node that says it is one, so that the roles take Ubuntu's branches."""
-    text = UBUNTU[release].replace('"', '\\"')
-    p4d.run("ssh", p4d.file, "train-1", f'printf "{text}" | sudo tee /run/os-release.ubuntu >/dev/null')
-    p4d.run("ssh", p4d.file, "train-1", "sudo mount --bind /run/os-release.ubuntu /usr/lib/os-release")
-    try:
-        checked = playbook(p4d, "--check", "--diff", limit="train-1")["train-1"]
-        assert checked["failed"] == checked["unreachable"] == 0
-        assert checked["changed"] == 1  # docker's settings: CDI is switched on where docker knows it
-    finally:
-        p4d.run("ssh", p4d.file, "train-1", "sudo umount /usr/lib/os-release")
+@pytest.mark.parametrize("os", OTHERS)
+def test_another_distribution_is_a_new_node_and_as_healthy(moved: Rehearsal, os: str) -> None:
+    """What the roles install differs by names and closures. A node of the distribution before is made anew."""
+    text = re.sub(r"^  os: .*\n", "", moved.file.read_text(), flags=re.M)
+    moved.file.write_text(re.sub(r"^stack:.*\n", rf"\g<0>  os: {os}\n", text, flags=re.M))
+    before = moved.containers()
+    first = moved.up()
+    assert first.status == 0, (first.stderr[-3000:], wrongs(first))
+    assert first.json["changes"] == {"resources": 4 if before else 2, "configured": 1}
+    (check,) = (c for c in first.json["nodes"][0]["checks"] if c["id"] == "os.release")
+    assert (check["status"], check["expected"], check["actual"]) == ("pass", os, os)
+    assert play(moved).changed() == {"train-0": 0}
+    again = moved.up()
+    # The mirror lets go of the packages of the lock before, which no node runs any more.
+    assert again.json["changes"] == {"resources": 2 if before else 0, "configured": 0}
+    assert again.status == 0, again.stderr
 
 
-def test_an_unknown_release_is_refused(p4d: Rehearsal) -> None:
-    text = UBUNTU["24.04"].replace("24.04", "26.04").replace('"', '\\"')
-    p4d.run("ssh", p4d.file, "train-1", f'printf "{text}" | sudo tee /run/os-release.ubuntu >/dev/null')
-    p4d.run("ssh", p4d.file, "train-1", "sudo mount --bind /run/os-release.ubuntu /usr/lib/os-release")
-    try:
-        assert playbook(p4d, "--check", limit="train-1")["train-1"]["failed"] == 1
-    finally:
-        p4d.run("ssh", p4d.file, "train-1", "sudo umount /usr/lib/os-release")
+def test_a_lock_for_another_distribution_or_kernel_is_refused(p4d: Rehearsal) -> None:
+    locked = stack(p4d)
+    other = {"gpuprov_stack": {**locked, "os": "debian-12", "kernel": "3.10"}}
+    said = play(p4d, limit="train-1", tags="base", variables=other, check=True).failure("train-1")
+    assert "this node is ubuntu-24.04, the lock is for debian-12" in said
+    assert f"kernel {platform.release()} runs, the lock names 3.10" in said
 
 
 def test_a_key_with_another_fingerprint_is_refused(p4d: Rehearsal) -> None:
     """The repository's key is not the pinned one: the node is not configured, and the error shows both."""
-    inventory = p4d.root / "inventory.yml"
-    whole = inventory.read_text()
-    wrong = json.loads(whole)
-    repositories = wrong["all"]["children"]["train"]["vars"]["gpuprov_stack"]["repositories"]
-    repositories[0]["fingerprint"] = "0" * 40
-    inventory.write_text(json.dumps(wrong))
-    try:
-        assert playbook(p4d, limit="train-2")["train-2"]["failed"] == 1
-    finally:
-        inventory.write_text(whole)
-    kept = p4d.run("ssh", p4d.file, "train-2", f"ls /etc/apt/keyrings/gpuprov-{repositories[0]['name']}.asc")
+    locked = stack(p4d)
+    first, *rest = locked["repositories"]
+    wrong = {"gpuprov_stack": {**locked, "repositories": [{**first, "fingerprint": "0" * 40}, *rest]}}
+    said = play(p4d, limit="train-2", tags="base", variables=wrong).failure("train-2")
+    assert "0" * 40 in said
+    assert first["fingerprint"] in said
+    kept = p4d.run("ssh", p4d.file, "train-2", f"ls /etc/apt/keyrings/gpuprov-{first['name']}.asc")
     assert kept.status == 0
-    assert playbook(p4d, limit="train-2")["train-2"]["changed"] == 0
+    assert play(p4d, limit="train-2", tags="base").changed()["train-2"] == 0

@@ -157,7 +157,7 @@ class NodeMirror:
     def here(self, stack: dict[str, Any]) -> dict[str, Any]:
         """The same stack, to be had from this mirror."""
         repositories = [
-            {**r, "uri": f"{URL}/apt/{r['name']}", "key_url": f"{URL}/keys/{r['name']}.asc",
+            {**r, "uri": f"{URL}/{repository.folder(r['name'], stack['os'])}", "key_url": f"{URL}/keys/{r['name']}.asc",
              "fingerprint": self.keys.fingerprint}
             for r in stack["repositories"]
         ]  # fmt: skip

@@ -33,9 +33,15 @@ class Played:
 
 
 def play(
-    rehearsal: Rehearsal, *, limit: str = "all", tags: str = "", variables: dict[str, Any] | None = None
+    rehearsal: Rehearsal,
+    *,
+    limit: str = "all",
+    tags: str = "",
+    variables: dict[str, Any] | None = None,
+    check: bool = False,
 ) -> Played:
-    """Run it on the nodes of `limit`, with the roles of these tags; `variables` stand above the inventory's."""
+    """Run it on the nodes of `limit`, with the roles of these tags; `variables` stand above the inventory's; `check`:
+    in check mode."""
     root = rehearsal.root
     command = [
         str(Path(sys.executable).parent / "ansible-playbook"),
@@ -45,6 +51,7 @@ def play(
         limit,
     ]
     command += ["--tags", tags] if tags else []
+    command += ["--check", "--diff"] if check else []
     command += ["--extra-vars", json.dumps(variables)] if variables else []
     done = subprocess.run(
         [*command, str(ROOT / "ansible/playbooks/site.yml")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_repositories_are_signed_and_whole(
 ) -> None:
     wanted = stack(package("libnccl2", "2.27.7-1+cuda13.0"), package("nvidia-open"), suite=suite, components=components)
     assert repository.write_repositories(tmp_path, [wanted], secrets, "amd64") == 2
-    base = tmp_path / "apt/cuda"
+    base = tmp_path / repository.folder("cuda", wanted.os)
     ring = tmp_path / "ring.gpg"
     subprocess.run(["gpg", "--batch", "--quiet", "--dearmor", "-o", ring, tmp_path / "keys/cuda.asc"], check=True)
     checked = subprocess.run(
@@ -110,6 +111,18 @@ def test_repositories_are_signed_and_whole(
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
         file = (base / fields["Filename"]).read_bytes()
         assert (len(file), hashlib.sha256(file).hexdigest()) == (int(fields["Size"]), fields["SHA256"])
+
+
+def test_two_distributions_have_a_repository_each(tmp_path: Path, secrets: Keys) -> None:
+    """One fleet of both, or one on its way: the same package of the same version needs other packages there."""
+    noble = stack(package("nvidia-open"), package("nvidia-dkms-580-open"))
+    debian = stack(package("nvidia-open"), package("nvidia-kernel-open-dkms")).model_copy(update={"os": "debian-12"})
+    assert repository.write_repositories(tmp_path, [noble, debian], secrets, "amd64") == 4
+    needs = {}
+    for os in (noble.os, debian.os):
+        listing = (tmp_path / repository.folder("cuda", os) / "Packages").read_text()
+        needs[os] = re.findall("^Depends: (\\S+)", listing, re.M)
+    assert needs == {noble.os: ["nvidia-dkms-580-open"], "debian-12": ["nvidia-kernel-open-dkms"]}
 
 
 def test_a_suite_can_not_lead_out_of_its_repository(tmp_path: Path, secrets: Keys) -> None:
