@@ -5,6 +5,7 @@ One deadline is for everything that a lock reads. What comes is bytes of whoever
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -32,7 +33,6 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 class Answer:
     """What was answered. `headers` has lower-case names."""
 
-    url: str
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -42,8 +42,8 @@ class Answer:
 class Fetch:
     """All requests of one lock; used from several threads."""
 
-    deadline_s: float = DEADLINE
-    pause_s: float = PAUSE
+    deadline_s: float = field(default_factory=lambda: DEADLINE)
+    pause_s: float = field(default_factory=lambda: PAUSE)
     _began: float = field(default_factory=time.monotonic)
     _ended: threading.Event = field(default_factory=threading.Event)
     _pools: dict[str, urllib3.PoolManager] = field(default_factory=dict)
@@ -64,9 +64,10 @@ class Fetch:
             try:
                 answer = self._once(url, who, limit, method, headers or {}, redirect=redirect)
             except urllib3.exceptions.HTTPError as error:
-                if isinstance(error, urllib3.exceptions.SSLError):
-                    raise self._failed(who, url, f"its certificate is not trusted ({_plain(error)})") from None
                 said = _plain(error)
+                reason = getattr(error, "reason", error)
+                if isinstance(reason, urllib3.exceptions.SSLError | urllib3.exceptions.ResponseError):
+                    raise self._failed(who, url, said) from None  # no certificate, or round in circles: it stays so
             else:
                 if answer.status not in PASSING:
                     return answer
@@ -103,10 +104,10 @@ class Fetch:
                     raise urllib3.exceptions.TimeoutError("is too slow")
         finally:
             response.release_conn()
-        ended_at = str(response.geturl() or url)
-        if parse_url(url).scheme == "https" and ended_at.startswith("http:"):
-            raise self._failed(who, url, f"leads away from https, to {ended_at}")
-        return Answer(ended_at, response.status, {k.lower(): v for k, v in response.headers.items()}, bytes(body))
+        hops = [str(hop.redirect_location) for hop in response.retries.history] if response.retries else []
+        if parse_url(url).scheme == "https" and any(hop.startswith("http:") for hop in hops):
+            raise self._failed(who, url, f"leads away from https, to {hops[-1]}")
+        return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, bytes(body))
 
     def _left(self) -> float:
         return self.deadline_s - (time.monotonic() - self._began)
@@ -139,7 +140,7 @@ def _asked_to_wait(answer: Answer) -> float:
 def _plain(error: urllib3.exceptions.HTTPError) -> str:
     """A sentence of urllib3's, without the objects in it."""
     reason = getattr(error, "reason", None) or error
-    text = str(reason.args[-1]) if getattr(reason, "args", ()) else str(reason)
-    text = text.rpartition("object at")[2].partition(": ")[2] or text
-    return {"NewConnectionError": "no connection", "ConnectTimeoutError": "no connection in time",
-            "ReadTimeoutError": "no answer in time"}.get(type(reason).__name__) or text  # fmt: skip
+    if type(reason).__name__ in ("ConnectTimeoutError", "ReadTimeoutError"):
+        return "no answer in time"
+    # "HTTPConnection(host='…', port=…): Failed to establish a new connection: [Errno 111] Connection refused"
+    return re.sub(r"^<?[\w.]*(HTTPS?Connection\w*|Retry)\b.*?: ", "", str(reason)).strip("[]")

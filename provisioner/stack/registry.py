@@ -36,6 +36,9 @@ HOSTS = {HUB: "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
 """Registries whose API is at another host than their name."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
+_PATH = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -70,9 +73,11 @@ def parse(reference: str) -> Name:
     name, _, tag = path.partition(":")
     if registry in HOSTS:
         registry, name = HUB, name if "/" in name else f"library/{name}"
-    if not re.fullmatch(r"[a-z0-9]+([._/-]+[a-z0-9]+)*", name) or (at and not _DIGEST.fullmatch(digest)):
+    tag = tag or "latest"
+    parts = ((_HOST, registry), (_PATH, name), (_TAG, tag), *(((_DIGEST, digest),) if at else ()))
+    if not all(pattern.fullmatch(part) for pattern, part in parts):
         raise GpuprovError(f"image {reference}: no registry has such a name", hint="write registry/repository:tag")
-    return Name(reference, registry, name, tag or "latest", digest)
+    return Name(reference, registry, name, tag, digest)
 
 
 @dataclass(slots=True)

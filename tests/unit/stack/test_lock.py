@@ -1,0 +1,312 @@
+"""`gpuprov lock` of a cluster that is not rehearsed, from its file to its lock, against vendors on loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.cli.main import run
+from provisioner.sandbox.keys import Keys
+from provisioner.stack import lockfile
+from provisioner.stack.models import Lock
+from tests.support.vendors import Vendors, deb
+
+IMAGE = "nvidia/pytorch"
+REPOSITORIES = ("cuda", "container-toolkit", "efa")
+
+
+def cluster_yaml(vendors: Vendors, keys: Keys, folder: Path, *, without: str = "", **stack: object) -> Path:
+    """A p4d cluster whose repositories and image are the loopback vendors'."""
+    own = {
+        name: {"uri": f"{vendors.url}/{name}/", "key": f"{vendors.url}/{name}.asc", "fingerprint": keys.fingerprint}
+        for name in REPOSITORIES
+        if name != without
+    }
+    if "efa" in own:
+        own["efa"] |= {"suite": "{codename}", "components": ["main"]}
+    document = {
+        "name": "vision",
+        "sites": {"virginia": {"provider": "aws", "region": "us-east-1"}},
+        "groups": {"train": {"machine": "p4d.24xlarge", "count": 4}},
+        "stack": {
+            "driver": "580",
+            "containers": [f"127.0.0.1:{vendors.port}/{IMAGE}:25.10-py3"],
+            "repositories": own,
+            **stack,
+        },
+    }
+    file = folder / "cluster.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    return file
+
+
+def locked(file: Path, *words: str) -> Lock:
+    assert run(["lock", str(file), *words]) == 0
+    found = lockfile.read(file.with_name("cluster.lock"))
+    assert found is not None
+    return found
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    return {p.name: p.version for p in lock.groups["train"].packages}
+
+
+@pytest.fixture
+def p4d(vendors: Vendors, keys: Keys, tmp_path: Path) -> Path:
+    vendors.image(IMAGE, "25.10-py3")
+    return cluster_yaml(vendors, keys, tmp_path)
+
+
+def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = locked(p4d)
+    err = capsys.readouterr().err
+    assert "35 packages at exact versions, 1 image by digest" in err
+    assert not lock.simulated
+    stack = lock.groups["train"]
+    got = versions(lock)
+    # the revision is the repository's, the newest of that release
+    assert got["nvidia-open"] == "580.173.02-1ubuntu1"
+    assert got["nvidia-fabricmanager"] == "580.173.02-1"
+    # a name without a branch: the release that goes with the rest, not the newest
+    assert got["nvidia-modprobe"] == got["nvidia-persistenced"] == "580.173.02-1ubuntu1"
+    # CUDA's parts have numbers of their own
+    assert got["cuda-toolkit-13-0"] == "13.0.2-1"
+    assert (got["cuda-nvcc-13-0"], got["cuda-crt-13-0"], got["cuda-cudart-13-0"]) == (
+        "13.0.96-1",
+        "13.0.96-1",
+        "13.0.99-1",
+    )
+    assert got["libnccl2"] == got["libnccl-dev"] == "2.30.4-1+cuda13.0"
+    # the installer's parts have numbers of their own, and pull in one that nobody asked for
+    assert (got["efa"], got["efa-config"], got["libfabric1-aws"]) == ("3.1.0-1.amzn1", "1.18-1.amzn1", "2.4.0amzn1.0")
+    # what only the distribution has is left to apt, and so is what no part of the stack needs
+    assert not {"dkms", "libc6", "rdma-core", "xserver-xorg-core", "nvidia-kernel-source-580"} & set(got)
+    pulled = {p.name: p.part for p in stack.packages if not p.asked}
+    assert pulled["nvidia-modprobe"] == "driver"
+    assert pulled["cuda-nvcc-13-0"] == "cuda"
+    assert pulled["libfabric1-aws"] == "efa"
+    # names of the rehearsal's closure that this repository has not
+    assert "nvidia-firmware-580" not in got
+    assert {r.name for r in stack.repositories} == set(REPOSITORIES)
+    assert stack.images[0].digest == vendors.image(IMAGE, "25.10-py3")
+    assert stack.images[0].pull == f"127.0.0.1:{vendors.port}/{IMAGE}@{stack.images[0].digest}"
+    assert stack.kernel is None
+    assert lock.bases["virginia"].id is None
+    assert "stack.kernel" in lock.bases["virginia"].why
+
+
+def test_a_second_lock_is_the_same_and_reads_no_list_again(
+    p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locked(p4d)
+    first = p4d.with_name("cluster.lock").read_bytes()
+    assert len(vendors.asked("Packages")) == 3
+    vendors.seen.clear()
+    capsys.readouterr()
+    locked(p4d)
+    assert capsys.readouterr().out == "nothing moves\n"
+    assert p4d.with_name("cluster.lock").read_bytes() == first
+    assert len(vendors.asked("InRelease")) == 3
+    assert vendors.asked("Packages") == []
+
+
+def test_the_cache_is_not_trusted(p4d: Path, vendors: Vendors) -> None:
+    locked(p4d)
+    vendors.seen.clear()
+    for file in (Path(os.environ["XDG_CACHE_HOME"]) / "gpuprov" / "indexes").iterdir():
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    locked(p4d)
+    assert len(vendors.asked("Packages")) == 3
+
+
+def test_what_is_locked_stays_until_it_is_named(p4d: Path, vendors: Vendors, keys: Keys) -> None:
+    before = versions(locked(p4d))
+    newer = [deb("efa-config", "1.19-1.amzn1"), deb("efa-profile", "1.8-1.amzn1")]
+    from tests.support.vendors import efa_debs
+
+    def again() -> None:
+        import shutil
+
+        shutil.rmtree(vendors.root / "efa")
+        vendors.publish("efa", [*efa_debs(), *newer], keys, suite="noble", components="main")
+
+    again()
+    assert versions(locked(p4d)) == before
+    after = versions(locked(p4d, "--upgrade", "efa"))
+    assert {n for n in after if after[n] != before[n]} == {"efa-config", "efa-profile"}
+
+
+def test_a_tag_that_moved_is_said_and_not_followed(
+    p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = locked(p4d).groups["train"].images[0].digest
+    moved = vendors.image(IMAGE, "25.10-py3", annotations={"built": "again"})
+    capsys.readouterr()
+    assert locked(p4d).groups["train"].images[0].digest == digest
+    assert "is another image now" in capsys.readouterr().err
+    assert locked(p4d, "--upgrade", "driver").groups["train"].images[0].digest == digest
+    reference = f"127.0.0.1:{vendors.port}/{IMAGE}:25.10-py3"
+    assert locked(p4d, "--upgrade", reference).groups["train"].images[0].digest == moved
+    vendors.image(IMAGE, "25.10-py3", annotations={"built": "a third time"})
+    assert locked(p4d, "--upgrade").groups["train"].images[0].digest not in (digest, moved)
+
+
+def test_groups_that_ask_for_the_same_read_once(vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
+    vendors.image(IMAGE, "25.10-py3")
+    file = cluster_yaml(vendors, keys, tmp_path)
+    document = yaml.safe_load(file.read_text())
+    document["groups"] |= {"more": {"machine": "p4d.24xlarge"}, "small": {"machine": "g5.xlarge"}}
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    lock = locked(file)
+    assert lock.groups["train"].packages == lock.groups["more"].packages
+    assert "nvidia-fabricmanager" not in {p.name for p in lock.groups["small"].packages}
+    assert len(vendors.asked("InRelease")) == 3
+
+
+def test_a_mirror_that_changes_no_longer_fits_the_lock(p4d: Path, vendors: Vendors, keys: Keys) -> None:
+    from provisioner import spec, stack
+
+    lock = locked(p4d)
+    assert lockfile.differences(lock, stack.request(spec.load(p4d))) == []
+    p4d.write_text(p4d.read_text().replace(f"{vendors.url}/efa/", f"{vendors.url}/elsewhere/"))
+    assert lockfile.differences(lock, stack.request(spec.load(p4d))) == [
+        f"stack.repositories.efa.uri: {vendors.url}/efa/ when locked, {vendors.url}/elsewhere/ now"
+    ]
+
+
+def test_a_key_beside_cluster_yaml_travels_in_the_lock(p4d: Path, vendors: Vendors, keys: Keys) -> None:
+    import base64
+
+    (p4d.parent / "keys").mkdir()
+    (p4d.parent / "keys" / "efa.asc").write_text(keys.public)
+    p4d.write_text(p4d.read_text().replace(f"{vendors.url}/efa.asc", "keys/efa.asc"))
+    (key,) = (r.key_url for r in locked(p4d).groups["train"].repositories if r.name == "efa")
+    head, _, text = key.partition(",")
+    assert head == "data:application/pgp-keys;base64"
+    assert base64.b64decode(text).decode() == keys.public
+    assert vendors.asked("efa.asc") == []
+
+
+def refused(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert run(["lock", str(file)]) == 2
+    assert not file.with_name("cluster.lock").exists()
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return err
+
+
+def test_a_repository_that_nobody_keeps_is_asked_for(
+    vendors: Vendors, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cluster_yaml(vendors, keys, tmp_path, without="efa")
+    said = refused(file, capsys)
+    assert f"{file}:8: group train needs the EFA installer's packages" in said
+    assert "network: { efa: false }" in said
+    assert re.search(r"stack:\n +repositories:\n +efa:\n +uri: .*\n +key: .*\n +fingerprint: ", said)
+    assert vendors.seen == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("key: {url}/efa.asc", "key: nowhere.asc"),
+            "cluster.yaml:25: the key nowhere.asc can't be read: No such file",
+        ),
+        (("key: {url}/efa.asc", "key: cluster.yaml"), "no OpenPGP key"),
+        (("{url}/efa/", "{url}/nowhere/"), "there is no repository at"),
+        (("{url}/efa.asc", "{url}/nowhere.asc"), "is not to be had: answers 404"),
+        (("suite: '{{codename}}'", "suite: bookworm"), "there is no repository at"),
+        (("- main", "- other"), "names no other/binary-amd64/Packages"),
+    ],
+)
+def test_what_is_wrong_with_a_repository_of_one_s_own(
+    change: tuple[str, str], said: str, p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = (text.format(url=vendors.url) for text in change)
+    assert old in p4d.read_text()
+    p4d.write_text(p4d.read_text().replace(old, new))
+    err = refused(p4d, capsys)
+    assert said in err
+    assert "cluster.yaml:2" in err
+
+
+def test_a_name_that_no_repository_of_a_stack_has(p4d: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    p4d.write_text(p4d.read_text().replace("    efa:", "    effa:"))
+    assert run(["validate", str(p4d)]) == 2
+    assert "no stack has a repository effa (did you mean efa?)" in capsys.readouterr().out
+
+
+def test_a_version_that_the_repository_has_not(
+    vendors: Vendors, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vendors.image(IMAGE, "25.10-py3")
+    said = refused(cluster_yaml(vendors, keys, tmp_path, nccl="2.27.5"), capsys)
+    assert "repository cuda has no libnccl2 2.27.5-1+cuda13.0; its newest are 2.30.4-1+cuda13.2" in said
+    assert "stack.nccl" in said
+
+
+def judge(vendors: Vendors, lock: Lock, keys: Keys, folder: Path) -> dict[str, str]:
+    """What apt itself would install for the lock's packages, name → version, in a world of its own: the loopback
+    repositories, and a system that has what the distribution is needed for."""
+    for name in (
+        "lists/partial",
+        "cache/archives/partial",
+        "etc/apt.conf.d",
+        "etc/preferences.d",
+        "etc/sources.list.d",
+    ):
+        (folder / name).mkdir(parents=True)
+    (folder / "key.asc").write_text(keys.public)
+    sources = "".join(
+        f"Types: deb\nURIs: {r.uri}\nSuites: {r.suite}\n"
+        + (f"Components: {r.components}\n" if r.components else "")
+        + f"Signed-By: {folder}/key.asc\n\n"
+        for r in lock.groups["train"].repositories
+    )
+    (folder / "etc/sources.list.d/vendors.sources").write_text(sources)
+    there = {
+        "dkms": "3.0", "libc6": "2.39", "adduser": "3", "build-essential": "12", "rdma-core": "52", "libcap2": "2",
+        "xserver-xorg-core": "2:21.1",
+    }  # fmt: skip
+    (folder / "status").write_text(
+        "".join(
+            f"Package: {name}\nStatus: install ok installed\nVersion: {version}\nArchitecture: amd64\n"
+            "Maintainer: test\nDescription: test\n\n"
+            for name, version in there.items()
+        )
+    )
+    (folder / "apt.conf").write_text(
+        f'Dir::Etc "{folder}/etc"; Dir::State "{folder}"; Dir::State::status "{folder}/status"; '
+        f'Dir::State::lists "{folder}/lists"; Dir::Cache "{folder}/cache"; APT::Architecture "amd64"; '
+        'APT::Architectures { "amd64"; }; APT::Sandbox::User "root"; Acquire::Languages "none";'
+    )
+    env = {"PATH": os.environ["PATH"], "APT_CONFIG": str(folder / "apt.conf"), "LC_ALL": "C"}
+    subprocess.run(["apt-get", "update", "-q"], env=env, check=True, capture_output=True, timeout=60)
+    names = [f"{p.name}={p.version}" for p in lock.groups["train"].packages]
+    done = subprocess.run(
+        ["apt-get", "-s", "install", "--no-install-recommends", *names],
+        env=env, check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(re.findall(r"^Inst (\S+) \((\S+) ", done.stdout, re.MULTILINE))
+
+
+def test_apt_wants_nothing_that_is_not_in_the_lock(p4d: Path, vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
+    lock = locked(p4d)
+    assert judge(vendors, lock, keys, tmp_path / "apt") == versions(lock)
+
+
+def test_the_judge_sees_a_lock_that_lacks_a_package(p4d: Path, vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
+    lock = locked(p4d)
+    stack = lock.groups["train"]
+    less = stack.model_copy(update={"packages": tuple(p for p in stack.packages if p.name != "cuda-crt-13-0")})
+    assert "cuda-crt-13-0" in judge(
+        vendors, lock.model_copy(update={"groups": {"train": less}}), keys, tmp_path / "apt"
+    )
