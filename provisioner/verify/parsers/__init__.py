@@ -17,7 +17,8 @@ class Unreadable(ValueError):
 
 def lines(text: str) -> list[str]:
     """Lines without terminal escapes, whatever the line ends are."""
-    return [line.rstrip() for line in ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    plain = ANSI.sub("", text.removeprefix("\ufeff"))
+    return [line.rstrip() for line in plain.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
 
 
 def first_line(text: str, width: int = 120) -> str:

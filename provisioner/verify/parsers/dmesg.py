@@ -1,7 +1,8 @@
-"""The kernel log: Xid, SXid, GPUs that fell off the bus, PCIe AER.
+"""The kernel log: Xid, SXid, GPUs that fell off the bus, and every other message that something broke.
 
-Traps: four styles of time stamp and raw /dev/kmsg; pid='<unknown>'; suffixes of NVLink 5 codes; SXid ids may carry
-".0"; one SXid event spans several lines; a lost GPU can show as three NVRM lines without any Xid.
+Traps: stamps in seconds, in words of any language, ISO, syslog's, raw /dev/kmsg or none; two messages in one line;
+pid='<unknown>'; suffixes of NVLink 5 codes; SXid ids may carry ".0"; one SXid event spans several lines; a lost GPU can
+show as three NVRM lines without any Xid; the buffer may have lost the boot.
 """
 
 from __future__ import annotations
@@ -11,15 +12,23 @@ from collections import Counter
 from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line, lines, pci
+from provisioner.verify.parsers.kernel_events import FLAP, LIMITED, Event, events
 
-_XID = re.compile(r"NVRM: (?:GPU at [^:]*: )?Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{1,4})\b,?\s*(.*)")
+_XID = re.compile(
+    r"NVRM: (?:GPU at [^:]*: )?Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{1,4})\b,?\s*((?:(?!NVRM: Xid \().)*)"
+)
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{3,6})(?:\.[0-9]+)?,?\s*(.*)")
 _OFF = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{4,20}):? GPU has fallen off the bus")
 _OFF_START = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{4,20})\b")
 _AER = re.compile(r"AER: (?:Multiple )?(Correct|Uncorrect)(?:ed|able)")
 _KERNEL = re.compile(
-    r"NVRM:|kernel:|SXid|\[\s*[0-9]+\.[0-9]+\]|^\d{1,3},\d+,\d+,|^\[?\w{3} \w{3}\s+\d|^\d{4}-\d\d-\d\dT|^\w+\s*:\w+\s*:"
+    r"NVRM:|\bkernel:|SXid|\[\s*[0-9]+\.[0-9]+\]|^\d{1,3},\d+,\d+,|^\[?\w{3} \w{3}\s+\d|^\d{4}-\d\d-\d\dT"
+    r"|^\w+\s*:\w+\s*:"
+    # dmesg -T in another language, dmesg -t of a boot, and a syslog that the kernel's lines are in
+    r"|^\[\w{2,4}\.? (?:\d{1,2}\.? )?\w{3,5}\.?\s+\d|^(?:Linux version|Command line:|Kernel command line:|pci 0|ACPI: )"
+    r"|^\w{3,4}\.?\s+\d{1,2} \d\d:\d\d:\d\d \S+ [\w.-]+(?:\[\d+\])?: "
 )
+_BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +44,31 @@ class Xid:
 
 
 @dataclass(frozen=True, slots=True)
+class Limited:
+    """A PCIe device behind a link that is narrower or slower than the device."""
+
+    pci: str
+    gbps: float
+    width: int
+    capable_width: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelLog:
     xids: tuple[Xid, ...]
     sxids: tuple[Xid, ...]
     fallen_off: tuple[str, ...]
     aer_correctable: int
     aer_uncorrectable: int
+    events: tuple[Event, ...] = ()
+    limited: tuple[Limited, ...] = ()
+    flaps: tuple[tuple[str, int], ...] = ()
+    """Network interfaces that lost their carrier, and how often."""
+    from_boot: bool = False
+    """Whether the log reaches back to the kernel's first line."""
+
+    def of(self, *kinds: str) -> tuple[Event, ...]:
+        return tuple(event for event in self.events if event.kind in kinds)
 
 
 def parse(text: str) -> KernelLog:
@@ -53,24 +81,32 @@ def parse(text: str) -> KernelLog:
     fatal: set[tuple[int, str]] = set()
     off: dict[str, None] = {}
     aer: Counter[str] = Counter()
+    rest: list[str] = []
     for i, row in enumerate(rows):
-        if match := _SXID.search(row):
+        if "SXid" in row and (match := _SXID.search(row)):
             key = (int(match[2]), match[1])
             sxids[key] += 1
             if match[3].lower().startswith("fatal"):
                 fatal.add(key)
             said.setdefault(key, match[3][:160])
-        elif match := _XID.search(row):
-            key = (int(match[2]), match[1])
-            xids[key] += 1
-            said[key] = match[3][:160]
-        elif (match := _OFF.search(row)) or (
-            # One message over three lines, without any code.
-            (match := _OFF_START.search(row)) and "fallen off the bus" in " ".join(rows[i : i + 4])
+        elif "Xid (" in row and (found := list(_XID.finditer(row))):
+            for one in found:
+                key = (int(one[2]), one[1])
+                xids[key] += 1
+                said[key] = one[3].strip()[:160]
+        elif (
+            "NVRM: " in row
+            and (
+                (match := _OFF.search(row))
+                # One message over three lines, without any code.
+                or ((match := _OFF_START.search(row)) and "fallen off the bus" in " ".join(rows[i : i + 4]))
+            )
         ):
             off[match[1]] = None
-        elif match := _AER.search(row):
-            aer[match[1]] += 1
+        else:
+            if "AER" in row and (match := _AER.search(row)):
+                aer[match[1]] += 1
+            rest.append(row)
     # A GPU named by an Xid 79 needs no second entry: the line without a code follows it.
     known = {pci(where) for code, where in xids if code == 79}
     return KernelLog(
@@ -79,4 +115,23 @@ def parse(text: str) -> KernelLog:
         fallen_off=tuple(where for where in off if pci(where) not in known),
         aer_correctable=aer["Correct"],
         aer_uncorrectable=aer["Uncorrect"],
+        events=events(rest),
+        limited=_limited(rest),
+        flaps=tuple(_flaps(rest).items()),
+        from_boot=any("Linux version" in row and _BOOT.search(row) for row in rows),
     )
+
+
+def _flaps(rows: list[str]) -> Counter[str]:
+    words = ("lost carrier", "ink down", "ink Down", "Link is Down")
+    found = (FLAP.search(row) for row in rows if any(word in row for word in words))
+    return Counter(match[1] for match in found if match)
+
+
+def _limited(rows: list[str]) -> tuple[Limited, ...]:
+    found: dict[str, Limited] = {}
+    for row in rows:
+        match = LIMITED.search(row) if "limited by" in row else None
+        if match:
+            found[pci(match[1])] = Limited(pci(match[1]), float(match[2]), int(match[3]), int(match[5]))
+    return tuple(found.values())

@@ -2,74 +2,44 @@
 
 Traps: `attached_gpus` can disagree with the number of <gpu> elements; "GPU is lost" sits inside values while the
 ECC mode stays Enabled; ECC counters are single_bit/double_bit (Pascal), sram/dram (Ampere) or split parity/SEC-DED;
-idle GPUs stand at PCIe generation 1; two GPUs can share a board serial.
+idle GPUs stand at PCIe generation 1; two GPUs can share a board serial; throttle reasons, power readings and the
+remapper moved between branches; messages of the library stand among the elements.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 from xml.etree import ElementTree  # the document comes from our own node; expat >= 2.4.1 bounds entities
 
 from provisioner.verify.parsers import Unreadable, first_line, number, pci, whole
+from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process, Smi
+
+__all__ = ["Failure", "Gpu", "Process", "Smi", "failure", "parse"]
 
 THROTTLE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 """Clock event reasons that no healthy idle GPU shows (sw_power_cap and gpu_idle are normal)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU as nvidia-smi lists it; `index` is its place in the list, memory in MiB."""
-
-    index: int
-    pci: str | None = None
-    model: str | None = None
-    uuid: str | None = None
-    serial: str | None = None
-    memory_mib: int | None = None
-    lost: bool = False
-    ecc_mode: str | None = None
-    ecc_volatile: int | None = None
-    """Uncorrectable errors since the driver was loaded."""
-    ecc_sram: int | None = None
-    """Uncorrectable SRAM errors over the GPU's life."""
-    ecc_aggregate: int | None = None
-    """All uncorrectable errors over the GPU's life."""
-    ecc_correctable: int | None = None
-    remap_uncorrectable: int | None = None
-    remap_pending: bool | None = None
-    remap_failure: bool | None = None
-    retired_pending: bool | None = None
-    mig_mode: str | None = None
-    persistence: bool | None = None
-    pcie_gen: int | None = None
-    pcie_gen_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    fabric_state: str | None = None
-    fabric_status: str | None = None
-    fabric_health: str | None = None
-    throttle: tuple[str, ...] = ()
-
-    @property
-    def ecc_uncorrectable(self) -> int | None:
-        """The larger of the two counters: the aggregate holds the volatile one, but is not always there."""
-        known = [n for n in (self.ecc_volatile, self.ecc_aggregate) if n is not None]
-        return max(known) if known else None
-
-
-@dataclass(frozen=True, slots=True)
-class Smi:
-    driver_version: str | None
-    cuda_version: str | None
-    attached_gpus: int | None
-    gpus: tuple[Gpu, ...]
-    warnings: tuple[str, ...] = ()
-    """Lines that nvidia-smi printed around the document, such as "WARNING: infoROM is corrupted at gpu …"."""
-
+BLANK = {
+    "n/a", "not supported", "not found", "function not found", "not available", "no data", "none found",
+    "gpu is lost", "unknown error", "err!", "gpu requires reset", "insufficient permissions", "not active error",
+    "requested functionality has been deprecated", "insufficient external power", "in use by another client",
+    "redacted",
+}  # fmt: skip
+"""What stands in a value's place when there is none, in brackets or without."""
+FABRIC_FAULTS = (
+    "route_recovery_in_progress",
+    "route_unhealthy",
+    "access_timeout_recovery",
+    "incorrect_configuration",
+)
+UNREACHABLE = re.compile(
+    r"Unable to determine the device handle for (?:gpu|GPU)[ :]*([0-9a-fA-F:.]{7,20}?)\.?:? *"
+    r"(?:(?:GPU is lost|Unknown Error|Not Found|GPU requires reset|No data)\b.*)?$"
+)
 
 Failure = Literal["mismatch", "no-driver"]
+_T = TypeVar("_T")
 
 
 def failure(text: str) -> Failure | None:
@@ -84,10 +54,12 @@ def failure(text: str) -> Failure | None:
 
 def parse(text: str) -> Smi:
     if "no devices were found" in text.lower() and "<gpu" not in text:
-        return Smi(None, None, 0, ())
+        return Smi(None, None, 0, (), unreachable=_unreachable(text))
     # The prologue is left out: nothing in it is needed, and an encoding or an entity in it could only do harm.
     start = max(text.find("<nvidia_smi_log"), 0)
     end = text.rfind("</nvidia_smi_log>")
+    if "<nvidia_smi_log" not in text and (gone := _unreachable(text)):
+        return Smi(None, None, None, (), unreachable=gone)
     if "<nvidia_smi_log" not in text or end < 0:
         raise Unreadable(f"no complete XML document: {first_line(text)}")
     end += len("</nvidia_smi_log>")
@@ -95,49 +67,115 @@ def parse(text: str) -> Smi:
         root = ElementTree.fromstring(text[start:end].encode("utf-8", "replace"))  # noqa: S314
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise Unreadable(f"not XML: {error}") from error
-    around = (text[:start] + "\n" + text[end:]).splitlines()
+    around = [text[:start], text[end:], *(element.tail or "" for element in root.iter())]
+    said = [line.strip()[:200] for part in around for line in part.splitlines() if line.strip(" \t\ufeff\x00")]
+    said = [line for line in said if not line.startswith("<")]
     return Smi(
         driver_version=_given(root, "driver_version") or _given(root, "kmd_version"),
         cuda_version=_given(root, "cuda_version") or _given(root, "cuda_umd_version"),
         attached_gpus=whole(_given(root, "attached_gpus")),
         gpus=tuple(_gpu(i, element) for i, element in enumerate(root.findall("gpu"))),
-        warnings=tuple(line.strip()[:200] for line in around if line.strip() and not line.lstrip().startswith("<")),
+        warnings=tuple(dict.fromkeys(line for line in said if not UNREACHABLE.search(line))),
+        unreachable=_unreachable("\n".join(said)),
     )
 
 
+def _unreachable(text: str) -> tuple[str, ...]:
+    """Addresses of GPUs that the library names and cannot open."""
+    found = (UNREACHABLE.search(line.strip()) for line in text.splitlines())
+    return tuple(dict.fromkeys(pci(match[1].strip(".:")) for match in found if match))
+
+
 def _gpu(index: int, gpu: ElementTree.Element) -> Gpu:
-    values = [(element.text or "").strip().lower() for element in gpu.iter()]
+    values = {(element.text or "").strip().strip("[]").lower() for element in gpu.iter()}
     name = _given(gpu, "product_name")
     volatile, aggregate = gpu.find("ecc_errors/volatile"), gpu.find("ecc_errors/aggregate")
     address = gpu.get("id") or _given(gpu, "pci/pci_bus_id")
-    link = "pci/pci_gpu_link_info"
+    link, heat, rows, pages = "pci/pci_gpu_link_info", "temperature", "remapped_rows", "retired_pages"
+    # Branch 520 moved the limits from power_readings to gpu_power_readings and renamed them.
+    old, power = "power_readings", "gpu_power_readings"
     return Gpu(
         index=index,
         pci=pci(address) if address else None,
         model=name,
         uuid=_given(gpu, "uuid"),
         serial=_given(gpu, "serial"),
+        board_part=_given(gpu, "board_part_number"),
+        vbios=_given(gpu, "vbios_version"),
+        inforom=_given(gpu, "inforom_version/img_version"),
+        gsp_firmware=_given(gpu, "gsp_firmware_version"),
+        minor_number=whole(_given(gpu, "minor_number")),
         memory_mib=whole(_given(gpu, "fb_memory_usage/total")),
-        lost="gpu is lost" in values or (name or "").lower() in ("err!", "unknown error"),
+        memory_used_mib=whole(_given(gpu, "fb_memory_usage/used")),
+        bar1_mib=whole(_given(gpu, "bar1_memory_usage/total")),
+        lost="gpu is lost" in values or (name or "").lower() in ("err!", "unknown error", "gpu is lost"),
+        reset_required=(
+            True if "gpu requires reset" in values else _yes(_given(gpu, "gpu_reset_status/reset_required"))
+        ),
+        drain_and_reset=_yes(_given(gpu, "gpu_reset_status/drain_and_reset_recommended")),
+        recovery_action=_given(gpu, "gpu_recovery_action"),
+        compute_mode=_given(gpu, "compute_mode"),
+        display_active=_yes(_given(gpu, "display_active")),
         ecc_mode=_given(gpu, "ecc_mode/current_ecc"),
+        ecc_pending=_given(gpu, "ecc_mode/pending_ecc"),
         ecc_volatile=_total(volatile, "uncorrectable", "double_bit"),
         ecc_sram=_total(aggregate, "sram_uncorrectable"),
         ecc_aggregate=_total(aggregate, "uncorrectable", "double_bit"),
         ecc_correctable=_total(aggregate, "_correctable", "single_bit"),
-        remap_uncorrectable=whole(_given(gpu, "remapped_rows/remapped_row_unc")),
-        remap_pending=_yes(_given(gpu, "remapped_rows/remapped_row_pending")),
-        remap_failure=_yes(_given(gpu, "remapped_rows/remapped_row_failure")),
-        retired_pending=_yes(_given(gpu, "retired_pages/pending_retirement")),
+        ecc_sram_correctable=_total(aggregate, "sram_correctable"),
+        ecc_dram_correctable=_total(aggregate, "dram_correctable"),
+        sram_threshold=_yes(_given(gpu, "ecc_errors/aggregate/sram_threshold_exceeded")),
+        channel_repair=_yes(_given(gpu, "ecc_errors/channel_repair_pending")),
+        tpc_repair=_yes(_given(gpu, "ecc_errors/tpc_repair_pending")),
+        remap_correctable=whole(_given(gpu, f"{rows}/remapped_row_corr")),
+        remap_uncorrectable=whole(_given(gpu, f"{rows}/remapped_row_unc")),
+        remap_pending=_yes(_given(gpu, f"{rows}/remapped_row_pending")),
+        remap_failure=_yes(_given(gpu, f"{rows}/remapped_row_failure")),
+        banks_low=whole(_given(gpu, f"{rows}/row_remapper_histogram/row_remapper_histogram_low")),
+        banks_none=whole(_given(gpu, f"{rows}/row_remapper_histogram/row_remapper_histogram_none")),
+        retired_sbe=whole(_given(gpu, f"{pages}/multiple_single_bit_retirement/retired_count")),
+        retired_dbe=whole(_given(gpu, f"{pages}/double_bit_retirement/retired_count")),
+        retired_pending=_first(
+            _yes(_given(gpu, f"{pages}/pending_retirement")), _yes(_given(gpu, f"{pages}/pending_blacklist"))
+        ),
         mig_mode=_given(gpu, "mig_mode/current_mig"),
+        mig_pending=_given(gpu, "mig_mode/pending_mig"),
+        mig_devices=len(gpu.findall("mig_devices/mig_device")),
         persistence=_yes(_given(gpu, "persistence_mode")),
         pcie_gen=whole(_given(gpu, f"{link}/pcie_gen/current_link_gen")),
         pcie_gen_max=whole(_given(gpu, f"{link}/pcie_gen/max_link_gen")),
+        pcie_gen_device=whole(_given(gpu, f"{link}/pcie_gen/max_device_link_gen")),
+        pcie_gen_host=whole(_given(gpu, f"{link}/pcie_gen/max_host_link_gen")),
         pcie_width=whole(_given(gpu, f"{link}/link_widths/current_link_width")),
         pcie_width_max=whole(_given(gpu, f"{link}/link_widths/max_link_width")),
+        pcie_replays=whole(_given(gpu, "pci/replay_counter")),
+        pcie_rollovers=whole(_given(gpu, "pci/replay_rollover_counter")),
+        temperature=whole(_given(gpu, f"{heat}/gpu_temp")),
+        temperature_slowdown=whole(_given(gpu, f"{heat}/gpu_temp_slow_threshold")),
+        margin=whole(_given(gpu, f"{heat}/gpu_temp_tlimit")),
+        margin_slowdown=whole(_given(gpu, f"{heat}/gpu_temp_slow_tlimit_threshold")),
+        memory_temperature=whole(_given(gpu, f"{heat}/memory_temp")),
+        memory_temperature_max=whole(_given(gpu, f"{heat}/gpu_temp_max_mem_threshold")),
+        power_limit_w=_first(
+            number(_given(gpu, f"{power}/current_power_limit")),
+            number(_given(gpu, f"{power}/enforced_power_limit")),
+            number(_given(gpu, f"{old}/enforced_power_limit")),
+        ),
+        power_default_w=_first(
+            number(_given(gpu, f"{power}/default_power_limit")), number(_given(gpu, f"{old}/default_power_limit"))
+        ),
+        clock_application_mhz=whole(_given(gpu, "applications_clocks/graphics_clock")),
+        clock_default_mhz=whole(_given(gpu, "default_applications_clocks/graphics_clock")),
+        clock_max_mhz=whole(_given(gpu, "max_clocks/graphics_clock")),
         fabric_state=_given(gpu, "fabric/state"),
         fabric_status=_given(gpu, "fabric/status"),
+        fabric_clique=_given(gpu, "fabric/cliqueId"),
+        fabric_cluster=_given(gpu, "fabric/clusterUuid"),
         fabric_health=_given(gpu, "fabric/health/summary"),
-        throttle=tuple(_throttle(gpu)),
+        fabric_bandwidth=_given(gpu, "fabric/health/bandwidth"),
+        fabric_faults=tuple(_faults(gpu)),
+        processes=tuple(_processes(gpu)),
+        throttle=tuple(dict.fromkeys(_throttle(gpu))),
     )
 
 
@@ -148,11 +186,32 @@ def _throttle(gpu: ElementTree.Element) -> Iterator[str]:
                 yield reason
 
 
+def _faults(gpu: ElementTree.Element) -> Iterator[str]:
+    """Health words of the fabric that say other than False, No or None. Older branches call them "Degraded …"."""
+    for word in FABRIC_FAULTS:
+        said = _given(gpu, f"fabric/health/{word}")
+        if said is not None and said.lower() not in ("false", "no", "none", "not supported"):
+            yield word if said.lower() in ("true", "yes") else f"{word}: {said}"
+
+
+def _processes(gpu: ElementTree.Element) -> Iterator[Process]:
+    for info in gpu.findall("processes/process_info"):
+        yield Process(
+            pid=whole(_given(info, "pid")),
+            kind=_given(info, "type"),
+            name=_given(info, "process_name"),
+            used_mib=whole(_given(info, "used_memory")),
+        )
+
+
 def _given(element: ElementTree.Element, path: str) -> str | None:
     """The text at a path; None where the tool said that it does not know."""
     text = (element.findtext(path) or "").strip()
-    blank = ("n/a", "[n/a]", "gpu is lost", "unknown error", "err!", "requested functionality has been deprecated")
-    return None if not text or (text.lower() in blank and path != "product_name") else text[:200]
+    return None if not text or (text.strip("[]").lower() in BLANK and path != "product_name") else text[:200]
+
+
+def _first(*values: _T | None) -> _T | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _total(counters: ElementTree.Element | None, *keys: str) -> int | None:

@@ -13,6 +13,7 @@ from provisioner.verify.parsers import Unreadable, first_line, lines
 
 _GPU = re.compile(r"^\s*GPU ([0-9]{1,3}): (.*?)(?: \(UUID: ([^)]*)\))?$")
 _LINK = re.compile(r"^\s*Link ([0-9]{1,3}): (.+)$")
+_SPEED = re.compile(r"((?=[0-9.]*[1-9])[0-9]{1,5}(?:\.[0-9]{1,6})?) gb/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Links:
     active: int | None
     inactive: int | None
     note: str = ""
+    speeds: tuple[float, ...] = ()
+    """Of the active links in their order, GB/s in one direction."""
 
 
 def parse(text: str) -> dict[int, Links]:
@@ -29,22 +32,26 @@ def parse(text: str) -> dict[int, Links]:
     found: dict[int, Links] = {}
     gpu: int | None = None
     state: dict[int, bool] = {}
+    speeds: dict[int, float] = {}
 
     def close() -> None:
         if gpu is not None and state:
-            found[gpu] = Links(active=sum(state.values()), inactive=len(state) - sum(state.values()))
+            up = [link for link, active in sorted(state.items()) if active]
+            found[gpu] = Links(len(up), len(state) - len(up), speeds=tuple(speeds[link] for link in up))
 
     for line in lines(text):
         if match := _GPU.match(line):
             close()
-            gpu, state = int(match[1]), {}
+            gpu, state, speeds = int(match[1]), {}, {}
             found.setdefault(gpu, Links(None, None))
         elif gpu is None:
             continue
         elif match := _LINK.match(line):
             value = match[2].strip().lower()
             # A link that was seen twice counts once, and as down if it was down once.
-            state[int(match[1])] = state.get(int(match[1]), True) and bool(re.match(r"[0-9.]*[1-9][0-9.]* gb/s", value))
+            link, speed = int(match[1]), _SPEED.match(value)
+            state[link] = state.get(link, True) and speed is not None
+            speeds[link] = float(speed[1]) if speed else 0.0
         elif "all links are inactive" in line.lower():
             found[gpu] = Links(active=0, inactive=None, note="all links are inactive")
         elif "in mig mode" in line.lower():

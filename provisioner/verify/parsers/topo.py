@@ -1,4 +1,4 @@
-"""`nvidia-smi topo -m`: how every two GPUs of a node reach each other.
+"""`nvidia-smi topo -m`: how every two GPUs of a node reach each other, their network cards and their NUMA nodes.
 
 Traps: tabs or spaces, terminal escapes in the header, NICs as mlx5_* or NICn, with or without their own rows, a
 legend or none, empty affinity cells. Columns are split at white space and named by the header, never by offset.
@@ -7,13 +7,16 @@ legend or none, empty affinity cells. Columns are split at white space and named
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
 
 CELL = re.compile(r"^(NV[0-9]{1,2}|SYS|NODE|PHB|PXB|PIX|PSB|C2C|XGMI)$")
 GPU = re.compile(r"^GPU[0-9]{1,3}$")
 COLUMN = re.compile(r"^(GPU[0-9]{1,3}|NIC[0-9]{1,3}|[a-z][A-Za-z0-9]*_[A-Za-z0-9_]+)$")
+CPUS = re.compile(r"^[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*$")
+NUMA = re.compile(r"^(N/A|[0-9]{1,3}(?:[-,][0-9]{1,3})*)$")
+NAMED = re.compile(r"^\s*(NIC[0-9]{1,3}): (\S{1,60})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +25,19 @@ class Topology:
 
     cells: dict[str, dict[str, str | None]]
     nics: tuple[str, ...]
+    near: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """`near["GPU0"]["NIC0"]`: the path to a network card."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What the legend calls each NIC column."""
+    numa: dict[str, str | None] = field(default_factory=dict)
+    """NUMA node of each GPU as printed ("0", "0-1", "N/A"); None where the row has no such cell."""
 
 
 def parse(text: str) -> Topology:
     columns: list[str] = []
     rows: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
+    titles = ""
     for line in lines(text):
         tokens = line.split()
         if not tokens:
@@ -36,8 +47,11 @@ def parse(text: str) -> Topology:
             named = _leading_columns(tokens)
             if named and GPU.match(named[0]) and (len(tokens) == len(named) or tokens[len(named)] in ("CPU", "NUMA")):
                 columns = named
+                titles = " ".join(tokens[len(named) :])
         elif GPU.match(tokens[0]) and tokens[0] in columns and tokens[0] not in rows:
             rows[tokens[0]] = tokens[1:]
+        elif match := NAMED.match(line):
+            names[match[1]] = match[2]
     if not columns:
         raise Unreadable(f"no matrix: {first_line(text)}")
     gpus = [c for c in columns if GPU.match(c)]
@@ -45,7 +59,14 @@ def parse(text: str) -> Topology:
     agreed = {a: {b: (v if raw[b][a] == v else None) for b, v in row.items()} for a, row in raw.items()}
     if not rows:
         raise Unreadable("the matrix has a header and no rows")
-    return Topology(cells=agreed, nics=tuple(c for c in columns if not GPU.match(c)))
+    nics = tuple(c for c in columns if not GPU.match(c))
+    return Topology(
+        cells=agreed,
+        nics=nics,
+        near={gpu: {nic: _cell(rows.get(gpu), columns.index(nic)) for nic in nics} for gpu in gpus},
+        names=names,
+        numa={gpu: _numa(rows.get(gpu, [])[len(columns) :], titles) for gpu in gpus},
+    )
 
 
 def _leading_columns(tokens: list[str]) -> list[str]:
@@ -61,3 +82,15 @@ def _cell(row: list[str] | None, position: int) -> str | None:
     if row is None or position >= len(row):
         return None
     return row[position] if CELL.match(row[position]) else None
+
+
+def _numa(rest: list[str], titles: str) -> str | None:
+    """What stands under "NUMA Affinity": the cell after the CPU list. Empty cells leave no trace, so that a row is
+    only believed where both are there."""
+    if "NUMA Affinity" not in titles or not rest:
+        return None
+    if not titles.startswith("CPU Affinity"):
+        return rest[0] if NUMA.match(rest[0]) else None
+    if len(rest) < 2 or not (CPUS.match(rest[0]) or rest[0] == "N/A") or not NUMA.match(rest[1]):
+        return None
+    return rest[1]

@@ -1,0 +1,273 @@
+"""What the kernel says in its log when something breaks: one row for each kind of message, in the words of its source.
+
+A row is searched in one line and never anchored: stamps, levels and host names of every style may stand before it.
+`but` takes lines out that say the same of nothing that matters. Sources: the messages' own format strings in the kernel
+tree (drivers/pci/pcie/aer.c, arch/x86/kernel/cpu/mce, drivers/edac, kernel/hung_task.c, kernel/watchdog.c,
+mm/oom_kill.c, block/blk-core.c, drivers/nvme/host, drivers/iommu, mlx5/core/health.c, amdgpu) and in NVIDIA's open GPU
+kernel modules, from memory (unverified) where no capture shows them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+PCI = r"(?:[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?|[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
+_ADDRESS = re.compile(rf"(?<![0-9a-zA-Z:.,]){PCI}(?![0-9a-zA-Z])")
+_DISK = re.compile(r"\b(?:dev(?:ice)?:? |\()((?:nvme|sd|vd|xvd|dm-|md)[0-9a-z]{0,12})\b")
+
+
+class Kind(NamedTuple):
+    """`words`: a line without any of them is not even searched; a log has thousands of lines, a fleet thousands of
+    logs."""
+
+    name: str
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+    but: re.Pattern[str] | None = None
+
+
+def _kind(name: str, words: tuple[str, ...], *patterns: str, but: str = "") -> Kind:
+    return Kind(name, words, re.compile("|".join(patterns)), re.compile(but) if but else None)
+
+
+KINDS: tuple[Kind, ...] = (
+    _kind(
+        "rm_init",
+        ("NVRM", "nvidia: probe"),
+        r"NVRM: .*\bRmInitAdapter failed",
+        r"NVRM: .*rm_init_adapter failed",
+        r"NVRM: The NVIDIA probe routine failed",
+        r"NVRM: None of the NVIDIA (?:graphics )?(?:adapters|devices) were initialized",
+        r"\bnvidia: probe of \S+ failed with error",
+        r"NVRM: .*does not include the required GPU System Processor",
+        r"NVRM: .*requires use of the NVIDIA open kernel modules",
+        r"NVRM: BAR\d is 0M @ 0x0",
+        r"NVRM: .*Cannot initialize GSP firmware RM",
+    ),
+    _kind(
+        "gsp_timeout",
+        ("NVRM",),
+        r"NVRM: (?!Xid).*\b(?:rpcRecvPoll|_?issueRpcAndWait\w*|_?kgspRpcRecvPoll\w*)\b.*(?:time(?:d )?out|0x65|failed)",
+        r"NVRM: (?!Xid).*GSP\b.*\b(?:crash|panic|hang|halted|heartbeat .*(?:lost|timed out))",
+        r"NVRM: kgspBootstrap\w*: .*(?:failed|0x65)",
+    ),
+    _kind(
+        "nvlink",
+        ("nvidia-nvlink", "nvidia-nvswitch", "NVRM"),
+        r"(?:nvidia-nvlink|nvidia-nvswitch\d*|NVRM: k?nvlink\w*|NVRM: .*NVLink).*"
+        r"(?:\bfatal\b|[Tt]raining failed|failed to train|[Ll]ink failure|Fatal [Ee]rror)",
+        but=r"SXid|Xid \(|non-fatal|Non-fatal",
+    ),
+    _kind("peermem", ("peermem",), r"nvidia[-_]peermem\b.*ERROR detected invalid context"),
+    _kind("pcie_fatal_message", ("AER",), r"AER: (?:Multiple )?Uncorrect(?:ed|able) \(Fatal\)"),
+    _kind(
+        "pcie_fatal",
+        ("AER", "PCIe Bus", "DPC"),
+        r"PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)",
+        r"pcieport \S+ DPC: containment event",
+        r"AER: (?:device|subordinate device reset|broadcast).*recovery failed|AER: can't recover",
+    ),
+    _kind("pcie_uncorrected_message", ("AER",), r"AER: (?:Multiple )?Uncorrect(?:ed|able)(?! \(Fatal\))"),
+    _kind("pcie_uncorrected", ("PCIe Bus",), r"PCIe Bus Error: severity=Uncorrect(?:ed|able)(?! \(Fatal\))"),
+    _kind("pcie_corrected_message", ("AER",), r"AER: (?:Multiple )?Correct(?:ed|able) error"),
+    _kind("pcie_corrected", ("PCIe Bus",), r"PCIe Bus Error: severity=Correct(?:ed|able)"),
+    _kind(
+        "machine_check_fatal",
+        ("EDAC", "emory failure", "Hardware Error", "mce:", "panic"),
+        r"\bEDAC \S+: \d+ UE\b",
+        r"[Mm]emory failure: 0x[0-9a-f]+: (?:recovery action .*(?:Failed|Ignored)|already hardware poisoned|Killing)",
+        r"\[Hardware Error\]: event severity: (?:fatal|recoverable)",
+        r"mce: Uncorrected hardware memory error",
+        r"mce: \[Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: .*[Bb]ank \d+: (?:be|fe|ba)",
+        r"[Kk]ernel panic - not syncing: .*[Mm]achine check",
+    ),
+    _kind(
+        "machine_check_corrected",
+        ("EDAC", "Hardware Error"),
+        r"\bEDAC \S+: \d+ CE\b",
+        r"mce: \[Hardware Error\]: Machine check events logged",
+        r"\[Hardware Error\]: event severity: corrected",
+        r"\[Hardware Error\]: Corrected error",
+        but=r"EDAC \S+: 0 [CU]E\b",
+    ),
+    _kind(
+        "oom",
+        ("Out of memory", "oom-kill"),
+        r"Out of memory: Kill(?:ed)? process",
+        r"oom-kill:constraint=CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY)",
+        but=r"Memory cgroup out of memory",
+    ),
+    _kind("hung_task", ("blocked",), r"INFO: task \S+:\d+ (?:\S+ )?blocked (?:in I/O wait )?for more than \d+ seconds"),
+    _kind(
+        "soft_lockup",
+        ("lockup", "LOCKUP", "rcu"),
+        r"BUG: soft lockup - CPU#\d+ stuck",
+        r"[Ww]atchdog detected hard LOCKUP|Watchdog: .*hard LOCKUP|BUG: .*hard lockup",
+        r"rcu: INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stalls?",
+        r"INFO: rcu_\w+ (?:self-)?detected stalls? on",
+    ),
+    _kind(
+        "kernel_bug",
+        ("BUG", "Oops", "protection fault", "panic"),
+        r"\bkernel BUG at \S+:\d+!",
+        r"BUG: unable to handle (?:kernel |page fault)",
+        r"BUG: kernel NULL pointer dereference",
+        r"\bOops: [0-9a-f#]+ ",
+        r"general protection fault, (?:probably|maybe) for",
+        r"Kernel panic - not syncing",
+        but=r"machine check|Machine check",
+    ),
+    _kind(
+        "io_error",
+        ("rror", "nvme", "Disk failure", "orruption"),
+        r"(?:blk_update_request: |print_req_error: )?\bI/O error, dev (?:nvme|sd|vd|xvd|dm-|md)",
+        r"\bcritical (?:medium|target|space allocation) error, dev ",
+        r"Buffer I/O error on dev(?:ice)? (?:nvme|sd|vd|xvd|dm-|md)",
+        r"nvme nvme\d+: (?:I/O (?:tag )?\d+ .*timeout|controller is down|Device not ready; aborting|"
+        r"Removing after probe failure|Abort status: 0x[0-9a-f]*[1-9a-f]|"
+        r"Disabling device after reset failure|frozen state error)",
+        r"md/raid\S*: .*Disk failure on",
+        r"EXT4-fs error \(device",
+        r"XFS \(\S+\): (?:[Mm]etadata (?:I/O error|corruption)|[Cc]orruption (?:of|warning|detected))",
+        r"BTRFS (?:error|critical) \(device",
+    ),
+    _kind(
+        "fs_readonly",
+        ("read-only", "readonly", "journal", "XFS"),
+        r"Remounting filesystem read-only",
+        r"Aborting journal on device",
+        r"XFS \(\S+\): .*(?:Shutting down filesystem|xfs_do_force_shutdown|"
+        r"Filesystem has been shut down|Log I/O Error)",
+        r"EXT4-fs \(\S+\): .*Detected aborted journal",
+        r"BTRFS.*forced readonly",
+    ),
+    _kind(
+        "segfault",
+        ("segfault", "traps:"),
+        r"\bsegfault at [0-9a-f]+ ip ",
+        r"traps: \S+\[\d+\] (?:general protection|trap)",
+    ),
+    _kind(
+        "nic",
+        ("mlx", "efa ", "ena "),
+        r"mlx[45]_\w+ .*device's health compromised",
+        r"mlx[45]_\w+ .*(?:unrecoverable|Fatal error \d+ detected|handling bad device|"
+        r"health recovery f(?:ailed|low aborted))",
+        r"mlx[45]_\w+ .*timeout\. Will cause a leak of a command resource",
+        r"mlx[45]_\w+ .*(?:firmware (?:fatal|internal) error|internal hardware error|irrecoverable)",
+        r"\bmlx4_core .*Internal error detected",
+        r"\befa \S+ .*(?:Reset (?:the )?device|device reset failed|Fatal error|keep alive .*timeout|Device watchdog)",
+        r"\bena \S+ .*(?:Keep alive watchdog timeout|[Dd]evice reset failed|Trigger reset is on)",
+    ),
+    _kind(
+        "nic_warning",
+        ("mlx", "NETDEV"),
+        r"mlx[45]_\w+ .*(?:High Temperature|high temperature|temperature warning|Bad or shorted cable|Cable error)",
+        r"NETDEV WATCHDOG: \S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\): transmit queue \d+ timed out",
+    ),
+    _kind("nic_power", ("mlx5",), r"mlx5_\w+ .*[Dd]etected insufficient power on the PCIe slot"),
+    _kind(
+        "iommu_fault",
+        ("DMAR", "AMD-Vi", "arm-smmu"),
+        r"DMAR: \[(?:DMA|INTR-REMAP)[^\]]*\].*(?:fault|Request device)",
+        r"AMD-Vi: Event logged \[(?:IO_PAGE_FAULT|INVALID_DEVICE_REQUEST|"
+        r"ILLEGAL_DEV_TABLE_ENTRY|DEV_TAB_HARDWARE_ERROR)",
+        r"AMD-Vi: Completion-Wait loop timed out",
+        r"arm-smmu-v3 \S+ event 0x[0-9a-f]+ received",
+        but=r"\[Firmware Bug\]",
+    ),
+    _kind(
+        "amd_ring_timeout",
+        ("amdgpu",),
+        r"amdgpu.*\bring \S+ timeout",
+        r"amdgpu.*GPU reset (?:begin|\(\d+\) failed|failed)",
+        r"amdgpu.*(?:Failed to (?:reset|recover)|device lost|wedged)",
+        but=r"GPU reset\(?\d*\)? succeeded",
+    ),
+    _kind(
+        "amd_ras",
+        ("amdgpu",),
+        r"amdgpu.*\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected",
+        r"amdgpu.*(?:RAS poison|poison consumption|poison is consumed|[Ff]atal error (?:occurred|detected)|"
+        r"uncorrectable (?:ECC )?error|RMA threshold|reached bad page threshold)",
+        r"amdgpu.*socket: \d+,? die: \d+ .*[1-9]\d* deferred hardware errors",
+    ),
+    _kind(
+        "amd_init",
+        ("amdgpu",),
+        r"amdgpu.*(?:Fatal error during GPU init|amdgpu_device_ip_init failed|probe .*failed with error)",
+    ),
+)
+"""Every kind, in the order in which a line is tried; a line belongs to the first that it fits."""
+
+LIMITED = re.compile(
+    rf"(?:^|[^0-9a-fA-F:])({PCI}): ([0-9.]+) Gb/s available PCIe bandwidth, limited by .*? PCIe x([0-9]+) link at \S+"
+    r" \(capable of ([0-9.]+) Gb/s with .*?PCIe x([0-9]+) link\)"
+)
+FLAP = re.compile(
+    r"(?:^|[\s\]:])((?:ib|eth|ens|eno|enp|enP|rdma|roce|mlx)[A-Za-z0-9_]{0,14}): "
+    r"(?:lost carrier|Link down|NIC Link is Down)",
+    re.I,
+)
+_WORDS = tuple(dict.fromkeys(word for kind in KINDS for word in kind.words))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """All lines of one kind about one device. `where` is a PCI address or a disk as printed, or "" where none is named;
+    `text` is the end of the first of them."""
+
+    kind: str
+    where: str
+    count: int
+    text: str
+
+
+def events(rows: list[str]) -> tuple[Event, ...]:
+    """What is in the log, each kind and device once, in the order of first mention."""
+    counts: dict[tuple[str, str], int] = {}
+    texts: dict[tuple[str, str], str] = {}
+    whole = "\n".join(rows)
+    words = [word for word in _WORDS if word in whole]
+    for row in rows:
+        there = {word for word in words if word in row}
+        if not there:
+            continue
+        for kind in KINDS:
+            if there.isdisjoint(kind.words):
+                continue
+            match = kind.pattern.search(row)
+            if match is None or (kind.but is not None and kind.but.search(row)):
+                continue
+            key = (kind.name, _where(row, match.start()))
+            counts[key] = counts.get(key, 0) + 1
+            texts.setdefault(key, _plain(row))
+            break
+    # AER announces an error in one line and describes it in another: the description counts where there is one.
+    described = {name for name, _ in counts}
+    found = []
+    for (name, where), count in counts.items():
+        plain = name.removesuffix("_message")
+        if plain == name or plain not in described:
+            found.append(Event(plain, where, count, texts[name, where]))
+    return tuple(found)
+
+
+def _where(row: str, start: int) -> str:
+    """The device that a line is about: the last PCI address before the message or the first in it, else a disk."""
+    before = list(_ADDRESS.finditer(row[:start]))
+    if before:
+        return before[-1][0]
+    if match := _ADDRESS.search(row, start):
+        return match[0]
+    disk = _DISK.search(row)
+    return disk[1] if disk else ""
+
+
+def _plain(row: str) -> str:
+    """The message without what stands before it."""
+    text = re.sub(r"^.*?\bkernel: ", "", row)
+    text = re.sub(r"^(?:<\d+>|\w+\s*:\w+\s*: |\d+,\d+,\d+,[^;]*;|\[[^\]]*\]\s*|\d{4}-\d\d-\d\dT\S+ )+", "", text)
+    return text.strip()[:160]

@@ -1,0 +1,35 @@
+"""`nvidia-smi nvlink -e`: error counters of each NVLink.
+
+Traps: NVLink 2 to 4 count Replay, Recovery and CRC (whole, or flit and data apart), NVLink 5 counts other things and
+mixes bit error rates among them; blank lines between links; MIG answers nothing; a link that is down has no counter.
+"""
+
+from __future__ import annotations
+
+import re
+
+from provisioner.verify.parsers import Unreadable, first_line, lines
+
+_GPU = re.compile(r"^\s*GPU ([0-9]{1,3}): ")
+_COUNTER = re.compile(r"^\s*Link ([0-9]{1,3}): ([A-Za-z][A-Za-z0-9 /_-]{0,60}?): ([0-9]{1,20})$")
+
+Counters = dict[str, int]
+"""Counter name as printed, in lower case and without "errors" → count."""
+
+
+def parse(text: str) -> dict[int, dict[int, Counters]]:
+    """GPU index → link → counters. A GPU that answers nothing has no link. Rates and words in a counter's place are
+    left out."""
+    found: dict[int, dict[int, Counters]] = {}
+    gpu: int | None = None
+    for line in lines(text):
+        if match := _GPU.match(line):
+            gpu = int(match[1])
+            found.setdefault(gpu, {})
+        elif gpu is not None and (match := _COUNTER.match(line)):
+            name = re.sub(r"\s*\berrors?\b", "", match[2].lower()).strip() or "errors"
+            counters = found[gpu].setdefault(int(match[1]), {})
+            counters[name] = max(counters.get(name, 0), int(match[3]))
+    if not found:
+        raise Unreadable(f"no GPU in it: {first_line(text)}")
+    return found
