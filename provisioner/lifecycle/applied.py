@@ -132,8 +132,8 @@ class Ledger:
 
 
 VERSIONS = {
-    "driver": "driver", "fabric_manager": "fabric manager", "kernel": "kernel", "cuda_toolkit": "CUDA",
-    "cudnn": "cuDNN", "nccl": "NCCL", "dcgm": "DCGM", "dcgm_exporter": "DCGM exporter",
+    "os": "distribution", "driver": "driver", "fabric_manager": "fabric manager", "kernel": "kernel",
+    "cuda_toolkit": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "dcgm": "DCGM", "dcgm_exporter": "DCGM exporter",
     "container_toolkit": "container toolkit", "efa": "EFA", "ofed": "OFED", "gdrcopy": "GDRCopy", "rocm": "ROCm",
     "pytorch": "PyTorch", "tensorflow": "TensorFlow",
 }  # fmt: skip
