@@ -6,13 +6,14 @@ another version (Against → Nothing). What no repository here has is the distri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from resolvelib import AbstractProvider
 
 from provisioner.errors import GpuprovError
+from provisioner.stack.resolve import InOrder
 from provisioner.stack.shelf import Entry, Relation, Shelf, newest_first, release
 
 
@@ -82,7 +83,8 @@ class Dependencies(AbstractProvider[Any, Any, str]):
 
     def __init__(self, shelf: Shelf, keep: Mapping[str, str], releases: Collection[tuple[int, str, str]]) -> None:
         self.shelf, self.keep, self.releases = shelf, keep, releases
-        self.chosen: Mapping[str, Any] = {}
+        self.chosen: dict[str, Entry] = {}
+        """What was chosen last of each name; it may have been given up since, and only orders what is tried."""
         self.owners: dict[str, Entry] = {}
         """The dependency with alternatives → who has it."""
         self.because: dict[str, Entry] = {}
@@ -96,28 +98,26 @@ class Dependencies(AbstractProvider[Any, Any, str]):
     def get_preference(
         self,
         identifier: str,
-        resolutions: Mapping[str, Any],
+        resolutions: Mapping[str, Any],  # noqa: ARG002
         candidates: Any,  # noqa: ARG002
         information: Mapping[str, Any],
         backtrack_causes: Any,  # noqa: ARG002
     ) -> int:
         # What is certain first: then a choice sees what is there already, and absence is the last to be decided.
-        self.chosen = resolutions
         if identifier.startswith("| "):
             return 1
         return 0 if any(isinstance(i.requirement, Want) for i in information[identifier]) else 2
 
     def find_matches(
         self, identifier: str, requirements: Mapping[str, Iterator[Requirement]], incompatibilities: Mapping[str, Any]
-    ) -> Callable[[], Iterator[Candidate]]:
+    ) -> Sequence[Candidate]:
         needs, refused = list(requirements[identifier]), list(incompatibilities[identifier])
         if isinstance(needs[0], Either):
-            ways = [way for way in needs[0].ways if way not in refused]
-            return lambda: iter(sorted(ways, key=self._there_already))
+            return InOrder([way for way in needs[0].ways if way not in refused], self._there_already)
         if any(isinstance(need, Want) for need in needs):
             found = [e for e in self.shelf.entries(identifier) if all(n.met_by(e) for n in needs) and e not in refused]
-            return lambda: iter(sorted(found, key=self._order))
-        return lambda: iter([Nothing(identifier)] if Nothing(identifier) not in refused else [])
+            return sorted(found, key=self._order)
+        return [Nothing(identifier)] if Nothing(identifier) not in refused else []
 
     def _there_already(self, way: Way) -> bool:
         """Sorts first what is chosen already; what is left keeps the order in which it is written."""
@@ -140,6 +140,7 @@ class Dependencies(AbstractProvider[Any, Any, str]):
                 f"repository {candidate.repository}: what {candidate} needs can't be read: {candidate.unreadable}",
                 hint="its maker has to mend it; until then pin another version",
             )
+        self.chosen[candidate.name] = candidate
         needs = [need for group in candidate.needs if (need := self.need(group, candidate)) is not None]
         for need in needs:
             for want in (need,) if isinstance(need, Want) else (way.want for way in need.ways if way.want):
@@ -160,6 +161,8 @@ class Dependencies(AbstractProvider[Any, Any, str]):
             ways += [Want(name, relation) for name in names]
         if not ways:
             return None
+        # What no version meets is kept only where there is nothing else: then it is what the error is about.
+        ways = [want for want in ways if any(map(want.met_by, self.shelf.entries(want.name)))] or ways
         if len(ways) == 1 and not distribution:
             return ways[0]
         self.owners.setdefault(text, by)

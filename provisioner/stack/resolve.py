@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from resolvelib import AbstractProvider, BaseReporter, ResolutionImpossible, Resolver
 
 from provisioner.stack.candidates import ORDER, TITLES, Candidate, Spec, pinned, within
+
+ChoiceT = TypeVar("ChoiceT")
 
 ROUNDS = 20_000
 """Steps after which resolvelib gives up; a set has some fifteen components, and most are chosen once."""
@@ -124,11 +126,11 @@ def solvable(problem: Problem) -> bool:
     return True
 
 
-class _InOrder(Sequence[Candidate]):
+class InOrder(Sequence[ChoiceT]):
     """Candidates that are put in order each time that they are gone through: wishes depend on what has been chosen by
     the time that their component's turn comes."""
 
-    def __init__(self, found: list[Candidate], order: Callable[[Candidate], Any]) -> None:
+    def __init__(self, found: list[ChoiceT], order: Callable[[ChoiceT], Any]) -> None:
         self._found, self._order = found, order
 
     def __len__(self) -> int:
@@ -137,7 +139,7 @@ class _InOrder(Sequence[Candidate]):
     def __getitem__(self, index: Any) -> Any:
         return sorted(self._found, key=self._order)[index]
 
-    def __iter__(self) -> Iterator[Candidate]:
+    def __iter__(self) -> Iterator[ChoiceT]:
         return iter(sorted(self._found, key=self._order))
 
 
@@ -170,7 +172,7 @@ class _Provider(AbstractProvider):  # type: ignore[type-arg]
         identifier: str,
         requirements: Mapping[str, Iterator[Need]],
         incompatibilities: Mapping[str, Iterator[Candidate]],
-    ) -> _InOrder:
+    ) -> InOrder[Candidate]:
         needs = [need for need in requirements[identifier] if need != Need(need.name)]
         refused = {id(candidate) for candidate in incompatibilities[identifier]}
         found = [
@@ -178,7 +180,7 @@ class _Provider(AbstractProvider):  # type: ignore[type-arg]
             for candidate in self.problem.candidates.get(identifier, ())
             if id(candidate) not in refused and all(need.met_by(candidate) for need in needs)
         ]
-        return _InOrder(found, self._order)
+        return InOrder(found, self._order)
 
     def _order(self, candidate: Candidate) -> tuple[Any, ...]:
         broken = sum(not need.met_by(self.chosen[need.name]) for need in _asked_by(candidate, self.chosen))

@@ -11,7 +11,7 @@ import pytest
 from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.keys import keys as make_keys
 from provisioner.stack import fetch
-from tests.support.vendors import Vendors, cuda_debs, efa_debs, serve, toolkit_debs
+from tests.support.vendors import Vendors, cuda_debs, deb, efa_debs, serve, toolkit_debs
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,7 @@ def _served(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> Iterator[Ve
     with serve(tmp_path_factory.mktemp("vendors")) as vendors:
         vendors.publish("cuda", cuda_debs(), keys)
         vendors.publish("container-toolkit", toolkit_debs(), keys)
+        vendors.publish("acme", [deb("tool", "1.0-1"), deb("tool", "1.1-1")], keys)
         vendors.publish("efa", efa_debs(), keys, suite="noble", components="main extra")
         shutil.copytree(vendors.root, vendors.root.with_name(f"{vendors.root.name}-whole"))
         yield vendors
