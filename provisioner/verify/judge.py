@@ -30,11 +30,13 @@ GIVEN, FOUND, LOG = "in.json", "out.jsonl", "log.txt"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One node to judge. `host` is a pytest-testinfra connection (ssh://node?ssh_config=FILE, local://)."""
+    """One node to judge. `host` is a pytest-testinfra connection (ssh://node?ssh_config=FILE, local://); nodes of one
+    `group` are compared with each other, a node of none ("") with nobody."""
 
     bundle: Bundle
     expected: Expected
     host: str | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
 
 
 def _case(case: Case) -> dict[str, Any]:
-    return {"bundle": case.bundle.to_json(), "expected": case.expected.to_json(), "host": case.host}
+    given = {"bundle": case.bundle.to_json(), "expected": case.expected.to_json()}
+    return given | {"host": case.host, "group": case.group}
 
 
 def _run(root: Path, paths: list[Path], deadline_s: float) -> str:

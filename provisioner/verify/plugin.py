@@ -2,13 +2,14 @@
 
 Loaded by judge.py in a process of its own: `python -m pytest -p provisioner.verify.plugin --gpuprov-in FILE
 --gpuprov-out FILE DIRECTORY…`. Every test is run once for each node. Fixtures: `node` (facts.Facts), `expected`
-(expectations.Expected), `host` (pytest-testinfra, connected when first used), `name` (the node's name).
+(expectations.Expected), `peers` (peers.Peers, the nodes of its group), `host` (pytest-testinfra, connected when first
+used), `name` (the node's name).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +21,7 @@ from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts, read
+from provisioner.verify.peers import Peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class NodeUnderTest:
     facts: Facts
     expected: Expected
     host: str | None
+    group: str = ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +51,7 @@ class Judgement:
     def __init__(self, config: pytest.Config) -> None:
         given = json.loads(Path(config.getoption("--gpuprov-in")).read_text())
         self.nodes = {name: _node(name, data) for name, data in given["nodes"].items()}
+        self.peers_of = _peers(self.nodes.values())
         self.out: IO[str] = Path(config.getoption("--gpuprov-out")).open("w")  # noqa: SIM115 (closed at unconfigure)
         self.seen: dict[str, tuple[Any, Any, str]] = {}
         for node in self.nodes.values():
@@ -78,6 +82,10 @@ class Judgement:
     @pytest.fixture(scope="session")
     def expected(self, node_under_test: NodeUnderTest) -> Expected:
         return node_under_test.expected
+
+    @pytest.fixture(scope="session")
+    def peers(self, node_under_test: NodeUnderTest) -> Peers:
+        return self.peers_of[node_under_test.name]
 
     @pytest.fixture(scope="session")
     def name(self, node_under_test: NodeUnderTest) -> str:
@@ -185,4 +193,12 @@ def _verdict(call: pytest.CallInfo[None]) -> tuple[str, str, str | None]:
 
 def _node(name: str, data: dict[str, Any]) -> NodeUnderTest:
     facts = read(Bundle.from_json(data["bundle"]))
-    return NodeUnderTest(name, facts, Expected.from_json(data["expected"]), data.get("host"))
+    return NodeUnderTest(name, facts, Expected.from_json(data["expected"]), data.get("host"), data.get("group", ""))
+
+
+def _peers(nodes: Iterable[NodeUnderTest]) -> dict[str, Peers]:
+    """Node name → the nodes of its group, itself among them."""
+    groups: dict[str, dict[str, Facts]] = {}
+    for node in nodes:
+        groups.setdefault(node.group or f"{node.name} alone", {})[node.name] = node.facts
+    return {name: peers for members in groups.values() for peers in [Peers(members)] for name in members}

@@ -65,7 +65,7 @@ def verify(
     if workdir is not None:
         for name, bundle in bundles.items():
             bundle.write(workdir / "bundles" / name)
-    cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec) for s in subjects}
+    cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec, s.group) for s in subjects}
     judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else 60.0 + len(cases))
     nodes = tuple(
         NodeReport(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -73,6 +74,14 @@ def expected(machine: str, level: Level = "standard", group: Group | None = None
 def bundle(texts: dict[str, str | Output]) -> Bundle:
     files = {name: Output(text, rc=0) if isinstance(text, str) else text for name, text in texts.items()}
     return Bundle(files=files, collected=1_700_000_000.0, seconds=1.0)
+
+
+def nth(machine: str, number: int) -> dict[str, str | Output]:
+    """The texts of one of several healthy nodes: its GPUs are its own."""
+    texts = healthy(machine)
+    if "nvidia-smi.xml" in texts:
+        texts["nvidia-smi.xml"] = re.sub(r"<uuid>GPU-....", f"<uuid>GPU-{number:04x}", str(texts["nvidia-smi.xml"]))
+    return texts
 
 
 def healthy(machine: str) -> dict[str, str | Output]:

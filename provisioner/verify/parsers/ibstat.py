@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, lines, number
 
 _CA = re.compile(r"^CA '([^']{1,64})'$")
 _PORT = re.compile(r"^\s+Port ([0-9]{1,3}):$")
-_KEY = re.compile(r"^\s+(State|Physical state|Rate|Link layer):\s*(.*)$")
+_CARD = re.compile(r"^\s+(CA type|Firmware version|Node GUID):\s*(.*)$")
+_KEY = re.compile(r"^\s+(State|Physical state|Rate|Base lid|SM lid|Port GUID|Link layer):\s*(.*)$")
+_FIELDS = {"CA type": "card", "Firmware version": "firmware", "Node GUID": "node_guid", "State": "state",
+           "Physical state": "physical_state", "Port GUID": "guid", "Link layer": "link_layer"}  # fmt: skip
+_NUMBERS = {"Rate": "rate_gbps", "Base lid": "lid", "SM lid": "sm_lid"}
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port; `rate_gbps` is what it runs at now, in Gbit/s."""
+    """One port, with what is known of its card. `rate_gbps` is what it runs at now, in Gbit/s; `card` the card's type
+    (MT4129); a `lid` of 0 is none."""
 
     device: str
     port: int
@@ -26,6 +32,12 @@ class Port:
     physical_state: str | None = None
     rate_gbps: float | None = None
     link_layer: str | None = None
+    lid: int | None = None
+    sm_lid: int | None = None
+    guid: str | None = None
+    card: str | None = None
+    firmware: str | None = None
+    node_guid: str | None = None
 
     @property
     def up(self) -> bool:
@@ -43,26 +55,27 @@ def parse(text: str) -> Ibstat:
     ports: list[Port] = []
     device: str | None = None
     panic: str | None = None
+    card: dict[str, Any] = {}
     open_port = False
     for line in lines(text):
         if match := _CA.match(line):
-            device, open_port = match[1], False
+            device, card, open_port = match[1], {}, False
         elif line.lstrip().startswith("ibpanic:"):
             panic, open_port = line.strip()[:200], False
         elif device and (match := _PORT.match(line)):
-            ports.append(Port(device, int(match[1])))
+            ports.append(Port(device, int(match[1]), **card))
             open_port = True
         elif open_port and (match := _KEY.match(line)):
-            value = match[2].strip()[:40] or None
-            match match[1]:
-                case "State":
-                    ports[-1] = replace(ports[-1], state=value)
-                case "Physical state":
-                    ports[-1] = replace(ports[-1], physical_state=value)
-                case "Link layer":
-                    ports[-1] = replace(ports[-1], link_layer=value)
-                case _:
-                    ports[-1] = replace(ports[-1], rate_gbps=number(value))
+            ports[-1] = replace(ports[-1], **_value(match[1], match[2]))
+        elif device and not open_port and (match := _CARD.match(line)):
+            card |= _value(match[1], match[2])
     if device is None and panic is None:
         raise Unreadable(f"no adapter in it: {first_line(text)}")
     return Ibstat(tuple(ports), panic)
+
+
+def _value(key: str, text: str) -> dict[str, Any]:
+    if field := _NUMBERS.get(key):
+        found = number(text)
+        return {field: found if field == "rate_gbps" or found is None else int(found)}
+    return {_FIELDS[key]: text.strip()[:40] or None}

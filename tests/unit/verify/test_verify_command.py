@@ -17,7 +17,7 @@ from provisioner.cli.main import main
 from provisioner.events import Events
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.run import Subject
-from tests.support.healthy_bundle import bundle, capture, expected, healthy
+from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
 
 P4D = "p4d.24xlarge"
 
@@ -131,9 +131,9 @@ def test_an_unknown_host_key_is_refused_and_the_hint_says_how_to_pin_it(tmp_path
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cluster of two nodes, one of them without its topology, behind `open_cluster`."""
-    texts = healthy(P4D)
+    texts = nth(P4D, 1)
     del texts["topo.txt"]
-    sources = {"train-0": bundle(healthy(P4D)), "train-1": bundle(texts)}
+    sources = {"train-0": bundle(nth(P4D, 0)), "train-1": bundle(texts)}
     subjects = [Subject(n, "train", "lab", P4D, source, expected(P4D)) for n, source in sources.items()]
     spec = SimpleNamespace(name="vision", verify=SimpleNamespace(checks=("mine",), min_healthy="50%"))
 

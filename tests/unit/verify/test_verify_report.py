@@ -22,7 +22,7 @@ from provisioner.verify.report.terminal import table
 from provisioner.verify.results import CheckResult, Report
 from provisioner.verify.run import Subject, verify
 from tests.support import chromium
-from tests.support.healthy_bundle import bundle, expected, healthy, nvlink
+from tests.support.healthy_bundle import bundle, expected, nth, nvlink
 
 P4D, NDV4 = "p4d.24xlarge", "Standard_ND96asr_v4"
 EVIL = "<script>alert(1)</script>\x00\x1b[31m'\"&{{ 7*7 }}"
@@ -31,14 +31,14 @@ EVIL = "<script>alert(1)</script>\x00\x1b[31m'\"&{{ 7*7 }}"
 @pytest.fixture(scope="module")
 def fleet() -> Report:
     """Two healthy nodes, one with a link down, one that hides its topology, one that cannot be reached."""
-    broken, silent = healthy(P4D), healthy(NDV4)
+    broken, silent = nth(P4D, 1), nth(NDV4, 2)
     broken["nvlink.txt"] = nvlink(load().machine(P4D), {3: 11})
     del silent["topo.txt"]
     sources = {
-        "train-0": (P4D, bundle(healthy(P4D))),
+        "train-0": (P4D, bundle(nth(P4D, 3))),
         "train-1": (P4D, bundle(broken)),
         "infer-0": (NDV4, bundle(silent)),
-        "infer-1": (NDV4, bundle(healthy(NDV4))),
+        "infer-1": (NDV4, bundle(nth(NDV4, 4))),
         "train-2": (P4D, Bundle(error=f"no answer within 120 s: {EVIL}")),
     }
     subjects = [

@@ -1,0 +1,170 @@
+"""One node against the others of its group: what differs, who is slower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.network import LAYER
+from provisioner.verify.facts import Facts
+from provisioner.verify.peers import FEWEST, Peers
+
+SLOW = 0.10
+"""Share below its group's median from which on a node holds up a job: all-reduce goes at the pace of the slowest. On
+top of the outlier test, which knows how much this group's own runs differ."""
+
+
+def alike(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], what: str) -> None:
+    """Fails on the node that differs from most of its group; on each of them where there is no majority."""
+    common, mine = peers.common(of), of(node)
+    if mine is None:
+        unknown(f"this node does not say its {what}")
+    if common.said < FEWEST:
+        skip(f"fewer than {FEWEST} nodes of this group give their {what}")
+    saw(expected=_text(common.value) if common.value is not None else "one for all", actual=_text(mine))
+    if common.value is None:
+        told = ", ".join(f"{_text(value)} ({count})" for value, count in list(common.counts.items())[:4])
+        fail(f"the group has no common {what}: {told}")
+    if mine != common.value:
+        fail(f"{what} {_text(mine)}; {common.counts[common.value]} of {common.said} have {_text(common.value)}")
+
+
+def _text(value: Hashable) -> str:
+    return ", ".join(map(_text, value)) if isinstance(value, tuple) else str(value)
+
+
+def kernel(node: Facts) -> str | None:
+    return node.kernel
+
+
+@check(
+    "fleet.kernel",
+    severity="warn",
+    action="reboot",
+    needs=("kernel.txt",),
+    says="This node runs another kernel than the others of its group: it waits for a reboot, or was left out of one.",
+)
+def test_kernel(node: Facts, peers: Peers) -> None:
+    alike(node, peers, kernel, "kernel")
+
+
+def rdma_names(node: Facts) -> tuple[str, ...] | None:
+    return None if node.ib is None else tuple(sorted({port.device for port in node.ib.ports}))
+
+
+@check(
+    "fleet.device_names",
+    severity="warn",
+    action="reconfigure",
+    needs=("ibstat.txt",),
+    applies=lambda e: e.network in LAYER,
+    otherwise="this machine has neither InfiniBand nor RoCE",
+    says="Network cards have other names than on the rest of the group. NCCL_IB_HCA and the like then miss cards here.",
+)
+def test_device_names(node: Facts, peers: Peers) -> None:
+    alike(node, peers, rdma_names, "RDMA devices")
+
+
+def firmware(node: Facts) -> tuple[str, ...] | None:
+    if node.ib is None or not node.ib.ports:
+        return None
+    found = {f"{port.card or '?'} {port.firmware}" for port in node.ib.ports if port.firmware}
+    return tuple(sorted(found)) or None
+
+
+@check(
+    "fleet.nic_firmware",
+    severity="warn",
+    action="vendor",
+    needs=("ibstat.txt",),
+    applies=lambda e: e.network in LAYER,
+    otherwise="this machine has neither InfiniBand nor RoCE",
+    says="Network cards have other firmware than on the rest of the group: bring it to one version before a long job.",
+)
+def test_nic_firmware(node: Facts, peers: Peers) -> None:
+    alike(node, peers, firmware, "network firmware")
+
+
+def matrix(node: Facts) -> Hashable | None:
+    """The whole `nvidia-smi topo -m`, GPUs and network cards."""
+    if node.topo is None:
+        return None
+    cells = (*node.topo.cells.items(), *node.topo.nic_cells.items())
+    return tuple(sorted((a, b, cell or "?") for a, row in cells for b, cell in row.items()))
+
+
+@check(
+    "fleet.topology",
+    severity="warn",
+    action="replace",
+    needs=("topo.txt",),
+    vendor="nvidia",
+    applies=lambda e: e.topology,
+    otherwise="this machine has one GPU",
+    follows=("nvlink.topology", "nvlink.links", "nvswitch.fabric", "gpu.count"),
+    says="GPUs and cards reach each other by other paths than on the rest of the group, though each may be allowed.",
+)
+def test_topology(node: Facts, peers: Peers) -> None:
+    common, mine = peers.common(matrix), matrix(node)
+    assert isinstance(mine, tuple)
+    if common.said < FEWEST:
+        skip(f"fewer than {FEWEST} nodes of this group give their topology")
+    saw(expected=f"as on most of {common.said} nodes", actual="as there")
+    if common.value is None:
+        fail(f"the group has {len(common.counts)} topologies, none of them on most nodes")
+    if mine != common.value:
+        assert isinstance(common.value, tuple)
+        theirs = {(a, b): cell for a, b, cell in common.value}
+        differing = [(a, b, cell) for a, b, cell in mine if theirs.get((a, b)) != cell]
+        other = [f"{a}-{b} {cell} (others {theirs.get((a, b), 'none')})" for a, b, cell in differing]
+        saw(expected=f"as on most of {common.said} nodes", actual=other[:8] or "fewer devices")
+        fail(f"{len(other)} pairs differ: {'; '.join(other[:3])}" if other else "devices are missing that others have")
+
+
+def busbw(node: Facts) -> float | None:
+    return node.nccl.max_busbw_gbps if node.nccl else None
+
+
+@check(
+    "fleet.slow_nccl",
+    severity="fatal",
+    action="vendor",
+    level="stress",
+    needs=("all_reduce.txt",),
+    follows=("nccl.bandwidth", "gpu.count", "nvlink.links", "nvswitch.fabric"),
+    says="This node's all_reduce is slower than its group's, and a job goes at the pace of its slowest node.",
+)
+def test_slow_nccl(node: Facts, peers: Peers) -> None:
+    slower(node, peers, busbw, "GB/s all_reduce")
+
+
+def slower(node: Facts, peers: Peers, of: Callable[[Facts], float | None], what: str) -> None:
+    """Fails on a node that is an outlier below its group's median by more than SLOW."""
+    spread, mine = peers.spread(of), of(node)
+    if mine is None:
+        unknown(f"this node gives no {what}")
+    if spread is None:
+        skip(f"fewer than {FEWEST} nodes of this group give {what}")
+    saw(expected=f"about {spread.median:.4g} {what}", actual=round(mine, 2))
+    if spread.below(mine, SLOW):
+        fail(f"{mine:.4g} {what}, {spread.said} nodes have a median of {spread.median:.4g}")
+
+
+def serials(node: Facts) -> tuple[str, ...]:
+    return tuple(gpu.uuid for gpu in node.gpus or () if gpu.uuid)
+
+
+@check(
+    "fleet.cloned",
+    severity="fatal",
+    action="reconfigure",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="Two nodes show the same GPU: one address leads to another machine than its name says. Trust neither result.",
+)
+def test_cloned(node: Facts, peers: Peers, name: str) -> None:
+    mine = set(serials(node))
+    others = [other for other, facts in peers.nodes.items() if other != name and mine & set(serials(facts))]
+    saw(expected="no GPU of another node", actual=others or "no GPU of another node")
+    if others:
+        fail(f"it shows GPUs of {', '.join(others[:4])}")
