@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.network import LAYER
@@ -12,6 +13,9 @@ from provisioner.verify.peers import FEWEST, Peers
 SLOW = 0.10
 """Share below its group's median from which on a node holds up a job: all-reduce goes at the pace of the slowest. On
 top of the outlier test, which knows how much this group's own runs differ."""
+HOT_SHARE, HOT = 0.25, 15.0
+"""Share and degrees Celsius above the group's median that are worth a look: no vendor's numbers, hence a warning, and
+on top of the outlier test."""
 
 
 def alike(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], what: str) -> None:
@@ -89,7 +93,7 @@ def matrix(node: Facts) -> Hashable | None:
     """The whole `nvidia-smi topo -m`, GPUs and network cards."""
     if node.topo is None:
         return None
-    cells = (*node.topo.cells.items(), *node.topo.nic_cells.items())
+    cells = (*node.topo.cells.items(), *node.topo.near.items())
     return tuple(sorted((a, b, cell or "?") for a, row in cells for b, cell in row.items()))
 
 
@@ -148,6 +152,70 @@ def slower(node: Facts, peers: Peers, of: Callable[[Facts], float | None], what:
     saw(expected=f"about {spread.median:.4g} {what}", actual=round(mine, 2))
     if spread.below(mine, SLOW):
         fail(f"{mine:.4g} {what}, {spread.said} nodes have a median of {spread.median:.4g}")
+
+
+def vbios(node: Facts) -> tuple[str, ...] | None:
+    """Every version that a GPU of the node has; None where one does not say."""
+    found = {gpu.vbios for gpu in node.gpus or ()}
+    return tuple(sorted(map(str, found))) if found and None not in found else None
+
+
+@check(
+    "fleet.vbios",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="GPUs have another VBIOS than those of the rest of the group: power and clocks may differ. Ask the vendor.",
+)
+def test_vbios(node: Facts, peers: Peers) -> None:
+    alike(node, peers, vbios, "VBIOS")
+
+
+def inforom(node: Facts) -> tuple[str, ...] | None:
+    """As `vbios`, for the InfoROM's image."""
+    found = {gpu.inforom for gpu in node.gpus or ()}
+    return tuple(sorted(map(str, found))) if found and None not in found else None
+
+
+@check(
+    "fleet.inforom",
+    severity="info",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="GPUs have another InfoROM image than those of the rest of the group, as after a repair with another board.",
+)
+def test_inforom(node: Facts, peers: Peers) -> None:
+    if inforom(node) is None:
+        skip("the GPUs do not say their InfoROM's version")
+    alike(node, peers, inforom, "InfoROM")
+
+
+def temperature(node: Facts) -> float | None:
+    """The median over the GPUs, °C: one hot GPU is another matter than a node in a hot place."""
+    found = [gpu.temperature for gpu in node.gpus or () if gpu.temperature is not None]
+    return float(median(found)) if found else None
+
+
+@check(
+    "fleet.hot",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="This node's GPUs are much hotter than those of its group. Look at fans, air flow and its place in the rack.",
+)
+def test_hot(node: Facts, peers: Peers) -> None:
+    spread, mine = peers.spread(temperature), temperature(node)
+    if mine is None:
+        skip("no GPU gives its temperature")
+    if spread is None:
+        skip(f"fewer than {FEWEST} nodes of this group give their temperature")
+    saw(expected=f"about {spread.median:.0f} °C", actual=mine)
+    # Idle and loaded nodes lie some 30 °C apart: only one that stands out from a group in one state counts.
+    if spread.above(mine, HOT_SHARE) and mine - spread.median > HOT:
+        fail(f"{mine:.0f} °C, the median of {spread.said} nodes is {spread.median:.0f} °C")
 
 
 def serials(node: Facts) -> tuple[str, ...]:

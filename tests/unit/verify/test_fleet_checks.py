@@ -45,6 +45,9 @@ def sub(file: str, old: str, new: str) -> Callable[[Texts], object]:
 FAULTS = {
     "fleet.kernel": sub("kernel.txt", r"^\S+", "6.8.0-9999-aws"),
     "fleet.device_names": sub("ibstat.txt", r"CA 'mlx5_ib3'|CA 'mlx5_3'", "CA 'rdma3'"),
+    "fleet.vbios": sub("nvidia-smi.xml", r"<vbios_version>[^<]*", "<vbios_version>92.00.FF.00.01"),
+    "fleet.inforom": sub("nvidia-smi.xml", r"<img_version>[^<]*", "<img_version>G520.0200.00.99"),
+    "fleet.hot": sub("nvidia-smi.xml", r"<gpu_temp>[^<]*", "<gpu_temp>71 C"),
     "fleet.nic_firmware": sub("ibstat.txt", r"Firmware version: \S+", "Firmware version: 16.1.1"),
 }
 
