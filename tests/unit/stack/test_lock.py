@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from provisioner import spec, stack
 from provisioner.cli.main import run
 from provisioner.sandbox.keys import Keys
+from provisioner.sandbox.repository import write_repositories
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from tests.support.vendors import Vendors, deb
+from tests.support.vendors import Vendors, deb, efa_debs
 
 IMAGE = "nvidia/pytorch"
 REPOSITORIES = ("cuda", "container-toolkit", "efa")
@@ -67,7 +71,7 @@ def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys
     err = capsys.readouterr().err
     assert "35 packages at exact versions, 1 image by digest" in err
     assert not lock.simulated
-    stack = lock.groups["train"]
+    train = lock.groups["train"]
     got = versions(lock)
     # the revision is the repository's, the newest of that release
     assert got["nvidia-open"] == "580.173.02-1ubuntu1"
@@ -86,16 +90,16 @@ def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys
     assert (got["efa"], got["efa-config"], got["libfabric1-aws"]) == ("3.1.0-1.amzn1", "1.18-1.amzn1", "2.4.0amzn1.0")
     # what only the distribution has is left to apt, and so is what no part of the stack needs
     assert not {"dkms", "libc6", "rdma-core", "xserver-xorg-core", "nvidia-kernel-source-580"} & set(got)
-    pulled = {p.name: p.part for p in stack.packages if not p.asked}
+    pulled = {p.name: p.part for p in train.packages if not p.asked}
     assert pulled["nvidia-modprobe"] == "driver"
     assert pulled["cuda-nvcc-13-0"] == "cuda"
     assert pulled["libfabric1-aws"] == "efa"
     # names of the rehearsal's closure that this repository has not
     assert "nvidia-firmware-580" not in got
-    assert {r.name for r in stack.repositories} == set(REPOSITORIES)
-    assert stack.images[0].digest == vendors.image(IMAGE, "25.10-py3")
-    assert stack.images[0].pull == f"127.0.0.1:{vendors.port}/{IMAGE}@{stack.images[0].digest}"
-    assert stack.kernel is None
+    assert {r.name for r in train.repositories} == set(REPOSITORIES)
+    assert train.images[0].digest == vendors.image(IMAGE, "25.10-py3")
+    assert train.images[0].pull == f"127.0.0.1:{vendors.port}/{IMAGE}@{train.images[0].digest}"
+    assert train.kernel is None
     assert lock.bases["virginia"].id is None
     assert "stack.kernel" in lock.bases["virginia"].why
 
@@ -127,15 +131,8 @@ def test_the_cache_is_not_trusted(p4d: Path, vendors: Vendors) -> None:
 def test_what_is_locked_stays_until_it_is_named(p4d: Path, vendors: Vendors, keys: Keys) -> None:
     before = versions(locked(p4d))
     newer = [deb("efa-config", "1.19-1.amzn1"), deb("efa-profile", "1.8-1.amzn1")]
-    from tests.support.vendors import efa_debs
-
-    def again() -> None:
-        import shutil
-
-        shutil.rmtree(vendors.root / "efa")
-        vendors.publish("efa", [*efa_debs(), *newer], keys, suite="noble", components="main")
-
-    again()
+    shutil.rmtree(vendors.root / "efa")
+    vendors.publish("efa", [*efa_debs(), *newer], keys, suite="noble", components="main")
     assert versions(locked(p4d)) == before
     after = versions(locked(p4d, "--upgrade", "efa"))
     assert {n for n in after if after[n] != before[n]} == {"efa-config", "efa-profile"}
@@ -169,8 +166,6 @@ def test_groups_that_ask_for_the_same_read_once(vendors: Vendors, keys: Keys, tm
 
 
 def test_a_mirror_that_changes_no_longer_fits_the_lock(p4d: Path, vendors: Vendors, keys: Keys) -> None:
-    from provisioner import spec, stack
-
     lock = locked(p4d)
     assert lockfile.differences(lock, stack.request(spec.load(p4d))) == []
     p4d.write_text(p4d.read_text().replace(f"{vendors.url}/efa/", f"{vendors.url}/elsewhere/"))
@@ -180,8 +175,6 @@ def test_a_mirror_that_changes_no_longer_fits_the_lock(p4d: Path, vendors: Vendo
 
 
 def test_a_key_beside_cluster_yaml_travels_in_the_lock(p4d: Path, vendors: Vendors, keys: Keys) -> None:
-    import base64
-
     (p4d.parent / "keys").mkdir()
     (p4d.parent / "keys" / "efa.asc").write_text(keys.public)
     p4d.write_text(p4d.read_text().replace(f"{vendors.url}/efa.asc", "keys/efa.asc"))
@@ -296,6 +289,19 @@ def judge(vendors: Vendors, lock: Lock, keys: Keys, folder: Path) -> dict[str, s
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(re.findall(r"^Inst (\S+) \((\S+) ", done.stdout, re.MULTILINE))
+
+
+def test_a_rehearsal_can_take_its_packages_from_this_lock(p4d: Path, keys: Keys, tmp_path: Path) -> None:
+    """The sandbox's mirror has what the lock names, in the same layouts; what it pulls in itself is in the lock too."""
+    stack = locked(p4d).groups["train"]
+    assert write_repositories(tmp_path / "mirror", [stack], keys, "amd64") == len(stack.packages)
+    for name, suite in (("cuda", ""), ("container-toolkit", ""), ("efa", "dists/noble/main/binary-amd64")):
+        text = (tmp_path / "mirror" / "apt" / name / suite / "Packages").read_text()
+        mine = {p.name: p.version for p in stack.packages if p.repository == name}
+        there = dict(re.findall(r"^Package: (\S+)\nVersion: (\S+)$", text, re.MULTILINE))
+        assert there == mine
+        needed = re.findall(r"^Depends: (.*)$", text, re.MULTILINE)
+        assert {f"{n} (= {v})" for n, v in mine.items()} >= {part for line in needed for part in line.split(", ")}
 
 
 def test_apt_wants_nothing_that_is_not_in_the_lock(p4d: Path, vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
