@@ -61,14 +61,15 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events, fetch: Fe
         _refuse_missing(group, stack, sources)
     fetch = fetch or Fetch()
     repositories = {r: _origin(r, sources) for stack in stacks.values() for r in stack.repositories}
-    references = dict.fromkeys(i.reference for stack in stacks.values() for i in stack.images)
-    names = {reference: registry.parse(reference) for reference in references}
+    locked = {(g, i.reference): _locked_digest(g, i, sources) for g, stack in stacks.items() for i in stack.images}
+    known = {reference: digest for (_, reference), digest in locked.items() if digest}
+    names = {reference: registry.parse(reference) for _, reference in locked}
     registries = registry.Registries(fetch)
     events("stack", "progress", f"reading {_counted(repositories, 'repository')}, {_counted(names, 'image')}")
     with ThreadPoolExecutor(READERS, thread_name_prefix="gpuprov-lock") as pool:
         try:
             # Images wait for tokens, repositories for lists: neither has to wait for the other.
-            digests = _all(pool, registries.digest, names)
+            digests = _all(pool, lambda name: registries.digest(name, known.get(name.written, "")), names)
             lists = _all(pool, lambda origin: index.read(origin, fetch), repositories)
             read = {r: found() for r, found in lists.items()}
             found = {reference: one() for reference, one in digests.items()}
@@ -88,7 +89,10 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events, fetch: Fe
             update={
                 "packages": (*(p for p in stack.packages if p.repository is None), *done[key]),
                 "repositories": tuple(_with_key(repositories[r]) for r in stack.repositories),
-                "images": tuple(_image(group, i, names[i.reference], found, sources, events) for i in stack.images),
+                "images": tuple(
+                    _image(i, names[i.reference], found[i.reference], locked[group, i.reference], events)
+                    for i in stack.images
+                ),
             }
         )
     events("stack", "progress", _summary(pinned.values()))
@@ -164,23 +168,27 @@ def _staying(group: str, stack: Stack, sources: Sources) -> dict[str, str]:
     return {p.name: p.version for p in before.packages if _component(p.part) in same}
 
 
-def _image(
-    group: str, image: Image, name: registry.Name, found: Mapping[str, str], sources: Sources, events: Events
-) -> Image:
-    """An image with its digest: the locked one, unless it was asked for newer ones."""
-    digest, keep = found[image.reference], sources.keep.get(group, {})
-    before = sources.before.get(group)
-    locked = next((i.digest for i in before.images if i.reference == image.reference), "") if before else ""
+def _locked_digest(group: str, image: Image, sources: Sources) -> str:
+    """The digest that an image has in the lock before, where it may stay; "" where it is asked for anew."""
+    before, keep = sources.before.get(group), sources.keep.get(group, {})
+    if before is None:
+        return ""
     own = f"image {image.reference}"
     framework = "tensorflow" if image.tensorflow and not image.torch else "pytorch"
-    component = own if before is not None and own in before.components else framework
-    if locked and component in keep and locked != digest:
+    component = own if own in before.components else framework
+    return next((i.digest for i in before.images if i.reference == image.reference and component in keep), "")
+
+
+def _image(image: Image, name: registry.Name, found: str, locked: str, events: Events) -> Image:
+    """An image with its digest: the locked one where there is one, which is said where its tag has moved."""
+    if locked and locked != found:
         events(
-            "stack", "warning",
-            f"{image.reference} is another image now ({digest[:19]}…); the lock keeps {locked[:19]}…, "
-            f"`gpuprov lock --upgrade` takes the new one",
-        )  # fmt: skip
-        digest = locked
+            "stack",
+            "warning",
+            f"{image.reference} is another image now ({found[:19]}…); the lock keeps {locked[:19]}…, "
+            "`gpuprov lock --upgrade` takes the new one",
+        )
+    digest = locked or found
     return image.model_copy(update={"digest": digest, "pull": name.pull(digest)})
 
 

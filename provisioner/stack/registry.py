@@ -87,13 +87,17 @@ class Registries:
     fetch: Fetch
     _tokens: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def digest(self, name: Name) -> str:
-        """The digest of what the registry has under that name now, computed from the manifest itself.
+    def digest(self, name: Name, known: str = "") -> str:
+        """The digest of what the registry has under that name now, computed from the manifest itself. Where it says
+        that it is still the `known` one, that was computed before, and nothing is fetched.
 
         Raises GpuprovError where it has none, wants an account, answers with something else than it says, or has it
         not for linux/amd64.
         """
-        answer = self._ask(name, name.digest or name.tag)
+        wanted = name.digest or name.tag
+        if known and self._ask(name, wanted, "HEAD").headers.get("docker-content-digest") == known:
+            return known
+        answer = self._ask(name, wanted, "GET")
         found = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
         said = answer.headers.get("docker-content-digest", found)
         if said != found:
@@ -104,22 +108,23 @@ class Registries:
         _check(name, answer)
         return found
 
-    def _ask(self, name: Name, wanted: str) -> Answer:
-        url, key = f"{name.api}{wanted}", (name.registry, name.repository)
+    def _ask(self, name: Name, wanted: str, method: str) -> Answer:
+        key = (name.registry, name.repository)
         headers = {"Accept": ", ".join(KINDS)}
         if key in self._tokens:
             headers["Authorization"] = self._tokens[key]
-        answer = self._get(name, url, headers)
+        answer = self._request(name, wanted, method, headers)
         if answer.status == 401 and "Authorization" not in headers:
             self._tokens[key] = headers["Authorization"] = self._authorise(name, answer)
-            answer = self._get(name, url, headers)
+            answer = self._request(name, wanted, method, headers)
         if answer.status != 200:
             raise self._refused(name, answer.status)
         return answer
 
-    def _get(self, name: Name, url: str, headers: dict[str, str]) -> Answer:
+    def _request(self, name: Name, wanted: str, method: str, headers: dict[str, str]) -> Answer:
+        who = f"image {name.written}"
         try:
-            return self.fetch.get(url, who=f"image {name.written}", limit=MANIFEST_LIMIT, headers=headers)
+            return self.fetch.get(f"{name.api}{wanted}", who=who, limit=MANIFEST_LIMIT, headers=headers, method=method)
         except GpuprovError as error:
             if "answers 429" in error.message:
                 hint = f"wait (anonymous readers have a quota), or `docker login {name.registry}`"
