@@ -22,6 +22,8 @@ DEADLINE = 300.0
 """Seconds for all that one lock reads."""
 PAUSE = 0.5
 """Seconds before the second try; twice as long before each further one."""
+TRIES = 7
+"""Tries of one file: half a minute of pauses, where nobody asks to wait longer."""
 SILENCE = 20.0
 """Seconds without a byte after which an answer counts as none."""
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -58,9 +60,9 @@ class Fetch:
         `who` begins the sentence of an error; `limit`: bytes that the body may have. Raises GpuprovError where nothing
         answers in time, where an answer is longer, or where https leads to http.
         """
-        pause, said = self.pause_s, ""
+        pause, said, tries = self.pause_s, "", 0
         while True:
-            wait = pause
+            wait, tries = pause, tries + 1
             try:
                 answer = self._once(url, who, limit, method, headers or {}, redirect=redirect)
             except urllib3.exceptions.HTTPError as error:
@@ -72,10 +74,10 @@ class Fetch:
                 if answer.status not in PASSING:
                     return answer
                 said, wait = f"answers {answer.status}", max(pause, _asked_to_wait(answer))
-            if self._ended.is_set() or wait >= self._left():
-                after = f"after {time.monotonic() - self._began:.0f} s"
+            if self._ended.is_set() or wait >= self._left() or tries >= TRIES:
+                after = f"{tries} {'try' if tries == 1 else 'tries'}"
                 wanted = f", and asks to come back in {wait:.0f} s" if wait > pause else ""
-                raise self._failed(who, url, f"{said}{wanted}; given up {after}")
+                raise self._failed(who, url, f"{said}{wanted}; given up after {after}")
             self._ended.wait(wait)
             pause *= 2
 

@@ -296,13 +296,17 @@ def test_retry_after_is_kept(flat: Repository, vendors: Vendors) -> None:
 def test_a_wait_that_is_longer_than_the_deadline_is_not_begun(flat: Repository, vendors: Vendors) -> None:
     vendors.replies["/acme/InRelease"].append(Reply(503, {"Retry-After": "3600"}))
     said = refused(flat, seconds=30)
-    assert "answers 503, and asks to come back in 3600 s; given up" in said
+    assert "answers 503, and asks to come back in 3600 s; given up after 1 try" in said
     assert len(vendors.asked("InRelease")) == 1
 
 
 def test_what_does_not_pass_in_time(flat: Repository, vendors: Vendors) -> None:
     vendors.replies["/acme/InRelease"] += [Reply(503)] * 1000
-    assert "answers 503; given up after" in refused(flat, seconds=0.5)
+    assert "answers 503; given up after 7 tries" in refused(flat)
+    assert len(vendors.asked("InRelease")) == 7
+    vendors.seen.clear()
+    assert "answers 503; given up after" in refused(flat, seconds=0.1)
+    assert 1 <= len(vendors.asked("InRelease")) < 7
 
 
 def test_nobody_there(flat: Repository) -> None:
