@@ -16,6 +16,7 @@ import yaml
 
 from provisioner.catalog.models import (
     Board,
+    Ceiling,
     Gpu,
     Machine,
     NcclLimit,
@@ -65,6 +66,16 @@ class Catalog:
     @cached_property
     def _rdma(self) -> Mapping[str, RdmaLimit]:
         return {name: row for row in _rows("limits", "rdma", RdmaLimit) for name in row.machines}
+
+    @cached_property
+    def ceilings(self) -> Mapping[str, float]:
+        """The most of each counter that is still healthy, by name."""
+        return {row.name: row.most for row in _rows("health", "ceilings", Ceiling)}
+
+    @cached_property
+    def nvlink_share(self) -> float:
+        """Share of a link's rate that nvidia-smi prints at least for a healthy one."""
+        return float(_document("limits")["nvlink"]["efficiency"])
 
     @cached_property
     def _providers(self) -> Mapping[str, Provider]:

@@ -60,6 +60,8 @@ class Gpu(Row):
     open_kernel_modules: Literal["impossible", "default", "required", "n/a"]
     memory_source: str
     pcie_gen: int
+    gpus_per_serial: int = 1
+    """GPUs that share one board and its serial number."""
     source: str = ""
 
     @property
@@ -178,6 +180,15 @@ class RdmaLimit(Limit):
     """ib_write_bw of one port, Gbit/s, from GPU or host memory."""
 
     memory: Literal["gpu", "host"]
+
+
+class Ceiling(Row):
+    """The most of a counter or reading that is still healthy, whatever the machine."""
+
+    name: str
+    most: float = Field(ge=0)
+    unit: str
+    source: str
 
 
 class Provider(Row):

@@ -33,7 +33,16 @@ ROOT_PYTHON = 'if [ "$(id -u)" = 0 ]; then exec python3 -I -; else exec sudo -n 
 LIMIT = 64 * 1024 * 1024
 """Bytes taken from one node: about a hundred times a compressed answer."""
 
-NVIDIA_FILES: Mapping[str, float] = {"nvidia-smi.xml": 30, "topo.txt": 30, "nvlink.txt": 30, "dcgm-exporter.prom": 10}
+NVIDIA_FILES: Mapping[str, float] = {
+    "nvidia-smi.xml": 30,
+    "topo.txt": 30,
+    "nvlink.txt": 30,
+    "nvlink-errors.txt": 30,
+    "nvidia-version.txt": 5,
+    "nvidia-params.txt": 5,
+    "nvidia-dev.txt": 5,
+    "dcgm-exporter.prom": 10,
+}
 GPU_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "nvidia": ("--gpus", "all"),
     "amd": ("--device=/dev/kfd", "--device=/dev/dri"),
@@ -96,6 +105,8 @@ def request_for(expected: Expected) -> ProbeRequest:
         del wanted["units.txt"]
     if expected.network in ("infiniband", "roce", "eri"):
         wanted["ibstat.txt"] = 15
+    if expected.network in ("infiniband", "roce", "efa"):
+        wanted["rdma.json"] = 10
     if expected.network == "efa":
         wanted["fi_info.txt"] = 15
     if expected.fabric_manager:

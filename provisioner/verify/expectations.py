@@ -5,8 +5,9 @@ A node that came up with seven GPUs must not teach the fleet that seven is right
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # the process that judges reads expectations from JSON and needs no model of the rest
@@ -61,6 +62,24 @@ class Expected:
     held: tuple[str, ...] | None = None
     images: tuple[Mapping[str, Any], ...] | None = None
     units: tuple[str, ...] | None = None
+    kernel_modules: str | None = None
+    """open or proprietary: the flavour of the driver's modules that the lock names."""
+    bare_metal: bool = False
+    pcie_gen: int | None = None
+    """What GPU and host can do together, where the host is known."""
+    nvlink_gbps: float | None = None
+    """The least that one link shows in one direction, GB/s."""
+    nvswitches: int = 0
+    """NVSwitches on the node's PCI bus; 0 where they are not there to be seen."""
+    switched: bool = False
+    """The GPUs of Hopper or later stand behind NVSwitch, on the node or outside, and say how they joined its fabric."""
+    subnet_manager: bool = False
+    large_bar1: bool = False
+    numa_nodes: int | None = None
+    """Where a source says how many the node shows."""
+    gpus_per_serial: int = 1
+    most: Mapping[str, float] = field(default_factory=dict)
+    """Counter → the most of it that is still healthy (catalog/data/health.yaml)."""
     xids: Mapping[str, Mapping[str, str]] | None = None
     min_busbw_gbps: float | None = None
     level: Level = "standard"
@@ -124,10 +143,35 @@ def expect(
         held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
         images=tuple(image.model_dump() for image in stack.images) if stack else None,
         units=units(machine, gpu, stack, group) if stack and group else None,
+        kernel_modules=stack.kernel_modules if stack and nvidia else None,
+        bare_metal=machine.provider == "baremetal",
+        pcie_gen=_pcie_gen(machine, gpu) if nvidia else None,
+        nvlink_gbps=machine.nvlink.gbps_per_link / 2 * catalog.nvlink_share
+        if nvidia and machine.nvlink.links_per_gpu
+        else None,
+        # Switches of generation 5 are no PCI devices of NVIDIA's; where fabric manager runs, those of 3 and 4 are.
+        nvswitches=machine.nvlink.nvswitch_count
+        if machine.fabric_manager_required and machine.nvlink.generation in (3, 4)
+        else 0,
+        switched=nvidia and machine.nvlink.topology == "nvswitch" and gpu.arch in ("hopper", "blackwell"),
+        subnet_manager=machine.subnet_manager_required,
+        large_bar1=nvidia and machine.nvlink.topology == "nvswitch",
+        numa_nodes=None if {"all", "numa_nodes"} & set(machine.unverified_fields) else machine.numa_nodes,
+        gpus_per_serial=gpu.gpus_per_serial,
+        most=catalog.ceilings,
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
         min_busbw_gbps=limit.threshold if limit else None,
         level=level,
     )
+
+
+def _pcie_gen(machine: Machine, gpu: Gpu) -> int | None:
+    """Generation of a healthy GPU's PCIe link. Known for boards with NVSwitch on bare metal alone: their hosts are
+    built for them, while a virtual machine may show less and a card's slot is anything."""
+    if machine.provider != "baremetal" or machine.nvlink.topology != "nvswitch":
+        return None
+    host = re.match(r"gen(\d)", machine.pcie_host_link or "")
+    return min(gpu.pcie_gen, int(host[1])) if host else gpu.pcie_gen
 
 
 def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, ...]:

@@ -22,11 +22,14 @@ from provisioner.verify.parsers import (
     lsblk,
     lspci,
     nccl_tests,
+    nvidia_driver,
     nvidia_smi,
     nvlink,
+    nvlink_errors,
     os_release,
     packages,
     pci,
+    rdma_sysfs,
     rocm_smi,
     stamp,
     systemd,
@@ -39,7 +42,7 @@ T = TypeVar("T")
 ANSWERS_IN_ERRORS = {"fi_info.txt", "fabricmanager.txt", "nvidia-smi.xml", "ibstat.txt"}
 """Tools whose complaint on standard error is their answer."""
 EMPTY_IS_AN_ANSWER = {"holds.txt", "services.txt", "stamp.json", "reboot.txt"}
-NVIDIA_SMI = ("nvidia-smi.xml", "topo.txt", "nvlink.txt")
+NVIDIA_SMI = ("nvidia-smi.xml", "topo.txt", "nvlink.txt", "nvlink-errors.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,15 @@ class Facts:
     rocm: rocm_smi.Rocm | None = None
     topo: topo.Topology | None = None
     nvlinks: dict[int, nvlink.Links] | None = None
+    nvlink_errors: dict[int, dict[int, nvlink_errors.Counters]] | None = None
+    """GPU → link → error counters."""
+    module: nvidia_driver.Module | None = None
+    module_params: dict[str, str] | None = None
+    device_nodes: tuple[nvidia_driver.Node, ...] | None = None
     log: dmesg.KernelLog | None = None
     ib: ibstat.Ibstat | None = None
     efa: fi_info.Efa | None = None
+    rdma: tuple[rdma_sysfs.Device, ...] | None = None
     bus: lspci.Pci | None = None
     disks: tuple[lsblk.Disk, ...] | None = None
     nccl: nccl_tests.Nccl | None = None
@@ -110,7 +119,7 @@ class Facts:
         if self.gpus is None or len(self.gpus) >= expected or self.smi is None:
             return set()
         answering = {gpu.pci for gpu in self.gpus}
-        lost = {gpu.pci for gpu in self.smi.gpus if gpu.lost}
+        lost = {gpu.pci for gpu in self.smi.gpus if gpu.lost} | set(self.smi.unreachable)
         named = {pci(x.pci) for x in self.log.xids} | {pci(a) for a in self.log.fallen_off} if self.log else set()
         absent = {address for address in named | lost if address and address not in answering}
         # More strange addresses than missing GPUs: then the kernel speaks of something else, and that is judged.
@@ -137,9 +146,14 @@ def read(bundle: Bundle) -> Facts:
         rocm=get("rocm-smi.json", rocm_smi.parse),
         topo=get("topo.txt", topo.parse),
         nvlinks=get("nvlink.txt", nvlink.parse),
+        nvlink_errors=get("nvlink-errors.txt", nvlink_errors.parse),
+        module=get("nvidia-version.txt", nvidia_driver.parse),
+        module_params=get("nvidia-params.txt", nvidia_driver.parse_params),
+        device_nodes=get("nvidia-dev.txt", nvidia_driver.parse_nodes),
         log=get("dmesg.txt", dmesg.parse),
         ib=get("ibstat.txt", ibstat.parse),
         efa=get("fi_info.txt", fi_info.parse),
+        rdma=get("rdma.json", rdma_sysfs.parse),
         bus=get("lspci.txt", lspci.parse),
         disks=get("lsblk.json", lsblk.parse),
         nccl=get("all_reduce.txt", nccl_tests.parse),
@@ -197,6 +211,12 @@ def _xid(xid: dmesg.Xid) -> dict[str, Any]:
     return {"code": xid.code, "pci": xid.pci, "count": xid.count, "text": xid.text}
 
 
+def _links(errors: dict[int, dict[int, nvlink_errors.Counters]] | None) -> dict[str, Any] | None:
+    if errors is None:
+        return None
+    return {str(gpu): {str(link): counts for link, counts in links.items()} for gpu, links in errors.items()}
+
+
 def _document(facts: Facts) -> dict[str, Any]:
     smi, rocm = facts.smi, facts.rocm
     listed: list[dict[str, Any]] = []
@@ -215,15 +235,23 @@ def _document(facts: Facts) -> dict[str, Any]:
         "warnings": list(smi.warnings) if smi else None,
         "topology": facts.topo.cells if facts.topo else None,
         "nvlinks": None if facts.nvlinks is None else {str(i): asdict(v) for i, v in sorted(facts.nvlinks.items())},
+        "nvlink_errors": _links(facts.nvlink_errors),
+        "module": asdict(facts.module) if facts.module else None,
+        "device_nodes": None if facts.device_nodes is None else [asdict(node) for node in facts.device_nodes],
+        "nics_near": facts.topo.near if facts.topo else None,
+        "numa": facts.topo.numa if facts.topo else None,
         "xids": None if facts.log is None else [_xid(x) for x in facts.log.xids],
         "sxids": None if facts.log is None else [_xid(x) | {"fatal": x.fatal} for x in facts.log.sxids],
         "fallen_off": None if facts.log is None else list(facts.log.fallen_off),
         "aer": None
         if facts.log is None
         else {"correctable": facts.log.aer_correctable, "uncorrectable": facts.log.aer_uncorrectable},
+        "kernel_events": None if facts.log is None else [asdict(event) for event in facts.log.events],
+        "kernel_log_from_boot": facts.log.from_boot if facts.log else None,
         "ib_ports": None if facts.ib is None else [asdict(port) for port in facts.ib.ports],
         "ib_panic": facts.ib.panic if facts.ib else None,
         "efa_devices": None if facts.efa is None else len(facts.efa.devices),
+        "rdma": None if facts.rdma is None else [asdict(device) for device in facts.rdma],
         "pci": asdict(facts.bus) if facts.bus else None,
         "disks": None if facts.disks is None else [asdict(disk) for disk in facts.disks],
         "nccl": asdict(facts.nccl) if facts.nccl else None,

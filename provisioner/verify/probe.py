@@ -18,11 +18,13 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 MARK = "@gpuprov-probe-1 "
@@ -38,6 +40,7 @@ COMMANDS = {
     "nvidia-smi.xml": ["nvidia-smi", "-q", "-x"],
     "topo.txt": ["nvidia-smi", "topo", "-m"],
     "nvlink.txt": ["nvidia-smi", "nvlink", "-s"],
+    "nvlink-errors.txt": ["nvidia-smi", "nvlink", "-e"],
     "dmesg.txt": ["dmesg"],
     "ibstat.txt": ["ibstat"],
     "fi_info.txt": ["fi_info", "-p", "efa"],
@@ -51,10 +54,11 @@ COMMANDS = {
     "kernel.txt": ["uname", "-r"],
     "unattended.txt": ["apt-config", "dump"],
 }
-MERGED = ("ibstat.txt", "fi_info.txt", "topo.txt", "nvlink.txt")
+MERGED = ("ibstat.txt", "fi_info.txt", "topo.txt", "nvlink.txt", "nvlink-errors.txt")
 """Tools that complain on standard error in the middle of their answer."""
 
 UNIT = "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result"
+DRIVER = {"nvidia-version.txt": "/proc/driver/nvidia/version", "nvidia-params.txt": "/proc/driver/nvidia/params"}
 STAMP = ("/etc/gpuprov/node.json",)
 REBOOT = ("/run/reboot-required", "/run/reboot-required.pkgs")
 INSPECT = '{"Id":{{json .Id}},"RepoTags":{{json .RepoTags}},"RepoDigests":{{json .RepoDigests}}}'
@@ -170,7 +174,18 @@ def kernel_log(deadline: float) -> dict[str, Any]:
     """dmesg, bounded: of a flood every line about GPUs and PCIe errors is kept, and the end."""
     out = run(["dmesg"], deadline)
     if len(out["text"]) > KEEP:
-        words = ("NVRM", "SXid", "nvidia", "AER", "fallen off")
+        words = (
+            "NVRM",
+            "SXid",
+            "nvidia",
+            "AER",
+            "fallen off",
+            "Linux version",
+            "Hardware Error",
+            "EDAC",
+            "amdgpu",
+            "mlx5",
+        )
         head = [line for line in out["text"][:-KEEP].split("\n") if any(word in line for word in words)]
         kept = "\n".join(head)
         out["truncated"] = out["truncated"] or len(kept) > KEEP
@@ -218,6 +233,65 @@ def files_there(paths: tuple[str, ...]) -> dict[str, Any]:
     found = [read_file(path) for path in paths if os.path.lexists(path)]
     broken = [one for one in found if one["missing"]]
     return broken[0] if broken else result("".join(one["text"] for one in found), 0)
+
+
+def device_nodes() -> dict[str, Any]:
+    """What `ls -l /dev/nvidia*` prints, without a program: type and rights, device numbers, name."""
+    rows = []
+    for name in sorted(os.listdir("/dev")):  # noqa: PTH208 (a plain script)
+        if name.startswith("nvidia"):
+            with contextlib.suppress(OSError):
+                seen = os.lstat("/dev/" + name)
+                number = f"{os.major(seen.st_rdev)}, {os.minor(seen.st_rdev)}"
+                owner = f"{seen.st_uid} {seen.st_gid}"
+                rows.append(f"{stat.filemode(seen.st_mode)} 1 {owner} {number} /dev/{name}\n")
+    return result("".join(rows), 0, missing=not rows, error="" if rows else "there is no /dev/nvidia*")
+
+
+RDMA = "/sys/class/infiniband"
+DEVICE_FILES = (
+    "fw_ver", "hca_type", "board_id", "device/numa_node", "device/current_link_speed", "device/current_link_width",
+    "device/max_link_width", "device/p2p",
+)  # fmt: skip
+PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
+
+
+def rdma() -> dict[str, Any]:
+    """RDMA devices as the kernel shows them, file by file; a file that can't be read is left out."""
+    found: dict[str, Any] = {}
+    for device in listed(RDMA):
+        base = RDMA + "/" + device
+        row: dict[str, Any] = texts(base, DEVICE_FILES)
+        row["ports"] = {}
+        for port in listed(base + "/ports"):
+            where = base + "/ports/" + port
+            one: dict[str, Any] = texts(where, PORT_FILES)
+            one["counters"] = {}
+            for kind in ("counters", "hw_counters"):
+                one["counters"].update(texts(where + "/" + kind, listed(where + "/" + kind)))
+            one["pkeys"] = list(texts(where + "/pkeys", listed(where + "/pkeys")[:128]).values())
+            one["gids"] = texts(where + "/gids", listed(where + "/gids")[:256])
+            one["gid_types"] = texts(where + "/gid_attrs/types", list(one["gids"]))
+            row["ports"][port] = one
+        found[device] = row
+    verbs = [texts("/sys/class/infiniband_verbs/" + name, ["ibdev"]).get("ibdev") for name in listed("/dev/infiniband")]
+    return result(json.dumps({"devices": found, "uverbs": [name for name in verbs if name]}), 0)
+
+
+def listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 (a plain script)
+    except OSError:
+        return []
+
+
+def texts(folder: str, names: Iterable[str]) -> dict[str, str]:
+    """What small files hold; an empty slot of a table (gids, their types) gives an error when it is read."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(OSError), open(folder + "/" + name, "rb") as stream:  # noqa: PTH123
+            found[name] = stream.read(4096).decode("utf-8", "replace").strip()
+    return found
 
 
 def images(wanted: list[dict[str, str]], deadline: float) -> dict[str, Any]:
@@ -278,8 +352,14 @@ def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return exporter(int(request.get("port", 9400)), seconds)
     if name == "modules.txt":
         return read_file("/proc/modules")
+    if name in DRIVER:
+        return read_file(DRIVER[name])
+    if name == "nvidia-dev.txt":
+        return device_nodes()
     if name == "os-release.txt":
         return read_file("/etc/os-release")
+    if name == "rdma.json":
+        return rdma()
     if name == "stamp.json":
         return files_there(STAMP)
     if name == "reboot.txt":
