@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.request import getproxies, proxy_bypass
 
@@ -42,8 +42,9 @@ class Answer:
 
 @dataclass(slots=True)
 class Fetch:
-    """All requests of one lock; used from several threads."""
+    """All requests of one lock; used from several threads. `say` is told what is tried again."""
 
+    say: Callable[[str], None] = lambda _: None
     deadline_s: float = field(default_factory=lambda: DEADLINE)
     pause_s: float = field(default_factory=lambda: PAUSE)
     _began: float = field(default_factory=time.monotonic)
@@ -78,6 +79,7 @@ class Fetch:
                 after = f"{tries} {'try' if tries == 1 else 'tries'}"
                 wanted = f", and asks to come back in {wait:.0f} s" if wait > pause else ""
                 raise self._failed(who, url, f"{said}{wanted}; given up after {after}")
+            self.say(f"{who}: {said}; again in {wait:.1f} s")
             self._ended.wait(wait)
             pause *= 2
 

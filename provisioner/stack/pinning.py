@@ -51,7 +51,7 @@ class Sources:
     keep: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events, fetch: Fetch | None = None) -> dict[str, Stack]:
+def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[str, Stack]:
     """Group → its stack with exact packages, repositories with their keys, images with digests.
 
     Raises GpuprovError for a repository that is missing, not to be had or not to be trusted, for packages that are not
@@ -59,7 +59,7 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events, fetch: Fe
     """
     for group, stack in stacks.items():
         _refuse_missing(group, stack, sources)
-    fetch = fetch or Fetch()
+    fetch = Fetch(lambda message: events("stack", "progress", message))
     repositories = {r: _origin(r, sources) for stack in stacks.values() for r in stack.repositories}
     locked = {(g, i.reference): _locked_digest(g, i, sources) for g, stack in stacks.items() for i in stack.images}
     known = {reference: digest for (_, reference), digest in locked.items() if digest}

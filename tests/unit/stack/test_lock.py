@@ -18,7 +18,7 @@ from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.repository import write_repositories
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from tests.support.vendors import Vendors, deb, efa_debs
+from tests.support.vendors import Reply, Vendors, deb, efa_debs
 
 IMAGE = "nvidia/pytorch"
 REPOSITORIES = ("cuda", "container-toolkit", "efa")
@@ -119,6 +119,15 @@ def test_a_second_lock_is_the_same_and_reads_no_list_again(
     assert vendors.asked("Packages") == []
     # what is locked is only compared: registries count what is fetched
     assert {method for method, path, _ in vendors.seen if path.startswith("/v2/")} == {"HEAD"}
+
+
+def test_what_is_tried_again_is_told(p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]) -> None:
+    vendors.replies["/cuda/InRelease"] += [Reply(503)]
+    vendors.replies[f"/v2/{IMAGE}/manifests/25.10-py3"] += [Reply(429)]
+    locked(p4d)
+    err = capsys.readouterr().err
+    assert "repository cuda: answers 503; again in" in err
+    assert f"image 127.0.0.1:{vendors.port}/{IMAGE}:25.10-py3: answers 429; again in" in err
 
 
 def test_the_cache_is_not_trusted(p4d: Path, vendors: Vendors) -> None:
