@@ -1,0 +1,144 @@
+"""rdma.json: RDMA devices as the kernel shows them below /sys/class/infiniband, put together by the probe.
+
+The probe copies files as they are; their formats are the kernel's (Documentation/ABI/stable/sysfs-class-infiniband,
+sysfs-bus-pci). A file that is not there is absent from the document, so a value is None only where nobody says it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner.verify.parsers import Unreadable, first_line, number
+
+_STATE = re.compile(r"^[0-9]{1,2}: ([A-Za-z]{1,30})$")
+_GID = re.compile(r"^[0-9a-f]{4}(:[0-9a-f]{4}){7}$")
+_PKEY = re.compile(r"^0x[0-9a-f]{4}$")
+NO_GID = re.compile(r"^(fe80(:0000){3}:)?[0:]*$")
+FULL_MEMBER = 0x8000
+LANE_GBPS = {2.5: 2.0, 5.0: 4.0, 8.0: 7.877, 16.0: 15.754, 32.0: 31.508, 64.0: 60.5}
+"""GT/s of a PCIe lane → Gbit/s that it carries one way: 8b/10b up to 5 GT/s, 128b/130b up to 32 (PCI Express base
+specification), 242 of 256 bytes of a flit at 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port. `rate_gbps` in Gbit/s; `lid` and `sm_lid` are 0 where none is assigned; `gids` are the addresses that
+    are set, each with its type (IB/RoCE v1, RoCE v2) where the kernel says it; counters are since the driver was
+    loaded."""
+
+    number: int
+    state: str | None = None
+    physical_state: str | None = None
+    rate_gbps: float | None = None
+    link_layer: str | None = None
+    lid: int | None = None
+    sm_lid: int | None = None
+    pkeys: tuple[str, ...] = ()
+    gids: tuple[tuple[str, str | None], ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def up(self) -> bool:
+        return self.state == "ACTIVE"
+
+    @property
+    def full_member(self) -> bool:
+        """Whether a partition key of it is a full member's: limited members reach only full ones."""
+        return any(int(key, 16) & FULL_MEMBER and int(key, 16) & 0x7FFF for key in self.pkeys)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One RDMA device. PCIe: what the link runs at and carries, Gbit/s one way; `p2p` is whose GPU memory EFA's driver
+    reaches ("NVIDIA"), None where the driver does not say."""
+
+    name: str
+    card: str | None = None
+    firmware: str | None = None
+    board: str | None = None
+    numa: int | None = None
+    pcie_gbps: float | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    p2p: str | None = None
+    uverbs: bool = False
+    ports: tuple[Port, ...] = ()
+
+
+def parse(text: str) -> tuple[Device, ...]:
+    """Every device, by name."""
+    try:
+        document = json.loads(text)
+        rows = document["devices"]
+        if not isinstance(rows, dict):
+            raise TypeError("devices is no object")
+        there = {str(name) for name in document.get("uverbs", [])}
+        return tuple(_device(str(name), dict(row), there) for name, row in sorted(rows.items()))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unreadable(f"not what the probe writes: {first_line(text)}") from error
+
+
+def _device(name: str, row: Mapping[str, Any], uverbs: set[str]) -> Device:
+    width = number(_text(row.get("device/current_link_width")))
+    return Device(
+        name=name,
+        card=_text(row.get("hca_type")),
+        firmware=_text(row.get("fw_ver")),
+        board=_text(row.get("board_id")),
+        numa=_whole(row.get("device/numa_node")),
+        pcie_gbps=_link(number(_text(row.get("device/current_link_speed"))), width),
+        pcie_width=int(width) if width else None,
+        pcie_width_max=_whole(row.get("device/max_link_width")) or None,
+        p2p=_text(row.get("device/p2p")),
+        uverbs=name in uverbs,
+        ports=tuple(_port(int(n), dict(port)) for n, port in sorted(dict(row.get("ports", {})).items())),
+    )
+
+
+def _link(speed: float | None, width: float | None) -> float | None:
+    """Gbit/s one way; None for "Unknown" (a virtual function) and speeds that are not in the table."""
+    lane = LANE_GBPS.get(speed or 0.0)
+    return None if lane is None or not width else lane * width
+
+
+def _port(number_: int, row: Mapping[str, Any]) -> Port:
+    gids = dict(row.get("gids", {}))
+    kinds = dict(row.get("gid_types", {}))
+    known = [(str(gid).lower(), _text(kinds.get(index))) for index, gid in sorted(gids.items())]
+    keys = [str(key).lower() for key in row.get("pkeys", [])]
+    counters = {str(k): v for k, text in dict(row.get("counters", {})).items() if (v := _whole(text)) is not None}
+    return Port(
+        number=number_,
+        state=_named(row.get("state")),
+        physical_state=_named(row.get("phys_state")),
+        rate_gbps=number(_text(row.get("rate"))),
+        link_layer=_text(row.get("link_layer")),
+        lid=_hexadecimal(row.get("lid")),
+        sm_lid=_hexadecimal(row.get("sm_lid")),
+        pkeys=tuple(key for key in keys if _PKEY.match(key) and key != "0x0000"),
+        gids=tuple((gid, kind) for gid, kind in known if _GID.match(gid) and not NO_GID.match(gid)),
+        counters=counters,
+    )
+
+
+def _text(value: Any) -> str | None:
+    return (str(value).strip()[:80] or None) if value is not None else None
+
+
+def _whole(value: Any) -> int | None:
+    text = _text(value) or ""
+    return int(text) if re.fullmatch(r"-?[0-9]{1,20}", text) else None
+
+
+def _hexadecimal(value: Any) -> int | None:
+    text = _text(value) or ""
+    return int(text, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", text) else None
+
+
+def _named(value: Any) -> str | None:
+    match = _STATE.match(_text(value) or "")
+    return match[1] if match else None
