@@ -176,6 +176,33 @@ def test_groups_that_ask_for_the_same_read_once(vendors: Vendors, keys: Keys, tm
     assert len(vendors.asked("InRelease")) == 3
 
 
+def test_amd_s_repositories_are_locked_at_what_they_have(vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
+    rocm = [deb(name, "6.4.4.60404-129~24.04", Depends="rocm-core") for name in ("rocm-smi-lib", "rocminfo", "rccl")]
+    hip = deb("hip-runtime-amd", "6.4.43484.60404-129~24.04", Depends="hsa-rocr (>= 1.3), comgr, libnuma1")
+    rest = [deb("rocm-core", "6.4.4.60404-129~24.04"), deb("hsa-rocr", "1.15.0.60404-129~24.04"), deb("comgr", "3.0-1")]
+    dkms = [deb("amdgpu-dkms", v, Depends="dkms, amdgpu-dkms-firmware (= " + v + ")") for v in ("1:6.12-1", "1:6.9-1")]
+    firmware = [deb("amdgpu-dkms-firmware", v) for v in ("1:6.12-1", "1:6.9-1", "1:6.13-1")]
+    vendors.publish("rocm", [*rocm, hip, *rest], keys, suite="noble", components="main")
+    vendors.publish("amdgpu", [*dkms, *firmware], keys, suite="noble", components="main")
+    vendors.image(IMAGE, "25.10-py3")
+    file = cluster_yaml(vendors, keys, tmp_path)
+    document = yaml.safe_load(file.read_text())
+    document["sites"]["virginia"] = {"provider": "baremetal"}
+    document["groups"]["train"]["machine"] = "amd-mi300x-node"
+    document["stack"].pop("driver")
+    document["stack"]["repositories"] = {
+        name: {"uri": f"{vendors.url}/{name}/", "key": f"{vendors.url}/{name}.asc", "fingerprint": keys.fingerprint}
+        for name in ("rocm", "amdgpu")
+    }
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    lock = locked(file)
+    got = versions(lock)
+    assert got["amdgpu-dkms"] == got["amdgpu-dkms-firmware"] == "1:6.12-1"
+    assert (got["hsa-rocr"], got["hip-runtime-amd"]) == ("1.15.0.60404-129~24.04", "6.4.43484.60404-129~24.04")
+    assert {p.part for p in lock.groups["train"].packages} == {"rocm"}
+    assert {r.suite for r in lock.groups["train"].repositories} == {"noble"}
+
+
 def test_a_mirror_that_changes_no_longer_fits_the_lock(p4d: Path, vendors: Vendors, keys: Keys) -> None:
     lock = locked(p4d)
     assert lockfile.differences(lock, stack.request(spec.load(p4d))) == []
