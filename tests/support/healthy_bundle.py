@@ -9,6 +9,7 @@ import copy
 import json
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from provisioner.catalog import load
@@ -102,6 +103,8 @@ def healthy(machine: str) -> dict[str, str | Output]:
     }
     if row.network.kind in ("infiniband", "roce"):
         texts["ibstat.txt"] = ibstat(row)
+    if row.network.kind in ("infiniband", "roce", "efa"):
+        texts["rdma.json"] = json.dumps(rdma(row))
     limit = load().nccl_limit(row)
     reached = max(231.72, limit.threshold + 10 if limit else 0.0)
     texts["all_reduce.txt"] = capture("nccl_tests/a100-8gpu-1node.txt").replace("231.72", f"{reached:.2f}")
@@ -220,6 +223,30 @@ def ibstat(row: Machine) -> str:
     body = block.replace("Rate: 400", f"Rate: {row.network.rate_gbps:g}")
     body = body.replace("InfiniBand", "Ethernet") if row.network.kind == "roce" else body
     return "".join("CA '" + body.replace("mlx5_0", name, 1) for name in names)
+
+
+def rdma(row: Machine) -> dict[str, Any]:
+    """What the probe writes of /sys/class/infiniband."""
+    kind, names = row.network.kind, row.rdma_devices or [f"rdma{i}" for i in range(row.network.ports)]
+    layer = {"infiniband": "InfiniBand", "roce": "Ethernet", "efa": "Unspecified"}[kind]
+    port: dict[str, Any] = {
+        "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": f"{row.network.rate_gbps:g} Gb/sec (4X)",
+        "link_layer": layer, "lid": "0x17", "sm_lid": "0x1", "pkeys": ["0xffff", "0x0000"],
+        "gids": {"0": "fe80:0000:0000:0000:0015:5dff:fe34:11eb"}, "gid_types": {"0": "IB/RoCE v1"},
+        "counters": {"symbol_error": "0", "link_downed": "1", "link_error_recovery": "0", "port_rcv_errors": "0",
+                     "local_link_integrity_errors": "0", "excessive_buffer_overrun_errors": "0"},
+    }  # fmt: skip
+    if kind == "roce":
+        port["gids"]["3"], port["gid_types"]["3"] = "0000:0000:0000:0000:0000:ffff:0a00:0005", "RoCE v2"
+    if kind == "efa":
+        port |= {"pkeys": [], "lid": "0x0", "sm_lid": "0x0", "counters": {"rx_drops": "0", "rx_bytes": "17"}}
+    device = {
+        "fw_ver": "0.0.0.0" if kind == "efa" else "28.39.1002", "hca_type": "MT4129", "board_id": "MT_0000000838",
+        "device/numa_node": "0", "device/current_link_speed": "32.0 GT/s PCIe", "device/current_link_width": "16",
+        "device/max_link_width": "16", "ports": {"1": port},
+    }  # fmt: skip
+    device |= {"device/p2p": "NVIDIA"} if kind == "efa" else {}
+    return {"devices": {name: json.loads(json.dumps(device)) for name in names}, "uverbs": list(names)}
 
 
 def rocm(row: Machine) -> str:

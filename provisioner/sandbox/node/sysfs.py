@@ -8,7 +8,9 @@ Real paths and formats: Documentation/ABI/stable/sysfs-class-infiniband and sysf
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,11 @@ def source_version(module: dict[str, Any]) -> str:
     return hashlib.sha256(f"{module['version']}/{module.get('flavour')}".encode()).hexdigest()[:23].upper()
 
 
+COUNTERS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
+            "excessive_buffer_overrun_errors", "port_xmit_discards")  # fmt: skip
+"""Errors that every port of InfiniBand and RoCE counts; a fault gives a card others in `counters`."""
+
+
 def network_cards() -> None:
     """/sys/class/infiniband as the node's cards are now, faults included."""
     if not _shown():
@@ -92,6 +99,8 @@ def network_cards() -> None:
     machine = state.hardware()
     root = state.path("sys/class/infiniband")
     shutil.rmtree(root, ignore_errors=True)
+    shutil.rmtree(state.path("sys/class/infiniband_verbs"), ignore_errors=True)
+    shutil.rmtree(state.path("dev/infiniband"), ignore_errors=True)
     for nic in machine.get("nics", []):
         _card(root / nic["name"], nic)
     for card in machine.get("efa", []):
@@ -102,14 +111,26 @@ def network_cards() -> None:
 def _card(folder: Path, nic: dict[str, Any]) -> None:
     port = folder / "ports/1"
     infiniband = nic["link_layer"] == "InfiniBand"
+    adapter = nic.get("adapter", {})
     files = {
         folder / "device/numa_node": str(nic.get("numa", 0)),
+        folder / "fw_ver": nic.get("firmware") or adapter.get("firmware", "0.0.0"),
+        folder / "hca_type": adapter.get("type", "efa"),
         port / "state": STATES.get(nic["state"], "0: NOP"),
         port / "phys_state": PHYSICAL.get(nic["physical_state"], "2: Polling"),
         port / "rate": f"{nic['rate_gbps']:g} Gb/sec (4X)",
         port / "link_layer": nic["link_layer"],
+        port / "lid": f"{nic.get('lid', 0):#x}",
+        port / "sm_lid": f"{nic.get('sm_lid', int(infiniband)):#x}",
         port / "gids/0": "fe80:0000:0000:0000:" + ":".join(nic["guid"][i : i + 4] for i in range(0, 16, 4)),
     }
+    if adapter:
+        counted = nic.get("counters", {})
+        files |= {port / f"counters/{name}": str(counted.get(name, 0)) for name in COUNTERS}
+    else:
+        files |= {port / "hw_counters/rx_drops": str(nic.get("rx_drops", 0)), folder / "device/p2p": "NVIDIA"}
+    if not nic.get("no_uverbs"):
+        _uverbs(folder.name)
     if infiniband:
         files |= {port / f"pkeys/{i}": key for i, key in enumerate(nic.get("pkeys", ["0xffff"]))}
     elif nic["link_layer"] == "Ethernet":
@@ -125,3 +146,14 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
+
+
+def _uverbs(device: str) -> None:
+    """The device file by which programs open a card, and what leads from the one to the other."""
+    verbs = state.path("sys/class/infiniband_verbs")
+    name = f"uverbs{len(list(verbs.glob('uverbs*'))) if verbs.exists() else 0}"
+    (verbs / name).mkdir(parents=True)
+    (verbs / name / "ibdev").write_text(device + "\n")
+    node = state.path(f"dev/infiniband/{name}")
+    node.parent.mkdir(parents=True, exist_ok=True)
+    os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 3))

@@ -1,0 +1,280 @@
+"""RDMA devices as the kernel has them: device nodes, addresses, partition keys, firmware, PCIe, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.rdma_sysfs import Device, Port
+
+RDMA = ("infiniband", "roce", "efa")
+NO_RDMA = "this machine has no RDMA cards"
+EXPLAINED = ("ib.ports", "efa.devices")
+
+
+def used(node: Facts, expected: Expected) -> Iterator[tuple[Device, Port]]:
+    """Ports that are up and can carry training traffic: those of the right link layer, at full rate."""
+    layer = {"infiniband": "InfiniBand", "roce": "Ethernet"}.get(expected.network)
+    for device in node.rdma or ():
+        for port in device.ports:
+            fast = port.rate_gbps is None or port.rate_gbps >= expected.rate_gbps
+            if port.up and fast and layer in (None, port.link_layer):
+                yield device, port
+
+
+def some(node: Facts, expected: Expected) -> list[tuple[Device, Port]]:
+    """The same, and unknown where there is none: then ib.ports or efa.devices says so."""
+    found = list(used(node, expected))
+    if not found:
+        unknown("no RDMA port is up")
+    return found
+
+
+@check(
+    "rdma.uverbs",
+    severity="fatal",
+    action="reconfigure",
+    needs=("rdma.json",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network in RDMA,
+    otherwise=NO_RDMA,
+    says="An RDMA card has no /dev/infiniband/uverbs*: no program can open it, NCCL falls back to TCP. Load ib_uverbs.",
+)
+def test_uverbs(node: Facts) -> None:
+    assert node.rdma is not None
+    without = [device.name for device in node.rdma if not device.uverbs]
+    saw(
+        expected="a device file each", actual=f"none for {', '.join(without)}" if without else f"{len(node.rdma)} files"
+    )
+    if without:
+        fail(f"no uverbs device for {', '.join(without)}")
+
+
+@check(
+    "rdma.lid",
+    severity="fatal",
+    action="vendor",
+    needs=("rdma.json",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network == "infiniband",
+    otherwise="this machine has no InfiniBand",
+    says="A port is up and has no address from a subnet manager: nothing reaches it. Ask whoever runs the fabric.",
+)
+def test_lid(node: Facts, expected: Expected) -> None:
+    ports = some(node, expected)
+    lids = {f"{d.name}/{p.number}": f"LID {p.lid}, SM {p.sm_lid}" for d, p in ports}
+    wrong = [name for name, (_, p) in zip(lids, ports, strict=True) if p.lid == 0 or p.sm_lid == 0]
+    saw(expected="a LID and a subnet manager each", actual=lids)
+    if wrong:
+        fail(f"{', '.join(wrong)}: no LID or no subnet manager")
+    if any(p.lid is None for _, p in ports):
+        unknown("the kernel does not say the ports' LIDs")
+
+
+@check(
+    "rdma.pkey",
+    severity="fatal",
+    action="vendor",
+    needs=("rdma.json",),
+    follows=(*EXPLAINED, "rdma.lid"),
+    applies=lambda e: e.network == "infiniband",
+    otherwise="this machine has no InfiniBand",
+    says="A port is no full member of any partition, so it can't talk with the others. Ask whoever runs the fabric.",
+)
+def test_pkey(node: Facts, expected: Expected) -> None:
+    ports = some(node, expected)
+    saw(expected="a full member's key", actual={f"{d.name}/{p.number}": ", ".join(p.pkeys) or "none" for d, p in ports})
+    wrong = [f"{d.name}/{p.number}" for d, p in ports if not p.full_member]
+    if any(not p.pkeys for _, p in ports):
+        unknown("the kernel does not say the ports' partition keys")
+    if wrong:
+        fail(f"{', '.join(wrong)}: no partition key of a full member")
+
+
+@check(
+    "rdma.pkeys_alike",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json",),
+    follows=("rdma.pkey",),
+    applies=lambda e: e.network == "infiniband",
+    otherwise="this machine has no InfiniBand",
+    says="The ports of this node are in different partitions: NCCL would use rails that do not reach each other.",
+)
+def test_pkeys_alike(node: Facts, expected: Expected) -> None:
+    keys = {f"{d.name}/{p.number}": tuple(sorted(p.pkeys)) for d, p in some(node, expected)}
+    saw(expected="the same keys on all ports", actual={name: ", ".join(mine) for name, mine in keys.items()})
+    if len(set(keys.values())) > 1:
+        fail("; ".join(f"{name}: {', '.join(mine) or 'none'}" for name, mine in keys.items()))
+
+
+@check(
+    "rdma.gids",
+    severity="fatal",
+    action="reconfigure",
+    needs=("rdma.json",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network == "roce",
+    otherwise="this machine has no RoCE",
+    says="A RoCE port has no address of version 2: NCCL can't use it. Give its network interface an IP address.",
+)
+def test_gids(node: Facts, expected: Expected) -> None:
+    ports = some(node, expected)
+    usable = {f"{d.name}/{p.number}": [g for g, kind in p.gids if kind == "RoCE v2"] for d, p in ports}
+    saw(
+        expected="an address of RoCE v2 each",
+        actual={name: ", ".join(found) or "none" for name, found in usable.items()},
+    )
+    if wrong := [name for name, found in usable.items() if not found]:
+        fail(f"{', '.join(wrong)}: no RoCE v2 address")
+
+
+@check(
+    "rdma.firmware",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json",),
+    applies=lambda e: e.network in RDMA,
+    otherwise=NO_RDMA,
+    says="Network cards of one kind have different firmware in this node. Bring them to one version before a long job.",
+)
+def test_firmware(node: Facts) -> None:
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for device in node.rdma or ():
+        if device.firmware:
+            kinds.setdefault(f"{device.card} {device.board}", {}).setdefault(device.firmware, []).append(device.name)
+    saw(expected="one version for a kind", actual={kind: sorted(versions) for kind, versions in kinds.items()})
+    for kind, versions in kinds.items():
+        if len(versions) > 1:
+            told = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(versions.items()))
+            fail(f"{kind.strip()}: {told}")
+
+
+@check(
+    "rdma.pcie",
+    severity="warn",
+    action="reboot",
+    needs=("rdma.json",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network in RDMA,
+    otherwise=NO_RDMA,
+    says="A network card's PCIe link carries less than its port. Reboot; if it stays, have card and slot looked at.",
+)
+def test_pcie(node: Facts, expected: Expected) -> None:
+    ports = [(d, p) for d, p in used(node, expected) if d.pcie_gbps is not None and p.rate_gbps is not None]
+    if not ports:
+        skip("the kernel does not say the cards' PCIe links, as on virtual functions")
+    saw(
+        expected=f"more than {expected.rate_gbps:g} Gbit/s",
+        actual={d.name: f"{d.pcie_gbps:.0f} Gbit/s" for d, _ in ports},
+    )
+    slow = [d for d, p in ports if (d.pcie_gbps or 0.0) < (p.rate_gbps or 0.0)]
+    narrow = [d for d, _ in ports if d.pcie_width and d.pcie_width_max and d.pcie_width < d.pcie_width_max]
+    if slow:
+        fail("; ".join(f"{d.name}: PCIe carries {d.pcie_gbps:.0f} Gbit/s (x{d.pcie_width})" for d in slow))
+    if narrow:
+        fail("; ".join(f"{d.name}: x{d.pcie_width} of x{d.pcie_width_max} lanes" for d in narrow))
+
+
+@check(
+    "rdma.gpu_memory",
+    severity="fatal",
+    action="reconfigure",
+    needs=("rdma.json", "gpus"),
+    follows=("efa.devices", "driver.responds"),
+    vendor="nvidia",
+    applies=lambda e: e.network == "efa",
+    otherwise="this machine has no EFA",
+    says="EFA's driver does not reach the GPUs' memory: transfers go through the host at a fraction of the speed.",
+)
+def test_gpu_memory(node: Facts) -> None:
+    told = {device.name: device.p2p for device in node.rdma or () if device.p2p is not None}
+    if not told:
+        skip("this release of EFA's driver does not say whose memory it reaches")
+    saw(expected="NVIDIA", actual=sorted(set(told.values())))
+    if wrong := [name for name, provider in told.items() if provider.upper() != "NVIDIA"]:
+        fail(f"{', '.join(wrong)}: {told[wrong[0]]} instead of NVIDIA")
+
+
+@check(
+    "peermem.loaded",
+    severity="fatal",
+    action="reconfigure",
+    needs=("modules.txt", "kernel.txt"),
+    follows=("driver.responds",),
+    vendor="nvidia",
+    applies=lambda e: e.network in ("infiniband", "roce") and e.kernel_modules is not None,
+    otherwise="its network cards need no module to reach GPU memory",
+    says="Network cards can't reach GPU memory: neither dma-buf nor nvidia-peermem is there. `gpuprov up` loads it.",
+)
+def test_peermem(node: Facts, expected: Expected) -> None:
+    assert node.modules is not None and node.kernel is not None
+    numbers = node.kernel.split("-")[0].split(".")
+    if not (len(numbers) >= 2 and numbers[0].isdigit() and numbers[1].isdigit()):
+        unknown(f"kernel {node.kernel} has no number to compare")
+    dmabuf = expected.kernel_modules == "open" and (int(numbers[0]), int(numbers[1])) >= (5, 12)
+    loaded = "nvidia_peermem" in node.modules
+    saw(expected="dma-buf or nvidia_peermem", actual="dma-buf" if dmabuf else "nvidia_peermem" if loaded else "neither")
+    if not (dmabuf or loaded):
+        fail(
+            f"{expected.kernel_modules} kernel modules on kernel {node.kernel} need nvidia_peermem, which is not loaded"
+        )
+
+
+COUNTERS = (
+    "local_link_integrity_errors", "excessive_buffer_overrun_errors", "symbol_error", "link_error_recovery",
+    "link_downed", "port_rcv_errors",
+)  # fmt: skip
+"""Errors of a port, as the kernel counts them since the driver was loaded. They also count what happened while cables
+were plugged in, the same on all ports of a node: so each is compared with the median of its neighbours."""
+
+
+@check(
+    "rdma.errors",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network in ("infiniband", "roce"),
+    otherwise="this machine has neither InfiniBand nor RoCE",
+    says="A port counts link errors that its neighbours do not have. Clean or replace cable and transceiver.",
+)
+def test_errors(node: Facts, expected: Expected) -> None:
+    ports = list(used(node, expected))
+    wrong = []
+    for counter in COUNTERS:
+        counted = {f"{d.name}/{p.number}": p.counters[counter] for d, p in ports if counter in p.counters}
+        usual = median(counted.values()) if counted else 0
+        wrong += [
+            f"{name}: {n} {counter}" for name, n in counted.items() if n - usual > expected.most[f"rdma.{counter}"]
+        ]
+    told = sum(any(counter in p.counters for counter in COUNTERS) for _, p in ports)
+    if not told:
+        skip("the ports give no error counters, as virtual functions do not")
+    saw(expected="no more than the other ports", actual=wrong or f"{told} ports alike")
+    if wrong:
+        fail("; ".join(wrong))
+
+
+@check(
+    "efa.drops",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json",),
+    follows=("efa.devices",),
+    applies=lambda e: e.network == "efa",
+    otherwise="this machine has no EFA",
+    says="An EFA device dropped packets, and its neighbours did not. If it drops more under a job, replace the node.",
+)
+def test_drops(node: Facts, expected: Expected) -> None:
+    counted = {d.name: p.counters["rx_drops"] for d, p in used(node, expected) if "rx_drops" in p.counters}
+    if not counted:
+        skip("the devices give no counter of dropped packets")
+    usual = median(counted.values())
+    wrong = {name: n for name, n in counted.items() if n - usual > expected.most["efa.rx_drops"]}
+    saw(expected="as on the other devices", actual=wrong or "as there")
+    if wrong:
+        fail("; ".join(f"{name} dropped {n} packets" for name, n in wrong.items()))
