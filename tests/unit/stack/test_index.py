@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.errors import GpuprovError
-from provisioner.sandbox.keys import Keys, gpg_home
+from provisioner.sandbox.keys import Keys, clearsign, gpg_home
 from provisioner.sandbox.keys import keys as make_keys
 from provisioner.stack import index, openpgp
 from provisioner.stack.fetch import Fetch
@@ -251,6 +251,46 @@ def test_a_signature_that_expired(flat: Repository, vendors: Vendors, keys: Keys
     (vendors.root / "acme.asc").write_text(old.public)
     said = refused(flat.model_copy(update={"fingerprint": old.fingerprint}))
     assert "its signature expired on 2020-01-06" in said
+
+
+def test_a_key_that_was_revoked(flat: Repository, vendors: Vendors) -> None:
+    with gpg_home() as gpg:
+        made = [*gpg, "--passphrase", "", "--quick-generate-key", "old <old@example.com>", "ed25519", "sign", "never"]
+        subprocess.run(made, check=True, capture_output=True, timeout=60)
+        (certificate,) = Path(gpg[2]).glob("openpgp-revocs.d/*.rev")
+        ready = certificate.read_text().replace(":-----BEGIN", "-----BEGIN")
+        subprocess.run([*gpg, "--import"], input=ready, text=True, check=True, capture_output=True, timeout=60)
+        (vendors.root / "acme.asc").write_bytes(subprocess.check_output([*gpg, "--armor", "--export"], timeout=60))
+    said = refused(flat.model_copy(update={"fingerprint": certificate.stem}))
+    assert f"its key {certificate.stem} was revoked" in said
+
+
+def test_a_signature_over_a_hash_that_can_be_forged(flat: Repository, vendors: Vendors) -> None:
+    folder = vendors.root / "acme"
+    with gpg_home() as gpg:
+        made = [*gpg, "--passphrase", "", "--quick-generate-key", "old <old@example.com>", "rsa2048", "sign", "never"]
+        subprocess.run(made, check=True, capture_output=True, timeout=60)
+        listing = subprocess.check_output([*gpg, "--with-colons", "--list-keys"], text=True, timeout=60)
+        fingerprint = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:"))
+        (vendors.root / "acme.asc").write_bytes(subprocess.check_output([*gpg, "--armor", "--export"], timeout=60))
+        signed = [*gpg, "--digest-algo", "SHA1", "--yes", "--output", str(folder / "InRelease"), "--clearsign"]
+        subprocess.run([*signed, str(folder / "Release")], check=True, capture_output=True, timeout=60)
+    said = refused(flat.model_copy(update={"fingerprint": fingerprint}))
+    assert "gpgv does not take its kind" in said
+
+
+def test_a_good_signature_of_another_key_is_none(vendors: Vendors, keys: Keys, tmp_path: Path) -> None:
+    """Even where a keyring held more than the one key."""
+    other = make_keys(tmp_path / "other")
+
+    def refuse(message: str, hint: str) -> GpuprovError:
+        return GpuprovError(message, hint=hint)
+
+    ring = openpgp.keyring(other.public.encode(), other.fingerprint, refuse)
+    signed = clearsign(other, "text\n")[0].encode()
+    assert openpgp.verified(ring, signed, other.fingerprint, refuse) == b"text\n"
+    with pytest.raises(GpuprovError):
+        openpgp.verified(ring, signed, keys.fingerprint, refuse)
 
 
 def test_other_signatures_beside_the_trusted_one(
