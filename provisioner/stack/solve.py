@@ -61,7 +61,7 @@ def request(spec: ClusterSpec) -> dict[str, str]:
 def solve(
     spec: ClusterSpec, *, place: Place = str, keep: Mapping[str, Mapping[str, str]] | None = None
 ) -> dict[str, Stack]:
-    """One Stack for each group. Images have no digest yet, and packages are a rehearsal's: pinning.py reads the real ones.
+    """One Stack for each group. Images have no digest yet, packages are a rehearsal's: pinning.py reads the real ones.
 
     `place` says where a key of cluster.yaml stands, for errors. `keep`: group → component → a version that is kept
     where that is possible (a lock that is there already).
