@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.results import CheckResult
 
 CHECKS = Path(__file__).parent / "checks"
-GIVEN, FOUND, LOG = "in.json", "out.jsonl", "log.txt"
+GIVEN, FOUND, LOG = "in.jsonl", "out.jsonl", "log.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,24 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
     with tempfile.TemporaryDirectory(prefix="gpuprov-judge-") as scratch:
         root = Path(scratch)
         found, log = root / FOUND, root / LOG
-        (root / GIVEN).write_text(json.dumps({"nodes": {name: _case(case) for name, case in cases.items()}}))
+        _give(root / GIVEN, cases)
         (root / "pytest.ini").write_text("[pytest]\npython_files = *.py\n")
         ended = _run(root, [CHECKS, *(path.absolute() for path in checks)], deadline_s)
-        records = _records(found)
-        trouble = ended or _trouble(records, log)
+        records = _Records(found, cases)
+        trouble = ended or ("" if records.tests else f"no check was found: {_tail(log)}")
     return {name: _judged(name, records, trouble) for name in cases}
 
 
-def _case(case: Case) -> dict[str, Any]:
-    given = {"bundle": case.bundle.to_json(), "expected": case.expected.to_json()}
-    return given | {"host": case.host, "group": case.group}
+def _give(file: Path, cases: Mapping[str, Case]) -> None:
+    """Lines of JSON for plugin.nodes_of. Nodes of one group mostly share what is expected of them."""
+    expected = {id(case.expected): case.expected for case in cases.values()}
+    place = {key: index for index, key in enumerate(expected)}
+    with file.open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps({"expectations": len(expected), "nodes": len(cases)}) + "\n")
+        stream.writelines(json.dumps(one.to_json()) + "\n" for one in expected.values())
+        for name, case in cases.items():
+            given = {"node": name, "expects": place[id(case.expected)], "host": case.host, "group": case.group}
+            stream.write(json.dumps(given | {"bundle": case.bundle.to_json()}) + "\n")
 
 
 def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
@@ -100,67 +107,68 @@ def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
     return "" if process.returncode in (0, 1, 2) else f"pytest ended with status {process.returncode}: {_tail(log)}"
 
 
-def _trouble(records: list[dict[str, Any]], log: Path) -> str:
-    if any(record["kind"] == "collected" for record in records):
-        return ""
-    return f"no check was found: {_tail(log)}"
-
-
 def _tail(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return " / ".join(lines[-3:])[-400:] or "it said nothing"
 
 
-def _records(found: Path) -> list[dict[str, Any]]:
-    """Whole lines only: a killed process can leave half of one."""
-    records = []
-    with suppress(FileNotFoundError):
-        for line in found.read_text(errors="replace").splitlines():
-            with suppress(ValueError):
-                record = json.loads(line)
-                if isinstance(record, dict):
-                    records.append(record)
-    return records
+class _Records:
+    """What the process wrote, by node. Whole lines only: a killed process can leave half of one."""
+
+    def __init__(self, found: Path, nodes: Iterable[str]) -> None:
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.broken: list[dict[str, Any]] = []
+        self.facts: dict[str, Mapping[str, Any]] = {}
+        self.of: dict[str, list[str]] = {name: [] for name in nodes}
+        self.results: dict[tuple[str, str], dict[str, Any]] = {}
+        with suppress(FileNotFoundError), found.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                with suppress(ValueError):
+                    self._take(json.loads(line))
+
+    def _take(self, record: dict[str, Any]) -> None:
+        match record["kind"]:
+            case "facts":
+                self.facts[record["node"]] = record["facts"]
+            case "broken":
+                self.broken.append(record)
+            case "collected":
+                self.tests[record["test"]] = record["check"]
+                for name in (record["node"],) if record["node"] is not None else self.of:
+                    self.of[name].append(record["test"])
+            case "result":
+                self.results[record["node"], record["test"]] = record
 
 
-def _judged(name: str, records: list[dict[str, Any]], trouble: str) -> Judged:
-    facts: Mapping[str, Any] = {}
+def _judged(name: str, records: _Records, trouble: str) -> Judged:
     results: dict[str, CheckResult] = {}
-    follows: dict[str, list[str]] = {}
-    for record in records:
-        if record["kind"] == "broken":
-            message = f"{record['where']} could not be loaded: {record['message']}"
-            results[f"broken:{record['where']}"] = CheckResult(
-                "verify.checks", "fatal", "unknown", "reconfigure", "a directory of checks is broken", message=message
-            )
-        if record.get("node") != name:
-            continue
-        if record["kind"] == "facts":
-            facts = record["facts"]
-        elif record["kind"] == "collected":
-            results[record["test"]] = _result(record, "unknown", f"not run: {trouble or 'stopped before it'}")
-        elif record["kind"] == "result":
-            results[record["test"]] = _result(record, record["status"], record["message"])
-            follows[record["test"]] = record["check"]["follows"]
+    for record in records.broken:
+        message = f"{record['where']} could not be loaded: {record['message']}"
+        results[f"broken:{record['where']}"] = CheckResult(
+            "verify.checks", "fatal", "unknown", "reconfigure", "a directory of checks is broken", message=message
+        )
+    for test in records.of[name]:
+        missing = {"status": "unknown", "message": f"not run: {trouble or 'stopped before it'}"}
+        results[test] = _result(records.tests[test], records.results.get((name, test), missing))
     if trouble and not results:
         results["trouble"] = CheckResult(
             "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=trouble
         )
-    return Judged(tuple(_blame(results, follows)), facts)
+    follows = {test: records.tests[test]["follows"] for test in records.of[name]}
+    return Judged(tuple(_blame(results, follows)), records.facts.get(name, {}))
 
 
-def _result(record: dict[str, Any], status: Any, message: str) -> CheckResult:
-    declared = record["check"]
+def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:
     action = record.get("action") or declared["action"]
     return CheckResult(
         id=declared["id"],
         severity=declared["severity"] if declared["severity"] in SEVERITIES else "fatal",
-        status=status if status in ("pass", "fail", "unknown", "skip") else "unknown",
+        status=record["status"] if record["status"] in ("pass", "fail", "unknown", "skip") else "unknown",
         action=action if action in ACTIONS else "reconfigure",
         says=declared["says"],
         expected=record.get("expected"),
         actual=record.get("actual"),
-        message=message,
+        message=record["message"],
     )
 
 

@@ -7,7 +7,7 @@ catalogue and the lock say that); that one of them differs says which one to loo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -65,6 +65,7 @@ class Peers:
     def __init__(self, nodes: Mapping[str, Facts]) -> None:
         self.nodes = nodes
         self._common: dict[Callable[[Facts], Hashable | None], Common] = {}
+        self._holders: dict[Callable[[Facts], Iterable[Hashable]], Mapping[Hashable, tuple[str, ...]]] = {}
         self._spread: dict[Callable[[Facts], float | None], Spread | None] = {}
 
     def __len__(self) -> int:
@@ -78,6 +79,16 @@ class Peers:
         if of not in self._common:
             self._common[of] = Common(Counter(v for f in self.nodes.values() if (v := of(f)) is not None))
         return self._common[of]
+
+    def holders(self, of: Callable[[Facts], Iterable[Hashable]]) -> Mapping[Hashable, tuple[str, ...]]:
+        """What nodes have → the names of those that have it."""
+        if of not in self._holders:
+            found: dict[Hashable, tuple[str, ...]] = {}
+            for name, facts in self.nodes.items():
+                for value in set(of(facts)):
+                    found[value] = (*found.get(value, ()), name)
+            self._holders[of] = found
+        return self._holders[of]
 
     def spread(self, of: Callable[[Facts], float | None]) -> Spread | None:
         """Median and spread of a number; None where fewer than FEWEST nodes give it."""

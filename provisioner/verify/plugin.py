@@ -1,20 +1,26 @@
 """The pytest plugin behind every check: fixtures, the two rules of check.py, and results as lines of JSON.
 
 Loaded by judge.py in a process of its own: `python -m pytest -p provisioner.verify.plugin --gpuprov-in FILE
---gpuprov-out FILE DIRECTORY…`. Every test is run once for each node. Fixtures: `node` (facts.Facts), `expected`
-(expectations.Expected), `peers` (peers.Peers, the nodes of its group), `host` (pytest-testinfra, connected when first
-used), `name` (the node's name).
+--gpuprov-out FILE DIRECTORY…`. Fixtures: `node` (facts.Facts), `expected` (expectations.Expected), `peers`
+(peers.Peers, the nodes of its group), `name` (the node's name), `host` (pytest-testinfra, connected when first used).
+
+A declared check that asks for no other fixture than the first four is one item that goes over all nodes: an item of
+pytest costs a thousand times what such a function does. Any other test is run once for each node, as pytest does it.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Generator, Iterable, Iterator
+import multiprocessing
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from _pytest.outcomes import OutcomeException
 
 from provisioner.verify import check as dsl
 from provisioner.verify.bundle import Bundle
@@ -22,6 +28,9 @@ from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.peers import Peers
+
+PLAIN = {"node", "expected", "peers", "name"}
+"""Fixtures that are there without asking anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +58,37 @@ class Judgement:
     """One run over all nodes; every result is written as soon as it is there."""
 
     def __init__(self, config: pytest.Config) -> None:
-        given = json.loads(Path(config.getoption("--gpuprov-in")).read_text())
-        self.nodes = {name: _node(name, data) for name, data in given["nodes"].items()}
-        self.peers_of = _peers(self.nodes.values())
         self.out: IO[str] = Path(config.getoption("--gpuprov-out")).open("w")  # noqa: SIM115 (closed at unconfigure)
-        self.seen: dict[str, tuple[Any, Any, str]] = {}
-        for node in self.nodes.values():
-            self.write(kind="facts", node=node.name, facts=node.facts.to_json())
+        self.nodes: dict[str, NodeUnderTest] = {}
+        for node, document in nodes_of(Path(config.getoption("--gpuprov-in"))):
+            self.nodes[node.name] = node
+            self.out.write(document)
+        self.out.flush()
+        self.peers_of = _peers(self.nodes.values())
 
     def write(self, **record: Any) -> None:
         self.out.write(json.dumps(record, default=str) + "\n")
         self.out.flush()
+
+    def found(self, node: str, test: str, error: BaseException | None, *, called: bool = True) -> None:
+        """Write how a check ended on a node."""
+        status, message, action = _verdict(error, called=called)
+        self.write(
+            kind="result",
+            node=node,
+            test=test,
+            status=status,
+            message=message or seen.note,
+            action=action,
+            expected=seen.expected if called else None,
+            actual=seen.actual if called else None,
+        )
+
+    def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
+        declared = getattr(obj, "__check__", None)
+        if isinstance(declared, Check) and inspect.isfunction(obj) and set(inspect.signature(obj).parameters) <= PLAIN:
+            return FleetItem.from_parent(collector, name=name, function=obj, judgement=self)
+        return None
 
     @pytest.hookimpl
     def pytest_unconfigure(self) -> None:
@@ -103,8 +132,8 @@ class Judgement:
     @pytest.hookimpl
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
-            declared = declared_of(item)
-            self.write(kind="collected", node=node_of(item), check=_record(declared), test=item.nodeid)
+            node = None if isinstance(item, FleetItem) else node_of(item)
+            self.write(kind="collected", node=node, check=_record(declared_of(item)), test=item.nodeid)
 
     @pytest.hookimpl
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -113,40 +142,58 @@ class Judgement:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
-        """The first rule: what a check needs must have been read."""
-        dsl.saw()
-        facts, expected = self.nodes[node_of(item)].facts, self.nodes[node_of(item)].expected
-        declared = declared_of(item)
-        if reason := declared.inapplicable(expected):
-            raise Skipped(reason)
-        needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
-        asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
-        if not asked and (not needs or any(facts.source(need).state == "absent" for need in needs)):
-            raise Skipped(f"only from level {declared.level} on")
-        for need in needs:
-            source = facts.source(need)
-            if source.state != "read":
-                raise Unknown(source.reason)
+        if not isinstance(item, FleetItem):
+            dsl.saw()
+            ready(declared_of(item), self.nodes[node_of(item)])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        if isinstance(item, FleetItem):
+            return report
         if call.when == "call" or (call.excinfo is not None and call.when == "setup"):
-            status, message, action = _verdict(call)
-            self.write(
-                kind="result",
-                node=node_of(item),
-                check=_record(declared_of(item)),
-                test=item.nodeid,
-                status=status,
-                message=message or seen.note,
-                action=action,
-                expected=seen.expected if call.when == "call" else None,
-                actual=seen.actual if call.when == "call" else None,
-            )
+            error = call.excinfo.value if call.excinfo else None
+            self.found(node_of(item), item.nodeid, error, called=call.when == "call")
         return report
+
+
+class FleetItem(pytest.Item):
+    """One declared check over all nodes."""
+
+    def __init__(self, *, function: Callable[..., None], judgement: Judgement, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.function, self.judgement = function, judgement
+        self.wanted = tuple(inspect.signature(function).parameters)
+
+    def runtest(self) -> None:
+        for node in self.judgement.nodes.values():
+            dsl.saw()
+            error: BaseException | None = None
+            try:
+                ready(declared_of(self), node)
+                given = {"node": node.facts, "expected": node.expected, "name": node.name}
+                given["peers"] = self.judgement.peers_of[node.name]
+                self.function(**{name: given[name] for name in self.wanted})
+            except (Exception, OutcomeException) as raised:
+                error = raised
+            self.judgement.found(node.name, self.nodeid, error)
+
+
+def ready(declared: Check, node: NodeUnderTest) -> None:
+    """The first rule: what a check needs must have been read."""
+    facts, expected = node.facts, node.expected
+    if reason := declared.inapplicable(expected):
+        raise Skipped(reason)
+    needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
+    asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
+    if not asked and (not needs or any(facts.source(need).state == "absent" for need in needs)):
+        raise Skipped(f"only from level {declared.level} on")
+    for need in needs:
+        source = facts.source(need)
+        if source.state != "read":
+            raise Unknown(source.reason)
 
 
 def node_of(item: pytest.Item) -> str:
@@ -173,27 +220,60 @@ def _record(declared: Check) -> dict[str, Any]:
     }
 
 
-def _verdict(call: pytest.CallInfo[None]) -> tuple[str, str, str | None]:
+def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:
     """(status, message, action). What is neither a verdict nor an assertion is a crash, and a crash is unknown."""
-    if call.excinfo is None:
-        return "pass", "", None
-    error = call.excinfo.value
     match error:
+        case None:
+            return "pass", "", None
         case Failed():
             return "fail", error.message, error.action
         case Unknown():
             return "unknown", str(error), None
         case Skipped() | pytest.skip.Exception():
             return "skip", str(error), None
-        case AssertionError() | pytest.fail.Exception() if call.when == "call":
+        case AssertionError() | pytest.fail.Exception() if called:
             return "fail", str(error).strip()[:1000] or "assertion failed", None
         case _:
             return "unknown", f"the check crashed: {type(error).__name__}: {error}"[:1000], None
 
 
-def _node(name: str, data: dict[str, Any]) -> NodeUnderTest:
-    facts = read(Bundle.from_json(data["bundle"]))
-    return NodeUnderTest(name, facts, Expected.from_json(data["expected"]), data.get("host"), data.get("group", ""))
+MANY = 32
+"""Nodes from which on reading them is worth a process for each core: 20 ms a node, against 0.1 s to start."""
+
+
+def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
+    """The nodes of judge.py's file (a line for each expectation, then a line for each node) with their `facts`
+    documents as lines for the output. Facts of many nodes are read on all cores."""
+    expectations: list[Expected] = []
+    with given.open(encoding="utf-8") as lines:
+        count = json.loads(next(lines))
+        for _ in range(count["expectations"]):
+            expectations.append(Expected.from_json(json.loads(next(lines))))
+        cores = min(len(os.sched_getaffinity(0)), 8)
+        if count["nodes"] < MANY or cores == 1:
+            for line in lines:
+                yield _node(line, expectations)
+            return
+        with multiprocessing.get_context("fork").Pool(cores) as pool:
+            for facts, document, data in pool.imap(_read, lines, chunksize=8):
+                yield _under_test(facts, expectations, data), document
+
+
+def _node(line: str, expectations: list[Expected]) -> tuple[NodeUnderTest, str]:
+    facts, document, data = _read(line)
+    return _under_test(facts, expectations, data), document
+
+
+def _read(line: str) -> tuple[Facts, str, dict[str, Any]]:
+    """Facts of a node, their document as a line, and what else was given of the node."""
+    data = json.loads(line)
+    facts = read(Bundle.from_json(data.pop("bundle")))
+    document = json.dumps({"kind": "facts", "node": data["node"], "facts": facts.to_json()}, default=str)
+    return facts, document + "\n", data
+
+
+def _under_test(facts: Facts, expectations: list[Expected], data: dict[str, Any]) -> NodeUnderTest:
+    return NodeUnderTest(data["node"], facts, expectations[data["expects"]], data["host"], data["group"])
 
 
 def _peers(nodes: Iterable[NodeUnderTest]) -> dict[str, Peers]:

@@ -218,7 +218,7 @@ def test_hot(node: Facts, peers: Peers) -> None:
         fail(f"{mine:.0f} °C, the median of {spread.said} nodes is {spread.median:.0f} °C")
 
 
-def serials(node: Facts) -> tuple[str, ...]:
+def uuids(node: Facts) -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in node.gpus or () if gpu.uuid)
 
 
@@ -231,8 +231,8 @@ def serials(node: Facts) -> tuple[str, ...]:
     says="Two nodes show the same GPU: one address leads to another machine than its name says. Trust neither result.",
 )
 def test_cloned(node: Facts, peers: Peers, name: str) -> None:
-    mine = set(serials(node))
-    others = [other for other, facts in peers.nodes.items() if other != name and mine & set(serials(facts))]
+    holders = peers.holders(uuids)
+    others = sorted({other for uuid in uuids(node) for other in holders[uuid] if other != name})
     saw(expected="no GPU of another node", actual=others or "no GPU of another node")
     if others:
         fail(f"it shows GPUs of {', '.join(others[:4])}")
