@@ -64,6 +64,8 @@ class Expected:
     units: tuple[str, ...] | None = None
     kernel_modules: str | None = None
     """open or proprietary: the flavour of the driver's modules that the lock names."""
+    module_params: Mapping[str, str] | None = None
+    """Parameters of the driver's module that the roles set, as /proc/driver/nvidia/params names them."""
     bare_metal: bool = False
     pcie_gen: int | None = None
     """What GPU and host can do together, where the host is known."""
@@ -74,7 +76,7 @@ class Expected:
     switched: bool = False
     """The GPUs of Hopper or later stand behind NVSwitch, on the node or outside, and say how they joined its fabric."""
     subnet_manager: bool = False
-    large_bar1: bool = False
+    large_bar: bool = False
     numa_nodes: int | None = None
     """Where a source says how many the node shows."""
     gpus_per_serial: int = 1
@@ -144,6 +146,8 @@ def expect(
         images=tuple(image.model_dump() for image in stack.images) if stack else None,
         units=units(machine, gpu, stack, group) if stack and group else None,
         kernel_modules=stack.kernel_modules if stack and nvidia else None,
+        # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0
+        module_params={"CreateImexChannel0": "1"} if stack and group and machine.imex_required else None,
         bare_metal=machine.provider == "baremetal",
         pcie_gen=_pcie_gen(machine, gpu) if nvidia else None,
         nvlink_gbps=machine.nvlink.gbps_per_link / 2 * catalog.nvlink_share
@@ -155,7 +159,7 @@ def expect(
         else 0,
         switched=nvidia and machine.nvlink.topology == "nvswitch" and gpu.arch in ("hopper", "blackwell"),
         subnet_manager=machine.subnet_manager_required,
-        large_bar1=nvidia and machine.nvlink.topology == "nvswitch",
+        large_bar=nvidia and machine.nvlink.topology == "nvswitch",
         numa_nodes=None if {"all", "numa_nodes"} & set(machine.unverified_fields) else machine.numa_nodes,
         gpus_per_serial=gpu.gpus_per_serial,
         most=catalog.ceilings,

@@ -18,6 +18,7 @@ from provisioner.spec.models import Group
 from provisioner.stack.models import Image, Package, Stack
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected, Level, expect
+from tests.support.healthy_gpu import BOOT, MODULES, driver_files, lspci, nvlink_errors
 
 CAPTURES = Path(__file__).parents[1] / "unit" / "verify" / "captures"
 DRIVER, CUDA, NCCL, KERNEL = "580.105.08", "13.0", "2.27.7", "6.8.0-1024-aws"
@@ -46,6 +47,7 @@ def stack(machine: str) -> Stack:
         ("cuda-toolkit-13-0", "13.0.2-1"),
     ]
     packages += [("nvidia-fabricmanager", f"{DRIVER}-1")] if row.fabric_manager_required else []
+    packages += [("nvlsm", "2025.06.5-1")] if row.subnet_manager_required else []
     return Stack(
         os="ubuntu-24.04",
         driver=DRIVER,
@@ -90,15 +92,15 @@ def healthy(machine: str) -> dict[str, str | Output]:
     row = load().machine(machine)
     gpu = load().gpu(row.gpu_model)
     texts: dict[str, str | Output] = {
-        "dmesg.txt": capture("dmesg/kmsg-no-xid.txt"),
-        "lspci.txt": capture("lspci/h100-vm-8gpu-4nvswitch.txt"),
+        "dmesg.txt": BOOT + capture("dmesg/kmsg-no-xid.txt"),
+        "lspci.txt": lspci(row),
         "lsblk.json": capture("lsblk/8-nvme-json.json"),
         "packages.txt": "".join(f"{p.name}\t{p.version}\tii \n" for p in stack(machine).packages)
         + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",
         "holds.txt": "".join(f"{p.name}\n" for p in stack(machine).packages) + f"linux-image-{KERNEL}\n",
         "kernel.txt": f"{KERNEL}\n",
         "os-release.txt": capture("os_release/ubuntu-24.04.txt"),
-        "modules.txt": "nvidia_uvm 4956160 0 - Live 0x0 (O)\nnvidia 14376960 1 nvidia_uvm, Live 0x0 (O)\n",
+        "modules.txt": MODULES,
         "services.txt": "",
     }
     if row.network.kind in ("infiniband", "roce"):
@@ -110,7 +112,8 @@ def healthy(machine: str) -> dict[str, str | Output]:
     texts["all_reduce.txt"] = capture("nccl_tests/a100-8gpu-1node.txt").replace("231.72", f"{reached:.2f}")
     if gpu.vendor == "amd":
         return texts | {"rocm-smi.json": rocm(row)}
-    texts |= {
+    texts |= driver_files(row, DRIVER) | {
+        "nvlink-errors.txt": nvlink_errors(row),
         "nvidia-smi.xml": smi_xml(row),
         "topo.txt": topo(row),
         "nvlink.txt": nvlink(row),
@@ -154,10 +157,20 @@ def smi_xml(row: Machine) -> str:
         put(element, "uuid", f"GPU-{i:08d}-0000-0000-0000-000000000000")
         put(element, "product_name", gpu.product_names[0])
         put(element, "fb_memory_usage/total", f"{row.gpu_memory_mib} MiB")
+        put(element, "bar1_memory_usage/total", f"{2 ** row.gpu_memory_mib.bit_length()} MiB")
+        put(element, "serial", f"165{i:010d}")
+        put(element, "minor_number", str(i))
+        put(element, "gsp_firmware_version", DRIVER)
+        put(element, "pci/pci_gpu_link_info/pcie_gen/max_link_gen", str(gpu.pcie_gen))
+        if row.nvlink.topology == "nvswitch" and gpu.arch in ("hopper", "blackwell"):
+            put(element, "fabric/state", "Completed")
+            put(element, "fabric/status", "Success")
         if not gpu.ecc:
             put(element, "ecc_mode/current_ecc", "Disabled")
+            put(element, "ecc_mode/pending_ecc", "Disabled")
         if not gpu.mig:
             put(element, "mig_mode/current_mig", "N/A")
+            put(element, "mig_mode/pending_mig", "N/A")
         root.append(element)
     return '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n' + ElementTree.tostring(
         root, "unicode"
@@ -190,9 +203,12 @@ def topo(row: Machine, left: list[int] | None = None) -> str:
     """The matrix of the machine, or of those of its GPUs that are left, renumbered as the tool does."""
     cells = load().topology(row)
     slots = left if left is not None else list(range(row.gpu_count))
-    lines = ["\t" + "\t".join(f"GPU{n}" for n in range(len(slots))) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
+    nics = row.network.ports if row.network.kind in ("infiniband", "roce") else 0
+    columns = [f"GPU{n}" for n in range(len(slots))] + [f"NIC{n}" for n in range(nics)]
+    lines = ["\t" + "\t".join(columns) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
     for n, i in enumerate(slots):
         values = [" X " if i == j else min(cells[min(i, j), max(i, j)]) for j in slots]
+        values += ["PXB" if k == i * nics // row.gpu_count else "SYS" for k in range(nics)]
         lines.append(f"GPU{n}\t" + "\t".join(values) + "\t0-23,48-71\t0\t\tN/A")
     return "\n".join(lines) + "\n\nLegend:\n\n  X    = Self\n"
 
@@ -200,11 +216,11 @@ def topo(row: Machine, left: list[int] | None = None) -> str:
 def nvlink(row: Machine, active: dict[int, int] | None = None, left: list[int] | None = None) -> str:
     """nvidia-smi nvlink -s; `active` says of which GPU how many links are up."""
     wanted = load().nvlinks_per_gpu(row)
-    lines = []
+    rate, lines = row.nvlink.gbps_per_link / 2, []
     for n, i in enumerate(left if left is not None else range(row.gpu_count)):
         lines.append(f"GPU {n}: NVIDIA X (UUID: GPU-{i:08d}-0000-0000-0000-000000000000)")
         up = (active or {}).get(i, wanted[i])
-        lines += [f"\t Link {k}: {'25 GB/s' if k < up else '<inactive>'}" for k in range(wanted[i])]
+        lines += [f"\t Link {k}: {f'{rate:g} GB/s' if k < up else '<inactive>'}" for k in range(wanted[i])]
         lines += [] if wanted[i] else ["Device does not have or support Nvlink"]
     return "\n".join(lines) + "\n"
 
@@ -256,6 +272,7 @@ def rocm(row: Machine) -> str:
         f"card{i}": card
         | {
             "PCI Bus": f"0000:{i:02X}:00.0",
+            "Unique ID": f"0x{i + 1:016x}",
             "Card series": gpu.product_names[0],
             "VRAM Total Memory (B)": str(row.gpu_memory_mib * 1024 * 1024),
         }

@@ -12,6 +12,7 @@ from provisioner.verify.facts import NVIDIA_SMI, Facts
     severity="fatal",
     action="reboot",
     vendor="nvidia",
+    follows=("driver.nouveau_absent",),
     says="nvidia-smi hangs or finds no driver. A hung driver needs a reboot; a missing one needs `gpuprov up` again.",
 )
 def test_responds(node: Facts) -> None:

@@ -66,6 +66,7 @@ class KernelLog:
     """Network interfaces that lost their carrier, and how often."""
     from_boot: bool = False
     """Whether the log reaches back to the kernel's first line."""
+    lines: int = 0
 
     def of(self, *kinds: str) -> tuple[Event, ...]:
         return tuple(event for event in self.events if event.kind in kinds)
@@ -118,6 +119,7 @@ def parse(text: str) -> KernelLog:
         events=events(rest),
         limited=_limited(rest),
         flaps=tuple(_flaps(rest).items()),
+        lines=len(rows),
         from_boot=any("Linux version" in row and _BOOT.search(row) for row in rows),
     )
 

@@ -49,7 +49,8 @@ KINDS: tuple[Kind, ...] = (
     _kind(
         "gsp_timeout",
         ("NVRM",),
-        r"NVRM: (?!Xid).*\b(?:rpcRecvPoll|_?issueRpcAndWait\w*|_?kgspRpcRecvPoll\w*)\b.*(?:time(?:d )?out|0x65|failed)",
+        r"NVRM: (?!Xid).*\b(?:rpcRecvPoll|_?issueRpcAndWait\w*|_?kgspRpcRecvPoll\w*)\b.*(?:time(?:d ?)?out|0x65|"
+        r"failed)",
         r"NVRM: (?!Xid).*GSP\b.*\b(?:crash|panic|hang|halted|heartbeat .*(?:lost|timed out))",
         r"NVRM: kgspBootstrap\w*: .*(?:failed|0x65)",
     ),

@@ -20,10 +20,13 @@ class Pci:
     efa: int
     mellanox: int
     nvme: int
+    dead: tuple[str, ...] = ()
+    """GPUs and NVSwitches that are listed and answer no more: every register reads ff."""
 
 
 def parse(text: str) -> Pci:
     gpus: list[str] = []
+    dead: list[str] = []
     nvswitch = efa = mellanox = nvme = seen = 0
     for line in lines(text):
         match = _DEVICE.match(line.strip())
@@ -32,6 +35,8 @@ def parse(text: str) -> Pci:
         seen += 1
         kind, ids = match[3], _ID.findall(match[4])
         vendor, device = ids[-1] if ids else ("", "")
+        if vendor in ("10de", "1002") and kind[:2] in ("03", "06", "12") and match[4].rstrip().endswith("(rev ff)"):
+            dead.append(pci(match[1]))
         if (vendor == "10de" and kind in ("0300", "0302")) or (vendor == "1002" and kind in ("0380", "1200")):
             gpus.append(pci(match[1]))
         elif vendor == "10de" and kind == "0680":
@@ -44,4 +49,4 @@ def parse(text: str) -> Pci:
             nvme += 1
     if not seen:
         raise Unreadable(f"no device with its class and id (lspci -nn): {first_line(text)}")
-    return Pci(tuple(gpus), nvswitch, efa, mellanox, nvme)
+    return Pci(tuple(gpus), nvswitch, efa, mellanox, nvme, tuple(dead))

@@ -1,14 +1,14 @@
-"""`rocm-smi … --json`: AMD GPUs.
+"""`rocm-smi … --json` and its successor `amd-smi static --json`: AMD GPUs.
 
 Traps: "system" is a key beside card0…; keys are "Card series" or "Card Series"; every value is a string; partitions
-of one GPU are listed as cards (they share a PCI bus address).
+of one GPU are listed as cards (they share a PCI bus address); amd-smi gives a list, or puts it under "gpu_data".
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, pci, whole
@@ -24,6 +24,10 @@ class AmdGpu:
     uuid: str | None
     memory_mib: int | None
     partitions: int = 1
+    serial: str | None = None
+    vbios: str | None = None
+    memory_vendor: str | None = None
+    pcie_replays: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,37 +37,87 @@ class Rocm:
 
 
 def parse(text: str) -> Rocm:
-    start = text.find("{")
+    # Warnings come before the document, on standard output as well.
+    starts = [at for at in (text.find("{"), text.find("[{")) if at >= 0]
     try:
-        data = json.loads(text[max(start, 0) :])
+        data, _ = json.JSONDecoder().raw_decode(text, min(starts, default=0))
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not JSON: {first_line(text)}") from error
+    if isinstance(data, dict) and isinstance(data.get("gpu_data"), list):
+        data = data["gpu_data"]
+    if isinstance(data, list):
+        return _amd_smi(data)
     if not isinstance(data, dict):
         raise Unreadable("no JSON object")
     named = [(re.fullmatch(r"card([0-9]{1,4})", key), value) for key, value in data.items()]
     cards = [(int(match[1]), value) for match, value in named if match and isinstance(value, dict)]
     if not cards and "system" not in data:
         raise Unreadable("no card and no system in it")
-    gpus: dict[str, AmdGpu] = {}
-    for index, card in sorted(cards, key=lambda pair: pair[0]):
+    found = []
+    for _index, card in sorted(cards, key=lambda pair: pair[0]):
         fields = {str(k).lower(): v for k, v in card.items()}
-        bus = _text(fields, "pci bus")
-        key = pci(bus) if bus else f"card{index}"
-        if key in gpus:
-            old = gpus[key]
-            gpus[key] = AmdGpu(old.index, old.pci, old.model, old.uuid, old.memory_mib, old.partitions + 1)
-            continue
-        memory = whole(_text(fields, "vram total memory (b)"))
-        gpus[key] = AmdGpu(
-            index=len(gpus),
-            pci=pci(bus) if bus else None,
-            model=_text(fields, "card series") or _text(fields, "device name"),
-            uuid=_text(fields, "unique id"),
-            memory_mib=None if memory is None else memory // (1024 * 1024),
+        bus, memory = _text(fields, "pci bus"), whole(_text(fields, "vram total memory (b)"))
+        found.append(
+            AmdGpu(
+                index=0,
+                pci=pci(bus) if bus else None,
+                model=_text(fields, "card series") or _text(fields, "device name"),
+                uuid=_text(fields, "unique id"),
+                memory_mib=None if memory is None else memory // (1024 * 1024),
+                serial=_text(fields, "serial number"),
+                vbios=_text(fields, "vbios version"),
+                memory_vendor=_text(fields, "gpu memory vendor"),
+                pcie_replays=whole(_text(fields, "pcie replay count")),
+            )
         )
     system = data.get("system")
     system = {str(k).lower(): v for k, v in system.items()} if isinstance(system, dict) else {}
-    return Rocm(_text(system, "driver version"), tuple(gpus.values()))
+    return Rocm(_text(system, "driver version"), _whole_gpus(found))
+
+
+def _amd_smi(entries: list[Any]) -> Rocm:
+    """`amd-smi static --json` (or list --json): one object for each GPU, its facts in sections."""
+    found, drivers = [], []
+    for entry in entries:
+        if not isinstance(entry, dict) or "gpu" not in entry:
+            continue
+        asic, bus, vram = (_section(entry, name) for name in ("asic", "bus", "vram"))
+        size = vram.get("size")
+        memory = size.get("value") if isinstance(size, dict) else size
+        address = _text(bus, "bdf") or _text(entry, "bdf")
+        found.append(
+            AmdGpu(
+                index=0,
+                pci=pci(address) if address else None,
+                model=_text(asic, "market_name"),
+                uuid=_text(entry, "uuid") or _text(asic, "asic_serial"),
+                memory_mib=whole(str(memory)) if memory is not None else None,
+                serial=_text(_section(entry, "board"), "product_serial"),
+                vbios=_text(_section(entry, "vbios"), "part_number"),
+                memory_vendor=_text(vram, "vendor"),
+            )
+        )
+        drivers.append(_text(_section(entry, "driver"), "version"))
+    if not found:
+        raise Unreadable("a list without a GPU in it")
+    return Rocm(next((version for version in drivers if version), None), _whole_gpus(found))
+
+
+def _whole_gpus(cards: list[AmdGpu]) -> tuple[AmdGpu, ...]:
+    """Cards that share a bus address are partitions of one GPU."""
+    gpus: dict[str, AmdGpu] = {}
+    for number, card in enumerate(cards):
+        key = card.pci or f"card{number}"
+        if key in gpus:
+            gpus[key] = replace(gpus[key], partitions=gpus[key].partitions + 1)
+        else:
+            gpus[key] = replace(card, index=len(gpus))
+    return tuple(gpus.values())
+
+
+def _section(entry: dict[str, Any], name: str) -> dict[str, Any]:
+    value = entry.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _text(fields: dict[str, Any], key: str) -> str | None:

@@ -1,0 +1,144 @@
+"""What is AMD's alone: partitions, what rocm-smi gives of the boards, and amdgpu's lines in the kernel log."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.kernel_log import told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.rocm_smi import AmdGpu
+
+
+def cards(node: Facts) -> tuple[AmdGpu, ...]:
+    if node.rocm is None or not node.rocm.gpus:
+        unknown("no GPU answers")
+    return node.rocm.gpus
+
+
+@check(
+    "amd.partitions",
+    severity="warn",
+    action="reconfigure",
+    needs=("gpus",),
+    vendor="amd",
+    says="GPUs are cut into partitions, and jobs see slices. `amd-smi set --compute-partition SPX` makes them whole.",
+)
+def test_partitions(node: Facts) -> None:
+    parts = {f"GPU {gpu.index}": gpu.partitions for gpu in cards(node)}
+    saw(expected="whole GPUs", actual=sorted(set(parts.values())))
+    cut = [f"{gpu} is in {count} parts" for gpu, count in parts.items() if count > 1]
+    if cut:
+        fail("; ".join(cut))
+
+
+@check(
+    "amd.unique_ids",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="amd",
+    applies=lambda e: e.gpu_count > 1,
+    otherwise="one GPU",
+    says="Two GPUs have one unique id: what picks GPUs by id takes the wrong one.",
+)
+def test_unique(node: Facts) -> None:
+    ids = Counter(gpu.uuid for gpu in cards(node) if gpu.uuid)
+    repeated = [f"{uuid} {count} times" for uuid, count in ids.items() if count > 1]
+    saw(expected="one for each GPU", actual=repeated or "one for each GPU")
+    if repeated:
+        fail("; ".join(repeated))
+    if not ids:
+        skip("these GPUs have no unique id")
+
+
+@check(
+    "amd.memory_vendor",
+    severity="info",
+    action="none",
+    needs=("gpus",),
+    vendor="amd",
+    says="GPUs of one node have memory of different makers: a board was changed. Harmless, and worth knowing.",
+)
+def test_memory_vendor(node: Facts) -> None:
+    makers = sorted({gpu.memory_vendor for gpu in cards(node) if gpu.memory_vendor})
+    saw(expected="one", actual=makers)
+    if not makers:
+        skip("rocm-smi was not asked for it")
+    if len(makers) > 1:
+        fail(", ".join(makers))
+
+
+@check(
+    "amd.vbios",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="amd",
+    says="GPUs of one node have different VBIOS versions. Have them brought to one before a long job.",
+)
+def test_vbios(node: Facts) -> None:
+    versions = Counter(gpu.vbios for gpu in cards(node) if gpu.vbios)
+    saw(expected="one version", actual=dict(versions))
+    if not versions:
+        skip("rocm-smi was not asked for it")
+    if len(versions) > 1:
+        fail("; ".join(f"{version} on {count}" for version, count in versions.items()))
+
+
+@check(
+    "amd.pcie_replay",
+    severity="info",
+    action="vendor",
+    needs=("gpus",),
+    vendor="amd",
+    says="A GPU repeats many PCIe transfers: a link that is going bad. Watch it under load.",
+)
+def test_replays(node: Facts, expected: Expected) -> None:
+    counts = {f"GPU {gpu.index}": gpu.pcie_replays for gpu in cards(node) if gpu.pcie_replays is not None}
+    most = expected.most.get("pcie.replays", float("inf"))
+    saw(expected=f"{most:g} at most", actual=counts)
+    if not counts:
+        skip("rocm-smi was not asked for it")
+    many = [f"{gpu}: {count} replays" for gpu, count in counts.items() if count > most]
+    if many:
+        fail("; ".join(many))
+
+
+@check(
+    "amd.init",
+    severity="warn",
+    action="reboot",
+    needs=("dmesg.txt",),
+    vendor="amd",
+    follows=("gpu.count",),
+    says="The amdgpu driver could not start a GPU at one time. Reboot; replace the node if it happens again.",
+)
+def test_init(node: Facts) -> None:
+    told(node, "amd_init")
+
+
+@check(
+    "amd.ring_timeout",
+    severity="fatal",
+    action="reboot",
+    needs=("dmesg.txt",),
+    vendor="amd",
+    follows=("gpu.count", "amd.ras"),
+    says="A GPU stopped working on what it was given, and was reset. Reboot and test it under load.",
+)
+def test_ring(node: Facts) -> None:
+    told(node, "amd_ring_timeout")
+
+
+@check(
+    "amd.ras",
+    severity="fatal",
+    action="replace",
+    needs=("dmesg.txt",),
+    vendor="amd",
+    says="A GPU had memory errors that could not be corrected. Drain, reset and test the GPU, then replace it.",
+)
+def test_ras(node: Facts) -> None:
+    told(node, "amd_ras")

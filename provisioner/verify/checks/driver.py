@@ -1,0 +1,163 @@
+"""The driver itself: which modules are loaded, of which flavour, with which parameters and device nodes."""
+
+from __future__ import annotations
+
+import re
+
+from provisioner.verify.check import check, compare, fail, saw, skip, unknown
+from provisioner.verify.checks.gpu import answering
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+PARTS = re.compile(
+    r"nvidia-open|nvidia-driver(?:-cuda|-libs|-\d+)?(?:-server)?(?:-open)?|libnvidia-(?:compute|cfg1|ml1|gl)(?:-\d+)?"
+    r"(?:-server)?"
+    r"|libcuda1|nvidia-(?:kernel|dkms|utils|compute-utils|kernel-common|kernel-source|kernel-open-dkms|kernel-dkms"
+    r"|kernel-support)(?:-\d+)?(?:-server)?(?:-open)?|nvidia-fabricmanager(?:-\d+)?|nvidia-imex"
+)
+"""Packages that carry the driver's own version (Ubuntu's and NVIDIA's names). nvidia-modprobe, nvidia-settings and the
+container toolkit go their own ways."""
+GLOBAL_NODES = ("nvidiactl", "nvidia-uvm")
+
+
+@check(
+    "driver.module_flavour",
+    severity="warn",
+    action="reconfigure",
+    needs=("nvidia-version.txt",),
+    vendor="nvidia",
+    applies=lambda e: e.kernel_modules,
+    otherwise="no lock names the flavour of the driver's modules",
+    says="The other flavour of kernel modules is loaded (open, proprietary) than locked. Run `gpuprov up` and reboot.",
+)
+def test_flavour(node: Facts, expected: Expected) -> None:
+    compare(expected.kernel_modules, node.module.flavour if node.module else None)
+
+
+@check(
+    "driver.loaded_is_installed",
+    severity="fatal",
+    action="reboot",
+    needs=("packages.txt",),
+    vendor="nvidia",
+    follows=("driver.responds", "driver.version", "packages.locked"),
+    says="Packages of the driver are of another version than the module that runs: half an upgrade. Reboot.",
+)
+def test_installed(node: Facts) -> None:
+    assert node.packages is not None
+    loaded = node.module.version if node.module else (node.smi.driver_version if node.smi else None)
+    installed = {name: _upstream(version) for name, version in node.packages.items() if PARTS.fullmatch(name)}
+    saw(expected=loaded, actual=installed)
+    if node.smi and node.smi.driver_version and node.module and node.smi.driver_version != node.module.version:
+        fail(f"module {node.module.version} is loaded, the library is {node.smi.driver_version}")
+    if loaded is None:
+        unknown(node.source("nvidia-smi.xml").reason or "no driver is loaded")
+    if not installed:
+        skip("the driver was not installed from packages")
+    other = [f"{name} {version}" for name, version in installed.items() if version != loaded]
+    if other:
+        fail(f"{loaded} is loaded, installed: {', '.join(other[:4])}")
+
+
+def _upstream(version: str) -> str:
+    """2:580.105.08-0ubuntu1 → 580.105.08."""
+    return re.split(r"[-+~]", version.rpartition(":")[2], maxsplit=1)[0]
+
+
+@check(
+    "driver.modules",
+    severity="warn",
+    action="reconfigure",
+    needs=("modules.txt",),
+    vendor="nvidia",
+    follows=("driver.responds", "driver.nouveau_absent"),
+    says="A module of the driver is not loaded: CUDA finds no GPU before nvidia_uvm is there. `modprobe` it.",
+)
+def test_modules(node: Facts) -> None:
+    wanted = ("nvidia", "nvidia_uvm")
+    missing = [name for name in wanted if name not in (node.modules or ())]
+    saw(expected=list(wanted), actual=[name for name in wanted if name not in missing])
+    if missing:
+        fail(f"not loaded: {', '.join(missing)}")
+
+
+@check(
+    "driver.nouveau_absent",
+    severity="warn",
+    action="reboot",
+    needs=("modules.txt",),
+    vendor="nvidia",
+    says="nouveau (or nova) is loaded and holds GPUs that NVIDIA's driver needs. Run `gpuprov up` and reboot.",
+)
+def test_nouveau(node: Facts) -> None:
+    there = [name for name in ("nouveau", "nova_core", "nova_drm") if name in (node.modules or ())]
+    saw(expected="not loaded", actual=there or "not loaded")
+    if there:
+        fail(f"{', '.join(there)} is loaded")
+
+
+@check(
+    "driver.params",
+    severity="warn",
+    action="reconfigure",
+    needs=("nvidia-params.txt",),
+    vendor="nvidia",
+    applies=lambda e: e.module_params,
+    otherwise="gpuprov sets no parameter of the driver on this machine",
+    says="The driver runs without a parameter that was set for it: it was loaded before. Reboot, or load it again.",
+)
+def test_params(node: Facts, expected: Expected) -> None:
+    found = {name: (node.module_params or {}).get(name) for name in expected.module_params or {}}
+    saw(expected=dict(expected.module_params or {}), actual=found)
+    other = [f"{name} is {found[name]}, not {value}" for name, value in (expected.module_params or {}).items()
+             if found[name] is not None and found[name] != value]  # fmt: skip
+    if other:
+        fail("; ".join(other))
+    if None in found.values():
+        unknown("this driver does not show that parameter")
+
+
+@check(
+    "driver.dev_nodes",
+    severity="warn",
+    action="reboot",
+    needs=("nvidia-dev.txt",),
+    vendor="nvidia",
+    follows=("gpu.count", "driver.responds", "driver.modules"),
+    says="A device node of the driver is missing or is no device: programs and containers do not see that GPU.",
+)
+def test_nodes(node: Facts, expected: Expected) -> None:
+    assert node.device_nodes is not None
+    there = {entry.name: entry for entry in node.device_nodes}
+    numbers = [g.minor_number for g in node.gpus or () if g.minor_number is not None] or list(range(expected.gpu_count))
+    wanted = [*(f"nvidia{number}" for number in numbers), *GLOBAL_NODES]
+    missing = [name for name in wanted if name not in there]
+    wrong = [name for name in wanted if name in there and there[name].kind != "c"]
+    saw(expected=wanted, actual=sorted(there))
+    if missing:
+        fail(f"/dev/{', /dev/'.join(missing)} is missing")
+    if wrong:
+        fail(f"/dev/{', /dev/'.join(wrong)} is no character device")
+
+
+@check(
+    "gpu.gsp_firmware",
+    severity="warn",
+    action="reboot",
+    needs=("gpus",),
+    vendor="nvidia",
+    follows=("driver.version", "driver.module_flavour"),
+    applies=lambda e: e.kernel_modules == "open",
+    otherwise="only the open modules need the GPU system processor",
+    says="A GPU runs other system processor firmware than the driver's own, or none. Reboot the node.",
+)
+def test_gsp(node: Facts) -> None:
+    gpus = answering(node)
+    loaded = node.smi.driver_version if node.smi else None
+    versions = sorted({str(gpu.gsp_firmware) for gpu in gpus})
+    saw(expected=loaded, actual=versions)
+    if loaded is None:
+        unknown("nvidia-smi does not say the driver's version")
+    other = [f"GPU {gpu.index}: {gpu.gsp_firmware or 'none'}" for gpu in gpus if gpu.gsp_firmware != loaded]
+    if other:
+        fail("; ".join(other))

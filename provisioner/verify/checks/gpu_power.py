@@ -1,0 +1,132 @@
+"""Heat, power and clocks of the GPUs, against each GPU's own thresholds and defaults."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.gpu import answering
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.nvidia_smi import Gpu
+
+
+def _left(gpu: Gpu) -> int | None:
+    """Degrees to the GPU's own slowdown; None where it does not say."""
+    if gpu.margin is not None:
+        return gpu.margin - (gpu.margin_slowdown or 0)
+    if gpu.temperature is not None and gpu.temperature_slowdown is not None:
+        return gpu.temperature_slowdown - gpu.temperature
+    return None
+
+
+@check(
+    "gpu.temperature",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    follows=("gpu.throttle",),
+    says="A GPU is close to the temperature at which it slows down. Look at fans, air flow and liquid cooling.",
+)
+def test_temperature(node: Facts, expected: Expected) -> None:
+    gpus = answering(node)
+    left = {f"GPU {gpu.index}": degrees for gpu in gpus if (degrees := _left(gpu)) is not None}
+    least = expected.most.get("temperature.margin", 0)
+    saw(
+        expected=f"more than {least:g} °C below slowdown",
+        actual={gpu: f"{value} °C" for gpu, value in left.items()},
+    )
+    hot = [f"{gpu}: {degrees} °C left" for gpu, degrees in left.items() if degrees <= least]
+    if hot:
+        fail("; ".join(hot))
+    if not left and all(gpu.temperature is None for gpu in gpus):
+        unknown("no GPU says its temperature")
+    if not left:
+        skip("these GPUs do not say at what temperature they slow down")
+
+
+@check(
+    "gpu.memory_temperature",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    follows=("gpu.throttle", "gpu.temperature"),
+    says="A GPU's memory is close to its highest temperature: errors follow. Look at fans and cooling.",
+)
+def test_memory_temperature(node: Facts, expected: Expected) -> None:
+    left = {
+        f"GPU {gpu.index}": gpu.memory_temperature_max - gpu.memory_temperature
+        for gpu in answering(node)
+        if gpu.memory_temperature is not None and gpu.memory_temperature_max is not None
+    }
+    least = expected.most.get("temperature.margin", 0)
+    saw(expected=f"more than {least:g} °C below the limit", actual={gpu: f"{value} °C" for gpu, value in left.items()})
+    if not left:
+        skip("these GPUs do not say how hot their memory may be")
+    hot = [f"{gpu}: {degrees} °C left" for gpu, degrees in left.items() if degrees <= least]
+    if hot:
+        fail("; ".join(hot))
+
+
+@check(
+    "gpu.power_limit",
+    severity="warn",
+    action="reconfigure",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="A GPU's power limit is not its default: a job waits for its slowest GPU. `nvidia-smi -pl` sets it back.",
+)
+def test_power_limit(node: Facts, expected: Expected) -> None:
+    gpus = [g for g in answering(node) if g.power_limit_w is not None and g.power_default_w]
+    saw(
+        expected=sorted({f"{gpu.power_default_w:g} W" for gpu in gpus}),
+        actual=sorted({f"{gpu.power_limit_w:g} W" for gpu in gpus}),
+    )
+    if not gpus:
+        skip("these GPUs have no power limit to set")
+    share = expected.most.get("power.limit_share", 0.0)
+    other = [
+        f"GPU {gpu.index}: {gpu.power_limit_w:g} W, default {gpu.power_default_w:g} W"
+        for gpu in gpus
+        if gpu.power_limit_w is not None
+        and gpu.power_default_w is not None
+        and abs(gpu.power_limit_w - gpu.power_default_w) > gpu.power_default_w * share
+    ]
+    if other:
+        fail("; ".join(other))
+
+
+@check(
+    "gpu.power_brake",
+    severity="fatal",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="The server's power supply brakes a GPU (external power brake): it runs at a fraction of its speed.",
+)
+def test_power_brake(node: Facts) -> None:
+    braked = [gpu.index for gpu in answering(node) if "hw_power_brake_slowdown" in gpu.throttle]
+    saw(expected="not asserted", actual=[f"GPU {index}" for index in braked] or "not asserted")
+    if braked:
+        fail(f"power brake on GPU {', '.join(map(str, braked))}")
+
+
+@check(
+    "gpu.clocks",
+    severity="warn",
+    action="reconfigure",
+    needs=("gpus",),
+    vendor="nvidia",
+    says="A GPU's application clock is below its default: somebody set it. `nvidia-smi -rac` and `-rgc` set it back.",
+)
+def test_clocks(node: Facts) -> None:
+    gpus = [g for g in answering(node) if g.clock_application_mhz is not None and g.clock_default_mhz is not None]
+    saw(
+        expected=sorted({f"{gpu.clock_default_mhz} MHz" for gpu in gpus}),
+        actual=sorted({f"{gpu.clock_application_mhz} MHz" for gpu in gpus}),
+    )
+    if not gpus:
+        skip("these GPUs, or this driver, have no application clocks")
+    low = [g for g in gpus if (g.clock_application_mhz or 0) < (g.clock_default_mhz or 0)]
+    if low:
+        fail("; ".join(f"GPU {g.index}: {g.clock_application_mhz} MHz, default {g.clock_default_mhz} MHz" for g in low))

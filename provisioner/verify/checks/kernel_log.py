@@ -1,0 +1,126 @@
+"""What the kernel wrote in its log of GPUs and PCIe beside Xids: faults that no counter shows."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import Action, check, fail, saw
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers import pci
+from provisioner.verify.parsers.kernel_events import Event
+
+LOG = ("dmesg.txt",)
+
+
+def told(node: Facts, *kinds: str, action: Action | None = None, but: set[str] | None = None) -> None:
+    """Fails with the first lines of these kinds; `but`: devices whose lines are somebody else's to tell."""
+    assert node.log is not None
+    events = [e for e in node.log.of(*kinds) if not (but and pci(e.where or "-") in but)]
+    saw(expected="no such line", actual=[_line(event) for event in events[:8]] or "no such line")
+    if events:
+        more = f"; and {len(events) - 3} more" if len(events) > 3 else ""
+        fail("; ".join(_line(event) for event in events[:3]) + more, action=action)
+
+
+def _line(event: Event) -> str:
+    times = f" ({event.count} times)" if event.count > 1 else ""
+    return f"{event.text}{times}"
+
+
+@check(
+    "log.rm_init",
+    severity="warn",
+    action="reboot",
+    needs=LOG,
+    vendor="nvidia",
+    follows=("gpu.count", "gpu.xid", "driver.responds", "driver.version"),
+    says="The driver could not start a GPU at one time. All answer now: watch it, and replace it if it happens again.",
+)
+def test_rm_init(node: Facts, expected: Expected) -> None:
+    told(node, "rm_init", but=node.gone(expected.gpu_count))
+
+
+@check(
+    "log.gsp_timeout",
+    severity="fatal",
+    action="reset",
+    needs=LOG,
+    vendor="nvidia",
+    follows=("gpu.count", "gpu.xid", "driver.responds"),
+    says="A GPU's system processor (GSP) did not answer the driver, without an Xid. Reset the GPU, or reboot.",
+)
+def test_gsp(node: Facts) -> None:
+    told(node, "gsp_timeout")
+
+
+@check(
+    "log.nvlink",
+    severity="warn",
+    action="reset",
+    needs=LOG,
+    vendor="nvidia",
+    follows=("gpu.count", "gpu.xid", "nvlink.links", "nvswitch.sxid", "nvswitch.fabric"),
+    says="NVLink training failed or ended in a fatal error at one time. Reset the GPUs and test NVLink under load.",
+)
+def test_nvlink(node: Facts) -> None:
+    told(node, "nvlink")
+
+
+@check(
+    "log.pcie_aer",
+    severity="fatal",
+    action="vendor",
+    needs=LOG,
+    follows=("gpu.count", "gpu.xid"),
+    says="A PCIe device had a fatal error: what it carried is lost. Reseat or replace what stands at that address.",
+)
+def test_aer(node: Facts) -> None:
+    told(node, "pcie_fatal")
+
+
+@check(
+    "log.pcie_uncorrected",
+    severity="warn",
+    action="vendor",
+    needs=LOG,
+    follows=("log.pcie_aer", "gpu.count", "gpu.xid"),
+    says="A PCIe device had uncorrected errors that it survived. Some do at boot; a GPU or a network card should not.",
+)
+def test_aer_uncorrected(node: Facts) -> None:
+    told(node, "pcie_uncorrected")
+
+
+@check(
+    "log.pcie_corrected",
+    severity="warn",
+    action="vendor",
+    needs=LOG,
+    follows=("log.pcie_aer", "log.pcie_uncorrected", "gpu.count", "gpu.xid"),
+    says="A PCIe link corrects errors all the time: riser or connector go bad. GPUs fall off the bus after that.",
+)
+def test_aer_corrected(node: Facts, expected: Expected) -> None:
+    assert node.log is not None
+    most = expected.most.get("aer.corrected", float("inf"))
+    counts = {event.where or "?": event.count for event in node.log.of("pcie_corrected")}
+    saw(expected=f"{most:g} of one device at most", actual=counts or "none")
+    many = [f"{where}: {count} corrected errors" for where, count in counts.items() if count > most]
+    if many:
+        fail("; ".join(many))
+
+
+@check(
+    "log.pcie_link_limited",
+    severity="warn",
+    action="reboot",
+    needs=("dmesg.txt", "lspci.txt"),
+    follows=("gpu.pcie", "gpu.pcie_gen"),
+    applies=lambda e: e.bare_metal and e.pcie_width,
+    otherwise="only boards with NVLink on bare metal are known to have all sixteen lanes",
+    says="At boot the kernel found a GPU's link narrower than the GPU is. Reboot; if it stays, have it reseated.",
+)
+def test_limited(node: Facts) -> None:
+    assert node.log is not None
+    assert node.bus is not None
+    narrow = [e for e in node.log.limited if e.pci in node.bus.gpus and 0 < e.width < e.capable_width]
+    saw(expected="none", actual=[f"{e.pci}: x{e.width} of x{e.capable_width}" for e in narrow] or "none")
+    if narrow:
+        fail("; ".join(f"{e.pci}: x{e.width} of x{e.capable_width}, {e.gbps:g} Gb/s" for e in narrow))

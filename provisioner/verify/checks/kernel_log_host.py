@@ -1,0 +1,205 @@
+"""What the kernel wrote in its log of the host: memory, disks, network cards, processes that stood still."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.checks.kernel_log import LOG, told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+WHOLE_LOG = 300
+"""Lines from which on a text is taken for a whole kernel log; a boot alone writes about a thousand."""
+
+
+@check(
+    "log.machine_check",
+    severity="fatal",
+    action="replace",
+    needs=LOG,
+    says="The host's memory or CPU had an error that could not be corrected. Replace the node or the DIMM.",
+)
+def test_machine_check(node: Facts) -> None:
+    told(node, "machine_check_fatal")
+
+
+@check(
+    "log.machine_check_corrected",
+    severity="warn",
+    action="vendor",
+    needs=LOG,
+    follows=("log.machine_check",),
+    says="The host corrects errors of its memory or CPU. Note the DIMM; have it replaced when they go on.",
+)
+def test_machine_check_corrected(node: Facts) -> None:
+    told(node, "machine_check_corrected")
+
+
+@check(
+    "log.oom",
+    severity="warn",
+    action="none",
+    needs=LOG,
+    says="The host ran out of memory and the kernel killed a process. Look at what the job loads on this node.",
+)
+def test_oom(node: Facts) -> None:
+    told(node, "oom")
+
+
+@check(
+    "log.hung_task",
+    severity="warn",
+    action="reboot",
+    needs=LOG,
+    follows=("driver.responds", "log.io_error", "log.gsp_timeout"),
+    says="A process stood still in the kernel for minutes: a disk, a mount or a driver does not answer.",
+)
+def test_hung(node: Facts) -> None:
+    told(node, "hung_task")
+
+
+@check(
+    "log.soft_lockup",
+    severity="warn",
+    action="reboot",
+    needs=LOG,
+    says="A CPU was stuck in the kernel, or a virtual machine stood still. If it comes again, replace the node.",
+)
+def test_lockup(node: Facts) -> None:
+    told(node, "soft_lockup")
+
+
+@check(
+    "log.kernel_bug",
+    severity="warn",
+    action="reboot",
+    needs=LOG,
+    says="The kernel hit a bug of its own (BUG, Oops) and went on: its state is not to be trusted. Reboot the node.",
+)
+def test_bug(node: Facts) -> None:
+    told(node, "kernel_bug")
+
+
+@check(
+    "log.io_error",
+    severity="warn",
+    action="replace",
+    needs=LOG,
+    follows=("log.fs_readonly",),
+    says="A disk failed to read or write, or its filesystem found damage. Look at the disk's SMART data; replace it.",
+)
+def test_io(node: Facts) -> None:
+    told(node, "io_error")
+
+
+@check(
+    "log.fs_readonly",
+    severity="fatal",
+    action="replace",
+    needs=LOG,
+    says="A filesystem shut itself down or became read-only after errors: nothing can be written. Replace the disk.",
+)
+def test_readonly(node: Facts) -> None:
+    told(node, "fs_readonly")
+
+
+@check(
+    "log.segfault",
+    severity="info",
+    action="none",
+    needs=LOG,
+    says="A program crashed on this node. A library that crashes on one node alone points to its memory.",
+)
+def test_segfault(node: Facts) -> None:
+    told(node, "segfault")
+
+
+@check(
+    "log.nic",
+    severity="fatal",
+    action="vendor",
+    needs=LOG,
+    follows=("ib.ports", "efa.devices"),
+    says="A network card is broken or stopped answering its driver. Reboot once; then replace it.",
+)
+def test_nic(node: Facts) -> None:
+    told(node, "nic")
+
+
+@check(
+    "log.nic_warning",
+    severity="warn",
+    action="vendor",
+    needs=LOG,
+    follows=("log.nic", "ib.ports"),
+    says="A network card warns of heat or of its cable, or its queue stood still. Look at air flow and transceiver.",
+)
+def test_nic_warning(node: Facts) -> None:
+    told(node, "nic_warning")
+
+
+@check(
+    "log.nic_power",
+    severity="info",
+    action="none",
+    needs=LOG,
+    says="A network card says that its slot may give too little power. Harmless where it runs at full rate.",
+)
+def test_nic_power(node: Facts) -> None:
+    told(node, "nic_power")
+
+
+@check(
+    "log.link_flap",
+    severity="warn",
+    action="vendor",
+    needs=LOG,
+    follows=("ib.ports",),
+    says="A network link went down again and again. Reseat the cable, or change the transceiver or the switch port.",
+)
+def test_flap(node: Facts, expected: Expected) -> None:
+    assert node.log is not None
+    most = expected.most.get("link.flaps", float("inf"))
+    saw(expected=f"{most:g} losses of carrier at most", actual=dict(node.log.flaps) or "none")
+    many = [f"{name} lost its carrier {count} times" for name, count in node.log.flaps if count > most]
+    if many:
+        fail("; ".join(many))
+
+
+@check(
+    "log.iommu_fault",
+    severity="warn",
+    action="vendor",
+    needs=LOG,
+    follows=("gpu.xid",),
+    says="The IOMMU stopped a device that reached for memory not its own. Update its driver or firmware.",
+)
+def test_iommu(node: Facts) -> None:
+    told(node, "iommu_fault")
+
+
+@check(
+    "log.peermem",
+    severity="info",
+    action="none",
+    needs=LOG,
+    vendor="nvidia",
+    says="nvidia-peermem freed memory of a process that had already ended. Harmless; it shows when jobs crashed.",
+)
+def test_peermem(node: Facts) -> None:
+    told(node, "peermem")
+
+
+@check(
+    "log.complete",
+    severity="info",
+    action="none",
+    needs=LOG,
+    says="The kernel log does not reach back to the boot: what happened before its first line is not seen here.",
+)
+def test_complete(node: Facts) -> None:
+    assert node.log is not None
+    saw(expected="from the boot on", actual="from the boot on" if node.log.from_boot else "begins later")
+    if not node.log.from_boot and node.log.lines < WHOLE_LOG:
+        unknown("an excerpt, by its length")
+    if not node.log.from_boot:
+        fail("the kernel's first line is no longer in the log")

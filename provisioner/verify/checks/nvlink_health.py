@@ -1,0 +1,210 @@
+"""NVLinks that are up and yet not well, the fabric behind them, and the switches on the bus."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.gpu import answering
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.nvlink_errors import Counters
+
+COUNTERS = {
+    "replay": ("replay",),
+    "recovery": ("recovery", "link recovery failed events"),
+    "crc": ("crc", "crc flit", "crc data", "effective", "malformed packet", "buffer overrun"),
+}
+"""Counters that matter, by what nvidia-smi calls them: NVLink 2 to 4 first, then NVLink 5 (unverified). Symbol and FEC
+errors of NVLink 5 are mended on the way and count on healthy links."""
+SCALE = 1.4826
+"""Median absolute deviation to standard deviation of a normal distribution."""
+
+
+@check(
+    "nvlink.speed",
+    severity="fatal",
+    action="reset",
+    needs=("nvlink.txt",),
+    vendor="nvidia",
+    follows=("gpu.count", "gpu.model", "nvlink.links", "nvswitch.fabric"),
+    applies=lambda e: any(e.nvlinks_per_gpu or ()) and e.nvlink_gbps,
+    otherwise="this machine has no NVLink",
+    says="NVLinks run below the rate of their generation. Drain and reset the GPUs; if it stays, replace the node.",
+)
+def test_speed(node: Facts, expected: Expected) -> None:
+    assert node.nvlinks is not None
+    assert expected.nvlink_gbps is not None
+    speeds = {f"GPU {i}": links.speeds for i, links in sorted(node.nvlinks.items()) if links.speeds}
+    slow = {gpu: sorted({speed for speed in found if speed < expected.nvlink_gbps}) for gpu, found in speeds.items()}
+    seen = sorted({speed for found in speeds.values() for speed in found})
+    saw(expected=f"{expected.nvlink_gbps:g} GB/s or more", actual=[f"{speed:g} GB/s" for speed in seen])
+    if any(slow.values()):
+        fail("; ".join(f"{gpu} has links of {', '.join(f'{s:g}' for s in s_)} GB/s" for gpu, s_ in slow.items() if s_))
+    if expected.mig and any(links.note == "MIG mode" for links in node.nvlinks.values()):
+        skip("NVLink cannot be asked for in MIG mode, which was asked for")
+    if not speeds:
+        unknown("no link is active")
+
+
+def _counted(counters: Counters, what: str) -> int:
+    return sum(counters.get(name, 0) for name in COUNTERS[what])
+
+
+def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
+    """ "GPU 0 link 3" → the counters that matter."""
+    assert node.nvlink_errors is not None
+    found = {
+        f"GPU {gpu} link {link}": {what: _counted(counters, what) for what in COUNTERS}
+        for gpu, links in sorted(node.nvlink_errors.items())
+        for link, counters in sorted(links.items())
+    }
+    if not found and expected.mig:
+        skip("NVLink cannot be asked for in MIG mode, which was asked for")
+    if not found:
+        unknown("no link has a counter")
+    return found
+
+
+@check(
+    "nvlink.errors",
+    severity="warn",
+    action="vendor",
+    needs=("nvlink-errors.txt",),
+    vendor="nvidia",
+    follows=("nvlink.asymmetry", "nvlink.links", "nvswitch.fabric"),
+    applies=lambda e: any(e.nvlinks_per_gpu or ()),
+    otherwise="this machine has no NVLink",
+    says="NVLinks had to repeat or recover transfers. See whether the counters grow under load, then replace.",
+)
+def test_errors(node: Facts, expected: Expected) -> None:
+    counted = _known(node, expected)
+    most = {what: expected.most.get(f"nvlink.{what}", float("inf")) for what in COUNTERS}
+    over = [
+        f"{link}: {count} {what}"
+        for link, found in counted.items()
+        for what, count in found.items()
+        if count > most[what]
+    ]
+    saw(expected={what: f"{limit:g} at most" for what, limit in most.items()}, actual=over[:16] or "none")
+    if over:
+        fail("; ".join(over[:4]) + (f"; and {len(over) - 4} more" if len(over) > 4 else ""))
+
+
+@check(
+    "nvlink.asymmetry",
+    severity="warn",
+    action="vendor",
+    needs=("nvlink-errors.txt",),
+    vendor="nvidia",
+    follows=("nvlink.links", "nvswitch.fabric"),
+    applies=lambda e: any(e.nvlinks_per_gpu or ()),
+    otherwise="this machine has no NVLink",
+    says="One NVLink counts far more errors than its peers: it is on its way to fail. Have that GPU's board replaced.",
+)
+def test_asymmetry(node: Facts, expected: Expected) -> None:
+    counted = _known(node, expected)
+    floor, far = (expected.most.get(f"nvlink.{name}", float("inf")) for name in ("outlier", "outlier_mads"))
+    outliers = []
+    for what in COUNTERS:
+        values = [found[what] for found in counted.values()]
+        middle = median(values)
+        spread = SCALE * median(abs(value - middle) for value in values)
+        limit = middle + max(far * spread, floor)
+        outliers += [
+            f"{link}: {found[what]} {what}, median {middle:g}" for link, found in counted.items() if found[what] > limit
+        ]
+    saw(expected="all links alike", actual=outliers[:8] or "all links alike")
+    if outliers:
+        fail("; ".join(outliers[:4]) + (f"; and {len(outliers) - 4} more" if len(outliers) > 4 else ""))
+
+
+@check(
+    "gpu.fabric_state",
+    severity="fatal",
+    action="reset",
+    needs=("gpus",),
+    vendor="nvidia",
+    follows=("driver.version",),
+    applies=lambda e: e.switched and not e.fabric_manager,
+    otherwise="no switches outside the node (those inside are nvswitch.fabric's)",
+    says="A GPU has not joined the NVLink domain of its rack. Look at the fabric manager of the switches; reset it.",
+)
+def test_fabric_state(node: Facts) -> None:
+    states = {f"GPU {g.index}": (g.fabric_state, g.fabric_status, g.fabric_health) for g in answering(node)}
+    saw(expected="Completed, Success, Healthy", actual={gpu: list(state) for gpu, state in states.items()})
+    wrong = [
+        f"{gpu}: {', '.join(map(str, state))}"
+        for gpu, state in states.items()
+        if state[0] not in (None, "Completed") or state[1] not in (None, "Success") or state[2] not in (None, "Healthy")
+    ]
+    if wrong:
+        fail("; ".join(wrong))
+    if any(state[0] is None for state in states.values()):
+        unknown("a GPU does not say whether it joined the fabric")
+
+
+@check(
+    "gpu.fabric_health",
+    severity="fatal",
+    action="reset",
+    needs=("gpus",),
+    vendor="nvidia",
+    follows=("nvswitch.fabric", "gpu.fabric_state"),
+    applies=lambda e: e.switched,
+    otherwise="only GPUs from Hopper on behind NVSwitch say how they stand in the fabric",
+    says="A GPU's way through the NVLink switches is degraded, or its GPUs are in different partitions. Reset them.",
+)
+def test_fabric_health(node: Facts) -> None:
+    gpus = answering(node)
+    wrong = [f"GPU {g.index}: {fault.replace('_', ' ')}" for g in gpus for fault in g.fabric_faults]
+    wrong += [
+        f"GPU {g.index}: bandwidth {g.fabric_bandwidth.lower()}"
+        for g in gpus
+        if g.fabric_bandwidth not in (None, "Full")
+    ]
+    cliques = sorted({f"{g.fabric_cluster or ''}/{g.fabric_clique}" for g in gpus if g.fabric_clique is not None})
+    saw(expected="full bandwidth, one partition", actual=wrong or cliques)
+    if wrong:
+        fail("; ".join(wrong))
+    if len(cliques) > 1:
+        fail(f"{len(cliques)} partitions in one node: {', '.join(cliques)}")
+    if all(g.fabric_state is None for g in gpus):
+        skip("this driver does not say how its GPUs stand in the fabric")
+
+
+@check(
+    "nvswitch.present",
+    severity="warn",
+    action="replace",
+    needs=("lspci.txt",),
+    vendor="nvidia",
+    applies=lambda e: e.nvswitches,
+    otherwise="no NVSwitch of this machine is on the node's PCI bus",
+    says="An NVSwitch is missing on the PCI bus: fabric manager does not start. Reboot once, then replace the node.",
+)
+def test_present(node: Facts, expected: Expected) -> None:
+    assert node.bus is not None
+    saw(expected=expected.nvswitches, actual=node.bus.nvswitches)
+    if node.bus.nvswitches < expected.nvswitches:
+        fail(f"{node.bus.nvswitches} of {expected.nvswitches} NVSwitches are on the bus")
+
+
+@check(
+    "nvswitch.nvlsm",
+    severity="warn",
+    action="reconfigure",
+    needs=("packages.txt", "modules.txt"),
+    vendor="nvidia",
+    follows=("packages.locked",),
+    applies=lambda e: e.subnet_manager and e.packages,
+    otherwise="no switch of NVLink 5 on this node, or no lock",
+    says="What fabric manager needs for NVLink 5 is missing: nvlsm, or module ib_umad. Run `gpuprov up` again.",
+)
+def test_nvlsm(node: Facts) -> None:
+    assert node.packages is not None
+    missing = [] if "nvlsm" in node.packages else ["package nvlsm"]
+    missing += [] if "ib_umad" in (node.modules or ()) else ["module ib_umad"]
+    saw(expected="nvlsm and ib_umad", actual=missing or "both")
+    if missing:
+        fail(f"missing: {', '.join(missing)}")

@@ -1,0 +1,102 @@
+"""The PCIe side of the GPUs: generation, replays, their NUMA node and the network cards beside them."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.gpu import answering
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+NEAR = ("PIX", "PXB", "PSB", "C2C")
+"""Paths that do not go through the CPU, as the legend of `nvidia-smi topo -m` explains them."""
+
+
+@check(
+    "gpu.pcie_gen",
+    severity="warn",
+    action="reboot",
+    needs=("gpus",),
+    vendor="nvidia",
+    follows=("gpu.model", "gpu.pcie"),
+    applies=lambda e: e.pcie_gen,
+    otherwise="what the host's slot can do is in no catalogue",
+    says="A GPU and its host have agreed on an older PCIe generation than both can do. Reboot; reseat the GPU's board.",
+)
+def test_generation(node: Facts, expected: Expected) -> None:
+    assert expected.pcie_gen is not None
+    # The highest that GPU and host can do together: the current one of an idle GPU says nothing.
+    best = {f"GPU {gpu.index}": gpu.pcie_gen_max for gpu in answering(node)}
+    saw(expected=f"generation {expected.pcie_gen}", actual=sorted({str(gen) for gen in best.values()}))
+    low = [f"{gpu}: generation {gen}" for gpu, gen in best.items() if gen is not None and gen < expected.pcie_gen]
+    if low:
+        fail("; ".join(low))
+    if None in best.values():
+        unknown("a GPU does not say the generation of its link")
+
+
+@check(
+    "gpu.pcie_replay",
+    severity="info",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    applies=lambda e: e.gpu_count > 1,
+    otherwise="one GPU has no peer to be compared with",
+    says="A GPU repeats far more PCIe transfers than its peers: a link that is going bad. Watch it under load.",
+)
+def test_replays(node: Facts, expected: Expected) -> None:
+    counts = {f"GPU {g.index}": g.pcie_replays for g in answering(node) if g.pcie_replays is not None}
+    if not counts:
+        skip("these GPUs do not count replays")
+    # Healthy GPUs count some over the months, all about alike.
+    middle = median(counts.values())
+    limit = 10 * middle + expected.most.get("pcie.replays", float("inf"))
+    saw(expected=f"{limit:g} at most, ten times the median and a floor", actual=counts)
+    many = [f"{gpu}: {count} replays, median {middle:g}" for gpu, count in counts.items() if count > limit]
+    if many:
+        fail("; ".join(many))
+
+
+@check(
+    "gpu.numa_affinity",
+    severity="warn",
+    action="vendor",
+    needs=("topo.txt",),
+    vendor="nvidia",
+    applies=lambda e: (e.numa_nodes or 1) > 1,
+    otherwise="one NUMA node, or nobody has written down how many",
+    says="The system does not know which CPU a GPU hangs on: processes land on the far one. Look at BIOS or image.",
+)
+def test_numa(node: Facts) -> None:
+    assert node.topo is not None
+    numa = node.topo.numa
+    saw(expected="a NUMA node for each GPU", actual=numa)
+    if not numa or all(value is None for value in numa.values()):
+        unknown("the matrix has no NUMA column")
+    lost = [gpu for gpu, value in numa.items() if value == "N/A"]
+    if lost:
+        fail(f"no NUMA node for {', '.join(lost)}")
+
+
+@check(
+    "gpu.nic_affinity",
+    severity="warn",
+    action="vendor",
+    needs=("topo.txt",),
+    vendor="nvidia",
+    follows=("gpu.count", "ib.ports", "gpu.numa_affinity"),
+    applies=lambda e: e.bare_metal and e.network in ("infiniband", "roce") and e.ports >= e.gpu_count > 1,
+    otherwise="only on bare metal with a network port for each GPU is it known who stands beside whom",
+    says="A GPU has no network card on its own PCIe switch: traffic goes through the CPU. Look for a lost card.",
+)
+def test_nic(node: Facts) -> None:
+    assert node.topo is not None
+    near = {gpu: [n for n, cell in cells.items() if cell in NEAR] for gpu, cells in node.topo.near.items()}
+    saw(expected="a card at PIX or PXB for each GPU", actual={gpu: cards[:2] for gpu, cards in near.items()})
+    if not node.topo.nics:
+        unknown("the matrix has no column of a network card")
+    alone = [gpu for gpu, cards in near.items() if not cards]
+    if alone:
+        fail(f"no card beside {', '.join(alone)}")

@@ -1,0 +1,399 @@
+"""Checks of GPUs, NVLink, PCIe, driver and kernel log: each red on the fault that it names, and then it alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from provisioner.catalog import load
+from provisioner.spec.models import Group
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.catalogue import declared
+from provisioner.verify.expectations import Expected
+from provisioner.verify.judge import Case, Judged, judge
+from tests.support.healthy_bundle import DRIVER, bundle, capture, edit, expected, healthy
+from tests.support.healthy_gpu import GPU_CHECKS, nvlink_errors
+
+P4D, DGX, V100, B200, GB200 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "dgx-b200", "p6e-gb200.36xlarge"
+AMD, RTX = "amd-mi300x-node", "workstation-rtx4090"
+Texts = dict[str, str | Output]
+Change = Callable[[Texts], object]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Exactly `fails` fail; `unknown` and `passes` at least."""
+
+    machine: str
+    breaks: Change
+    fails: set[str]
+    unknown: set[str] = field(default_factory=set)
+    passes: set[str] = field(default_factory=set)
+    says: str = ""
+    action: str = ""
+
+
+def smi(gpu: int, **values: str) -> Change:
+    return lambda t: t.update({"nvidia-smi.xml": edit(str(t["nvidia-smi.xml"]), gpu, **values)})
+
+
+def sub(name: str, old: str, new: str, count: int = 0) -> Change:
+    def change(texts: Texts) -> None:
+        broken = re.sub(old, new, str(texts[name]), count=count)
+        assert broken != texts[name], f"{old!r} is not in {name}"
+        texts[name] = broken
+
+    return change
+
+
+def log(*lines: str) -> Change:
+    return lambda t: t.update(
+        {"dmesg.txt": str(t["dmesg.txt"]) + "\n" + "\n".join(f"[999.5] {x}" for x in lines) + "\n"}
+    )
+
+
+def element(gpu: int, text: str) -> Change:
+    """An element more in one GPU."""
+
+    def change(texts: Texts) -> None:
+        parts = str(texts["nvidia-smi.xml"]).split("</gpu>")
+        parts[gpu] += text
+        texts["nvidia-smi.xml"] = "</gpu>".join(parts)
+
+    return change
+
+
+def links(wrong: dict[tuple[int, int], dict[str, int]]) -> Change:
+    return lambda t: t.update({"nvlink-errors.txt": nvlink_errors(load().machine(P4D), wrong)})
+
+
+def both(*changes: Change) -> Change:
+    return lambda t: [change(t) for change in changes]
+
+
+PROCESS = (
+    "<processes><process_info><pid>4711</pid><type>C</type>"
+    "<process_name>python3</process_name></process_info></processes>"
+)
+DEPRECATED = "Requested functionality has been deprecated"
+NO_DRIVER = Output("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", rc=9)
+LIMITED = (
+    "pci 0003:00:00.0: 63.0 Gb/s available PCIe bandwidth, limited by {} link at 0000:15:01.0 "
+    "(capable of 504.1 Gb/s with {})"
+)
+PAGES = "retired_pages__{}_retirement__retired_count"
+OLD_PAGES = {PAGES.format("multiple_single_bit"): "2", PAGES.format("double_bit"): "61"}
+BANK = "remapped_rows__row_remapper_histogram__row_remapper_histogram_"
+AER = "pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)"
+
+FAULTS: dict[str, Fault] = {
+    # identity and modes
+    "one uuid twice": Fault(P4D, sub("nvidia-smi.xml", "GPU-00000003-", "GPU-00000004-"), {"gpu.uuids_unique"}),
+    "one serial twice": Fault(P4D, smi(2, serial="1650000000001"), {"gpu.serials_unique"}),
+    "boards of two GPUs": Fault(GB200, smi(1, serial="1650000000000"), set(), passes={"gpu.serials_unique"}),
+    "no serials": Fault(RTX, smi(0, serial="N/A"), set()),
+    "a minor number left out": Fault(P4D, smi(7, minor_number="8"), {"gpu.minor_numbers", "driver.dev_nodes"}),
+    "dead on the bus": Fault(
+        P4D, sub("lspci.txt", r"(0004:00:00.0.*)\(rev a1\)", r"\1(rev ff)"), {"gpu.bus_present"}, says="0004:00:00"
+    ),
+    "not on the bus": Fault(P4D, sub("lspci.txt", "0004:00:00.0.*\n", ""), {"gpu.bus_present"}, says="0004:00:00"),
+    "compute mode": Fault(P4D, smi(1, compute_mode="Prohibited"), {"gpu.compute_mode"}),
+    "ecc pending": Fault(P4D, smi(1, ecc_mode__pending_ecc="Disabled"), {"gpu.pending_modes"}),
+    "mig pending": Fault(P4D, smi(1, mig_mode__pending_mig="Enabled"), {"gpu.pending_modes"}),
+    "small BAR1": Fault(DGX, smi(1, bar1_memory_usage__total="256 MiB"), {"gpu.bar_size"}),
+    "small BAR1 of a workstation": Fault(RTX, smi(0, bar1_memory_usage__total="256 MiB"), set()),
+    "a job": Fault(P4D, element(0, PROCESS), {"gpu.processes"}),
+    "memory without a process": Fault(
+        P4D, smi(2, fb_memory_usage__used="30000 MiB"), {"gpu.processes"}, says="does not show"
+    ),
+    # heat, power, clocks
+    "hot": Fault(P4D, smi(1, temperature__gpu_temp="86 C"), {"gpu.temperature"}),
+    "hot and slowed": Fault(
+        P4D,
+        smi(1, temperature__gpu_temp="90 C", clocks_event_reasons__clocks_event_reason_hw_thermal_slowdown="Active"),
+        {"gpu.throttle"},
+        unknown={"gpu.temperature"},
+    ),
+    "hot memory": Fault(P4D, smi(1, temperature__memory_temp="94 C"), {"gpu.memory_temperature"}),
+    "power limit": Fault(P4D, smi(1, gpu_power_readings__current_power_limit="250.00 W"), {"gpu.power_limit"}),
+    "power brake": Fault(
+        P4D,
+        smi(
+            1,
+            clocks_event_reasons__clocks_event_reason_hw_power_brake_slowdown="Active",
+            clocks_event_reasons__clocks_event_reason_hw_slowdown="Active",
+        ),
+        {"gpu.power_brake"},
+        passes={"gpu.throttle"},
+    ),
+    "hardware slowdown": Fault(
+        P4D, smi(1, clocks_event_reasons__clocks_event_reason_hw_slowdown="Active"), {"gpu.throttle"}
+    ),
+    "application clock": Fault(P4D, smi(1, applications_clocks__graphics_clock="705 MHz"), {"gpu.clocks"}),
+    "no application clocks": Fault(
+        P4D, sub("nvidia-smi.xml", "<graphics_clock>1095 MHz", f"<graphics_clock>{DEPRECATED}"), set()
+    ),
+    # memory
+    "reset required": Fault(P4D, smi(1, gpu_recovery_action="Reset"), {"gpu.reset_required"}, action="reset"),
+    "reboot required": Fault(P4D, smi(1, gpu_recovery_action="Reboot"), {"gpu.reset_required"}, action="reboot"),
+    "drain and reset": Fault(
+        P4D, smi(1, gpu_recovery_action="Drain and Reset"), {"gpu.reset_required"}, action="reset"
+    ),
+    "reset required, pending remap": Fault(
+        P4D,
+        smi(1, gpu_recovery_action="Reset", remapped_rows__remapped_row_pending="Yes"),
+        {"gpu.remap"},
+        unknown={"gpu.reset_required"},
+    ),
+    "reset required, older words": Fault(
+        P4D,
+        both(smi(1, gpu_recovery_action="N/A", gpu_reset_status__reset_required="Yes")),
+        {"gpu.reset_required"},
+    ),
+    "retired pages": Fault(V100, smi(1, **OLD_PAGES), {"gpu.retired_pages"}, action="replace"),
+    "sixty pages": Fault(
+        V100, smi(1, **{**OLD_PAGES, PAGES.format("double_bit"): "58"}), set(), passes={"gpu.retired_pages"}
+    ),
+    "no spare row": Fault(P4D, smi(1, **{BANK + "none": "1 bank(s)"}), {"gpu.remap_bank"}),
+    "many rows": Fault(P4D, smi(1, remapped_rows__remapped_row_unc="513"), {"gpu.remap_bank"}),
+    "sram threshold": Fault(P4D, smi(1, ecc_errors__aggregate__sram_threshold_exceeded="Yes"), {"gpu.sram_threshold"}),
+    "channel repair": Fault(
+        P4D,
+        sub("nvidia-smi.xml", "</ecc_errors>", "<channel_repair_pending>Yes</channel_repair_pending></ecc_errors>", 1),
+        {"gpu.repair_pending"},
+    ),
+    "tpc repair": Fault(
+        P4D,
+        sub("nvidia-smi.xml", "</ecc_errors>", "<tpc_repair_pending>Yes</tpc_repair_pending></ecc_errors>", 1),
+        {"gpu.repair_pending"},
+    ),
+    "nothing to repair": Fault(
+        P4D,
+        sub("nvidia-smi.xml", "</ecc_errors>", "<tpc_repair_pending>No</tpc_repair_pending></ecc_errors>"),
+        set(),
+        passes={"gpu.repair_pending"},
+    ),
+    "corrected in SRAM": Fault(P4D, smi(1, ecc_errors__aggregate__sram_correctable="10001"), {"gpu.ecc_corrected"}),
+    "corrected in DRAM": Fault(P4D, smi(1, ecc_errors__aggregate__dram_correctable="20000001"), {"gpu.ecc_corrected"}),
+    # PCIe
+    "older generation": Fault(DGX, smi(1, pci__pci_gpu_link_info__pcie_gen__max_link_gen="4"), {"gpu.pcie_gen"}),
+    "older generation in the cloud": Fault(P4D, smi(1, pci__pci_gpu_link_info__pcie_gen__max_link_gen="3"), set()),
+    "replays": Fault(P4D, smi(1, pci__replay_counter="40000"), {"gpu.pcie_replay"}),
+    "replays of a long life": Fault(
+        P4D, both(*(smi(i, pci__replay_counter=str(106 + 9 * i)) for i in range(8))), set()
+    ),
+    "no NUMA node": Fault(P4D, sub("topo.txt", "0-23,48-71\t0\t", "0-95\tN/A\t", 1), {"gpu.numa_affinity"}),
+    "no card beside": Fault(DGX, sub("topo.txt", "(?m)^(GPU3.*)PXB", r"\1SYS"), {"gpu.nic_affinity"}),
+    # NVLink
+    "half rate": Fault(P4D, sub("nvlink.txt", "Link 3: 25 GB/s", "Link 3: 12.5 GB/s", 1), {"nvlink.speed"}),
+    "one replay": Fault(P4D, links({(2, 5): {"Replay": 1}}), {"nvlink.errors"}),
+    "crc flit": Fault(P4D, links({(2, 5): {"CRC Flit": 12}}), {"nvlink.errors"}),
+    "one bad link": Fault(
+        P4D, links({(2, 5): {"Replay": 20000}}), {"nvlink.asymmetry"}, unknown={"nvlink.errors"}, says="GPU 2 link 5"
+    ),
+    "all links alike": Fault(
+        P4D,
+        links({(g, k): {"Replay": 400 + (g * 13 + k * 7) % 90} for g in range(8) for k in range(12)}),
+        {"nvlink.errors"},
+    ),
+    "not in the rack's fabric": Fault(
+        GB200, smi(1, fabric__state="In Progress", fabric__status="N/A"), {"gpu.fabric_state"}
+    ),
+    "bad route": Fault(
+        DGX,
+        sub("nvidia-smi.xml", "</bandwidth>", "</bandwidth><route_unhealthy>True</route_unhealthy>", 1),
+        {"gpu.fabric_health"},
+    ),
+    "degraded fabric": Fault(DGX, smi(1, fabric__health__bandwidth="Degraded"), {"gpu.fabric_health"}),
+    "two partitions": Fault(
+        DGX,
+        both(*(smi(i, fabric__cliqueId="0" if i else "1", fabric__clusterUuid="u") for i in range(8))),
+        {"gpu.fabric_health"},
+    ),
+    "a switch less": Fault(P4D, sub("lspci.txt", "0000:c3.*\n", ""), {"nvswitch.present"}),
+    "no ib_umad": Fault(B200, sub("modules.txt", "ib_umad.*\n", ""), {"nvswitch.nvlsm"}),
+    # driver
+    "proprietary": Fault(
+        P4D,
+        sub("nvidia-version.txt", "Open Kernel Module for x86_64", "x86_64 Kernel Module"),
+        {"driver.module_flavour"},
+    ),
+    "half an upgrade": Fault(
+        P4D,
+        sub("packages.txt", r"\Z", "libnvidia-compute-580\t580.173.02-0ubuntu1\tii \n", 1),
+        {"driver.loaded_is_installed"},
+    ),
+    "two versions run": Fault(P4D, sub("nvidia-version.txt", DRIVER, "580.95.05"), {"driver.loaded_is_installed"}),
+    "a package of its own version": Fault(
+        P4D, sub("packages.txt", r"\Z", "nvidia-modprobe\t610.43-1\tii \n", 1), set()
+    ),
+    "no uvm": Fault(P4D, sub("modules.txt", "nvidia_uvm 49.*\n", ""), {"driver.modules"}),
+    "nouveau": Fault(
+        P4D,
+        both(sub("modules.txt", "^", "nouveau 3 1 - Live 0x0\n", 1), lambda t: t.update({"nvidia-smi.xml": NO_DRIVER})),
+        {"driver.nouveau_absent"},
+        unknown={"driver.responds", "gpu.count"},
+    ),
+    "parameter": Fault(GB200, sub("nvidia-params.txt", "Channel0: 1", "Channel0: 0"), {"driver.params"}),
+    "no device node": Fault(P4D, sub("nvidia-dev.txt", ".*nvidia5\n", ""), {"driver.dev_nodes"}, says="/dev/nvidia5"),
+    "a file for a device": Fault(
+        P4D,
+        sub("nvidia-dev.txt", "crw-rw-rw- 1 root root 508, 0 (.*nvidia-uvm)\n", r"-rw-r--r-- 1 root root 0 \1\n"),
+        {"driver.dev_nodes"},
+    ),
+    "no GSP": Fault(P4D, smi(1, gsp_firmware_version="N/A"), {"gpu.gsp_firmware"}),
+    # kernel log
+    "RmInitAdapter": Fault(P4D, log("NVRM: GPU 0001:00:00.0: RmInitAdapter failed! (0x25:0x65:1457)"), {"log.rm_init"}),
+    "RPC without an Xid": Fault(
+        P4D, log("NVRM: _issueRpcAndWait: rpcRecvPoll timedout for fn 76!"), {"log.gsp_timeout"}
+    ),
+    "RPC with an Xid": Fault(
+        P4D, lambda t: t.update({"dmesg.txt": capture("dmesg/h100-xid119-gsp-timeout.txt")}), {"gpu.xid"}
+    ),
+    "training failed": Fault(
+        P4D, log("NVRM: knvlinkTrainP2pLinksToActive_IMPL: Training failed on link 3"), {"log.nvlink"}
+    ),
+    "AER fatal": Fault(
+        P4D, log("pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3a:00.0"), {"log.pcie_aer"}
+    ),
+    "AER non-fatal": Fault(
+        P4D,
+        log("nvme 0000:5e:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer"),
+        {"log.pcie_uncorrected"},
+    ),
+    "AER corrected, a flood": Fault(P4D, log(*[AER] * 11), {"log.pcie_corrected"}),
+    "AER corrected, a few": Fault(
+        P4D, log(*[AER, AER.replace("PCIe Bus Error: severity=Corrected", "AER: Corrected error received")] * 10), set()
+    ),
+    "narrow link": Fault(
+        DGX, log(LIMITED.format("32.0 GT/s PCIe x2", "32.0 GT/s PCIe x16 link")), {"log.pcie_link_limited"}
+    ),
+    "narrow link of a virtual port": Fault(
+        P4D, log(LIMITED.format("2.5 GT/s PCIe x1", "16.0 GT/s PCIe x16 link")), set()
+    ),
+    "EDAC UE": Fault(P4D, log("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0"), {"log.machine_check"}),
+    "GHES fatal": Fault(P4D, log("{1}[Hardware Error]: event severity: recoverable"), {"log.machine_check"}),
+    "EDAC CE": Fault(P4D, log("EDAC MC1: 3 CE memory scrubbing error on CPU_SrcID#1"), {"log.machine_check_corrected"}),
+    "MCE logged": Fault(
+        P4D, log("mce: [Hardware Error]: Machine check events logged"), {"log.machine_check_corrected"}
+    ),
+    "out of memory": Fault(P4D, log("Out of memory: Killed process 4711 (python3) total-vm:1kB"), {"log.oom"}),
+    "hung": Fault(P4D, log("INFO: task nvidia-smi:4711 blocked for more than 120 seconds."), {"log.hung_task"}),
+    "soft lockup": Fault(
+        P4D, log("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]"), {"log.soft_lockup"}
+    ),
+    "rcu stall": Fault(P4D, log("rcu: INFO: rcu_preempt self-detected stall on CPU"), {"log.soft_lockup"}),
+    "oops": Fault(P4D, log("BUG: kernel NULL pointer dereference, address: 0000000000000008"), {"log.kernel_bug"}),
+    "nvme": Fault(P4D, log("nvme nvme3: I/O 12 QID 3 timeout, aborting"), {"log.io_error"}),
+    "io error": Fault(P4D, log("I/O error, dev nvme3n1, sector 8 op 0x0:(READ)"), {"log.io_error"}),
+    "read-only": Fault(
+        P4D,
+        log(
+            "EXT4-fs error (device nvme0n1p1): ext4_journal_check_start:83",
+            "EXT4-fs (nvme0n1p1): Remounting filesystem read-only",
+        ),
+        {"log.fs_readonly"},
+        unknown={"log.io_error"},
+    ),
+    "segfault": Fault(
+        P4D, log("python3[4711]: segfault at 8 ip 00007f sp 00007f error 4 in libnccl.so.2"), {"log.segfault"}
+    ),
+    "mlx5 health": Fault(
+        DGX,
+        log("mlx5_core 0000:18:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count"),
+        {"log.nic"},
+    ),
+    "mlx5 heat": Fault(
+        DGX,
+        log("mlx5_core 0000:18:00.0: Port module event[error]: module 0, Cable error, High Temperature"),
+        {"log.nic_warning"},
+    ),
+    "mlx5 power": Fault(
+        DGX,
+        log("mlx5_core 0000:18:00.0: mlx5_pcie_event:299: Detected insufficient power on the PCIe slot (27W)."),
+        {"log.nic_power"},
+    ),
+    "flaps": Fault(DGX, log(*["mlx5_core 0000:18:00.0 ib0: Link down"] * 5), {"log.link_flap"}),
+    "DMAR": Fault(
+        P4D, log("DMAR: [DMA Read NO_PASID] Request device [65:00.0] fault addr 0xdead000"), {"log.iommu_fault"}
+    ),
+    "peermem": Fault(
+        P4D, log("nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context"), {"log.peermem"}
+    ),
+    "the boot is lost": Fault(
+        P4D, sub("dmesg.txt", r"(?s).*nvidia-nvswitch0: using MSI\n", "[9.0] x y\n" * 400), {"log.complete"}
+    ),
+    # AMD
+    "ring": Fault(
+        AMD,
+        log("amdgpu 0000:0c:00.0: [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring comp_1.0.0 timeout"),
+        {"amd.ring_timeout"},
+    ),
+    "ras": Fault(
+        AMD, log("amdgpu 0000:0c:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block"), {"amd.ras"}
+    ),
+    "amd init": Fault(AMD, log("amdgpu 0000:0c:00.0: amdgpu: Fatal error during GPU init"), {"amd.init"}),
+    "partitions": Fault(AMD, sub("rocm-smi.json", r'("card7": )(\{[^}]*\})', r'\1\2, "card8": \2'), {"amd.partitions"}),
+    "unique id twice": Fault(AMD, sub("rocm-smi.json", "0x0000000000000003", "0x0000000000000004"), {"amd.unique_ids"}),
+    "memory makers": Fault(AMD, sub("rocm-smi.json", "samsung", "hynix", 1), {"amd.memory_vendor"}),
+    "vbios": Fault(AMD, sub("rocm-smi.json", "113-D3431401-101", "113-D3431401-100", 1), {"amd.vbios"}),
+    "amd replays": Fault(
+        AMD, sub("rocm-smi.json", '"PCIe Replay Count": "0"', '"PCIe Replay Count": "5000"', 1), {"amd.pcie_replay"}
+    ),
+}
+
+
+def want(fault: Fault) -> Expected:
+    return expected(fault.machine, "stress", Group(machine=fault.machine))
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, Judged]:
+    cases = {}
+    for name, fault in FAULTS.items():
+        texts = healthy(fault.machine)
+        fault.breaks(texts)
+        cases[name] = Case(bundle(texts), want(fault))
+    for machine in (DGX, B200, GB200, V100, P4D, AMD):
+        cases[f"healthy {machine}"] = Case(bundle(healthy(machine)), expected(machine, "stress"))
+    silent = {name: Output("", missing=True) for name in healthy(P4D)}
+    cases["silent"] = Case(Bundle(silent), expected(P4D, "stress"))
+    return judge(cases)
+
+
+def ids(result: Judged, status: str) -> set[str]:
+    return {check.id for check in result.checks if check.status == status}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_fault_fails_the_checks_that_name_it_and_no_other(judged: dict[str, Judged], name: str) -> None:
+    fault, result = FAULTS[name], judged[name]
+    wrong = [c for c in result.checks if c.status == "fail"]
+    assert ids(result, "fail") == fault.fails, [(c.id, c.message) for c in wrong]
+    assert fault.unknown <= ids(result, "unknown")
+    assert fault.passes <= ids(result, "pass")
+    assert all(fault.says in c.message for c in wrong) or not fault.says
+    assert all(c.action == fault.action for c in wrong) or not fault.action
+
+
+def test_every_check_of_this_area_is_red_once_and_green_once(judged: dict[str, Judged]) -> None:
+    red = set().union(*(fault.fails for fault in FAULTS.values()))
+    assert GPU_CHECKS - red == set()
+    green = set().union(*(ids(result, "pass") for result in judged.values()))
+    assert GPU_CHECKS - green == set()
+    assert {c.id for c in declared()} >= GPU_CHECKS
+
+
+def test_nothing_passes_where_nothing_was_read(judged: dict[str, Judged]) -> None:
+    assert ids(judged["silent"], "pass") & GPU_CHECKS == set()
+
+
+def test_every_ceiling_is_one_that_a_check_reads() -> None:
+    rows = {n: v for n, v in load().ceilings.items() if not n.startswith(("rdma.", "efa."))}
+    nothing = replace(expected(P4D), most={})
+    assert set(rows) <= set(expected(P4D).most)
+    assert nothing.most == {}
+    assert all(limit >= 0 for limit in rows.values())
