@@ -48,6 +48,7 @@ FILES: dict[str, str] = {
     "units.txt": "systemctl show",
     "reboot.txt": "/run/reboot-required",
     "unattended.txt": "apt-config dump",
+    "host.json": "/proc, /sys, /etc, df, sshd -T, docker info",
 }
 """Every file that a bundle can hold, and the command behind it."""
 

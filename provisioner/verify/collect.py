@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import signal
 import tempfile
 import zlib
@@ -26,6 +27,17 @@ from provisioner.verify.probe import MARK
 
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
+
+PARTS = ("probe.py", "probe_host.py")
+"""Modules that are sent as one program, in this order."""
+
+
+def probe_source() -> str:
+    """The probe as one text: its modules one after the other, without what one imports of the other."""
+    texts = [(resources("provisioner.verify") / name).read_text() for name in PARTS]
+    later = [re.sub(r"^from (__future__|provisioner)\b.*\n", "", text, flags=re.M) for text in texts[1:]]
+    return "\n".join([texts[0], *later])
+
 
 ROOT_PYTHON = 'if [ "$(id -u)" = 0 ]; then exec python3 -I -; else exec sudo -n python3 -I -; fi'
 """The command on the node. -I: neither the user's site packages nor the working directory reach the probe."""
@@ -60,6 +72,7 @@ COMMON_FILES: Mapping[str, float] = {
     "kernel.txt": 5,
     "os-release.txt": 5,
     "modules.txt": 5,
+    "host.json": 15,
 }
 DRIFT_FILES: Mapping[str, float] = {"stamp.json": 5, "reboot.txt": 5, "unattended.txt": 10, "units.txt": 10}
 """What says, beside packages, holds, kernel, distribution and images, whether a node is what the lock says
@@ -171,7 +184,7 @@ class _Run:
     total: int
     stage: Stage = "verify"
     done: int = 0
-    source: str = field(default_factory=(resources("provisioner.verify") / "probe.py").read_text)
+    source: str = field(default_factory=probe_source)
 
     async def all(self, targets: Mapping[str, Sequence[str]], parallel: int) -> dict[str, Bundle]:
         slots = asyncio.Semaphore(max(1, parallel))

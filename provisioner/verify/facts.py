@@ -16,6 +16,7 @@ from provisioner.verify.parsers import (
     fi_info,
     first_line,
     framework,
+    host,
     ibstat,
     images,
     kernel,
@@ -97,6 +98,7 @@ class Facts:
     reboot: str | None = None
     """Why the system asks for a reboot; empty where it does not."""
     unattended: apt_config.Unattended | None = None
+    host: host.Host | None = None
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, Source("absent", f"{name} is not in the bundle"))
@@ -173,6 +175,7 @@ def read(bundle: Bundle) -> Facts:
         units=get("units.txt", systemd.parse_units),
         reboot=get("reboot.txt", kernel.parse_reboot),
         unattended=get("unattended.txt", apt_config.parse),
+        host=get("host.json", host.parse),
         sources=sources,
         outputs=dict(bundle.files),
         error=bundle.error,
@@ -278,6 +281,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "units": None if facts.units is None else {name: asdict(unit) for name, unit in facts.units.items()},
         "reboot": facts.reboot,
         "unattended": asdict(facts.unattended) if facts.unattended else None,
+        "host": asdict(facts.host) if facts.host else None,
         "error": facts.error or None,
         "unreadable": [
             {"file": name, "reason": source.reason}

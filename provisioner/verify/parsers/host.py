@@ -1,0 +1,165 @@
+"""host.json: what a node shows of itself outside of its GPUs, put together by probe_host.py.
+
+The probe copies files and answers; their formats are the kernel's (proc(5), Documentation/ABI/*/sysfs-*, utmp(5)) and
+the programs' (df of GNU coreutils, timedatectl, sshd -T, docker info, nvme smart-log). What is absent or not as known
+is None: only a text that is no such document at all is unreadable.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner.verify.parsers import Unreadable, first_line, whole
+from provisioner.verify.parsers import host_hardware as hw
+from provisioner.verify.parsers import host_software as sw
+from provisioner.verify.parsers.untrusted import read_answer, read_float, read_map, read_strings, read_text, read_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Times are seconds since 1970 by the node's own clock."""
+
+    time: float
+    hostname: str | None = None
+    machine_id: str | None = None
+    host_key: str | None = None
+    boot_id: str | None = None
+    uptime: float | None = None
+    configured: float | None = None
+    """When the roles last wrote down what they did."""
+    boots: tuple[tuple[str, int], ...] | None = None
+    """("boot" | "shutdown", time), oldest first."""
+    system: tuple[str, str, str] | None = None
+    """Maker, product and BIOS version."""
+    memory: hw.Memory | None = None
+    cpu: hw.Cpu | None = None
+    load: float | None = None
+    """Average of 15 minutes."""
+    numa_nodes: int | None = None
+    """Those that have processors."""
+    cmdline: tuple[str, ...] | None = None
+    clocksource: str | None = None
+    governors: Mapping[str, int] | None = None
+    huge_pages_mode: str | None = None
+    settings: Mapping[str, int] = field(default_factory=dict)
+    """Kernel settings that are numbers, by their path below /proc/sys."""
+    swaps: tuple[str, ...] | None = None
+    memory_errors: tuple[int, int] | None = None
+    """Corrected and uncorrected errors of all memory controllers; None where no driver counts them."""
+    oom_kills: int | None = None
+    synchronised: bool | None = None
+    time_service: bool | None = None
+    mounts: tuple[hw.Mount, ...] | None = None
+    space: tuple[hw.Filesystem, ...] | None = None
+    arrays: tuple[hw.Array, ...] | None = None
+    disks: tuple[hw.Disk, ...] | None = None
+    interfaces: tuple[sw.Interface, ...] | None = None
+    bonds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Bond → its slaves that are down."""
+    addresses: tuple[str, ...] | None = None
+    default_routes: tuple[str, ...] | None = None
+    listening: tuple[sw.Socket, ...] | None = None
+    resolves: tuple[str, ...] | None = None
+    resolve_seconds: float | None = None
+    nameservers: tuple[str, ...] | None = None
+    processes: sw.Processes | None = None
+    limits: Mapping[str, sw.Limits] = field(default_factory=dict)
+    crashes: tuple[tuple[str, float], ...] | None = None
+    cdi: tuple[sw.Cdi, ...] | None = None
+    gpu_links: tuple[str, ...] | None = None
+    """Links to NVIDIA's devices in /dev/char."""
+    docker: sw.Docker | None = None
+    """None where docker is not installed."""
+    sshd: Mapping[str, tuple[str, ...]] | None = None
+    sources: tuple[str, ...] | None = None
+    kernels: Mapping[str, bool] | None = None
+    """Kernels with modules, and whether the NVIDIA driver's is among them."""
+    environment: Mapping[str, str] | None = None
+    cloud_init: tuple[str, ...] | None = None
+    """Errors of the first boot; None where cloud-init is not there or has not finished."""
+
+    def at(self, place: str) -> hw.Filesystem | None:
+        """The filesystem that a directory is on."""
+        inside = [fs for fs in self.space or () if place == fs.place or place.startswith(fs.place.rstrip("/") + "/")]
+        return max(inside, key=lambda fs: len(fs.place), default=None)
+
+    @property
+    def public(self) -> tuple[str, ...]:
+        """Own addresses that the whole internet can route to."""
+        return tuple(a for a in self.addresses or () if ipaddress.ip_address(a).is_global)
+
+
+def parse(text: str) -> Host:
+    """The document, or Unreadable."""
+    try:
+        document = json.loads(text)
+        when = float(document["time"])
+        if not isinstance(document.get("files", {}), dict):
+            raise TypeError("files is no object")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Unreadable(f"not what the probe writes: {first_line(text)}") from error
+    return _host(document, when)
+
+
+def _host(d: Mapping[str, Any], when: float) -> Host:
+    files = {str(k): str(v) for k, v in read_map(d.get("files")).items()}
+    uptime = read_float(files.get("proc/uptime", "").split(" ")[0])
+    load = files.get("proc/loadavg", "").split()
+    resolves = read_map(d.get("resolves"))
+    sync = read_answer(d.get("sync"))
+    told = dict(line.split("=", 1) for line in (sync or "").splitlines() if "=" in line)
+    dmi = [files.get(f"sys/class/dmi/id/{name}", "") for name in ("sys_vendor", "product_name", "bios_version")]
+    return Host(
+        time=when,
+        hostname=read_text(d.get("hostname")),
+        machine_id=files.get("etc/machine-id") or None,
+        host_key=" ".join(files.get("etc/ssh/ssh_host_ed25519_key.pub", "").split()[:2]) or None,
+        boot_id=files.get("proc/sys/kernel/random/boot_id") or None,
+        uptime=uptime,
+        configured=read_float(d.get("configured")),
+        boots=sw.read_boots(d.get("boots")),
+        system=(dmi[0], dmi[1], dmi[2]) if any(dmi) else None,
+        memory=hw.read_memory(files.get("proc/meminfo")),
+        cpu=hw.read_cpu(read_map(d.get("cpu"))),
+        load=read_float(load[2]) if len(load) > 2 else None,
+        numa_nodes=hw.read_ranges(files.get("sys/devices/system/node/has_cpu")),
+        cmdline=hw.read_cmdline(files.get("proc/cmdline")),
+        clocksource=files.get("sys/devices/system/clocksource/clocksource0/current_clocksource") or None,
+        governors={k: n for k, v in read_map(d.get("governors")).items() if (n := read_whole(v)) is not None} or None,
+        huge_pages_mode=hw.read_chosen(files.get("sys/kernel/mm/transparent_hugepage/enabled")),
+        settings=hw.read_settings(files),
+        swaps=hw.read_swaps(files.get("proc/swaps")),
+        memory_errors=hw.read_edac(read_map(d.get("edac"))),
+        oom_kills=whole(str(d.get("oom_kills") or "").partition(" ")[2]),
+        synchronised={"yes": True, "no": False}.get(told.get("NTPSynchronized", "")),
+        time_service={"yes": True, "no": False}.get(told.get("NTP", "")),
+        mounts=hw.read_mounts(d.get("mounts")),
+        space=hw.read_space(read_answer(d.get("df"))),
+        arrays=hw.read_arrays(files["proc/mdstat"]) if "proc/mdstat" in files else None,
+        disks=hw.read_disks(read_map(d.get("nvme")), read_map(d.get("smart")))
+        if isinstance(d.get("nvme"), dict)
+        else None,
+        interfaces=sw.read_interfaces(d.get("interfaces")),
+        bonds={name: sw.read_down(str(text)) for name, text in read_map(d.get("bonds")).items()},
+        addresses=sw.read_addresses(d.get("addresses")),
+        default_routes=read_strings(d.get("default_routes")),
+        listening=sw.read_sockets(d.get("listening")),
+        resolves=sw.read_addresses(resolves.get("addresses")),
+        resolve_seconds=read_float(resolves.get("seconds")),
+        nameservers=sw.read_nameservers(files.get("etc/resolv.conf")),
+        processes=sw.read_processes(read_map(d.get("processes"))),
+        limits={str(k): sw.read_limits(read_map(v)) for k, v in read_map(d.get("limits")).items()},
+        gpu_links=read_strings(d.get("gpu_links")),
+        crashes=sw.read_crashes(d.get("crashes")),
+        cdi=sw.read_cdi(d.get("cdi")),
+        docker=sw.read_docker(read_map(d.get("docker"))),
+        sshd=sw.read_sshd(read_answer(d.get("sshd"))),
+        sources=read_strings(d.get("sources")),
+        kernels={k: v for k, v in read_map(d.get("kernels")).items() if isinstance(v, bool)} or None,
+        environment=sw.read_environment(d.get("environment")),
+        cloud_init=sw.read_cloud_init(files.get("run/cloud-init/result.json")),
+    )
