@@ -148,7 +148,13 @@ class Cluster:
                     machine=node.machine,
                     source=ssh.argv(self.paths, node.name),
                     expected=expect(
-                        group.machine, group.gpu, group.stack, group.spec, known, level=self.spec.verify.level
+                        group.machine,
+                        group.gpu,
+                        group.stack,
+                        group.spec,
+                        known,
+                        level=self.spec.verify.level,
+                        simulated=self.sandbox,
                     ),
                     simulated=self.sandbox,
                     host_spec=f"ssh://{node.name}?ssh_config={self.paths.ssh / 'config'}",

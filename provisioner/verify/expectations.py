@@ -24,6 +24,16 @@ MEMORY_TOLERANCE = 0.03
 (head of catalog/data/machines.yaml)."""
 
 
+TUNED: Mapping[str, str] = {
+    "kernel/numa_balancing": "0",
+    "vm/max_map_count": "1048576",
+    "vm/nr_hugepages": "0",
+    "transparent_hugepage": "madvise",
+    "governor": "performance",
+}
+"""What role base sets (ansible/roles/base/defaults/main.yml; a test holds them equal)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Expected facts of one node; None means that nothing is expected (no lock, or the machine has no such part).
@@ -80,6 +90,18 @@ class Expected:
     numa_nodes: int | None = None
     """Where a source says how many the node shows."""
     gpus_per_serial: int = 1
+    memory_gib: float | None = None
+    """Of the host, as the provider lists it; None where no source says."""
+    vcpus: int | None = None
+    local_nvme: int = 0
+    """Local NVMe disks; 0 where there are none, or no source says how many."""
+    scratch: str | None = None
+    """Where the local disks are mounted."""
+    scratch_gb: float = 0.0
+    tuned: Mapping[str, str] | None = None
+    """Kernel settings that the roles make, by their path."""
+    simulated: bool = False
+    """A rehearsal's node: what it shows of this computer's kernel is not judged."""
     most: Mapping[str, float] = field(default_factory=dict)
     """Counter → the most of it that is still healthy (catalog/data/health.yaml)."""
     xids: Mapping[str, Mapping[str, str]] | None = None
@@ -109,6 +131,7 @@ def expect(
     catalog: Catalog,
     *,
     level: Level = "standard",
+    simulated: bool = False,
 ) -> Expected:
     """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
@@ -162,11 +185,23 @@ def expect(
         large_bar=nvidia and machine.nvlink.topology == "nvswitch",
         numa_nodes=None if {"all", "numa_nodes"} & set(machine.unverified_fields) else machine.numa_nodes,
         gpus_per_serial=gpu.gpus_per_serial,
+        memory_gib=machine.memory_gib if _sourced(machine, "memory_gib") else None,
+        vcpus=machine.vcpus if _sourced(machine, "vcpus") else None,
+        local_nvme=machine.local_nvme.count if _sourced(machine, "local_nvme", "local_nvme.count") else 0,
+        scratch=group.storage.scratch if group and stack and machine.local_nvme.count else None,
+        scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb if _sourced(machine, "local_nvme") else 0.0,
+        tuned=TUNED if stack and group else None,
+        simulated=simulated,
         most=catalog.ceilings,
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
         min_busbw_gbps=limit.threshold if limit else None,
         level=level,
     )
+
+
+def _sourced(machine: Machine, *keys: str) -> bool:
+    """Whether a source backs the catalogue's value."""
+    return not {"all", *keys} & set(machine.unverified_fields)
 
 
 def _pcie_gen(machine: Machine, gpu: Gpu) -> int | None:
