@@ -20,11 +20,12 @@ from filelock import FileLock
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import cache, private_dir
-from provisioner.sandbox import containers
-from provisioner.sandbox.fault_list import FAULTS, Fault
+from provisioner.sandbox import containers, fault_list, fault_list_gpu
+from provisioner.sandbox.fault_list import Fault
 from provisioner.sandbox.runtime import Podman, find_podman
 
 Json = dict[str, Any]
+FAULTS = (*fault_list.FAULTS, *fault_list_gpu.FAULTS)
 TOOL = "/usr/lib/gpuprov-sandbox/fault"
 
 OTHER_VERSIONS = (

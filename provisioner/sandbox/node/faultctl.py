@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-from . import state
+from . import devices, state
 
 HEALTHY = "etc/gpuprov-sandbox/healthy.json"
 SWAPPED = "var/lib/gpuprov-sandbox/swapped-image.json"
@@ -25,6 +25,7 @@ def fault(arguments: list[str], _version: str) -> int:
         return 0
     if arguments == ["write"]:
         state.write(state.HARDWARE, json.load(sys.stdin))
+        devices.show()
         return 0
     return 2
 

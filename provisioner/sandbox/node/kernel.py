@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from . import dkms, state, sysfs
+from . import devices, dkms, state, sysfs
 
 RELEASE = "6.1.0-gpuprov-sandbox"
 BUILTIN = {
@@ -43,6 +43,7 @@ def load_builtin() -> None:
 def _add(name: str, module: dict[str, Any]) -> None:
     state.change(state.MODULES, lambda m: {**m, name: module}, {})
     sysfs.show_module(name, module)
+    devices.show()
 
 
 def load(name: str) -> str | None:
@@ -114,6 +115,7 @@ def unload(name: str) -> str | None:
         return f"Module {wanted} is in use"
     state.change(state.MODULES, lambda m: {n: v for n, v in m.items() if n != wanted}, {})
     sysfs.show_module(wanted, None)
+    devices.show()
     return None
 
 

@@ -32,7 +32,12 @@ def topo(arguments: list[str], driver: Driver) -> str:
     for i, gpu in enumerate(gpus):
         cells = [" X " if i == j else machine["topology"][gpu["index"]][other["index"]] for j, other in enumerate(gpus)]
         cells += [_near(gpu, nic, gpus, nics) for nic in nics]
-        out += "\t".join([names[i], *cells, affinity(machine, gpu["numa"]), str(gpu["numa"]), "", "N/A"]) + "\n"
+        out += (
+            "\t".join(
+                [names[i], *cells, affinity(machine, gpu["numa"]), str(gpu.get("numa_printed", gpu["numa"])), "", "N/A"]
+            )
+            + "\n"
+        )
     for i, nic in enumerate(nics):
         cells = [_near(gpu, nic, gpus, nics) for gpu in gpus]
         cells += [
@@ -84,8 +89,10 @@ def nvlink(arguments: list[str], driver: Driver) -> str:
             speed = gpu["product"]["link"]
             for number, link in enumerate(gpu["links"]):
                 if counters:
-                    out += "".join(f"\t Link {number}: {what} Errors: 0\n" for what in ("Replay", "Recovery", "CRC"))
+                    counts = {"Replay": 0, "Recovery": 0, "CRC": 0} | link.get("errors", {})
+                    out += "".join(f"\t Link {number}: {what} Errors: {count}\n" for what, count in counts.items())
                     out += "\n"
                 else:
-                    out += f"\t Link {number}: {speed + ' GB/s' if link['active'] else '<inactive>'}\n"
+                    shown = f"{link.get('speed', speed)} GB/s" if link["active"] else "<inactive>"
+                    out += f"\t Link {number}: {shown}\n"
     return out

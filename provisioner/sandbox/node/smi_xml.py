@@ -49,7 +49,7 @@ def shape(branch: int) -> Iterator[tuple[int, str, str]]:
 
 
 def _gpu(driver: Driver, gpu: Gpu) -> str:
-    values = _values(driver, gpu)
+    values, printed = _values(driver, gpu), gpu.get("printed", {})
     parts = [f'\t<gpu id="{gpu["pci"]}">\n']
     rows = list(shape(driver.branch))
     opened: list[str] = []
@@ -58,7 +58,7 @@ def _gpu(driver: Driver, gpu: Gpu) -> str:
             parts.append("\t" * (len(opened) + 1) + f"</{opened.pop()}>\n")
         tabs = "\t" * (depth + 2)
         if tag.startswith("@"):
-            parts.append(_tree(BLOCKS[tag[1:]](driver, gpu), depth + 2))
+            parts.append(_tree(BLOCKS[tag[1:]](driver, gpu), depth + 2, "/".join(opened), printed))
         elif tag == "mig_devices":
             parts.append(elements(gpu))
         elif tag in EMPTY:
@@ -67,7 +67,7 @@ def _gpu(driver: Driver, gpu: Gpu) -> str:
             parts.append(f"{tabs}<{tag}>\n")
             opened.append(tag)
         else:
-            text = value.format_map(values)
+            text = printed.get("/".join([*opened, tag]), value.format_map(values))
             parts.append(f"{tabs}<{tag}>{escape(LOST if gpu['lost'] and tag in LOST_TAGS else text)}</{tag}>\n")
     while opened:
         parts.append("\t" * (len(opened) + 1) + f"</{opened.pop()}>\n")
@@ -89,14 +89,16 @@ LOST_TAGS = frozenset(
 """Values that a GPU which fell off the bus can't give any more."""
 
 
-def _tree(tree: list[tuple[str, Any]], depth: int) -> str:
+def _tree(tree: list[tuple[str, Any]], depth: int, above: str, printed: dict[str, str]) -> str:
+    """Elements of a block; `printed` says by path what a fault has put in a value's place."""
     tabs = "\t" * depth
     out = ""
     for tag, value in tree:
+        path = f"{above}/{tag}".lstrip("/")
         out += (
-            f"{tabs}<{tag}>\n{_tree(value, depth + 1)}{tabs}</{tag}>\n"
+            f"{tabs}<{tag}>\n{_tree(value, depth + 1, path, printed)}{tabs}</{tag}>\n"
             if isinstance(value, list)
-            else f"{tabs}<{tag}>{value}</{tag}>\n"
+            else f"{tabs}<{tag}>{printed.get(path, value)}</{tag}>\n"
         )
     return out
 

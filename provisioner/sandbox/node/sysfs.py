@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import state
+from . import devices, state
 
 SETTINGS = {
     "proc/sys/kernel/numa_balancing": "1",
@@ -54,6 +54,10 @@ def sysfs(_arguments: list[str], _version: str) -> int:
             (place / name / part).mkdir(parents=True)
         layers = f"lowerdir=/sys/{name},upperdir={place}/{name}/upper,workdir={place}/{name}/work"
         _mount("-t", "overlay", "overlay", "-o", layers, f"/sys/{name}")
+    devices.place()
+    _mount("--bind", str(place / "devices/modules"), "/proc/modules")
+    if Path("/proc/driver").is_dir():
+        _mount("--bind", str(place / "devices/driver"), "/proc/driver")
     network_cards()
     return 0
 

@@ -1,0 +1,152 @@
+"""Faults of GPUs, NVLink, PCIe, the driver's files and the kernel log: rows like those of fault_list.py.
+
+What nvidia-smi prints is replaced in its place (`printed`: path of the element → text), so that each is one cause.
+"""
+
+from __future__ import annotations
+
+from provisioner.sandbox.fault_list import Change, Fault, Json, _anywhere, _has_ecc, _has_links, _log, _nvidia
+
+REASON = "clocks_event_reasons/clocks_event_reason_hw_"
+
+
+def _printed(**values: str) -> Change:
+    """`a__b="x"`: the element a/b of one GPU reads x."""
+
+    def change(machine: Json, gpu: int) -> None:
+        shown = {path.replace("__", "/"): value for path, value in values.items()}
+        machine["gpus"][gpu].setdefault("printed", {}).update(shown)
+
+    return change
+
+
+def _throttle(*reasons: str) -> Change:
+    def change(machine: Json, gpu: int) -> None:
+        for reason in reasons:
+            machine["gpus"][gpu].setdefault("printed", {})[REASON + reason] = "Active"
+
+    return change
+
+
+def _links(**values: object) -> Change:
+    def change(machine: Json, gpu: int) -> None:
+        machine["gpus"][gpu]["links"][0].update(values)
+
+    return change
+
+
+def _power_limit(machine: Json, gpu: int) -> None:
+    low = machine["gpus"][gpu]["product"]["power"][1]
+    machine["gpus"][gpu].setdefault("printed", {})["gpu_power_readings/current_power_limit"] = f"{low:.2f} W"
+
+
+def _same_serial(machine: Json, gpu: int) -> None:
+    machine["gpus"][gpu]["serial"] = machine["gpus"][gpu - 1]["serial"]
+
+
+def _dead(machine: Json, gpu: int) -> None:
+    slot = machine["gpus"][gpu]["pci"][4:].lower()
+    for row in machine["pci"]:
+        if row["slot"] == slot:
+            row["revision"] = "ff"
+
+
+def _switch_lost(machine: Json, _gpu: int) -> None:
+    gone = machine["switches"].pop()
+    machine["pci"] = [row for row in machine["pci"] if row["slot"] != gone["slot"]]
+
+
+def _numa(machine: Json, gpu: int) -> None:
+    machine["gpus"][gpu]["numa_printed"] = "N/A"
+
+
+def _several(machine: Json) -> bool:
+    return _nvidia(machine) and len(machine["gpus"]) > 1 and all(gpu["arch"] != "blackwell" for gpu in machine["gpus"])
+
+
+def _has_rows(machine: Json) -> bool:
+    return _has_ecc(machine) and machine["gpus"][0]["product"]["banks"] is not None
+
+
+def _has_numa(machine: Json) -> bool:
+    known = ("p4d", "Standard_ND96", "dgx-a100", "dgx-h100")
+    return _nvidia(machine) and machine["machine"].startswith(known)
+
+
+def _has_switches(machine: Json) -> bool:
+    return bool(machine["switches"]) and machine["gpus"][0]["arch"] in ("ampere", "hopper")
+
+
+def _reads_temperature(machine: Json) -> bool:
+    return _nvidia(machine) and "absolute" in machine["gpus"][0]["product"]["thresholds"]
+
+
+NVLINK, ECC, ROWS = "NVLink", "GPUs with ECC", "GPUs that remap rows"
+AER = "pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3a:00.0"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("power-brake", "the power supply brakes one GPU", "gpu.power_brake",
+          change=_throttle("slowdown", "power_brake_slowdown")),
+    Fault("thermal-slowdown", "one GPU is slowed down by heat", "gpu.throttle", change=_throttle("thermal_slowdown")),
+    Fault("gpu-hot", "one GPU is a degree below its slowdown", "gpu.temperature", _reads_temperature,
+          "a GPU that says its slowdown temperature", lambda m, g: _printed(temperature__gpu_temp=str(
+              m["gpus"][g]["product"]["thresholds"]["absolute"][1] - 1) + " C")(m, g)),
+    Fault("power-limit", "one GPU's power limit is set to the lowest", "gpu.power_limit", change=_power_limit),
+    Fault("compute-mode", "one GPU takes no process", "gpu.compute_mode", change=_printed(compute_mode="Prohibited")),
+    Fault("reset-required", "the driver wants one GPU reset", "gpu.reset_required",
+          change=lambda m, g: m["gpus"][g].update(recovery="Reset")),
+    Fault("serial-copied", "two GPUs show one serial number", "gpu.serials_unique", _several, "several GPUs",
+          _same_serial),
+    Fault("bus-dead", "one GPU answers no more on the PCI bus (rev ff)", "gpu.bus_present", _anywhere, "a GPU", _dead),
+    Fault("row-bank-empty", "a memory bank of one GPU has no spare row left", "gpu.remap_bank", _has_rows, ROWS,
+          _printed(remapped_rows__row_remapper_histogram__row_remapper_histogram_none="1 bank(s)")),
+    Fault("ecc-corrected", "one GPU corrects errors all the time", "gpu.ecc_corrected", _has_rows, ROWS,
+          _printed(ecc_errors__aggregate__dram_correctable="31000000")),
+    Fault("ecc-pending", "ECC of one GPU will be off after a reset", "gpu.pending_modes", _has_ecc, ECC,
+          _printed(ecc_mode__pending_ecc="Disabled")),
+    Fault("bar-small", "one GPU's BAR1 is 256 MiB", "gpu.bar_size", _has_switches, "GPUs behind NVSwitch",
+          _printed(bar1_memory_usage__total="256 MiB")),
+    Fault("numa-unknown", "the system does not know one GPU's NUMA node", "gpu.numa_affinity", _has_numa,
+          "NUMA nodes that are known", _numa),
+    Fault("nvlink-slow", "one NVLink of one GPU runs at half its rate", "nvlink.speed", _has_links, NVLINK,
+          _links(speed="12.5")),
+    Fault("nvlink-errors", "one NVLink of one GPU had to recover", "nvlink.errors", _has_links, NVLINK,
+          _links(errors={"Recovery": 3})),
+    Fault("nvlink-asymmetry", "one NVLink counts thousands of errors, its peers none", "nvlink.asymmetry", _has_links,
+          NVLINK, _links(errors={"Replay": 48211, "CRC": 977})),
+    Fault("nvswitch-lost", "one NVSwitch is gone from the PCI bus", "nvswitch.present", _has_switches,
+          "NVSwitches on the PCI bus", _switch_lost),
+    Fault("gsp-off", "one GPU runs without its system processor", "gpu.gsp_firmware",
+          lambda m: _nvidia(m) and m["gpus"][0]["arch"] != "volta", "GPUs with a system processor",
+          _printed(gsp_firmware_version="N/A")),
+    Fault("device-node-lost", "/dev/nvidia0 is gone", "driver.dev_nodes",
+          break_=(("rm", "-f", "/dev/nvidia0"),), mend=(("mknod", "-m", "666", "/dev/nvidia0", "c", "195", "0"),)),
+    Fault("rm-init-failed", "the kernel log says that a GPU could not be started", "log.rm_init",
+          change=_log("NVRM: GPU {pci}.0: RmInitAdapter failed! (0x25:0x65:1457)")),
+    Fault("gsp-timeout", "the kernel log has a GSP timeout without an Xid", "log.gsp_timeout",
+          change=_log("NVRM: _issueRpcAndWait: rpcRecvPoll timedout for fn 76!")),
+    Fault("aer-fatal", "the kernel log has a fatal PCIe error", "log.pcie_aer", _anywhere, "a GPU", _log(AER)),
+    Fault("memory-error", "the kernel log has an uncorrectable memory error of the host", "log.machine_check",
+          _anywhere, "a GPU", _log("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0")),
+    Fault("memory-corrected", "the kernel log has corrected memory errors of the host", "log.machine_check_corrected",
+          _anywhere, "a GPU", _log("EDAC MC1: 3 CE memory scrubbing error on CPU_SrcID#1_MC#1_Chan#0_DIMM#0")),
+    Fault("io-error", "the kernel log has a read error of a disk", "log.io_error", _anywhere, "a GPU",
+          _log("I/O error, dev nvme9n1, sector 1048576 op 0x0:(READ) flags 0x80700 phys_seg 4 prio class 2")),
+    Fault("disk-readonly", "the kernel log says that a filesystem became read-only", "log.fs_readonly", _anywhere,
+          "a GPU", _log("EXT4-fs (nvme9n1p1): Remounting filesystem read-only")),
+    Fault("task-hung", "the kernel log says that a process stands still", "log.hung_task", _anywhere, "a GPU",
+          _log("INFO: task kworker/u193:2:4711 blocked for more than 120 seconds.")),
+    Fault("cpu-stuck", "the kernel log has a soft lockup", "log.soft_lockup", _anywhere, "a GPU",
+          _log("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]")),
+    Fault("out-of-memory", "the kernel killed a process for memory", "log.oom", _anywhere, "a GPU",
+          _log("Out of memory: Killed process 4711 (python3) total-vm:904857600kB, anon-rss:804857600kB")),
+    Fault("iommu-fault", "the kernel log has an IOMMU fault", "log.iommu_fault", _anywhere, "a GPU",
+          _log("DMAR: [DMA Read NO_PASID] Request device [65:00.0] fault addr 0xdead000 [fault reason 0x06]")),
+    Fault("nic-health", "the kernel log says that a network card is broken", "log.nic", _anywhere, "a GPU",
+          _log("mlx5_core 0000:18:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count")),
+    Fault("amd-ras", "the kernel log has uncorrectable errors of an AMD GPU", "amd.ras", lambda m: not _nvidia(m),
+          "AMD GPUs", _log("amdgpu {pci}.0: amdgpu: 2 uncorrectable hardware errors detected in umc block")),
+    Fault("amd-ring", "an AMD GPU stopped working on its queue", "amd.ring_timeout", lambda m: not _nvidia(m),
+          "AMD GPUs", _log("amdgpu {pci}.0: [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring comp_1.0.0 timeout")),
+)  # fmt: skip
+"""Every fault by name, in the order in which `gpuprov sandbox faults` lists them."""
