@@ -50,15 +50,15 @@ def verify(
         found = run(subjects, checks=checks, events=cluster.events)
         healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
         cluster.note_verdicts(found)
-        title = str(cluster.spec.name)
+        title, previous = str(cluster.spec.name), cluster.state().get("report")
     else:
         subject = _lone(bundle, host, machine, level or "standard")
         found = run([subject], events=Events())
-        healthy, title = found.ok, subject.name
+        healthy, title, previous = found.ok, subject.name, None
     if report is not None:
         from provisioner.verify.report import write
 
-        print(f"report: {write(found, report, title=title)}", file=sys.stderr)
+        print(f"report: {write(found, report, title=title, previous=previous)}", file=sys.stderr)
     if as_json:
         _print_json(found.to_json() | {"ok": healthy})
     else:

@@ -148,7 +148,7 @@ def verify(
     checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
     report = prove(brought.subjects, checks=checks, events=cluster.events, workdir=run.run_dir)
     run.report = report
-    run.page = reports.write(report, run.run_dir, title=cluster.spec.name)
+    run.page = reports.write(report, run.run_dir, title=cluster.spec.name, previous=cluster.state().get("report"))
     run.healthy = report.enough(cluster.spec.verify.min_healthy)
     cluster.note_verdicts(report, run.page)
     healthy, ledger = set(report.healthy_nodes), cluster.ledger()

@@ -1,14 +1,18 @@
-"""All of gpuprov's own checks as declared, and the table of them in docs/checks.md."""
+"""All of gpuprov's own checks as declared, and what docs/checks.md and docs/runbook.md say of them.
+
+`python -m provisioner.verify.catalogue` writes both.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-import sys
 from functools import cache
+from pathlib import Path
 
 from provisioner.verify import checks
 from provisioner.verify.check import Check
+from provisioner.verify.runbook import page
 
 
 @cache
@@ -34,5 +38,14 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def write(docs: Path) -> None:
+    """Bring docs/checks.md and docs/runbook.md to what the code declares; what stands above their generated parts
+    stays."""
+    for name, begins, text in (("checks.md", "| check |", table()), ("runbook.md", "## What to do", page(declared()))):
+        file = docs / name
+        head = file.read_text(encoding="utf-8").partition(begins)[0]
+        file.write_text(head + text, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(table())
+    write(Path(__file__).parents[2] / "docs")

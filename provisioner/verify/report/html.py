@@ -8,9 +8,25 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner.paths import data
-from provisioner.verify.results import CheckResult, NodeReport, Report
+from markupsafe import Markup, escape
 
+from provisioner.paths import data
+from provisioner.verify.catalogue import declared
+from provisioner.verify.report.compare import changes
+from provisioner.verify.results import CheckResult, NodeReport, Report
+from provisioner.verify.runbook import STEPS, by_hand
+
+MOST_CHANGES = 50
+NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""Paths of `nvidia-smi topo -m` from the nearest on."""
+COUNTERS = {
+    "°C": "temperature",
+    "ECC uncorrectable": "ecc_uncorrectable",
+    "ECC corrected": "ecc_correctable",
+    "rows remapped": "remap_uncorrectable",
+    "PCIe replays": "pcie_replays",
+}
+"""Column → key of a GPU in the `facts` document."""
 SIGNS = {"pass": "✓", "fail": "✗", "unknown": "?", "skip": "-"}
 DETAILED = 64
 """Nodes up to which healthy ones have their tables too; the page of a large fleet shows those of the others, and says
@@ -18,8 +34,9 @@ where the rest is. (1,000 nodes with a hundred checks each are 50 MB of HTML.)""
 ORDER = {"fail": 0, "unknown": 1, "pass": 2, "skip": 3}
 
 
-def html(report: Report) -> str:
-    """The page. Every value goes through Jinja's autoescape: what a node printed stays text."""
+def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
+    """The page. Every value goes through Jinja's autoescape: what a node printed stays text. `before`: the report.json
+    of an earlier run."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -30,13 +47,17 @@ def html(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["value"] = _value
+    environment.filters["code"] = _code
+    problems = _problems(report)
     detailed = len(report.nodes) <= DETAILED
     unhealthy = [node for node in report.nodes if not node.ok]
     return environment.get_template("report.html.j2").render(
         title=report.title,
         report=report,
         signs=SIGNS,
-        problems=_problems(report),
+        problems=problems,
+        runbook=[(action, STEPS[action]) for action in STEPS if any(p["action"] == action for p in problems)],
+        changes=changes(before, report)[:MOST_CHANGES] if before else None,
         nodes=[_node(node, detailed) for node in sorted(report.nodes, key=lambda n: n.ok)],
         detailed=detailed,
         unhealthy=unhealthy,
@@ -68,7 +89,10 @@ def _problems(report: Report) -> list[dict[str, Any]]:
 
 
 def _entry(id: str, severity: str, status: str, action: str, says: str) -> dict[str, Any]:
-    return {"id": id, "severity": severity, "status": status, "action": action, "says": says, "nodes": []}
+    own = next((check for check in declared() if check.id == id), None)
+    seen = by_hand(own) if own else ()
+    return {"id": id, "severity": severity, "status": status, "action": action, "says": says, "by_hand": seen,
+            "nodes": []}  # fmt: skip
 
 
 def _node(node: NodeReport, detailed: bool) -> dict[str, Any]:
@@ -82,6 +106,8 @@ def _node(node: NodeReport, detailed: bool) -> dict[str, Any]:
         "whole": True,
         "matrix": _matrix(node.facts.get("topology"), _topology(node.checks)),
         "matrix_wrong": "nvlink.topology" in wrong,
+        "near": _near(node.facts.get("nics_near")),
+        "counters": _counters(node.facts),
         "versions": _versions(node.facts),
     }
 
@@ -113,6 +139,38 @@ def _matrix(topology: Any, expected: Mapping[str, str]) -> dict[str, Any] | None
     return {"names": names, "rows": rows}
 
 
+def _near(near: Any) -> dict[str, Any] | None:
+    """GPU by network card: the path between them, the nearest marked; None where the node has no such columns."""
+    if not isinstance(near, Mapping) or not any(near.values()):
+        return None
+    cards = list(next(iter(near.values())))
+    rows = []
+    for gpu, cells in near.items():
+        best = min((NEARNESS.index(c) for c in cells.values() if c in NEARNESS), default=None)
+        close = {card for card, cell in cells.items() if best is not None and cell == NEARNESS[best]}
+        row = [{"text": cells.get(card) or "?", "best": card in close} for card in cards]
+        rows.append({"name": gpu, "cells": row})
+    return {"names": cards, "rows": rows}
+
+
+def _counters(facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What each GPU counts; columns that no GPU of the node gives are left out."""
+    gpus = facts.get("gpus") or []
+    errors = facts.get("nvlink_errors") or {}
+    rows = []
+    for gpu in gpus:
+        links = errors.get(str(gpu.get("index")), {}).values()
+        counted = [n for link in links if isinstance(link, Mapping) for n in link.values() if isinstance(n, int)]
+        rows.append([gpu.get(key) for key in COUNTERS.values()] + [sum(counted) if links else None])
+    names = [*COUNTERS, "NVLink errors"]
+    kept = [i for i in range(len(names)) if any(row[i] is not None for row in rows)]
+    if not kept:
+        return None
+    names_of = [f"GPU{gpu.get('index')}" for gpu in gpus]
+    table = [{"name": name, "cells": [row[i] for i in kept]} for name, row in zip(names_of, rows, strict=True)]
+    return {"names": [names[i] for i in kept], "rows": table}
+
+
 def _versions(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     packages = facts.get("packages") or {}
     known = [
@@ -127,6 +185,12 @@ def _versions(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         versions = [f"{key} {report[key]}" for key in ("torch", "cuda", "nccl", "python") if report.get(key)]
         known.append((str(report.get("reference") or "image"), ", ".join(versions) or report.get("error")))
     return [(name, str(value)) for name, value in known if value]
+
+
+def _code(text: str) -> Markup:
+    """What stands between backquotes as <code>; the rest escaped."""
+    parts = [escape(part) for part in text.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
 
 
 def _value(value: Any) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from provisioner.cli.main import COMMANDS
 from provisioner.verify.bundle import FILES
 from provisioner.verify.catalogue import declared, table
+from provisioner.verify.runbook import by_hand, page
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -14,6 +16,20 @@ DOCS = Path(__file__).parents[3] / "docs"
 def test_the_table_of_checks_is_the_codes() -> None:
     text = (DOCS / "checks.md").read_text()
     assert text.endswith("\n\n" + table()), "run: python -m provisioner.verify.catalogue"
+
+
+def test_the_runbook_is_the_codes() -> None:
+    text = (DOCS / "runbook.md").read_text()
+    assert text.endswith("\n\n" + page(declared())), "run: python -m provisioner.verify.catalogue"
+
+
+def test_every_check_of_the_runbook_can_be_seen_by_hand_or_says_how_its_tool_ended() -> None:
+    without = {check.id for check in declared() if not by_hand(check)}
+    assert without == {check.id for check in declared() if not check.needs}
+
+
+def test_every_command_of_the_runbook_is_one() -> None:
+    assert set(re.findall(r"`gpuprov ([a-z]+)", page(()))) - set(COMMANDS) == set()
 
 
 def test_every_check_that_the_docs_name_is_one() -> None:

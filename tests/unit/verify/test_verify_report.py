@@ -16,6 +16,7 @@ from provisioner.catalog import load
 from provisioner.events import Event, Events
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.report import write
+from provisioner.verify.report.compare import changes, earlier
 from provisioner.verify.report.html import html
 from provisioner.verify.report.junit import junit
 from provisioner.verify.report.terminal import table
@@ -181,3 +182,40 @@ def test_the_files_are_private_and_whole(fleet: Report, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["report.html", "report.json", "report.xml"]
     assert json.loads((tmp_path / "r" / "report.json").read_text())["ok"] is False
     assert page.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_changed_since_the_run_before_is_told(fleet: Report, tmp_path: Path) -> None:
+    well = replace(fleet, nodes=tuple(n for n in fleet.nodes if n.name == "train-0"))
+    broken = next(n for n in fleet.nodes if n.name == "train-1")
+    now = replace(fleet, nodes=(replace(broken, name="train-0"), broken))
+    page = write(well, tmp_path / "one", title="vision")
+    before = earlier(page)
+    assert before is not None
+    found = changes(before, now)
+    assert [(c.node, c.check, c.before, c.after) for c in found if c.after == "fail"] == [
+        ("train-0", "nvlink.links", "pass", "fail"),
+        ("train-1", "nvlink.links", None, "fail"),
+    ]
+    text = write(now, tmp_path / "two", title="vision", previous=page).read_text()
+    assert "Since the run before" in text
+    assert "Since the run before" not in page.read_text()
+    back = changes(json.loads((tmp_path / "two" / "report.json").read_text()), well)
+    assert ("train-0", "nvlink.links", "fail", "pass") in {(c.node, c.check, c.before, c.after) for c in back}
+    assert not any(change.worse for change in back)
+
+
+def test_a_damaged_report_of_an_earlier_run_is_none(tmp_path: Path) -> None:
+    for text in ("", "[]", '{"nodes": 3}', "{"):
+        (tmp_path / "report.json").write_text(text)
+        assert earlier(tmp_path / "report.html") is None
+    assert earlier(tmp_path / "gone" / "report.html") is None
+    assert earlier(None) is None
+
+
+def test_the_page_has_the_runbook_of_what_failed_and_no_more(fleet: Report) -> None:
+    text = html(fleet)
+    for action in ("reset", "replace"):
+        assert (f'id="do-{action}"' in text) == (f'href="#do-{action}"' in text)
+    assert 'href="#do-reset"' in text  # a link is down
+    assert "<code>nvidia-smi --gpu-reset</code>" in text
+    assert "See it by hand: <code>nvidia-smi nvlink -s</code>" in text

@@ -1,0 +1,83 @@
+"""What to do about a finding: one procedure for each action, and how to see by hand what a check has seen.
+
+The same text is in docs/runbook.md and in the report, whose reader may have nothing else open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provisioner.verify.bundle import FILES
+from provisioner.verify.check import Action, Check
+
+STEPS: dict[Action, tuple[str, ...]] = {
+    "none": ("Nothing has to be done. It is told so that you know it.",),
+    "reconfigure": (
+        "`gpuprov status FILE` says what on the node differs from the lock.",
+        "`gpuprov up FILE` mends exactly that. What runs on the node goes on, unless a driver has to be loaded again.",
+        "`gpuprov verify FILE --node NODE` has to be healthy then.",
+        "If it comes back, something else changes the node: another configuration management, an automatic upgrade, a "
+        "person. `journalctl` and /var/log/apt/history.log on the node say when.",
+    ),
+    "reset": (
+        "`gpuprov quarantine FILE NODE --reason TEXT` takes the node out of service (its drain hook runs).",
+        "`gpuprov collect FILE NODE -o TICKET` keeps what the tools say now: a reset clears counters.",
+        "No program may hold a GPU: `nvidia-smi --query-compute-apps=pid,name --format=csv` lists those that do. Stop "
+        "nvidia-dcgm and nvidia-persistenced, and nvidia-fabricmanager where there are NVSwitches.",
+        "`nvidia-smi --gpu-reset` (all GPUs: on NVLink machines they go together), then start what was stopped. Where "
+        "the reset is refused, reboot.",
+        "`gpuprov verify FILE --node NODE --level stress` has to be healthy; then `gpuprov release FILE NODE`.",
+        "The same finding on the same GPU again within days: replace the node.",
+    ),
+    "reboot": (
+        "`gpuprov quarantine FILE NODE --reason TEXT`, and wait until no job runs on the node.",
+        "`gpuprov collect FILE NODE -o TICKET` keeps what the tools say now.",
+        "`gpuprov exec FILE --node NODE sudo systemctl reboot`. A GPU that has fallen off the bus often needs the "
+        "power off: from the BMC on bare metal, stop and start on a cloud.",
+        "`gpuprov up FILE`, then `gpuprov verify FILE --node NODE --level stress`, then `gpuprov release FILE NODE`.",
+        "The same finding after two reboots is hardware: replace the node.",
+    ),
+    "replace": (
+        "`gpuprov collect FILE NODE -o TICKET`: the provider or the vendor will ask for it.",
+        "`gpuprov replace FILE NODE` drains the node, makes a new machine of the same name, configures and proves it.",
+        "On bare metal there is no other machine to be had: leave the node in quarantine and open a case with the "
+        "vendor, with the bundle, the GPU's serial number and the slot.",
+    ),
+    "vendor": (
+        "`gpuprov quarantine FILE NODE --reason TEXT` where the check is fatal; a warning can wait for a pause.",
+        "`gpuprov collect FILE NODE -o TICKET`, and `nvidia-bug-report.sh` on NVIDIA machines.",
+        "Rule out what is near: cable and transceiver (swap with a neighbour's: does the fault go along?), air flow, "
+        "power feeds, the slot.",
+        "Open a case with whoever answers for the part (vendor, provider, fabric team), with the bundle, serial "
+        "numbers, and the line of the report.",
+    ),
+}  # fmt: skip
+"""Action → what a person does, in order. FILE is cluster.yaml, NODE the node's name, TICKET a new directory."""
+
+
+def by_hand(check: Check, vendor: str = "nvidia") -> tuple[str, ...]:
+    """Commands (or files) that show on the node what the check has read."""
+    gpus = "rocm-smi.json" if vendor == "amd" or check.vendor == "amd" else "nvidia-smi.xml"
+    return tuple(FILES[gpus if need == "gpus" else need] for need in check.needs)
+
+
+def page(checks: Sequence[Check]) -> str:
+    """The generated part of docs/runbook.md."""
+    lines = ["## What to do", ""]
+    for action, steps in STEPS.items():
+        lines += [f"### {action}", "", *(f"{n}. {step}" for n, step in enumerate(steps, 1)), ""]
+    lines += ["## Check by check", ""]
+    for check in checks:
+        lines += [f"### {check.id}", "", check.says, ""]
+        lines.append(f"- severity: {check.severity}; usual next step: [{check.action}](#{check.action})")
+        if seen := by_hand(check):
+            lines.append("- see it by hand: " + ", ".join(f"`{command}`" for command in seen))
+        if check.follows:
+            lines.append("- look first at: " + ", ".join(f"[{other}](#{anchor(other)})" for other in check.follows))
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def anchor(id: str) -> str:
+    """The anchor that Markdown viewers give a heading that is a check's id: its dot goes."""
+    return id.replace(".", "")
