@@ -55,9 +55,10 @@ def sysfs(_arguments: list[str], _version: str) -> int:
         layers = f"lowerdir=/sys/{name},upperdir={place}/{name}/upper,workdir={place}/{name}/work"
         _mount("-t", "overlay", "overlay", "-o", layers, f"/sys/{name}")
     devices.place()
-    _mount("--bind", str(place / "devices/modules"), "/proc/modules")
-    if Path("/proc/driver").is_dir():
-        _mount("--bind", str(place / "devices/driver"), "/proc/driver")
+    # A kernel without loadable modules has no /proc/modules; lsmod answers there.
+    for name in ("modules", "driver"):
+        if Path("/proc", name).exists():
+            _mount("--bind", str(place / "devices" / name), f"/proc/{name}")
     network_cards()
     return 0
 
