@@ -97,6 +97,8 @@ class Machine(Row):
     bmc: str | None = None
     pcie_host_link: str | None = None
     retired: str | None = None
+    cpu: Literal["amd64", "arm64"] = "amd64"
+    """Architecture of its processors, as Debian and OCI name it."""
     rdma_devices: tuple[str, ...] = ()
     """Names under /sys/class/infiniband, one for each RDMA port; empty for plain Ethernet."""
 

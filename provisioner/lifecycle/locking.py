@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from provisioner import catalog, stack
 from provisioner import spec as cluster_yaml
-from provisioner import stack
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.providers import base as providers
@@ -103,6 +103,7 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep:
     pinned: dict[str, Stack] = {}
     bases: dict[str, BaseImage] = {}
     if not cluster.sandbox:
+        _refuse_architecture(cluster)
         from provisioner.stack import pinning  # it brings an HTTP client along, which a rehearsal does not need
 
         pinned = pinning.pin(wanted, _sources(cluster, keep), events)
@@ -122,6 +123,19 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep:
     lockfile.write(cluster.paths.lock_file, lock)
     events("stack", "done", f"{len({s.driver for s in pinned.values()})} driver version(s) locked")
     return lock
+
+
+def _refuse_architecture(cluster: Cluster) -> None:
+    """Raise GpuprovError for a machine whose processors are not those that the repositories and images are read for."""
+    machines, place = catalog.load(), cluster_yaml.placer(cluster.file)
+    for name, group in cluster.spec.groups.items():
+        machine = machines.machine(group.machine)
+        if machine.cpu != "amd64":
+            raise GpuprovError(
+                f"{machine.name} has {machine.cpu} processors, and packages are locked for amd64 only",
+                where=place(f"groups.{name}.machine"),
+                hint="rehearse it with --sandbox, or leave the group out of this file",
+            )
 
 
 def _sources(cluster: Cluster, keep: Kept | None) -> Sources:

@@ -355,3 +355,13 @@ def test_the_judge_sees_a_lock_that_lacks_a_package(p4d: Path, vendors: Vendors,
     assert "cuda-crt-13-0" in judge(
         vendors, lock.model_copy(update={"groups": {"train": less}}), keys, tmp_path / "apt"
     )
+
+
+def test_processors_that_no_repository_is_read_for_are_refused(
+    p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p4d.write_text(p4d.read_text().replace("p4d.24xlarge", "p6e-gb200.36xlarge"))
+    assert run(["lock", str(p4d)]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"cluster\.yaml:\d+:\d+: p6e-gb200\.36xlarge has arm64 processors", said)
+    assert not p4d.with_name("cluster.lock").exists()
