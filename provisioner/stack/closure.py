@@ -5,6 +5,7 @@ resolvelib chooses (dependencies.py says what from); a package that only the dis
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,9 @@ PINNED_BY: Mapping[Part, str] = {
     "cudnn": "stack.cudnn", "nccl": "stack.nccl", "ofed": "stack.ofed", "gdrcopy": "stack.gdrcopy",
 }  # fmt: skip
 """Part → the key of cluster.yaml that says its version; the others follow gpuprov's data."""
+
+
+_BUILD = re.compile(r"(.+)\+cuda(\d+)\.(\d+)")
 
 
 def close(asked: Sequence[Package], shelf: Shelf, *, keep: Mapping[str, str]) -> tuple[Package, ...]:
@@ -69,6 +73,7 @@ def _asked(package: Package, shelf: Shelf, keep: Mapping[str, str]) -> Want:
         fitting = [package.version]
     else:
         fitting = [v for v in versions if is_version(package.version) and release(v) == release(package.version)]
+        fitting = fitting or _built_for_the_same_cuda(package.version, versions)
     if not fitting:
         raise GpuprovError(
             f"repository {package.repository} has no {package.name} {package.version}; its newest are "
@@ -77,6 +82,18 @@ def _asked(package: Package, shelf: Shelf, keep: Mapping[str, str]) -> Want:
         )
     best = keep[package.name] if keep.get(package.name) in fitting else fitting[0]
     return Want(package.name, Relation(package.name), package.repository, (best,))
+
+
+def _built_for_the_same_cuda(version: str, versions: Sequence[str]) -> list[str]:
+    """The same release built for another minor release of the same CUDA, the nearest older one first, then newer ones:
+    the vendor builds NCCL and cuDNN for few, and each runs on all of its major release (CUDA minor version
+    compatibility, CUDA compatibility guide)."""
+    asked = _BUILD.fullmatch(version)
+    if asked is None:
+        return []
+    minor = int(asked[3])
+    near = [(b, v) for v in versions if (b := _BUILD.fullmatch(v)) and (b[1], b[2]) == (asked[1], asked[2])]
+    return [v for b, v in sorted(near, key=lambda one: (int(one[0][3]) > minor, abs(int(one[0][3]) - minor)))]
 
 
 def _other_version(package: Package) -> str:

@@ -85,6 +85,8 @@ def _nvidia(stack: Stack, machine: Machine, gpu: Gpu) -> Iterator[str]:
     yield from _driver_packages(stack, machine, driver)
     if stack.nccl not in FACTS["nccl"]:
         yield f"no NCCL {stack.nccl}"
+    elif int(str(cuda).split(".")[0]) not in FACTS["nccl"][stack.nccl]:
+        yield f"NCCL {stack.nccl} was not built for CUDA {cuda}"
     if f"{stack.dcgm}-{stack.dcgm_exporter}" not in FACTS["dcgm_exporter"]:
         yield f"exporter {stack.dcgm_exporter} is not of DCGM {stack.dcgm}"
     if not any(p.name == f"datacenter-gpu-manager-4-cuda{branch['cuda_max_major']}" for p in stack.packages):
