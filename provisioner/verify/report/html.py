@@ -101,7 +101,8 @@ def _node(node: NodeReport, detailed: bool) -> dict[str, Any]:
     wrong = {c.id for c in node.checks if c.status in ("fail", "unknown")}
     return {
         "report": node,
-        "checks": sorted(node.checks, key=lambda c: ORDER[c.status]),
+        "wrong": sorted((c for c in node.checks if c.id in wrong), key=lambda c: (ORDER[c.status], c.id)),
+        "rest": sorted((c for c in node.checks if c.id not in wrong), key=lambda c: (ORDER[c.status], c.id)),
         "counts": _counts(node),
         "whole": True,
         "matrix": _matrix(node.facts.get("topology"), _topology(node.checks)),
