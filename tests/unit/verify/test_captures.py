@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.verify.parsers import Unreadable, dcgmi_diag, dmesg, ibstat, lsblk, nvlink, topo
+from provisioner.verify.parsers import Unreadable, dcgmi_diag, dmesg, ibstat, lsblk, nvlink, nvlink_errors, topo
 from provisioner.verify.parsers.dcgm_exporter import Exported
-from provisioner.verify.parsers.nvidia_smi import Smi
+from provisioner.verify.parsers.nvidia_smi import Gpu, Smi
 from provisioner.verify.parsers.rocm_smi import Rocm
 
 HERE = Path(__file__).parent / "captures"
@@ -54,17 +54,24 @@ def read(tool: str, found: Any, key: str, wanted: dict[str, Any]) -> Any:
     return reader(found, key, wanted) if reader else getattr(found, key)
 
 
+def value(gpu: Gpu, key: str) -> Any:
+    read = len(gpu.processes) if key == "process_count" else getattr(gpu, key)
+    return list(read) if isinstance(read, tuple) else read
+
+
 def smi(found: Smi, key: str, wanted: dict[str, Any]) -> Any:
     match key:
         case "gpus":
             return len(found.gpus)
         case "each":
-            values = [{k: getattr(gpu, k) for k in wanted["each"]} for gpu in found.gpus if not gpu.lost]
+            values = [{k: value(gpu, k) for k in wanted["each"]} for gpu in found.gpus if not gpu.lost]
             return values[0] if all(value == values[0] for value in values) else values
         case "gpu0":
             return {k: getattr(found.gpus[0], k) for k in wanted["gpu0"]}
         case "lost":
             return [gpu.pci for gpu in found.gpus if gpu.lost]
+        case "fabric_faults":
+            return [list(gpu.fabric_faults) for gpu in found.gpus]
         case "distinct_serials":
             return len({gpu.serial for gpu in found.gpus})
     return getattr(found, key)
@@ -78,6 +85,12 @@ def matrix(found: topo.Topology, key: str, wanted: dict[str, Any]) -> Any:
             return len(names)
         case "nics":
             return len(found.nics)
+        case "numa" | "names":
+            return getattr(found, key)
+        case "near":
+            return {
+                gpu: [n for n, cell in cells.items() if cell in ("PIX", "PXB")] for gpu, cells in found.near.items()
+            }
         case "all_pairs":
             cells = {cell for row in pairs.values() for cell in row.values()}
             return cells.pop() if len(cells) == 1 else cells
@@ -94,13 +107,29 @@ def links(found: dict[int, nvlink.Links], key: str, wanted: dict[str, Any]) -> A
         case "links_per_gpu":
             totals = {(link.active or 0) + (link.inactive or 0) for link in found.values()}
             return totals.pop() if len(totals) == 1 else totals
+        case "speeds":
+            return sorted({speed for link in found.values() for speed in link.speeds})
         case "inactive":
             return {f"GPU{i}": link.inactive for i, link in found.items() if link.inactive}
     return {f"GPU{i}": link.active for i, link in found.items()}
 
 
+def errors(found: dict[int, dict[int, nvlink_errors.Counters]], key: str, wanted: dict[str, Any]) -> Any:
+    each = {f"GPU{gpu} link {n}": counts for gpu, links in found.items() for n, counts in links.items()}
+    match key:
+        case "gpus":
+            return len(found)
+        case "links":
+            return len(each)
+    return {name: {k: v for k, v in counts.items() if v} for name, counts in each.items() if any(counts.values())}
+
+
 def log(found: dmesg.KernelLog, key: str, wanted: dict[str, Any]) -> Any:
+    if key == "events":
+        return {f"{event.kind} {event.where}".strip(): event.count for event in found.events}
     value = getattr(found, key)
+    if key == "flaps":
+        return dict(value)
     if key in ("xids", "sxids"):
         entries = [[x.code, x.pci, x.count] for x in value]
         assert sorted(entries) == sorted(wanted[key])
@@ -163,6 +192,7 @@ READERS = {
     "nvidia_smi": smi,
     "topo": matrix,
     "nvlink": links,
+    "nvlink_errors": errors,
     "dmesg": log,
     "ibstat": ports,
     "fi_info": counted,
