@@ -11,7 +11,7 @@ from provisioner.verify.parsers import Unreadable, first_line, lines
 _VERSION = re.compile(
     r"^NVRM version: NVIDIA UNIX (.*?)Kernel Module(?: for \S+)?\s+([0-9]{2,4}(?:\.[0-9]{1,3}){1,3})\b"
 )
-_PARAM = re.compile(r'^([A-Za-z][A-Za-z0-9_]{1,60}): (?:"(.*)"|(.*))$')
+_PARAM = re.compile(r'^([A-Z][A-Za-z0-9_]{1,60}): (?:"(.*)"|(.*))$')
 _NODE = re.compile(
     r"^([bcdlps-])([rwxsStT-]{9})[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:(\d+), +(\d+)|\d+)\s+(?:.*\s)?/dev/(nvidia[\w./-]*)"
 )

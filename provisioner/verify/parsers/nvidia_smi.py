@@ -68,7 +68,8 @@ def parse(text: str) -> Smi:
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise Unreadable(f"not XML: {error}") from error
     around = [text[:start], text[end:], *(element.tail or "" for element in root.iter())]
-    said = [line.strip()[:200] for part in around for line in part.splitlines() if line.strip(" \t\ufeff\x00")]
+    blank = " \t\r\x00\ufeff"
+    said = [line.strip(blank)[:200] for part in around for line in part.splitlines() if line.strip(blank)]
     said = [line for line in said if not line.startswith("<")]
     return Smi(
         driver_version=_given(root, "driver_version") or _given(root, "kmd_version"),
