@@ -25,9 +25,13 @@ def answering(node: Facts) -> tuple[Gpu, ...]:
 )
 def test_count(node: Facts, expected: Expected) -> None:
     present = node.gpus_present
-    lost = [gpu.pci for gpu in node.smi.gpus if gpu.lost] if node.smi else []
+    lost = [*(str(gpu.pci) for gpu in node.smi.gpus if gpu.lost), *node.smi.unreachable] if node.smi else []
     absent = node.gone(expected.gpu_count)
     on_bus = f"; {len(node.bus.gpus)} on the PCI bus" if node.bus else ""
+    # What is on the bus and does not answer is the one to look at; without addresses of the rest that is a guess.
+    known = {gpu.pci for gpu in node.gpus or ()}
+    if node.bus and known and None not in known and (silent := [a for a in node.bus.gpus if a not in known]):
+        on_bus += f", {', '.join(silent)} without an answer"
     kernel = [f"Xid {x.code} on {x.pci}" for x in node.log.xids if pci(x.pci) in absent] if node.log else []
     said = "".join([f"; lost: {', '.join(map(str, lost))}" if lost else "", on_bus, *(f"; {line}" for line in kernel)])
     attached = node.smi.attached_gpus if node.smi else None

@@ -14,7 +14,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.catalogue import declared
 from provisioner.verify.expectations import Expected
 from provisioner.verify.judge import Case, Judged, judge
-from tests.support.healthy_bundle import DRIVER, bundle, capture, edit, expected, healthy
+from tests.support.healthy_bundle import DRIVER, bundle, capture, edit, expected, healthy, nvlink, topo, without_gpu
 from tests.support.healthy_gpu import GPU_CHECKS, nvlink_errors
 
 P4D, DGX, V100, B200, GB200 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "dgx-b200", "p6e-gb200.36xlarge"
@@ -108,6 +108,27 @@ FAULTS: dict[str, Fault] = {
     "a job": Fault(P4D, element(0, PROCESS), {"gpu.processes"}),
     "memory without a process": Fault(
         P4D, smi(2, fb_memory_usage__used="30000 MiB"), {"gpu.processes"}, says="does not show"
+    ),
+    "on the bus without an answer": Fault(
+        P4D,
+        lambda t: t.update(
+            {
+                "nvidia-smi.xml": without_gpu(str(t["nvidia-smi.xml"]), 3),
+                "topo.txt": topo(load().machine(P4D), [0, 1, 2, 4, 5, 6, 7]),
+                "nvlink.txt": nvlink(load().machine(P4D), None, [0, 1, 2, 4, 5, 6, 7]),
+            }
+        ),
+        {"gpu.count"},
+        says="0004:00:00 without an answer",
+    ),
+    "no handle": Fault(
+        P4D,
+        lambda t: t.update(
+            {"nvidia-smi.xml": "Unable to determine the device handle for GPU0000:04:00.0: Unknown Error\n"}
+        ),
+        {"gpu.count"},
+        unknown={"gpu.ecc", "driver.version"},
+        says="lost: 0000:04:00",
     ),
     # heat, power, clocks
     "hot": Fault(P4D, smi(1, temperature__gpu_temp="86 C"), {"gpu.temperature"}),
