@@ -25,6 +25,8 @@ Stage = Literal[
     "fleet",
     "configure",
     "verify",
+    "quarantine",
+    "replace",
     "upgrade",
     "down",
     "run",

@@ -212,6 +212,7 @@ def status(
     from rich.table import Table
 
     from provisioner.lifecycle.planning import told
+    from provisioner.verify.report.terminal import in_quarantine
 
     simulated = " (simulated hardware)" if document["sandbox"] else ""
     table = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
@@ -228,6 +229,8 @@ def status(
     for node in document["nodes"]:
         for line in told(node):
             typer.echo(f"{node['name']}: {line}")
+        if node["quarantine"]:
+            typer.echo(f"{node['name']}: {in_quarantine(node['quarantine'])}")
         if node["upgrade"]:
             reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
             typer.echo(f"{node['name']}: upgrade: {node['upgrade']['step']}{reason}")

@@ -50,6 +50,8 @@ COMMANDS: dict[str, Entry] = {
     "up": Entry("provisioner.cli.lifecycle:up", "Make the fleet, install it, prove it. Safe to run again."),
     "status": Entry("provisioner.cli.lifecycle:status", "Show nodes, addresses, stages and last verdicts."),
     "verify": Entry("provisioner.cli.verify:verify", "Prove the fleet, a host or a bundle again."),
+    "quarantine": Entry("provisioner.cli.quarantine:quarantine", "Take nodes out of service, with a reason."),
+    "release": Entry("provisioner.cli.quarantine:release", "Put nodes back into service."),
     "collect": Entry("provisioner.cli.verify:collect", "Save a node's raw outputs as a support bundle."),
     "facts": Entry("provisioner.cli.verify:facts", "Show what was read of a node, before any judgement."),
     "ssh": Entry("provisioner.cli.reach:ssh", "Log in to a node.", verbatim=True),

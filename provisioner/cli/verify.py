@@ -14,6 +14,7 @@ import typer
 from provisioner.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
+    from provisioner.events import Event
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.collect import ProbeRequest
     from provisioner.verify.run import Subject
@@ -44,10 +45,16 @@ def verify(
 
     _one_of(file, bundle, host)
     if file is not None:
+        from provisioner.lifecycle import quarantine
+
         cluster = _cluster(file, sandbox)
-        subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(), node)]
+        cluster.events.subscribe(_tell_quarantine)
+        machines = cluster.nodes()
+        subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(machines), node)]
         checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
         found = run(subjects, checks=checks, events=cluster.events)
+        deep = level or cluster.spec.verify.level
+        found = quarantine.after_verdict(cluster, found, machines, deep, holding=False)
         healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
         cluster.note_verdicts(found)
         title, previous = str(cluster.spec.name), cluster.state().get("report")
@@ -66,6 +73,12 @@ def verify(
 
         show(found)
     raise typer.Exit(Exit.OK if healthy else Exit.CHECK_FAILED)
+
+
+def _tell_quarantine(event: Event) -> None:
+    """What a verdict did to nodes is said even where nothing else is."""
+    if event.stage == "quarantine" and event.kind in ("warning", "done"):
+        print(f"{event.node}: {event.message}" if event.node else event.message, file=sys.stderr)
 
 
 def facts(

@@ -7,15 +7,21 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from provisioner import process
-from provisioner.events import Events
+from provisioner.events import Events, Stage
 from provisioner.fleet import Node
 
+if TYPE_CHECKING:
+    from provisioner.session import Cluster
+
 HookStep = Literal["drain", "resume"]
+
+Action = Literal["upgrade", "quarantine", "release", "replace"]
+"""What a node is taken out of service, or put back, for."""
 
 GRACE_S = 5.0
 """Seconds that a command may take to end when it is asked to."""
@@ -23,37 +29,62 @@ GRACE_S = 5.0
 LINE = 500
 """Characters of a line that are passed on."""
 
+REASON = 200
+"""Characters of a reason that a command is told; Slurm and Kubernetes take longer ones, people don't."""
+
+
+def call(
+    cluster: Cluster, step: HookStep, nodes: Sequence[Node], action: Action, reasons: Mapping[str, str]
+) -> dict[str, str]:
+    """`run` with what cluster.yaml has under `hooks`. `reasons`: node → why, for the command's environment."""
+    wanted = cluster.spec.hooks
+    return run(
+        step,
+        wanted.drain if step == "drain" else wanted.resume,
+        nodes,
+        action=action,
+        reasons=reasons,
+        cluster=cluster.spec.name,
+        folder=cluster.file.absolute().parent,
+        deadline_s=wanted.timeout_s,
+        events=cluster.events,
+    )
+
 
 def run(
     step: HookStep,
     command: str | None,
     nodes: Sequence[Node],
     *,
+    action: Action,
+    reasons: Mapping[str, str],
     cluster: str,
     folder: Path,
     deadline_s: float,
     events: Events,
 ) -> dict[str, str]:
-    """Run the command once for every node, with GPUPROV_NODE, GPUPROV_ADDRESS, GPUPROV_GROUP, GPUPROV_CLUSTER and
-    GPUPROV_STEP in its environment. Gives node → why it failed; nothing for those that it worked on, and for all where
-    there is no command."""
+    """Run the command once for every node, with GPUPROV_NODE, GPUPROV_ADDRESS, GPUPROV_GROUP, GPUPROV_CLUSTER,
+    GPUPROV_STEP, GPUPROV_ACTION and GPUPROV_REASON in its environment: values get there as they are, read by no shell.
+    Gives node → why it failed; nothing for those that it worked on, and for all where there is no command."""
     if command is None:
         return {}
     children: dict[str, subprocess.Popen[str]] = {}
     readers: list[threading.Thread] = []
     last: dict[str, str] = {}
+    stage: Stage = "quarantine" if action == "release" else action
 
     def read(node: str, stream: IO[str]) -> None:
         for line in stream:
             if line.strip():
                 last[node] = line.strip()[:LINE]
-                events("upgrade", "log", f"{step}: {last[node]}", node=node)
+                events(stage, "log", f"{step}: {last[node]}", node=node)
 
     try:
         for node in nodes:
             environment = {
                 **os.environ, "GPUPROV_NODE": node.name, "GPUPROV_ADDRESS": node.address, "GPUPROV_GROUP": node.group,
-                "GPUPROV_CLUSTER": cluster, "GPUPROV_STEP": step,
+                "GPUPROV_CLUSTER": cluster, "GPUPROV_STEP": step, "GPUPROV_ACTION": action,
+                "GPUPROV_REASON": plain(reasons.get(node.name, "")),
             }  # fmt: skip
             # one pipe for both, so that the last line is the last one
             argv = ["sh", "-c", f"exec 2>&1\n{command}"]
@@ -80,3 +111,10 @@ def run(
             said = f": {last[name]}" if name in last else ""
             bad[name] = f"the {step} command ended with status {child.returncode}{said}"
     return bad
+
+
+def plain(reason: str) -> str:
+    """A reason as one line of printable characters, at most REASON of them: what a node or a person said goes into the
+    environment of a command."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
+    return line if len(line) <= REASON else line[: REASON - 1] + "…"

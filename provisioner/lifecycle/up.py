@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Stage
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, upgrade_state
+from provisioner.lifecycle import configuring, locking, machines, quarantine, upgrade_state
 from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.plan import Plan
 from provisioner.session import Cluster
@@ -141,17 +141,19 @@ def configure(
 def verify(
     cluster: Cluster, run: Run, brought: configuring.Brought, nodes: Sequence[Node], releases: Mapping[str, Release]
 ) -> None:
-    """Judge every node, write the report into the run directory, remember what each proven machine runs."""
+    """Judge every node, act on the verdict, write the report into the run directory, remember what each proven machine
+    runs."""
     from provisioner.verify import report as reports
     from provisioner.verify.run import verify as prove
 
     checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
     report = prove(brought.subjects, checks=checks, events=cluster.events, workdir=run.run_dir)
+    report = quarantine.after_verdict(cluster, report, nodes, cluster.spec.verify.level, holding=True)
     run.report = report
     run.page = reports.write(report, run.run_dir, title=cluster.spec.name, previous=cluster.state().get("report"))
     run.healthy = report.enough(cluster.spec.verify.min_healthy)
     cluster.note_verdicts(report, run.page)
-    healthy, ledger = set(report.healthy_nodes), cluster.ledger()
+    healthy, ledger = {verdict.name for verdict in report.nodes if verdict.ok}, cluster.ledger()
     proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
     for release in {release.id: release for release in releases.values()}.values():
         ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)

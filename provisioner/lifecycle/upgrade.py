@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Kind
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, hooks, locking, machines, upgrade_state, upgrading
+from provisioner.lifecycle import (
+    configuring,
+    hooks,
+    locking,
+    machines,
+    quarantine,
+    quarantine_state,
+    upgrade_state,
+    upgrading,
+)
 from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.lifecycle.upgrade_state import Journal
 from provisioner.session import Cluster
@@ -20,7 +29,7 @@ from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
 if TYPE_CHECKING:
-    from provisioner.verify.results import NodeReport, Report
+    from provisioner.verify.results import Report
     from provisioner.verify.run import Subject
 
 Confirm = Callable[[dict[str, list[str]], int, list[str]], bool]
@@ -98,6 +107,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
             _offer(cluster, lock, nodes, binary, run_dir)
             hands = _Hands(cluster, nodes, run_dir)
             if journal.phase == "moving":
+                _leave_the_quarantined(journal, hands, options.canary)
                 _leave_the_bad(journal, hands)
             try:
                 upgrading.run(journal, hands, lambda: journal.save(cluster.paths), canaries=_canaries(cluster, options))
@@ -253,6 +263,16 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
         raise GpuprovError("machines were replaced meanwhile", where=cluster.spec.name, hint="run `gpuprov up` first")
 
 
+def _leave_the_quarantined(journal: Journal, hands: _Hands, named: str | None) -> None:
+    """A node in quarantine is somebody's to look at: it is left out, unless it was named."""
+    for name, entry in hands.quarantined().items():
+        if name in journal.at("waiting") and name != named:
+            journal.nodes[name].step = "left"
+            journal.nodes[name].reason = f"in quarantine by {entry.owner}: {entry.reason}"
+            hands.tell("warning", f"left alone, it is {journal.nodes[name].reason}", name)
+    journal.save(hands.cluster.paths)
+
+
 def _leave_the_bad(journal: Journal, hands: _Hands) -> None:
     """A node that is not healthy before it is touched proves nothing about the release: it is named and left alone."""
     waiting = journal.at("waiting")
@@ -284,19 +304,19 @@ class _Hands:
         return self._hook("drain", nodes)
 
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
-        return self._hook("resume", nodes)
+        """Puts them back, but for those that a person keeps in quarantine; ours were proven a moment ago."""
+        held = self.quarantined()
+        ours = [name for name in nodes if name in held and held[name].owner == quarantine_state.OURS]
+        bad = self._hook("resume", [name for name in nodes if name not in held])
+        book = quarantine_state.load(self.cluster.paths)
+        return bad | quarantine.resume(self.cluster, book, [self._nodes[name] for name in ours], "upgrade")
+
+    def quarantined(self) -> dict[str, quarantine_state.Entry]:
+        return quarantine_state.load(self.cluster.paths).of(self._nodes.values())
 
     def _hook(self, step: hooks.HookStep, nodes: Sequence[str]) -> dict[str, str]:
-        wanted = self.cluster.spec.upgrade
-        return hooks.run(
-            step,
-            wanted.drain if step == "drain" else wanted.resume,
-            [self._nodes[name] for name in nodes],
-            cluster=self.cluster.spec.name,
-            folder=self.cluster.file.absolute().parent,
-            deadline_s=wanted.timeout_s,
-            events=self.cluster.events,
-        )
+        reasons = dict.fromkeys(nodes, "gpuprov upgrade")
+        return hooks.call(self.cluster, step, [self._nodes[name] for name in nodes], "upgrade", reasons)
 
     def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
         nodes = [self._nodes[name] for name in wanted]
@@ -327,16 +347,10 @@ class _Hands:
 
     @staticmethod
     def _judge(report: Report) -> dict[str, str]:
-        return {node.name: _why(node) for node in report.nodes if not node.ok}
+        return {node.name: node.why for node in report.nodes if not node.ok}
 
     def record(self, nodes: Sequence[str], release: str) -> None:
         self._ledger.record([self._nodes[name] for name in nodes], self._ledger.lock(release))
 
     def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
         self.cluster.events("upgrade", kind, message, node=node)
-
-
-def _why(node: NodeReport) -> str:
-    """What condemns a node, in one line: its failed checks, else what could not be answered."""
-    failed = [c for c in node.checks if c.condemns and c.status == "fail"] or [c for c in node.checks if c.condemns]
-    return node.error or "; ".join(f"{c.id}: {c.message}" for c in failed[:3]) or "nothing was checked"

@@ -351,21 +351,65 @@ class Verify(Model):
     )
 
 
-class Upgrade(Model):
-    """How `gpuprov upgrade` moves a running fleet to a new lock."""
+class Hooks(Model):
+    """How a node is taken out of service and put back: what your scheduler wants to hear."""
 
     drain: Command | None = Field(
         default=None,
         title="a shell command",
-        description="Takes a node out of service: run on this machine with GPUPROV_NODE and GPUPROV_ADDRESS set",
-        examples=["scontrol update node=$GPUPROV_NODE state=drain reason=upgrade"],
+        description="Takes a node out of service: run on this machine, with GPUPROV_NODE, GPUPROV_ADDRESS, "
+        "GPUPROV_ACTION and GPUPROV_REASON set",
+        examples=['scontrol update nodename="$GPUPROV_NODE" state=drain reason="gpuprov: $GPUPROV_REASON"'],
     )
     resume: Command | None = Field(
         default=None,
         title="a shell command",
         description="Puts a node back into service, as `drain`",
-        examples=["scontrol update node=$GPUPROV_NODE state=resume"],
+        examples=['scontrol update nodename="$GPUPROV_NODE" state=resume'],
     )
+    timeout_s: int = Field(
+        default=3600,
+        ge=1,
+        le=604_800,
+        title="a whole number of seconds",
+        description="How long `drain` and `resume` may take, seconds",
+    )
+
+
+class Quarantine(Model):
+    """How many nodes gpuprov may take out of service for their verdict: with more, the cause is not the nodes."""
+
+    automatic: bool = Field(
+        default=True,
+        title="true or false",
+        description="Whether a verdict of `up` and `verify` puts nodes into quarantine; false leaves that to people",
+    )
+    share: Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$")] = Field(
+        default="20%",
+        title="a percentage such as 20%",
+        description="Nodes that may be in quarantine at once, as a percentage of the fleet, rounded down, at least one",
+        examples=["20%"],
+    )
+    most: int = Field(
+        default=8,
+        ge=1,
+        le=10_000,
+        title="a whole number",
+        description="Nodes that may be in quarantine at once, however large the fleet",
+    )
+
+    def bound(self, nodes: int) -> int:
+        """How many of that many nodes may be in quarantine at once.
+
+        >>> Quarantine().bound(4), Quarantine().bound(24), Quarantine().bound(1000)
+        (1, 4, 8)
+        """
+        return min(self.most, max(1, nodes * int(self.share.rstrip("%")) // 100))
+
+
+class Upgrade(Model):
+    """How `gpuprov upgrade` moves a running fleet to a new lock."""
+
     batch: Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$")] | Annotated[int, Field(ge=1)] = Field(
         default="25%",
         title="a number of nodes or a percentage such as 25%",
@@ -374,13 +418,6 @@ class Upgrade(Model):
     )
     canary: int = Field(
         default=1, ge=1, le=100, title="a whole number", description="Nodes of each group that are moved first"
-    )
-    timeout_s: int = Field(
-        default=3600,
-        ge=1,
-        le=604_800,
-        title="a whole number of seconds",
-        description="How long `drain` and `resume` may take, seconds",
     )
 
 
@@ -406,6 +443,10 @@ class ClusterSpec(Model):
     access: Access = Field(default=Access(), description="Who may log in")
     monitoring: Monitoring = Field(default=Monitoring(), description="What watches the fleet")
     verify: Verify = Field(default=Verify(), description="What it takes to be handed over")
+    hooks: Hooks = Field(default=Hooks(), description="How nodes are taken out of service and put back")
+    quarantine: Quarantine = Field(
+        default=Quarantine(), description="How many nodes may be out of service for their verdict"
+    )
     upgrade: Upgrade = Field(default=Upgrade(), description="How a running fleet is moved to a new lock")
     state: State = Field(default=State(), description="Where Terraform's state is kept")
 

@@ -52,6 +52,26 @@ class CheckOutput(Output):
     action: Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
 
 
+class QuarantineOutput(OpenOutput):
+    """Who keeps a node out of service, and why."""
+
+    owner: str = Field(description="gpuprov where a verdict did, else a person")
+    reason: str
+    since: str = Field(description="UTC, 2026-01-31T12:00:00Z")
+    checks: list[str] = Field(description="What failed")
+
+
+class BreakerOutput(OpenOutput):
+    """Too many nodes turned bad at once: none of them was touched."""
+
+    message: str
+    bad: list[str] = Field(description="Those nodes")
+    quarantined: int = Field(ge=0, description="Nodes that were in quarantine already")
+    bound: int = Field(ge=1, description="Nodes that may be in quarantine")
+    check: str = Field(description="What condemns most of the bad nodes: the common cause to look for")
+    shared: int = Field(ge=1, description="How many of them")
+
+
 class NodeOutput(OpenOutput):
     """One node with its verdict."""
 
@@ -60,6 +80,7 @@ class NodeOutput(OpenOutput):
     machine: str
     ok: bool
     checks: list[CheckOutput]
+    quarantine: QuarantineOutput | None = None
 
 
 class ChangesOutput(OpenOutput):
@@ -77,6 +98,9 @@ class ReportOutput(OpenOutput):
     seconds: dict[str, float] = Field(description="Duration of each stage")
     changes: ChangesOutput | None = Field(default=None, description="Given by `up` alone")
     report: str | None = Field(default=None, description="Path of the report for a browser, given by `up` alone")
+    breaker: BreakerOutput | None = Field(
+        default=None, description="Given where more nodes turned bad than may be in quarantine at once"
+    )
     waiting: dict[str, list[str]] | None = Field(
         default=None, description="Nodes that stay on an older lock, with what `gpuprov upgrade` would change"
     )
@@ -181,6 +205,7 @@ class StatusNode(OpenOutput):
     driver: str | None = Field(default=None, description="The driver of that lock")
     waiting: list[str] = Field(default=[], description="What `gpuprov upgrade` would change")
     upgrade: NodeUpgrade | None = Field(default=None, description="null where no upgrade is under way")
+    quarantine: QuarantineOutput | None = Field(default=None, description="null where it is in none")
 
 
 class StatusUpgrade(OpenOutput):

@@ -53,6 +53,23 @@ class NodeReport:
     checks: tuple[CheckResult, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    quarantine: Mapping[str, Any] | None = None
+    """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}."""
+
+    @property
+    def condemned(self) -> tuple[CheckResult, ...]:
+        """What condemns it: the fatal checks that failed, else those that could not be answered."""
+        found = [check for check in self.checks if check.condemns]
+        return tuple([check for check in found if check.status == "fail"] or found)
+
+    @property
+    def why(self) -> str:
+        """What condemns it, in one line."""
+        return (
+            self.error
+            or "; ".join(f"{c.id}: {c.message or c.says}" for c in self.condemned[:3])
+            or "nothing was checked"
+        )
 
     @property
     def ok(self) -> bool:
@@ -69,7 +86,41 @@ class NodeReport:
             "checks": [c.to_json() for c in self.checks],
         }
         document |= {"simulated": True} if self.simulated else {}
+        document |= {"quarantine": dict(self.quarantine)} if self.quarantine is not None else {}
         return document | ({"error": self.error} if self.error else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """More nodes turned bad at once than may be in quarantine: nothing was done to any of them. `bad` are those nodes,
+    `quarantined` how many were in quarantine already, `bound` how many may be of `nodes`; `check` condemns most of the
+    bad ones, `shared` of them."""
+
+    bad: tuple[str, ...]
+    quarantined: int
+    bound: int
+    nodes: int
+    check: str
+    shared: int
+
+    @property
+    def message(self) -> str:
+        already = f", {self.quarantined} in quarantine already" if self.quarantined else ""
+        return (
+            f"the breaker tripped: {len(self.bad)} nodes turned bad{already}, and at most {self.bound} of {self.nodes} "
+            f"may be in quarantine. None of them was touched. Look for a common cause: {self.check} on {self.shared} "
+            f"of {len(self.bad)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "message": self.message,
+            "bad": list(self.bad),
+            "quarantined": self.quarantined,
+            "bound": self.bound,
+            "check": self.check,
+            "shared": self.shared,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +132,8 @@ class Report:
     started: float
     title: str = "gpuprov"
     """The cluster's name, for people."""
+    breaker: Breaker | None = None
+    """Why bad nodes were left in service, where there were too many of them."""
 
     @property
     def simulated(self) -> bool:
@@ -88,12 +141,13 @@ class Report:
 
     @property
     def healthy_nodes(self) -> tuple[str, ...]:
-        return tuple(node.name for node in self.nodes if node.ok)
+        """Nodes that are healthy and in service: one in quarantine does not count."""
+        return tuple(node.name for node in self.nodes if node.ok and node.quarantine is None)
 
     @property
     def ok(self) -> bool:
         """Every node is healthy and there is at least one. A fleet's `min_healthy` is the caller's to apply."""
-        return bool(self.nodes) and all(node.ok for node in self.nodes)
+        return bool(self.nodes) and len(self.healthy_nodes) == len(self.nodes)
 
     def enough(self, min_healthy: int | str) -> bool:
         """Whether `verify.min_healthy` holds: a number of nodes, or a percentage ("90%") of those looked at."""
@@ -108,4 +162,5 @@ class Report:
             "nodes": [node.to_json() for node in self.nodes],
             "seconds": {step: round(s, 3) for step, s in self.seconds.items()},
         }
+        document |= {"breaker": self.breaker.to_json()} if self.breaker is not None else {}
         return document | ({"simulated": True} if self.simulated else {})

@@ -17,9 +17,10 @@ pytestmark = pytest.mark.sandbox
 
 OLD, NEW = "580.173.02", "595.91.07"
 HOOKS = """
-upgrade:
+hooks:
   drain: 'echo "$GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS" >> hooks'
   resume: 'echo "$GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS" >> hooks'
+upgrade:
   batch: 100%
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from provisioner.verify.results import NodeReport, Report
 
@@ -22,6 +23,12 @@ def summary(node: NodeReport) -> str:
     return ", ".join(parts) + (f"; {node.error}" if node.error else "")
 
 
+def in_quarantine(told: Mapping[str, Any]) -> str:
+    """The sentence of a node's quarantine."""
+    trouble = f" ({told['trouble']})" if told.get("trouble") else ""
+    return f"in quarantine by {told['owner']} since {told['since']}: {told['reason']}{trouble}"
+
+
 def table(report: Report) -> Group:
     """A rich renderable."""
     from rich.console import Group
@@ -33,6 +40,8 @@ def table(report: Report) -> Group:
         nodes.add_column(column, overflow="fold", no_wrap=column in ("node", "verdict"))
     for node in report.nodes:
         verdict = Text("healthy", "green") if node.ok else Text("NOT HEALTHY", "bold red")
+        if node.ok and node.quarantine is not None:
+            verdict = Text("QUARANTINED", "yellow")
         nodes.add_row(Text(node.name), Text(node.machine), verdict, Text(summary(node)))
     parts: list[Table | Text] = [nodes]
     problems = [(n, c) for n in report.nodes for c in n.checks if c.status == "fail" or c.condemns]
@@ -45,6 +54,11 @@ def table(report: Report) -> Group:
             what = Text(check.message or check.says)
             failed.add_row(Text(node.name), Text(check.id), Text(WORD[check.status], style), what, Text(check.action))
         parts += [Text(""), failed]
+    held = [node for node in report.nodes if node.quarantine is not None]
+    parts += [Text("")] if held else []
+    parts += [Text(f"{node.name}: {in_quarantine(node.quarantine or {})}", "yellow") for node in held]
+    if report.breaker is not None:
+        parts += [Text(""), Text(report.breaker.message, "bold red")]
     healthy = f"{len(report.healthy_nodes)} of {len(report.nodes)} nodes healthy"
     simulated = " (SIMULATED hardware)" if report.simulated else ""
     parts += [Text(""), Text(healthy + simulated, "bold green" if report.ok else "bold red")]

@@ -19,19 +19,28 @@ def node(name: str) -> Node:
 NODES = [node("train-0"), node("train-1")]
 
 
-def run(command: str | None, folder: Path, *, deadline_s: float = 30, events: Events | None = None) -> dict[str, str]:
+def run(
+    command: str | None,
+    folder: Path,
+    *,
+    deadline_s: float = 30,
+    events: Events | None = None,
+    reasons: dict[str, str] | None = None,
+) -> dict[str, str]:
     return hooks.run(
-        "drain", command, NODES, cluster="told", folder=folder, deadline_s=deadline_s, events=events or Events()
-    )
+        "drain", command, NODES, action="quarantine", reasons=reasons or {}, cluster="told", folder=folder,
+        deadline_s=deadline_s, events=events or Events(),
+    )  # fmt: skip
 
 
 def test_it_knows_the_node_and_what_it_says_is_told(tmp_path: Path) -> None:
     heard: list[Event] = []
-    command = 'echo "$GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS $GPUPROV_GROUP $GPUPROV_CLUSTER"; touch $GPUPROV_NODE'
+    command = 'echo "$GPUPROV_ACTION $GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS $GPUPROV_GROUP $GPUPROV_CLUSTER"'
+    command += "; touch $GPUPROV_NODE"
     assert run(command, tmp_path, events=Events(heard.append)) == {}
     assert {(event.node, event.message) for event in heard} == {
-        ("train-0", "drain: drain train-0 203.0.113.0 train told"),
-        ("train-1", "drain: drain train-1 203.0.113.1 train told"),
+        ("train-0", "drain: quarantine drain train-0 203.0.113.0 train told"),
+        ("train-1", "drain: quarantine drain train-1 203.0.113.1 train told"),
     }
     assert {path.name for path in tmp_path.iterdir()} == {"train-0", "train-1"}
 
@@ -63,3 +72,20 @@ def test_an_interrupt_ends_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         run("sleep 60", tmp_path)
     assert len(stopped) == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("fan\nis\tloud", "fan is loud"),
+        ("$(touch owned) `touch owned` \"; touch owned; '", "$(touch owned) `touch owned` \"; touch owned; '"),
+        ("a\0b\x1b[31m", "a b [31m"),
+        ("é \u202e", "é"),
+        ("x" * 500, "x" * 199 + "…"),
+        ("", ""),
+    ],
+)
+def test_a_reason_is_one_printable_line_that_no_shell_reads(reason: str, told: str, tmp_path: Path) -> None:
+    command = 'printf %s "$GPUPROV_REASON" > $GPUPROV_NODE'
+    assert run(command, tmp_path, reasons={"train-0": reason}) == {}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"train-0": told, "train-1": ""}

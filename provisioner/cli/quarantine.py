@@ -1,0 +1,60 @@
+"""`gpuprov quarantine`, `release`: a person takes nodes out of service, or puts them back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provisioner.errors import Exit, GpuprovError
+
+if TYPE_CHECKING:
+    from provisioner.session import Cluster
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
+Nodes = Annotated[list[str], typer.Argument(metavar="NODE…", help="nodes of it")]
+Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
+
+
+def quarantine(
+    file: File,
+    nodes: Nodes,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="why, for whoever finds it")],
+    sandbox: Sandbox = None,
+) -> None:
+    """Take nodes out of service in your name: drained, and in quarantine until somebody releases them."""
+    from provisioner.lifecycle import hooks
+    from provisioner.lifecycle import quarantine as lifecycle
+
+    if not hooks.plain(reason):
+        raise GpuprovError("--reason is empty", hint="say why: others will find the node out of service")
+    cluster = _open(file, sandbox)
+    bad = lifecycle.put(cluster, nodes, reason, lifecycle.person())
+    for name in dict.fromkeys(nodes):
+        typer.echo(
+            f"{name}: in quarantine" + (f", but not drained: {bad[name]}" if name in bad else ""), err=name in bad
+        )
+    held, bound = len(lifecycle.held(cluster)), cluster.spec.quarantine.bound(len(cluster.nodes()))
+    if held > bound:
+        typer.echo(f"{held} nodes are in quarantine, more than gpuprov itself would put there ({bound})", err=True)
+    raise typer.Exit(Exit.CHECK_FAILED if bad else Exit.OK)
+
+
+def release(file: File, nodes: Nodes, sandbox: Sandbox = None) -> None:
+    """Put nodes back into service, whoever put them into quarantine."""
+    from provisioner.lifecycle import quarantine as lifecycle
+
+    free, bad = lifecycle.release(_open(file, sandbox), nodes)
+    for name in dict.fromkeys(nodes):
+        if name in bad:
+            typer.echo(f"{name}: not put back into service: {bad[name]}", err=True)
+        else:
+            typer.echo(f"{name}: was not in quarantine" if name in free else f"{name}: back in service")
+    raise typer.Exit(Exit.CHECK_FAILED if bad else Exit.OK)
+
+
+def _open(file: Path, sandbox: bool | None) -> Cluster:
+    from provisioner.session import open_cluster
+
+    return open_cluster(file, sandbox=sandbox)

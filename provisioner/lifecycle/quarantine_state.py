@@ -1,0 +1,169 @@
+"""Which nodes are in quarantine, and what a verdict changes of it: quarantine.json in the run directory, and the rules.
+
+A machine is known by its id: an entry of another machine of the same name (a replaced one) is no quarantine any more;
+but the name is still out of service, so that the entry is kept until the new machine was proven and put back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, write_whole
+from provisioner.spec.models import Quarantine
+from provisioner.verify.expectations import LEVELS, Level
+from provisioner.verify.results import Breaker, NodeReport, Report
+
+OURS = "gpuprov"
+"""The owner of what a verdict put into quarantine: a later verdict takes it out. A person's stays until somebody
+releases it."""
+
+UNREACHED = "the node could not be looked at"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One node in quarantine. `id` is the machine's; `since` is UTC (2026-01-31T12:00:00Z); `checks` are what failed at
+    `level` (None where a person decided); `drained`: the drain command worked; `trouble`: why the last command did
+    not."""
+
+    id: str
+    owner: str
+    reason: str
+    since: str
+    checks: tuple[str, ...] = ()
+    level: Level | None = None
+    drained: bool = False
+    trouble: str = ""
+
+    def told(self) -> dict[str, Any]:
+        """What reports and `status` say of it."""
+        found = {"owner": self.owner, "reason": self.reason, "since": self.since, "checks": list(self.checks)}
+        return found | ({"trouble": self.trouble} if self.trouble else {})
+
+
+@dataclass(slots=True)
+class Book:
+    """quarantine.json: node name → entry."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def of(self, nodes: Iterable[Node]) -> dict[str, Entry]:
+        """The quarantine of these machines, by node name."""
+        found = {node.name: self.entries.get(node.name) for node in nodes if self.holds(node)}
+        return {name: entry for name, entry in found.items() if entry is not None}
+
+    def holds(self, node: Node) -> bool:
+        entry = self.entries.get(node.name)
+        return entry is not None and entry.id == node.id
+
+    def save(self, paths: ClusterPaths) -> None:
+        document = {"nodes": {name: asdict(entry) for name, entry in self.entries.items()}}
+        write_whole(paths.root / "quarantine.json", json.dumps(document, indent=1) + "\n")
+
+
+def load(paths: ClusterPaths) -> Book:
+    """What is in quarantine. Raises GpuprovError where the file is damaged: nodes are out of service, and nobody would
+    know."""
+    file = paths.root / "quarantine.json"
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["nodes"]
+        return Book({name: _entry(entry) for name, entry in found.items()})
+    except FileNotFoundError:
+        return Book()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        hint = "look in your scheduler which nodes are out of service, then remove the file and quarantine those again"
+        raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
+
+
+def _entry(found: Mapping[str, Any]) -> Entry:
+    entry = Entry(**{**found, "checks": tuple(found["checks"])})
+    texts = (entry.id, entry.owner, entry.reason, entry.since, entry.trouble, *entry.checks)
+    if not all(isinstance(text, str) for text in texts) or entry.level not in (None, *LEVELS):
+        raise ValueError("an entry is not whole")
+    if not isinstance(entry.drained, bool):
+        raise TypeError("drained is neither true nor false")
+    return entry
+
+
+def now() -> str:
+    """This moment as an entry has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows from a verdict. `hold`: entries to be written; `drain`: which of them the drain command is run for;
+    `release`: nodes that are put back into service."""
+
+    hold: Mapping[str, Entry] = field(default_factory=dict)
+    drain: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    breaker: Breaker | None = None
+
+    @property
+    def nothing(self) -> bool:
+        return not self.hold and not self.release
+
+
+def decide(
+    book: Book, report: Report, nodes: Sequence[Node], level: Level, limits: Quarantine, *, at: str, drains: bool = True
+) -> Decision:
+    """What a verdict at that level changes. `nodes` is the whole fleet, the report may be of a part of it; `drains`:
+    there is a drain command.
+
+    - A bad node goes into quarantine as ours, unless more would be there than `limits` allow: then none does.
+    - A healthy node of ours leaves it, where this verdict looked at least as deep as the one that put it there. So does
+      one whose quarantine was that of a former machine, whoever owned that.
+    - What a person put there stays as it is.
+    """
+    machines = {node.name: node for node in nodes}
+    here = book.of(nodes)
+    judged = [verdict for verdict in report.nodes if verdict.name in machines]
+    release = [v.name for v in judged if v.ok and _leaves(book.entries.get(v.name), machines[v.name], level)]
+    bad = {v.name: v for v in judged if not v.ok}
+    fresh = {name: verdict for name, verdict in bad.items() if name not in here} if limits.automatic else {}
+    staying = [name for name in here if name not in release]
+    bound = limits.bound(len(nodes))
+    if fresh and len(staying) + len(fresh) > bound:
+        check, shared = most_shared(fresh.values())
+        tripped = Breaker(tuple(fresh), len(staying), bound, len(nodes), check, shared)
+        return Decision(release=tuple(release), breaker=tripped)
+    hold = {name: Entry(machines[name].id, OURS, v.why, at, _checks(v), level) for name, v in fresh.items()}
+    for name in staying:
+        if name in bad and here[name].owner == OURS:
+            changed = replace(
+                here[name], reason=bad[name].why, checks=_checks(bad[name]), level=deeper(here[name].level, level)
+            )
+            if changed != here[name] or (drains and not changed.drained):
+                hold[name] = changed
+    return Decision(hold, tuple(name for name, entry in hold.items() if not entry.drained), tuple(release))
+
+
+def _leaves(entry: Entry | None, machine: Node, level: Level) -> bool:
+    if entry is None:
+        return False
+    return entry.id != machine.id or (entry.owner == OURS and deeper(entry.level, level) == level)
+
+
+def deeper(one: Level | None, other: Level) -> Level:
+    """The one of two levels that proves more."""
+    return other if one is None else max(one, other, key=LEVELS.index)
+
+
+def _checks(verdict: NodeReport) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(check.id for check in verdict.condemned))
+
+
+def most_shared(bad: Iterable[NodeReport]) -> tuple[str, int]:
+    """What condemns most of these nodes, and how many of them: the first thing to look at."""
+    counted = Counter(
+        cause for v in bad for cause in ((UNREACHED,) if v.error else _checks(v) or ("nothing was checked",))
+    )
+    return counted.most_common(1)[0]

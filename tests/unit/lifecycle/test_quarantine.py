@@ -1,0 +1,454 @@
+"""Which verdict puts which node into quarantine, what takes it out again, and where the breaker stops it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner import fleet
+from provisioner.cli.main import run
+from provisioner.errors import Exit, GpuprovError
+from provisioner.events import Event
+from provisioner.fleet import Node
+from provisioner.lifecycle import quarantine, quarantine_state
+from provisioner.lifecycle.quarantine_state import OURS, UNREACHED, Book, Decision, Entry, decide
+from provisioner.lifecycle.status import status
+from provisioner.lifecycle.upgrade_state import Journal, Place
+from provisioner.paths import private_dir
+from provisioner.session import Cluster, open_cluster
+from provisioner.spec.models import Quarantine
+from provisioner.verify.expectations import Level
+from provisioner.verify.report.terminal import show
+from provisioner.verify.results import CheckResult, NodeReport, Report, Status
+
+AT = "2026-01-31T12:00:00Z"
+
+
+def node(name: str, id: str = "") -> Node:
+    return Node(name, "train", "here", "p4d.24xlarge", id or f"i-{name}", "", "203.0.113.7", "10.0.0.7")
+
+
+def machines(count: int) -> list[Node]:
+    return [node(f"train-{i}") for i in range(count)]
+
+
+def result(id: str, status: Status, severity: str = "fatal") -> CheckResult:
+    return CheckResult(id, severity, status, "replace", "a GPU is missing", message="7 instead of 8")  # type: ignore[arg-type]
+
+
+def verdict(name: str, *bad: CheckResult, error: str = "") -> NodeReport:
+    return NodeReport(name, "train", "here", "p4d.24xlarge", True, (result("gpu.model", "pass"), *bad), error=error)
+
+
+def report(*nodes: NodeReport) -> Report:
+    return Report(nodes, {}, 0.0)
+
+
+LOST = result("gpu.count", "fail")
+
+
+def lost(*names: str) -> list[NodeReport]:
+    return [verdict(name, LOST) for name in names]
+
+
+def well(*names: str) -> list[NodeReport]:
+    return [verdict(name) for name in names]
+
+
+def entry(
+    name: str, *, owner: str = OURS, id: str = "", level: Level | None = "standard", drained: bool = True
+) -> Entry:
+    return Entry(id or f"i-{name}", owner, "gpu.count: 7 instead of 8", AT, ("gpu.count",), level, drained)
+
+
+def judge(
+    book: Book, verdicts: Sequence[NodeReport], count: int, level: Level = "standard", limits: Quarantine | None = None
+) -> Decision:
+    return decide(book, report(*verdicts), machines(count), level, limits or Quarantine(), at="later")
+
+
+@pytest.mark.parametrize("status", ["fail", "unknown"])
+def test_a_fatal_check_puts_its_node_into_quarantine(status: Status) -> None:
+    said = judge(Book(), [verdict("train-0", result("gpu.count", status)), *well("train-1")], 2)
+    assert said == Decision(
+        {"train-0": Entry("i-train-0", OURS, "gpu.count: 7 instead of 8", "later", ("gpu.count",), "standard")},
+        ("train-0",),
+    )
+
+
+@pytest.mark.parametrize("severity", ["warn", "info"])
+def test_no_other_check_does(severity: str) -> None:
+    assert judge(Book(), [verdict("train-0", result("gpu.count", "fail", severity))], 1).nothing
+
+
+def test_what_failed_is_the_reason_before_what_is_unknown() -> None:
+    said = judge(Book(), [verdict("train-0", result("gpu.xid", "unknown"), LOST)], 1)
+    assert said.hold["train-0"].checks == ("gpu.count",)
+
+
+def test_an_unreachable_node_has_that_as_its_reason() -> None:
+    said = judge(Book(), [verdict("train-0", result("gpu.xid", "unknown"), error="ssh: no route to host")], 1)
+    assert said.hold["train-0"].reason == "ssh: no route to host"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "limits", "bound"),
+    [
+        (1, {}, 1),
+        (4, {}, 1),
+        (9, {}, 1),
+        (10, {}, 2),
+        (40, {}, 8),
+        (1000, {}, 8),
+        (1000, {"most": 500}, 200),
+        (4, {"share": "100%"}, 4),
+        (10, {"share": "100%", "most": 3}, 3),
+    ],
+)
+def test_the_breaker_trips_one_above_its_bound(nodes: int, limits: dict[str, object], bound: int) -> None:
+    wanted = Quarantine.model_validate(limits)
+    names = [f"train-{i}" for i in range(nodes)]
+    under = judge(Book(), [*lost(*names[:bound]), *well(*names[bound:])], nodes, limits=wanted)
+    assert len(under.hold) == bound
+    assert under.breaker is None
+    if bound < nodes:
+        over = judge(Book(), [*lost(*names[: bound + 1]), *well(*names[bound + 1 :])], nodes, limits=wanted)
+        assert over.hold == {}
+        assert over.drain == ()
+        assert over.breaker is not None
+        assert (over.breaker.bound, over.breaker.nodes, len(over.breaker.bad)) == (bound, nodes, bound + 1)
+
+
+@pytest.mark.parametrize("owner", [OURS, "ada"])
+def test_who_is_in_quarantine_already_counts(owner: str) -> None:
+    book = Book({"train-3": entry("train-3", owner=owner)})
+    said = judge(book, lost("train-0"), 4)
+    assert said.nothing
+    assert said.breaker is not None
+    assert said.breaker.quarantined == 1
+    assert "1 in quarantine already" in said.breaker.message
+
+
+def test_who_leaves_by_the_same_verdict_makes_room() -> None:
+    said = judge(Book({"train-3": entry("train-3")}), [*lost("train-0"), *well("train-3")], 4)
+    assert (list(said.hold), said.release, said.breaker) == (["train-0"], ("train-3",), None)
+
+
+def test_a_tripped_breaker_releases_still() -> None:
+    said = judge(Book({"train-3": entry("train-3")}), [*lost("train-0", "train-1"), *well("train-3")], 4)
+    assert (said.release, said.hold) == (("train-3",), {})
+    assert said.breaker is not None
+
+
+def test_the_breaker_names_what_most_of_them_share() -> None:
+    other = result("ib.ports", "fail")
+    said = judge(
+        Book(), [verdict("train-0", LOST), verdict("train-1", LOST, other), verdict("train-2", other, LOST)], 4
+    )
+    assert said.breaker is not None
+    assert (said.breaker.check, said.breaker.shared) == ("gpu.count", 3)
+    assert said.breaker.message.endswith("Look for a common cause: gpu.count on 3 of 3")
+    gone = judge(Book(), [verdict(f"train-{i}", result("gpu.count", "unknown"), error="refused") for i in range(3)], 4)
+    assert gone.breaker is not None
+    assert gone.breaker.check == UNREACHED
+
+
+@pytest.mark.parametrize(
+    ("put_at", "seen_at", "leaves"),
+    [
+        ("quick", "quick", True),
+        ("quick", "stress", True),
+        ("standard", "quick", False),
+        ("standard", "standard", True),
+        ("stress", "standard", False),
+        ("stress", "stress", True),
+    ],
+)
+def test_ours_leaves_by_a_verdict_as_deep_as_the_one_that_put_it_there(
+    put_at: Level, seen_at: Level, leaves: bool
+) -> None:
+    said = judge(Book({"train-0": entry("train-0", level=put_at)}), well("train-0"), 4, seen_at)
+    assert said.release == (("train-0",) if leaves else ())
+
+
+def test_a_persons_stays_healthy_or_not() -> None:
+    book = Book({"train-0": entry("train-0", owner="ada", level=None)})
+    assert judge(book, well("train-0"), 4, "stress").nothing
+    assert judge(book, lost("train-0"), 4, "stress").nothing
+
+
+def test_nobody_who_was_not_looked_at_is_touched() -> None:
+    assert judge(Book({"train-0": entry("train-0")}), well("train-1"), 4).nothing
+
+
+def test_another_machine_of_the_name_is_not_in_quarantine_and_is_put_back_when_proven() -> None:
+    for owner in (OURS, "ada"):
+        book = Book({"train-0": entry("train-0", owner=owner, id="i-former", level="stress")})
+        assert book.of(machines(4)) == {}
+        assert judge(book, well("train-0"), 4, "quick").release == ("train-0",)
+        assert judge(book, lost("train-0"), 4).hold["train-0"].id == "i-train-0"
+        assert judge(book, lost("train-1"), 4).breaker is None, "it does not count"
+
+
+def test_a_second_bad_verdict_keeps_the_date_and_the_deeper_level() -> None:
+    book = Book({"train-0": entry("train-0", level="stress")})
+    assert judge(book, lost("train-0"), 4).nothing, "nothing new, nobody is called"
+    said = judge(book, [verdict("train-0", result("gpu.xid", "fail"))], 4)
+    assert said.hold["train-0"] == replace(
+        book.entries["train-0"], reason="gpu.xid: 7 instead of 8", checks=("gpu.xid",), level="stress"
+    )
+    assert said.drain == ()
+
+
+def test_a_node_that_could_not_be_drained_is_drained_again_where_there_is_a_command() -> None:
+    book = Book({"train-0": entry("train-0", drained=False)})
+    assert judge(book, lost("train-0"), 4).drain == ("train-0",)
+    assert decide(book, report(*lost("train-0")), machines(4), "standard", Quarantine(), at="", drains=False).nothing
+
+
+def test_people_alone_where_cluster_yaml_says_so() -> None:
+    alone = Quarantine(automatic=False)
+    assert judge(Book(), lost("train-0", "train-1", "train-2"), 4, limits=alone) == Decision()
+    assert judge(Book({"train-0": entry("train-0")}), well("train-0"), 4, limits=alone).release == ("train-0",)
+
+
+# what is done with it
+
+FILE = """
+name: held
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 4}}
+hooks:
+  drain: 'test ! -e refuse && echo "$GPUPROV_STEP $GPUPROV_ACTION $GPUPROV_NODE $GPUPROV_REASON" >> hooks'
+  resume: 'test ! -e refuse && echo "$GPUPROV_STEP $GPUPROV_ACTION $GPUPROV_NODE" >> hooks'
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    private_dir(made.paths.root)
+    fleet.save(made.paths, machines(4))
+    return made
+
+
+def hooked(cluster: Cluster) -> list[str]:
+    log = cluster.file.parent / "hooks"
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return lines
+
+
+def after(cluster: Cluster, *verdicts: NodeReport, level: Level = "standard", holding: bool = False) -> Report:
+    return quarantine.after_verdict(cluster, report(*verdicts), cluster.nodes(), level, holding=holding)
+
+
+def names() -> tuple[str, ...]:
+    return tuple(f"train-{i}" for i in range(4))
+
+
+def test_bad_then_well_again(cluster: Cluster) -> None:
+    said = after(cluster, *lost("train-1"), *well("train-0", "train-2", "train-3"))
+    assert hooked(cluster) == ["drain quarantine train-1 gpu.count: 7 instead of 8"]
+    held = next(n for n in said.nodes if n.name == "train-1").quarantine
+    assert held is not None
+    assert (held["owner"], held["checks"]) == (OURS, ["gpu.count"])
+    row = next(n for n in status(cluster, ask=False)["nodes"] if n["name"] == "train-1")
+    assert row["quarantine"]["reason"] == "gpu.count: 7 instead of 8"
+    assert after(cluster, *lost("train-1")).healthy_nodes == ()
+    assert hooked(cluster) == [], "a node that is drained already is not drained again"
+    again = after(cluster, *well(*names()))
+    assert hooked(cluster) == ["resume release train-1"]
+    assert again.healthy_nodes == names()
+    assert json.loads((cluster.paths.root / "quarantine.json").read_text()) == {"nodes": {}}
+
+
+def test_a_healthy_node_in_quarantine_is_none_of_min_healthy(cluster: Cluster) -> None:
+    quarantine.put(cluster, ["train-2"], "it smells burnt", "ada")
+    assert hooked(cluster) == ["drain quarantine train-2 it smells burnt"]
+    said = after(cluster, *well(*names()))
+    assert hooked(cluster) == []
+    assert not said.enough("100%")
+    assert said.enough(3)
+    document = said.to_json()
+    assert document["nodes"][2]["quarantine"]["owner"] == "ada"
+    assert document["nodes"][2]["ok"] is True
+    assert quarantine.release(cluster, ["train-2", "train-3"]) == (["train-3"], {})
+    assert hooked(cluster) == ["resume release train-2"]
+    assert after(cluster, *well(*names())).enough("100%")
+
+
+def test_a_person_takes_over_what_was_ours(cluster: Cluster) -> None:
+    after(cluster, *lost("train-1"))
+    since = quarantine.held(cluster)["train-1"].since
+    quarantine.put(cluster, ["train-1"], "RMA 4711", "ada")
+    held = quarantine.held(cluster)["train-1"]
+    assert (held.owner, held.since, held.checks) == ("ada", since, ("gpu.count",))
+    after(cluster, *well("train-1"), level="stress")
+    assert list(quarantine.held(cluster)) == ["train-1"]
+
+
+def test_a_breaker_that_trips_touches_nobody_and_says_so(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    heard: list[Event] = []
+    cluster.events.subscribe(heard.append)
+    said = after(cluster, *lost("train-0", "train-1", "train-2"), *well("train-3"), holding=True)
+    assert hooked(cluster) == []
+    assert quarantine.held(cluster) == {}
+    assert [e.data["bad"] for e in heard if e.stage == "quarantine"] == [["train-0", "train-1", "train-2"]]
+    assert said.to_json()["breaker"]["check"] == "gpu.count"
+    show(said)
+    assert "the breaker tripped: 3 nodes turned bad" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_hook_that_fails_is_told_and_tried_again(cluster: Cluster) -> None:
+    refuse = cluster.file.parent / "refuse"
+    refuse.touch()
+    said = after(cluster, *lost("train-1"))
+    assert said.nodes[0].quarantine is not None
+    assert said.nodes[0].quarantine["trouble"] == "the drain command ended with status 1"
+    refuse.unlink()
+    after(cluster, *lost("train-1"))
+    assert hooked(cluster) == ["drain quarantine train-1 gpu.count: 7 instead of 8"]
+    refuse.touch()
+    assert after(cluster, *well("train-1")).healthy_nodes == (), "not back in service"
+    refuse.unlink()
+    assert after(cluster, *well("train-1")).healthy_nodes == ("train-1",)
+    assert hooked(cluster) == ["resume release train-1"]
+
+
+def test_killed_before_it_was_drained_the_next_verdict_drains_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(quarantine.hooks, "call", killed)
+        after(cluster, *lost("train-1"))
+    assert list(quarantine.held(cluster)) == ["train-1"]
+    after(cluster, *lost("train-1"))
+    assert hooked(cluster) == ["drain quarantine train-1 gpu.count: 7 instead of 8"]
+
+
+def test_a_machine_that_was_replaced_meanwhile_was_not_judged(cluster: Cluster) -> None:
+    before = cluster.nodes()
+    fleet.save(cluster.paths, [node("train-0", "i-new"), *before[1:]])
+    said = quarantine.after_verdict(cluster, report(*lost("train-0")), before, "standard", holding=False)
+    assert (hooked(cluster), quarantine.held(cluster), said.breaker) == ([], {}, None)
+
+
+def test_names_that_no_node_has_any_more_are_forgotten(cluster: Cluster) -> None:
+    Book({"old-0": entry("old-0")}).save(cluster.paths)
+    after(cluster, *lost("train-1"))
+    assert set(quarantine_state.load(cluster.paths).entries) == {"train-1"}
+
+
+def test_a_run_at_work_is_not_disturbed(cluster: Cluster) -> None:
+    heard: list[Event] = []
+    cluster.events.subscribe(heard.append)
+    with cluster.exclusively("up"):
+        after(open_cluster(cluster.file, sandbox=True, events=cluster.events), *lost("train-1"))
+    assert quarantine.held(cluster) == {}
+    assert any("another run is at work" in e.message for e in heard if e.stage == "quarantine")
+
+
+def test_an_upgrade_under_way_has_its_own_nodes_out_of_service(cluster: Cluster) -> None:
+    Journal(to="b", phase="moving", nodes={"train-1": Place("a", "drained")}).save(cluster.paths)
+    after(cluster, *lost("train-1"))
+    assert (hooked(cluster), quarantine.held(cluster)) == ([], {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", '{"nodes": 7}', '{"nodes": {"train-0": {}}}', '{"nodes": {"train-0": []}}',
+        *(
+            json.dumps({"nodes": {"a": {"id": "", "owner": "a", "reason": "", "since": "", "checks": [], **wrong}}})
+            for wrong in ({"id": 7}, {"level": "x"}, {"drained": 1}, {"checks": [1]}, {"checks": None}, {"more": 1})
+        ),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_refused(text: str, cluster: Cluster) -> None:
+    """Taken for none, drained nodes would be forgotten and others drained beside them."""
+    (cluster.paths.root / "quarantine.json").write_text(text)
+    with pytest.raises(GpuprovError, match="is damaged") as caught:
+        status(cluster, ask=False)
+    assert "scheduler" in caught.value.hint
+    with pytest.raises(GpuprovError, match="is damaged"):
+        after(cluster, *lost("train-1"))
+
+
+# as people give it
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+def test_by_command(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "ada")
+    file = str(cluster.file)
+    assert run(["quarantine", file, "train-0", "train-3", "--reason", "fan\nis $(loud)"]) == Exit.OK
+    assert sorted(hooked(cluster)) == [
+        "drain quarantine train-0 fan is $(loud)",
+        "drain quarantine train-3 fan is $(loud)",
+    ]
+    text = said(capsys)
+    assert "train-0: in quarantine" in text
+    assert "2 nodes are in quarantine, more than gpuprov itself would put there (1)" in text
+    assert {e.owner for e in quarantine.held(cluster).values()} == {"ada"}
+    assert run(["status", file, "--offline"]) == Exit.OK
+    assert "train-0: in quarantine by ada since 20" in said(capsys)
+    assert run(["release", file, "train-0", "train-1"]) == Exit.OK
+    assert said(capsys) == "train-0: back in service\ntrain-1: was not in quarantine\n"
+    (cluster.file.parent / "refuse").touch()
+    assert run(["release", file, "train-3"]) == Exit.CHECK_FAILED
+    assert "train-3: not put back into service: the resume command ended with status 1" in said(capsys)
+    assert run(["quarantine", file, "train-1", "--reason", "x"]) == Exit.CHECK_FAILED
+    assert "train-1: in quarantine, but not drained" in said(capsys)
+
+
+def test_by_command_refused(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(cluster.file)
+    assert run(["quarantine", file, "train-0"]) == Exit.BAD_INPUT
+    assert "--reason" in said(capsys)
+    assert run(["quarantine", file, "train-0", "--reason", " \n"]) == Exit.BAD_INPUT
+    assert "--reason is empty" in said(capsys)
+    assert run(["quarantine", file, "trian-0", "--reason", "x"]) == Exit.BAD_INPUT
+    assert "did you mean train-0" in said(capsys)
+    assert run(["release", file, "nobody"]) == Exit.BAD_INPUT
+    assert quarantine.held(cluster) == {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "owner"),
+    [
+        ({"SUDO_USER": "ada", "USER": "root"}, "ada"),
+        ({"USER": "ada"}, "ada"),
+        ({"USER": "gpuprov"}, "gpuprov (account)"),
+    ],
+)
+def test_the_owner_is_who_typed_it(environment: dict[str, str], owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SUDO_USER", "USER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert quarantine.person() == owner
+
+
+def test_somebody_without_a_name_owns_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SUDO_USER", "USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nameless() -> str:
+        raise KeyError(os.getuid())
+
+    monkeypatch.setattr(quarantine.getpass, "getuser", nameless)
+    assert quarantine.person() == f"uid {os.getuid()}"
