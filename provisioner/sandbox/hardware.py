@@ -63,6 +63,9 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         ],
         "numa_nodes": numa,
         "vcpus": machine.vcpus,
+        "memory_gib": machine.memory_gib,
+        "cloud": machine.provider != "baremetal",
+        "unsourced": list(machine.unverified_fields),
         "fabric_manager": {
             "required": machine.fabric_manager_required,
             "subnet_manager": machine.subnet_manager_required,

@@ -10,6 +10,8 @@ from provisioner.sandbox.units import UNITS
 
 TOOLS = (
     "lspci",
+    "df",
+    "timedatectl",
     "lsblk",
     "blkid",
     "mdadm",
@@ -51,6 +53,10 @@ def node_files() -> dict[str, File]:
         # A role's settings of the kernel must never be this computer's.
         "etc/systemd/system/gpuprov-tuning.service.d/gpuprov-sandbox.conf": File(
             b"[Unit]\nRequires=gpuprov-sandbox-sys.service\nAfter=gpuprov-sandbox-sys.service\n"
+        ),
+        "usr/lib/python3/dist-packages/gpuprov-sandbox.pth": File(b"import gpuprov_sandbox_clock\n"),
+        "usr/lib/python3/dist-packages/gpuprov_sandbox_clock.py": File(
+            link="../../gpuprov-sandbox/gpuprov_node/clock.py"
         ),
         "usr/sbin/dkms": program("dkms", "3.0.10"),
         "usr/lib/gpuprov-sandbox/sysfs": program("sysfs", "1"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +107,13 @@ class Bundle:
     error: str = ""
     collected: float | None = None
     seconds: float | None = None
+    received: float | None = None
+    """This computer's clock when they arrived; None where nobody wrote it down."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Bundle:
         files = data.get("files")
-        collected, seconds = data.get("collected"), data.get("seconds")
+        collected, seconds, received = (data.get(key) for key in ("collected", "seconds", "received"))
         return cls(
             files={
                 name: Output.from_json(value)
@@ -121,6 +123,7 @@ class Bundle:
             error=str(data.get("error") or ""),
             collected=float(collected) if isinstance(collected, int | float) else None,
             seconds=float(seconds) if isinstance(seconds, int | float) else None,
+            received=float(received) if isinstance(received, int | float) else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -129,6 +132,7 @@ class Bundle:
             "error": self.error,
             "collected": self.collected,
             "seconds": self.seconds,
+            "received": self.received,
         }
 
     @classmethod
@@ -160,7 +164,7 @@ class Bundle:
         return cls.from_json({**status, "files": {}})._with(files)
 
     def _with(self, files: dict[str, Output]) -> Bundle:
-        return Bundle(files=files, error=self.error, collected=self.collected, seconds=self.seconds)
+        return replace(self, files=files)
 
     def write(self, directory: Path) -> None:
         """Write the bundle into a directory of its own (0700, files 0600), each file whole or not at all."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files as resources
-from time import monotonic
+from time import monotonic, time
 from typing import IO, TYPE_CHECKING, Any
 
 from provisioner.events import Events, Stage
@@ -217,10 +217,11 @@ class _Run:
                 return Bundle(error=f"{target[0] if target else 'nothing to run'}: {error.strerror or error}")
             except _TooMuchError:
                 return Bundle(error=f"sent more than {LIMIT // 2**20} MiB")
+            arrived = time()
             bundle = _decode(out)
             if bundle is None:
                 return Bundle(error=f"no answer from the probe (exit status {rc}){_said(complaints)}")
-        return Bundle(bundle.files, bundle.error, bundle.collected, monotonic() - started)
+        return Bundle(bundle.files, bundle.error, bundle.collected, monotonic() - started, arrived)
 
 
 class _TooMuchError(Exception):

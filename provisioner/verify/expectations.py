@@ -100,6 +100,8 @@ class Expected:
     scratch_gb: float = 0.0
     tuned: Mapping[str, str] | None = None
     """Kernel settings that the roles make, by their path."""
+    repositories: tuple[str, ...] | None = None
+    """Addresses of the lock's package repositories."""
     simulated: bool = False
     """A rehearsal's node: what it shows of this computer's kernel is not judged."""
     most: Mapping[str, float] = field(default_factory=dict)
@@ -191,6 +193,7 @@ def expect(
         scratch=group.storage.scratch if group and stack and machine.local_nvme.count else None,
         scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb if _sourced(machine, "local_nvme") else 0.0,
         tuned=TUNED if stack and group else None,
+        repositories=tuple(one.uri for one in stack.repositories) if stack else None,
         simulated=simulated,
         most=catalog.ceilings,
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},

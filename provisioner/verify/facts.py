@@ -63,6 +63,8 @@ class Facts:
     outputs: dict[str, Output] = field(repr=False)
     error: str = ""
     collected: float | None = None
+    received: float | None = None
+    """The clock of the computer that asked, when the answer came."""
     smi: nvidia_smi.Smi | None = None
     smi_failure: nvidia_smi.Failure | None = None
     rocm: rocm_smi.Rocm | None = None
@@ -180,6 +182,7 @@ def read(bundle: Bundle) -> Facts:
         outputs=dict(bundle.files),
         error=bundle.error,
         collected=bundle.collected,
+        received=bundle.received,
     )
 
 

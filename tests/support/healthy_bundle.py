@@ -19,6 +19,7 @@ from provisioner.stack.models import Image, Package, Stack
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected, Level, expect
 from tests.support.healthy_gpu import BOOT, MODULES, driver_files, lspci, nvlink_errors
+from tests.support.healthy_host import NOW, host_files
 
 CAPTURES = Path(__file__).parents[1] / "unit" / "verify" / "captures"
 DRIVER, CUDA, NCCL, KERNEL = "580.105.08", "13.0", "2.27.7", "6.8.0-1024-aws"
@@ -76,12 +77,15 @@ def expected(machine: str, level: Level = "standard", group: Group | None = None
 
 def bundle(texts: dict[str, str | Output]) -> Bundle:
     files = {name: Output(text, rc=0) if isinstance(text, str) else text for name, text in texts.items()}
-    return Bundle(files=files, collected=1_700_000_000.0, seconds=1.0)
+    return Bundle(files=files, collected=NOW, seconds=1.0, received=NOW + 0.2)
 
 
 def nth(machine: str, number: int) -> dict[str, str | Output]:
-    """The texts of one of several healthy nodes: its GPUs are its own."""
+    """The texts of one of several healthy nodes: its GPUs and its names are its own."""
     texts = healthy(machine)
+    host = json.loads(str(texts["host.json"])) | {"hostname": f"node-{number}"}
+    host["files"] |= {"etc/machine-id": f"{number:032x}", "etc/ssh/ssh_host_ed25519_key.pub": f"ssh-ed25519 A{number}"}
+    texts["host.json"] = json.dumps(host)
     if "nvidia-smi.xml" in texts:
         texts["nvidia-smi.xml"] = re.sub(r"<uuid>GPU-....", f"<uuid>GPU-{number:04x}", str(texts["nvidia-smi.xml"]))
     return texts
@@ -94,7 +98,6 @@ def healthy(machine: str) -> dict[str, str | Output]:
     texts: dict[str, str | Output] = {
         "dmesg.txt": BOOT + capture("dmesg/kmsg-no-xid.txt"),
         "lspci.txt": lspci(row),
-        "lsblk.json": capture("lsblk/8-nvme-json.json"),
         "packages.txt": "".join(f"{p.name}\t{p.version}\tii \n" for p in stack(machine).packages)
         + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",
         "holds.txt": "".join(f"{p.name}\n" for p in stack(machine).packages) + f"linux-image-{KERNEL}\n",
@@ -102,6 +105,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         "os-release.txt": capture("os_release/ubuntu-24.04.txt"),
         "modules.txt": MODULES,
         "services.txt": "",
+        **host_files(row, DRIVER),
     }
     if row.network.kind in ("infiniband", "roce"):
         texts["ibstat.txt"] = ibstat(row)

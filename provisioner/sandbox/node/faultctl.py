@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-from . import devices, state
+from . import devices, host, state
 
 HEALTHY = "etc/gpuprov-sandbox/healthy.json"
 SWAPPED = "var/lib/gpuprov-sandbox/swapped-image.json"
@@ -26,6 +26,7 @@ def fault(arguments: list[str], _version: str) -> int:
     if arguments == ["write"]:
         state.write(state.HARDWARE, json.load(sys.stdin))
         devices.show()
+        host.show()
         return 0
     return 2
 

@@ -28,6 +28,8 @@ TOOLS = {
     "fi_info": ("rdma", "fi_info"),
     "rocm-smi": ("rocm", "rocm_smi"),
     "lspci": ("kernel", "lspci"),
+    "df": ("host", "df"),
+    "timedatectl": ("host", "timedatectl"),
     "lsblk": ("lsblk", "lsblk"),
     "blkid": ("lsblk", "blkid"),
     "mdadm": ("storage", "mdadm"),

@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import devices, state
+from . import devices, host, state
 
 SETTINGS = {
     "proc/sys/kernel/numa_balancing": "1",
@@ -60,6 +60,7 @@ def sysfs(_arguments: list[str], _version: str) -> int:
         if Path("/proc", name).exists():
             _mount("--bind", str(place / "devices" / name), f"/proc/{name}")
     network_cards()
+    host.place()
     return 0
 
 

@@ -34,6 +34,7 @@ from tests.support.healthy_bundle import (
     without_gpu,
 )
 from tests.support.healthy_gpu import GPU_CHECKS
+from tests.support.healthy_host import HOST_CHECKS
 
 P4D, DGX, V100, NDV4 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "Standard_ND96asr_v4"
 Texts = dict[str, str | Output]
@@ -426,9 +427,9 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
     known = {check.id for check in declared()}
     green = set().union(*(ids(judged[f"healthy {machine}"], "pass") for machine in ALL))
     red = set().union(*(fault.fails for fault in FAULTS.values()))
-    # test_fleet_checks.py, test_rdma_checks.py and test_gpu_checks.py have tables of their own.
+    # test_fleet_checks.py, test_rdma_checks.py, test_gpu_checks.py and test_host_checks.py have tables of their own.
     alone = {id for id in known if not id.startswith(("fleet.", "rdma.")) and id not in ("peermem.loaded", "efa.drops")}
-    alone -= GPU_CHECKS
+    alone -= GPU_CHECKS | HOST_CHECKS
     assert alone - green == set()
     assert alone - red == set()
 

@@ -49,7 +49,7 @@ def test_system_exit():
     assert (found["site.scratch"].status, found["site.scratch"].expected, found["site.scratch"].actual) == (
         "fail",
         2,
-        8,
+        9,
     )
     assert (found["mine.plain"].status, found["mine.plain"].severity) == ("pass", "fatal")
     assert found["mine.plain"].says == "All GPUs are there."

@@ -1,0 +1,144 @@
+"""Docker and how containers get the GPUs."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.host_software import Docker
+
+CDI_UNIT = "gpuprov-cdi.service"
+
+
+def _docker(node: Facts) -> Docker:
+    docker = host_of(node).docker
+    if docker is None:
+        skip("docker is not installed")
+    if docker.error is not None:
+        unknown(f"docker does not answer: {docker.error}")
+    return docker
+
+
+@check(
+    "container.runtime",
+    severity="fatal",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.images or e.tuned is not None,
+    otherwise="no lock asks for containers",
+    says="Docker is not installed or does not answer: no container can start. `systemctl status docker` says why.",
+)
+def test_runtime(node: Facts) -> None:
+    docker = host_of(node).docker
+    saw(expected="docker answers", actual=(docker.error or f"docker {docker.version}") if docker else "not installed")
+    if docker is None:
+        fail("docker is not installed")
+    if docker.error is not None:
+        fail(f"docker does not answer: {docker.error}")
+
+
+@check(
+    "container.cdi",
+    severity="fatal",
+    action="reconfigure",
+    vendor="nvidia",
+    needs=NEEDS,
+    follows=("driver.responds", "driver.version"),
+    applies=lambda e: CDI_UNIT in (e.units or ()),
+    otherwise="no lock has the container toolkit",
+    says="GPUs are not described to containers, or for another driver: containers then have no GPU or wrong libraries.",
+)
+def test_cdi(node: Facts, expected: Expected) -> None:
+    specs = [c for c in told(host_of(node).cdi, "its CDI descriptions") if "nvidia.com/gpu" in c.kinds]
+    saw(expected=f"nvidia.com/gpu for driver {expected.driver}", actual={c.file: c.driver for c in specs} or "none")
+    if not specs:
+        fail("no file in /etc/cdi or /run/cdi describes nvidia.com/gpu")
+    other = [c for c in specs if c.driver is not None and expected.driver is not None and c.driver != expected.driver]
+    if other:
+        fail(f"{other[0].file} is for driver {other[0].driver}, the lock says {expected.driver}")
+    if not any("all" in c.devices or len(c.devices) >= (node.gpus_present or 1) for c in specs):
+        fail(f"{specs[0].file} has {len(specs[0].devices)} devices")
+
+
+@check(
+    "container.survives_reload",
+    severity="warn",
+    action="reconfigure",
+    vendor="nvidia",
+    needs=NEEDS,
+    follows=("driver.responds", "gpu.count"),
+    applies=lambda e: CDI_UNIT in (e.units or ()),
+    otherwise="no lock has the container toolkit",
+    says="Links in /dev/char are missing: containers lose their GPUs at the next daemon-reload. Start gpuprov-cdi.",
+)
+def test_survives_reload(node: Facts) -> None:
+    links = told(host_of(node).gpu_links, "its links in /dev/char")
+    numbers = {name.partition(":")[2] for name in links}
+    present = node.gpus_present or 0
+    saw(expected=f"links to {present} GPUs and nvidiactl", actual=len(links))
+    if "255" not in numbers or len(numbers - {"254", "255"}) < present:
+        fail(f"{len(links)} links to NVIDIA's devices in /dev/char for {present} GPUs")
+
+
+@check(
+    "container.live_restore",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("container.runtime",),
+    applies=lambda e: e.tuned is not None,
+    otherwise="gpuprov did not configure this machine",
+    says="Containers end when docker is restarted, as an update of it does. Role container_runtime sets live-restore.",
+)
+def test_live_restore(node: Facts) -> None:
+    live = _docker(node).live_restore
+    saw(expected=True, actual=live)
+    if live is not True:
+        fail("live-restore is off")
+
+
+SLOW_STORAGE = ("vfs", "devicemapper", "aufs")
+"""Storage drivers of docker that copy whole layers, or that it has given up (docker's documentation of each)."""
+
+
+@check(
+    "container.storage",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("container.runtime",),
+    says="Docker copies every layer for each container: starting takes minutes, and the disk fills. Use overlay2.",
+)
+def test_storage(node: Facts) -> None:
+    driver = _docker(node).storage
+    saw(expected="overlay2", actual=driver)
+    if driver in SLOW_STORAGE:
+        fail(f"docker's storage driver is {driver}")
+
+
+@check(
+    "container.disk",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("container.runtime", "storage.full", "storage.root_space"),
+    applies=lambda e: e.images,
+    otherwise="no lock names an image",
+    says="There is no room for another container image where docker keeps them. `docker image prune` frees some.",
+)
+def test_disk(node: Facts) -> None:
+    host = host_of(node)
+    root = _docker(node).root or "/var/lib/docker"
+    if host.space is None:
+        unknown("df does not answer")
+    fs = host.at(root)
+    if fs is None:
+        unknown(f"df does not know {root}")
+    saw(expected=f"{ROOM / 1e9:g} GB or more", actual=f"{fs.available / 1e9:.0f} GB in {root}")
+    if fs.available < ROOM:
+        fail(f"{fs.available / 1e9:.1f} GB are free in {root}")
+
+
+ROOM = 25 * 10**9
+"""Bytes of a framework's image, unpacked: NGC's PyTorch is about 20 GB (unverified)."""

@@ -1,0 +1,226 @@
+"""One node's host against the others of its group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.ethernet import uplinks
+from provisioner.verify.checks.fleet import alike
+from provisioner.verify.checks.host import NEEDS, host_of
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.peers import FAR, FEWEST, SCALE, Peers
+
+
+def _same(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], what: str) -> None:
+    """As `alike`; a machine that does not say it is none of this check's."""
+    if of(node) is None:
+        skip(f"this node does not say its {what}")
+    alike(node, peers, of, what)
+
+
+def memory(node: Facts) -> int | None:
+    """GiB."""
+    found = node.host.memory if node.host else None
+    return None if found is None else found.total // 2**20
+
+
+@check(
+    "fleet.memory",
+    severity="warn",
+    action="vendor",
+    needs=NEEDS,
+    follows=("host.memory",),
+    says="This node has less memory than its group: a module has failed, or the machine is another one.",
+)
+def test_memory(node: Facts, peers: Peers) -> None:
+    spread, mine = peers.spread(memory), memory(node)
+    if mine is None:
+        unknown("the node does not say how much memory it has")
+    if spread is None:
+        skip(f"fewer than {FEWEST} nodes of this group give their memory")
+    saw(expected=f"{spread.median:g} GiB", actual=mine)
+    if spread.median - mine > max(LEAST_MODULE, spread.median * MODULE):
+        fail(f"{mine} GiB, {spread.said} nodes have a median of {spread.median:g}")
+
+
+LEAST_MODULE, MODULE = 1.5, 0.01
+"""GiB and share of memory that a node may have less than its group: a server has 32 modules at most, so
+that one of them is more than three per cent; kernels and crash reserves differ by less than one."""
+
+
+def cpu_model(node: Facts) -> tuple[str, ...] | None:
+    cpu = node.host.cpu if node.host else None
+    return tuple(sorted(cpu.models)) or None if cpu else None
+
+
+@check(
+    "fleet.cpu_model",
+    severity="info",
+    action="vendor",
+    needs=NEEDS,
+    says="This node has other processors than the rest of its group: its steps may take longer or shorter.",
+)
+def test_cpu_model(node: Facts, peers: Peers) -> None:
+    _same(node, peers, cpu_model, "processors")
+
+
+def cmdline(node: Facts) -> tuple[str, ...] | None:
+    return node.host.cmdline if node.host else None
+
+
+@check(
+    "fleet.cmdline",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="This node's kernel was started with other arguments than the rest of its group (IOMMU, NUMA, mitigations …).",
+)
+def test_cmdline(node: Facts, peers: Peers) -> None:
+    mine, common = cmdline(node), peers.common(cmdline)
+    if mine is None:
+        skip("this node does not say its kernel's arguments")
+    if common.said < FEWEST:
+        skip(f"fewer than {FEWEST} nodes of this group give their kernel's arguments")
+    usual = common.value if isinstance(common.value, tuple) else ()
+    more, less = sorted(set(mine) - set(usual)), sorted(set(usual) - set(mine))
+    saw(expected=" ".join(map(str, usual)) or "one for all", actual=" ".join(mine))
+    if common.value is None:
+        fail(f"the group has {len(common.counts)} sets of arguments, none of them on most nodes")
+    if mine != common.value:
+        fail(
+            "; ".join([f"more: {' '.join(more)}"] * bool(more) + [f"missing: {' '.join(map(str, less))}"] * bool(less))
+        )
+
+
+def bios(node: Facts) -> tuple[str, ...] | None:
+    return node.host.system if node.host else None
+
+
+@check(
+    "fleet.bios",
+    severity="info",
+    action="vendor",
+    needs=NEEDS,
+    says="This node has another BIOS or is another product than the rest of its group: settings and speed may differ.",
+)
+def test_bios(node: Facts, peers: Peers) -> None:
+    _same(node, peers, bios, "product and BIOS")
+
+
+def mtu(node: Facts) -> tuple[int, ...] | None:
+    links = uplinks(node.host) if node.host else []
+    return tuple(sorted({one.mtu for one in links if one.mtu is not None})) or None
+
+
+@check(
+    "fleet.mtu",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="This node sends packets of another size than the rest of its group: large ones get lost between them.",
+)
+def test_mtu(node: Facts, peers: Peers) -> None:
+    _same(node, peers, mtu, "MTU")
+
+
+def link_speed(node: Facts) -> tuple[int, ...] | None:
+    links = uplinks(node.host) if node.host else []
+    return tuple(sorted(one.speed for one in links if one.speed is not None)) or None
+
+
+@check(
+    "fleet.link_speed",
+    severity="warn",
+    action="vendor",
+    needs=NEEDS,
+    says="This node's Ethernet runs at another speed than its group's: look at cable, transceiver and switch port.",
+)
+def test_link_speed(node: Facts, peers: Peers) -> None:
+    _same(node, peers, link_speed, "Ethernet speed in Mbit/s")
+
+
+def skew(node: Facts) -> float | None:
+    return None if node.collected is None or node.received is None else node.collected - node.received
+
+
+@check(
+    "fleet.clock",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("host.clock_skew", "host.time_sync"),
+    says="This node's clock is seconds away from its group's: its logs and time-outs do not match theirs.",
+)
+def test_clock(node: Facts, peers: Peers, expected: Expected) -> None:
+    spread, mine, most = peers.spread(skew), skew(node), expected.most["clock.group"]
+    if mine is None:
+        skip("nobody wrote down when this bundle arrived")
+    if spread is None:
+        skip(f"fewer than {FEWEST} nodes of this group give their clock")
+    saw(expected=f"within {most:g} s of the group", actual=f"{mine - spread.median:+.1f} s")
+    # Busy nodes answer late and at different times: only one that stands out counts.
+    if abs(mine - spread.median) > max(most, FAR * SCALE * spread.mad):
+        fail(f"the clock is {mine - spread.median:+.1f} s from that of {spread.said} nodes")
+
+
+def _twins(peers: Peers, name: str, of: Callable[[Facts], str | None], mine: str | None) -> list[str]:
+    return [other for other, facts in peers.nodes.items() if other != name and mine is not None and of(facts) == mine]
+
+
+def machine_id(node: Facts) -> str | None:
+    return node.host.machine_id if node.host else None
+
+
+@check(
+    "fleet.machine_id",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("fleet.cloned",),
+    says="Two nodes have one machine-id, as copies of a disk do: DHCP may give both one address. Make new ones.",
+)
+def test_machine_id(node: Facts, peers: Peers, name: str) -> None:
+    twins = _twins(peers, name, machine_id, host_of(node).machine_id)
+    saw(expected="its own", actual=twins or "its own")
+    if twins:
+        fail(f"{', '.join(twins[:4])} has the same machine-id")
+
+
+def host_key(node: Facts) -> str | None:
+    return node.host.host_key if node.host else None
+
+
+@check(
+    "fleet.host_keys",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("fleet.cloned",),
+    says="Two nodes have one ssh host key, as copies of an image do: each can pass for the other. Make new keys.",
+)
+def test_host_keys(node: Facts, peers: Peers, name: str) -> None:
+    twins = _twins(peers, name, host_key, host_of(node).host_key)
+    saw(expected="its own", actual=twins or "its own")
+    if twins:
+        fail(f"{', '.join(twins[:4])} has the same host key")
+
+
+def hostname(node: Facts) -> str | None:
+    return node.host.hostname if node.host else None
+
+
+@check(
+    "fleet.hostname",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("fleet.cloned",),
+    says="Two nodes have one name: Slurm, MPI and everything that writes logs take them for one. Give each its own.",
+)
+def test_hostname(node: Facts, peers: Peers, name: str) -> None:
+    twins = _twins(peers, name, hostname, host_of(node).hostname)
+    saw(expected="its own", actual=twins or "its own")
+    if twins:
+        fail(f"{', '.join(twins[:4])} is called {host_of(node).hostname} too")

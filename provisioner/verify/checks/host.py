@@ -1,0 +1,301 @@
+"""The machine around the GPUs: memory, processors, clock, processes, how it came up."""
+
+from __future__ import annotations
+
+from typing import NoReturn, TypeVar
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.host import Host
+
+T = TypeVar("T")
+NEEDS = ("host.json",)
+
+
+def host_of(node: Facts) -> Host:
+    assert node.host is not None  # `needs` saw to it
+    return node.host
+
+
+def told(value: T | None, what: str) -> T:
+    """The value, or the check is unknown."""
+    return value if value is not None else _silent(what)
+
+
+def _silent(what: str) -> NoReturn:
+    unknown(f"the node does not say {what}")
+
+
+@check(
+    "host.memory",
+    severity="fatal",
+    action="vendor",
+    needs=NEEDS,
+    applies=lambda e: e.memory_gib is not None,
+    otherwise="no source says how much memory this machine has",
+    says="The host has less memory than its kind: a module has failed. Jobs that fit elsewhere are killed here.",
+)
+def test_memory(node: Facts, expected: Expected) -> None:
+    memory, wanted = told(host_of(node).memory, "how much memory it has"), expected.memory_gib or 0.0
+    have, share = memory.total / 2**20, expected.most["memory.missing_share"]
+    saw(expected=f"{wanted:g} GiB, {share:.0%} less at most", actual=f"{have:.1f} GiB")
+    if have < wanted * (1 - share):
+        fail(f"{have:.1f} GiB of memory, {wanted:g} are expected")
+
+
+@check(
+    "host.cpus",
+    severity="fatal",
+    action="vendor",
+    needs=NEEDS,
+    applies=lambda e: e.vcpus is not None,
+    otherwise="no source says how many processors this machine has",
+    says="Processors are missing: a socket or cores are off, and the GPUs wait for their data.",
+)
+def test_cpus(node: Facts, expected: Expected) -> None:
+    cpu, wanted = told(host_of(node).cpu, "its processors"), expected.vcpus or 0
+    saw(expected=wanted, actual=cpu.processors)
+    # On one's own machine hyper-threading may be off on purpose: half of them, one on each core.
+    half = expected.bare_metal and cpu.threads_per_core == 1 and cpu.processors * 2 >= wanted
+    if cpu.processors < wanted and not half:
+        fail(f"{cpu.processors} processors, {wanted} are expected")
+
+
+@check(
+    "host.numa",
+    severity="warn",
+    action="vendor",
+    needs=NEEDS,
+    applies=lambda e: e.numa_nodes is not None,
+    otherwise="no source says how many NUMA nodes this machine shows",
+    says="The host shows another number of NUMA nodes than its kind: processes run on cores far from their GPU.",
+)
+def test_numa(node: Facts, expected: Expected) -> None:
+    nodes = told(host_of(node).numa_nodes, "its NUMA nodes")
+    saw(expected=expected.numa_nodes, actual=nodes)
+    if nodes != expected.numa_nodes:
+        fail(f"{nodes} NUMA nodes with processors, {expected.numa_nodes} are expected")
+
+
+@check(
+    "host.edac",
+    severity="fatal",
+    action="vendor",
+    needs=NEEDS,
+    applies=lambda e: e.bare_metal and not e.simulated,
+    otherwise="a virtual machine does not see its memory's errors",
+    says="Host memory had errors that could not be corrected: data may be wrong. Drain the node, replace the module.",
+)
+def test_edac(node: Facts) -> None:
+    counts = host_of(node).memory_errors
+    if counts is None:
+        skip("no driver counts memory errors on this machine")
+    saw(expected="0 uncorrected errors", actual=counts[1])
+    if counts[1]:
+        fail(f"{counts[1]} uncorrected errors since boot")
+
+
+@check(
+    "host.memory_corrected",
+    severity="warn",
+    action="vendor",
+    needs=NEEDS,
+    applies=lambda e: e.bare_metal and not e.simulated,
+    otherwise="a virtual machine does not see its memory's errors",
+    says="Host memory corrects errors all the time, which costs speed and announces worse. Replace the module in time.",
+)
+def test_memory_corrected(node: Facts, expected: Expected) -> None:
+    counts, most = host_of(node).memory_errors, expected.most["memory.corrected"]
+    if counts is None:
+        skip("no driver counts memory errors on this machine")
+    saw(expected=f"{most:g} corrected errors at most", actual=counts[0])
+    if counts[0] > most:
+        fail(f"{counts[0]} corrected errors since boot")
+
+
+@check(
+    "host.clock_skew",
+    severity="fatal",
+    action="reconfigure",
+    says="The node's clock is minutes off: certificates, Slurm's munge and mounts refuse it. Set it, and look at NTP.",
+)
+def test_clock_skew(node: Facts, expected: Expected) -> None:
+    most = expected.most["clock.skew"]
+    if node.received is None and node.outputs:
+        skip("nobody wrote down when this bundle arrived")
+    if node.collected is None or node.received is None:
+        unknown(node.error or "the node's clock was not asked")
+    off = node.collected - node.received
+    saw(expected=f"{most:g} s off at most", actual=f"{off:+.1f} s")
+    if abs(off) > most:
+        fail(f"the clock is {abs(off) / 60:.0f} minutes {'ahead' if off > 0 else 'behind'}")
+
+
+@check(
+    "host.time_sync",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="Nothing keeps the node's clock: no time service is on, or it has not reached a server.",
+)
+def test_time_sync(node: Facts) -> None:
+    host = host_of(node)
+    if host.synchronised is None:
+        skip("timedatectl does not answer here")
+    saw(expected="synchronised", actual="synchronised" if host.synchronised else "not synchronised")
+    if not host.synchronised:
+        fail("the clock is not synchronised" + ("" if host.time_service else ", and no time service is on"))
+
+
+BEST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "hyperv_clocksource", "arch_sys_counter", "xen")
+"""Clock sources that a program reads without leaving its processor, or that are a hypervisor's own (xen)."""
+
+
+@check(
+    "host.clocksource",
+    severity="warn",
+    action="reboot",
+    needs=NEEDS,
+    applies=lambda e: not e.simulated,
+    otherwise="a simulated node has this computer's clock",
+    says="The kernel gave up the fast clock (often after an unstable TSC): every time stamp costs a microsecond.",
+)
+def test_clocksource(node: Facts) -> None:
+    source = told(host_of(node).clocksource, "its clock source")
+    saw(expected=" or ".join(BEST_CLOCKS), actual=source)
+    if source not in BEST_CLOCKS:
+        fail(f"the kernel's clock is {source}")
+
+
+@check(
+    "host.uptime",
+    severity="warn",
+    action="vendor",
+    needs=NEEDS,
+    applies=lambda e: e.tuned is not None,
+    otherwise="gpuprov did not configure this machine",
+    says="The node went down without being shut down since it was configured: power, a crash, or the host below it.",
+)
+def test_uptime(node: Facts) -> None:
+    host = host_of(node)
+    if not host.boots or host.configured is None:
+        skip("the node keeps no record of its starts")
+    hard = []
+    for before, (what, when) in zip((("", 0), *host.boots), host.boots, strict=False):
+        if what == "boot" and before[0] == "boot" and when > host.configured:
+            hard.append(when)
+    saw(expected="no start without a shutdown before it", actual=len(hard))
+    if hard:
+        ago = (host.time - hard[-1]) / 3600
+        fail(f"{len(hard)} starts without a shutdown before, the last {max(0.0, ago):.1f} hours ago")
+
+
+@check(
+    "host.crash",
+    severity="warn",
+    action="vendor",
+    needs=NEEDS,
+    says="The kernel of this node crashed before and left a record. Keep it for whoever looks into it, then remove it.",
+)
+def test_crash(node: Facts) -> None:
+    host = host_of(node)
+    left = told(host.crashes, "what crashed kernels left")
+    # What was there before the node was configured is not this fleet's.
+    new = [path for path, when in left if host.configured is None or when > host.configured]
+    saw(expected="no record", actual=new or "no record")
+    if new:
+        fail(f"{', '.join(new[:3])}" + (f" and {len(new) - 3} more" if len(new) > 3 else ""))
+
+
+@check(
+    "host.cloud_init",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="The first boot's own work ended with errors: users, mounts or packages of the user data may be missing.",
+)
+def test_cloud_init(node: Facts) -> None:
+    errors = host_of(node).cloud_init
+    if errors is None:
+        skip("cloud-init has left no result")
+    saw(expected="no error", actual=list(errors) or "no error")
+    if errors:
+        fail(errors[0])
+
+
+@check(
+    "host.load",
+    severity="info",
+    action="none",
+    needs=NEEDS,
+    says="More runs on the node than it has processors. On a node without a job, look at what it is.",
+)
+def test_load(node: Facts, expected: Expected) -> None:
+    host = host_of(node)
+    load, cpu = told(host.load, "its load"), told(host.cpu, "its processors")
+    most = expected.most["load.per_processor"]
+    saw(expected=f"{most * cpu.processors:g} at most", actual=load)
+    if load > most * cpu.processors:
+        fail(f"a load of {load:g} on {cpu.processors} processors")
+
+
+@check(
+    "host.zombies",
+    severity="warn",
+    action="reboot",
+    needs=NEEDS,
+    says="Dead processes pile up because nobody collects them; in the end no job can start.",
+)
+def test_zombies(node: Facts, expected: Expected) -> None:
+    processes, most = told(host_of(node).processes, "its processes"), expected.most["process.zombies"]
+    saw(expected=f"{most:g} at most", actual=processes.zombies)
+    if processes.zombies > most:
+        oldest = max(processes.old_zombies, key=lambda z: z[1], default=("?", 0.0))
+        fail(f"{processes.zombies} zombies, the oldest is {oldest[0]} of {oldest[1] / 3600:.1f} hours ago")
+
+
+@check(
+    "host.dstate",
+    severity="warn",
+    action="reboot",
+    needs=NEEDS,
+    follows=("driver.responds",),
+    says="Processes hang inside the kernel and cannot be ended: a disk, a mount or a driver does not answer.",
+)
+def test_dstate(node: Facts) -> None:
+    stuck = told(host_of(node).processes, "its processes").stuck
+    saw(expected="none", actual=list(stuck) or "none")
+    if stuck:
+        fail(f"{len(stuck)} processes do not move: {', '.join(sorted(set(stuck))[:4])}")
+
+
+@check(
+    "host.pids",
+    severity="warn",
+    action="reboot",
+    needs=NEEDS,
+    says="Almost all process numbers are taken: soon nothing can be started any more.",
+)
+def test_pids(node: Facts, expected: Expected) -> None:
+    host = host_of(node)
+    processes = told(host.processes, "its processes")
+    most = told(host.settings.get("kernel/pid_max"), "its pid_max") * expected.most["process.share"]
+    saw(expected=f"{most:.0f} at most", actual=processes.count)
+    if processes.count > most:
+        fail(f"{processes.count} processes of {host.settings['kernel/pid_max']} that can be")
+
+
+@check(
+    "host.file_handles",
+    severity="warn",
+    action="reboot",
+    needs=NEEDS,
+    says="Almost all file handles of the system are taken: soon no program can open a file or a connection.",
+)
+def test_file_handles(node: Facts, expected: Expected) -> None:
+    settings = host_of(node).settings
+    used, most = told(settings.get("fs/file-nr"), "its open files"), told(settings.get("fs/file-max"), "its file-max")
+    saw(expected=f"{most * expected.most['process.share']:.0f} at most", actual=used)
+    if used > most * expected.most["process.share"]:
+        fail(f"{used} of {most} file handles are open")

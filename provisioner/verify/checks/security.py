@@ -1,0 +1,104 @@
+"""Who can reach the node, and as whom."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip
+from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.host import Host
+from provisioner.verify.parsers.host_software import Socket
+
+DOCKER, HOSTENGINE, EXPORTERS = 2375, 5555, {9400: "DCGM exporter", 9100: "node exporter", 9090: "Prometheus"}
+"""TCP ports: docker without TLS, DCGM's host engine, and what serves metrics (their makers' defaults)."""
+
+
+def _open(host: Host, ports: tuple[int, ...]) -> list[Socket]:
+    """Sockets on these ports that another machine can reach."""
+    return [s for s in told(host.listening, "what listens on it") if s.port in ports and not s.loopback]
+
+
+@check(
+    "security.docker_tcp",
+    severity="fatal",
+    action="reconfigure",
+    needs=NEEDS,
+    says="Docker listens on the network without TLS: whoever reaches the port is root here. Take the -H tcp:// away.",
+)
+def test_docker_tcp(node: Facts) -> None:
+    found = [f"{s.address}:{s.port}" for s in _open(host_of(node), (DOCKER,))]
+    saw(expected="only on its socket", actual=found or "only on its socket")
+    if found:
+        fail(f"docker's port is open on {', '.join(found)}")
+
+
+@check(
+    "security.hostengine_exposed",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="DCGM's host engine listens on the network, and it knows no passwords: others can change the GPUs' settings.",
+)
+def test_hostengine(node: Facts) -> None:
+    found = [f"{s.address}:{s.port}" for s in _open(host_of(node), (HOSTENGINE,))]
+    saw(expected="on loopback alone", actual=found or "on loopback alone")
+    if found:
+        fail(f"port {HOSTENGINE} is open on {', '.join(found)}")
+
+
+@check(
+    "security.exporter_exposed",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="Metrics are served on an address of the public internet. Bind them to a private one, or close the port.",
+)
+def test_exporter(node: Facts) -> None:
+    host = host_of(node)
+    found = [
+        f"{EXPORTERS[s.port]} on {s.address}:{s.port}"
+        for s in _open(host, tuple(EXPORTERS))
+        # A node behind its cloud's address translation has private addresses alone.
+        if s.address in host.public or (s.everywhere and host.public)
+    ]
+    saw(expected="on private addresses", actual=found or "on private addresses")
+    if found:
+        fail("; ".join(found))
+
+
+def _ssh(node: Facts, expected: Expected) -> Host:
+    host = host_of(node)
+    if host.sshd is None:
+        skip("sshd does not show its settings")
+    # Behind one's own walls passwords are one's own choice.
+    if expected.bare_metal and not host.public:
+        skip("this machine has no public address, and no cloud's image")
+    return host
+
+
+@check(
+    "security.ssh_password",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="sshd takes passwords, which no cloud image does: somebody guesses at them day and night. Allow keys alone.",
+)
+def test_ssh_password(node: Facts, expected: Expected) -> None:
+    allowed = (_ssh(node, expected).sshd or {}).get("passwordauthentication", ("no",))
+    saw(expected="no", actual=allowed[0])
+    if allowed[0] == "yes":
+        fail("PasswordAuthentication yes")
+
+
+@check(
+    "security.ssh_root",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="sshd lets root in with a password. Set PermitRootLogin to prohibit-password, or no.",
+)
+def test_ssh_root(node: Facts, expected: Expected) -> None:
+    allowed = (_ssh(node, expected).sshd or {}).get("permitrootlogin", ("no",))
+    saw(expected="not with a password", actual=allowed[0])
+    if allowed[0] == "yes":
+        fail("PermitRootLogin yes")

@@ -1,0 +1,200 @@
+"""Services, packages beside the lock's versions, and what waits for a reboot."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.kernel import newest_kernel
+
+ELSEWHERE = frozenset(
+    ("nvidia-dcgm-exporter.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service", "docker.service",
+     "docker.socket", "containerd.service", "gpuprov-scratch.service", "gpuprov-cdi.service", "gpuprov-mig.service")
+)  # fmt: skip
+"""Units whose not running is another check's finding: dcgm.exporter, nvswitch.fabric, gpu.persistence,
+container.runtime, storage.scratch, container.cdi, gpu.mig."""
+AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
+"""Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
+
+
+@check(
+    "services.expected",
+    severity="fatal",
+    action="reconfigure",
+    needs=("units.txt",),
+    applies=lambda e: e.units,
+    otherwise="no lock names what should run",
+    says="A service that the node needs does not run, or would not start after a reboot. `gpuprov up` starts it.",
+)
+def test_expected(node: Facts, expected: Expected) -> None:
+    units, wrong = node.units or {}, []
+    for name in expected.units or ():
+        unit = units.get(name)
+        if unit is None:
+            wrong.append(f"{name} is not known")
+        elif unit.load != "loaded":
+            wrong.append(f"{name} is {unit.load}")
+        elif unit.active != "active" and name not in ELSEWHERE:
+            wrong.append(f"{name} is {unit.active}")
+        elif unit.enabled not in AT_BOOT:
+            wrong.append(f"{name} runs, but is {unit.enabled or 'unknown'} at boot")
+    saw(expected=f"{len(expected.units or ())} units active and enabled", actual=wrong or "all")
+    if wrong:
+        fail("; ".join(wrong[:4]))
+
+
+@check(
+    "services.failed",
+    severity="warn",
+    action="reconfigure",
+    needs=("services.txt",),
+    says="A service has failed that is none of gpuprov's. `systemctl status` says why: jobs may need it.",
+)
+def test_failed(node: Facts, expected: Expected) -> None:
+    own = ELSEWHERE | set(expected.units or ())
+    failed = [name for name in node.failed_units or () if name not in own]
+    saw(expected="none", actual=failed or "none")
+    if failed:
+        fail(f"failed: {', '.join(failed[:5])}")
+
+
+@check(
+    "packages.unfinished",
+    severity="warn",
+    action="reconfigure",
+    needs=("packages.txt",),
+    follows=("packages.locked",),
+    says="dpkg began with a package and did not end: the next installation fails on it. `dpkg --configure -a` ends it.",
+)
+def test_unfinished(node: Facts) -> None:
+    unfinished = node.unfinished or {}
+    saw(expected="none", actual=dict(unfinished) or "none")
+    if unfinished:
+        fail(", ".join(f"{name} is {state}" for name, state in list(unfinished.items())[:5]))
+
+
+@check(
+    "packages.unattended",
+    severity="warn",
+    action="reconfigure",
+    needs=("unattended.txt",),
+    applies=lambda e: e.held,
+    otherwise="no lock names a package to keep",
+    says="unattended-upgrades may move packages of the stack, which then no longer fit. `gpuprov up` forbids it.",
+)
+def test_unattended(node: Facts, expected: Expected) -> None:
+    settings = node.unattended
+    assert settings is not None
+    free = [name for name in expected.held or () if not settings.spares(name)] if settings.periodic else []
+    saw(expected="it leaves the stack alone", actual=free[:8] or "it leaves the stack alone")
+    if free:
+        fail(f"it may move {', '.join(free[:4])}" + (f" and {len(free) - 4} more" if len(free) > 4 else ""))
+
+
+VENDORS = ("developer.download.nvidia.com", "nvidia.github.io", "repo.radeon.com", "linux.mellanox.com")
+"""Hosts that GPU vendors publish packages on."""
+
+
+@check(
+    "packages.sources",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.repositories is not None,
+    otherwise="no lock names repositories",
+    says="A repository of a GPU vendor is switched on beside those of the lock: apt may take other versions from it.",
+)
+def test_sources(node: Facts, expected: Expected) -> None:
+    sources = told(host_of(node).sources, "its repositories")
+    locked = {_place(uri) for uri in expected.repositories or ()}
+    strange = [one for one in sources if urlsplit(one).hostname in VENDORS and not _within(_place(one), locked)]
+    saw(expected=sorted(expected.repositories or ()), actual=strange or "none beside them")
+    if strange:
+        fail(f"not of the lock: {', '.join(strange[:3])}")
+
+
+def _place(uri: str) -> str:
+    parts = urlsplit(uri)
+    return f"{parts.hostname}{parts.path.rstrip('/')}/"
+
+
+def _within(place: str, locked: set[str]) -> bool:
+    return any(place.startswith(one) or one.startswith(place) for one in locked)
+
+
+@check(
+    "host.reboot_required",
+    severity="warn",
+    action="reboot",
+    needs=("reboot.txt",),
+    follows=("host.kernel_next",),
+    says="A package waits for a reboot. Drain the node and reboot it before the next long job.",
+)
+def test_reboot_required(node: Facts) -> None:
+    saw(expected="no", actual=node.reboot or "no")
+    if node.reboot:
+        fail(f"{node.reboot} asks for a reboot")
+
+
+@check(
+    "host.kernel_next",
+    severity="warn",
+    action="reconfigure",
+    needs=("kernel.txt", "packages.txt"),
+    says="The next boot brings another kernel, perhaps without the driver's module. Hold it, or reboot and verify.",
+)
+def test_kernel_next(node: Facts, expected: Expected) -> None:
+    packages, kernels = node.packages or {}, (node.host.kernels if node.host else None) or {}
+    if f"linux-image-{node.kernel}" not in packages:
+        skip("the kernel is not a package of this system (a container, or a kernel of the provider's)")
+    newest = newest_kernel(packages)
+    saw(expected=node.kernel, actual=newest)
+    if newest in (None, node.kernel):
+        return
+    without = expected.vendor == "nvidia" and kernels.get(newest or "") is False
+    fail(f"kernel {newest} is installed, {node.kernel} runs" + ("; it has no NVIDIA module" if without else ""))
+
+
+@check(
+    "host.hostname",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="The node has no name of its own, or does not find itself by it: MPI, Slurm and gloo then do not start.",
+)
+def test_hostname(node: Facts, expected: Expected) -> None:
+    host = host_of(node)
+    name = told(host.hostname, "its name")
+    saw(expected="a name that leads to the node", actual={name: list(host.resolves or ())})
+    if name.split(".")[0] in ("localhost", "ubuntu", "debian", "(none)") and expected.tuned is not None:
+        fail(f"it is called {name}")
+    if host.resolves is None:
+        fail(f"looking up {name} did not end")
+    if not host.resolves:
+        fail(f"{name} leads nowhere")
+
+
+@check(
+    "host.dns",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("host.hostname",),
+    says="Looking up names is slow or not set up: connections and logins wait for it. Look at /etc/resolv.conf.",
+)
+def test_dns(node: Facts, expected: Expected) -> None:
+    host, most = host_of(node), expected.most["net.resolve"]
+    servers = told(host.nameservers, "its name servers")
+    saw(
+        expected=f"a name server, answers within {most:g} s",
+        actual={"servers": list(servers), "seconds": host.resolve_seconds},
+    )
+    if not servers:
+        fail("/etc/resolv.conf names no server")
+    if host.resolve_seconds is None:
+        unknown("looking up the node's own name did not end")
+    if host.resolve_seconds > most:
+        fail(f"the node's own name took {host.resolve_seconds:.1f} s")

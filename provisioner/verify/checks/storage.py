@@ -1,0 +1,214 @@
+"""Disks and filesystems."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+SYSTEM = ("/", "/var", "/var/lib/docker", "/var/lib/containerd", "/home")
+"""Places that a system or a job writes to."""
+NETWORK_DISKS = ("Elastic Block Store", "MSFT NVMe Accelerator", "Elastic Block Storage", "Cloud Block Storage")
+"""Words in the model of a disk that is none of the machine's own (role scratch has the same)."""
+FREE = 500 * 2**20
+"""Bytes that are too few whatever the share (leptonai/gpud, components/disk)."""
+
+
+@check(
+    "storage.scratch",
+    severity="fatal",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("storage.nvme_count", "storage.raid"),
+    applies=lambda e: e.scratch,
+    otherwise="no scratch is asked for",
+    says="Scratch is not there, or smaller than its disks: jobs fill the root disk instead. `gpuprov up` mounts it.",
+)
+def test_scratch(node: Facts, expected: Expected) -> None:
+    host, place = host_of(node), expected.scratch or ""
+    mounts = [m for m in told(host.mounts, "its mounts") if m.place == place]
+    fs = next((fs for fs in told(host.space, "its filesystems") if fs.place == place), None)
+    wanted = expected.scratch_gb * 10**9 * (1 - expected.most["scratch.missing_share"])
+    saw(expected=f"{place}, {expected.scratch_gb:g} GB", actual=f"{fs.size / 1e9:.0f} GB" if fs else "not mounted")
+    if not mounts:
+        fail(f"nothing is mounted on {place}")
+    if mounts[-1].read_only:
+        fail(f"{place} is mounted read-only", action="reboot")
+    if fs is None:
+        unknown(f"df does not know {place}")
+    if fs.size < wanted:
+        fail(f"{place} has {fs.size / 1e9:.0f} GB, the disks {expected.scratch_gb:g}")
+
+
+@check(
+    "storage.raid",
+    severity="fatal",
+    action="vendor",
+    needs=NEEDS,
+    follows=("storage.nvme_count",),
+    says="An array runs without one of its disks, or not at all. Replace the disk; what was on a RAID0 is lost.",
+)
+def test_raid(node: Facts) -> None:
+    arrays = host_of(node).arrays
+    if not arrays:
+        skip("there is no array")
+    wrong = [f"{a.name} is not active" for a in arrays if not a.active]
+    wrong += [f"{a.name} misses {a.missing or a.failed} disks" for a in arrays if a.active and (a.missing or a.failed)]
+    saw(expected="all members up", actual=wrong or [f"{a.name}: {a.level} of {a.members}" for a in arrays])
+    if wrong:
+        fail("; ".join(wrong))
+
+
+def _usage(node: Facts, places: tuple[str, ...]) -> dict[str, tuple[float, int]]:
+    """Place → share that is used and bytes that are free, each filesystem once."""
+    host = host_of(node)
+    if host.space is None:
+        unknown("df does not answer")
+    found = {fs.place: (fs.used_share, fs.available) for place in places if (fs := host.at(place)) is not None}
+    if not found:
+        unknown("df does not know the root filesystem")
+    return found
+
+
+@check(
+    "storage.full",
+    severity="fatal",
+    action="reconfigure",
+    needs=NEEDS,
+    says="A filesystem of the system is full: checkpoints, logs and containers cannot be written, and jobs die.",
+)
+def test_full(node: Facts, expected: Expected) -> None:
+    most = expected.most["disk.full_share"]
+    full = [f"{p} ({s:.0%})" for p, (s, free) in _usage(node, SYSTEM).items() if s > most or free < FREE]
+    saw(expected=f"{most:.0%} at most", actual={p: f"{s:.0%}" for p, (s, _) in _usage(node, SYSTEM).items()})
+    if full:
+        fail(f"full: {', '.join(full)}")
+
+
+@check(
+    "storage.root_space",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("storage.full",),
+    says="A filesystem of the system is nearly full. Remove old images, logs and checkpoints before a job ends by it.",
+)
+def test_root_space(node: Facts, expected: Expected) -> None:
+    most = expected.most["disk.used_share"]
+    usage = _usage(node, SYSTEM)
+    saw(expected=f"{most:.0%} at most", actual={p: f"{share:.0%}" for p, (share, _) in usage.items()})
+    if high := [f"{place} ({share:.0%})" for place, (share, _) in usage.items() if share > most]:
+        fail(f"nearly full: {', '.join(high)}")
+
+
+@check(
+    "storage.inodes",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="A filesystem has nearly as many files as it can have: no more can be made, though there is space.",
+)
+def test_inodes(node: Facts, expected: Expected) -> None:
+    host, most = host_of(node), expected.most["disk.inodes_share"]
+    found = {fs.place: fs.inode_share for p in (*SYSTEM, "/tmp") if (fs := host.at(p)) and fs.inode_share is not None}  # noqa: S108
+    if host.space is None:
+        unknown("df does not answer")
+    if not found:
+        skip("these filesystems make inodes as they go")
+    saw(expected=f"{most:.0%} at most", actual={place: f"{share:.0%}" for place, share in found.items()})
+    if high := [f"{place} ({share:.0%})" for place, share in found.items() if share > most]:
+        fail(f"inodes used: {', '.join(high)}")
+
+
+@check(
+    "storage.tmp",
+    severity="fatal",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("storage.full",),
+    says="/tmp is full: compilers (Triton, Inductor), sockets and package work fail, and jobs with them. Empty it.",  # noqa: S108
+)
+def test_tmp(node: Facts, expected: Expected) -> None:
+    host, most = host_of(node), expected.most["disk.full_share"]
+    if host.space is None:
+        unknown("df does not answer")
+    fs = host.at("/tmp")  # noqa: S108
+    if fs is None or fs.place not in ("/tmp", "/var/tmp"):  # noqa: S108
+        skip("/tmp is on a filesystem of the system: see storage.full")  # noqa: S108
+    saw(expected=f"{most:.0%} at most", actual=f"{fs.used_share:.0%}")
+    if fs.used_share > most:
+        fail(f"{fs.available // 2**10} KiB of {fs.size // 2**10} are free")
+
+
+@check(
+    "storage.readonly",
+    severity="fatal",
+    action="reboot",
+    needs=NEEDS,
+    follows=("log.fs_readonly", "storage.scratch"),
+    says="A filesystem is read-only, as the kernel makes it after an error of its disk. Look at the kernel log.",
+)
+def test_readonly(node: Facts) -> None:
+    mounts = {m.place: m for m in told(host_of(node).mounts, "its mounts")}  # the last one on a place is on top
+    wrong = [place for place in (*SYSTEM, "/tmp") if place in mounts and mounts[place].read_only]  # noqa: S108
+    saw(expected="writable", actual=wrong or "writable")
+    if wrong:
+        fail(f"read-only: {', '.join(wrong)}")
+
+
+@check(
+    "storage.nvme_count",
+    severity="fatal",
+    action="replace",
+    needs=("lsblk.json",),
+    applies=lambda e: e.local_nvme,
+    otherwise="this machine has no local disks, or no source says how many",
+    says="A local NVMe disk is missing. Give the machine back, or have the disk reseated.",
+)
+def test_nvme_count(node: Facts, expected: Expected) -> None:
+    own = [d for d in node.disks or () if d.nvme and not any(word in (d.model or "") for word in NETWORK_DISKS)]
+    saw(expected=expected.local_nvme, actual=len(own))
+    if len(own) < expected.local_nvme:
+        fail(f"{len(own)} local NVMe disks, {expected.local_nvme} are expected")
+
+
+@check(
+    "storage.nvme_state",
+    severity="fatal",
+    action="vendor",
+    needs=NEEDS,
+    says="The kernel has given up an NVMe disk, or the disk says that it fails. Take the node out and replace it.",
+)
+def test_nvme_state(node: Facts) -> None:
+    disks = host_of(node).disks
+    if not disks:
+        skip("there are no NVMe disks")
+    wrong = [f"{d.name} is {d.state}" for d in disks if (d.state or "").startswith(("dead", "deleting"))]
+    wrong += [f"{d.name}: critical warning {d.warning:#x}" for d in disks if d.warning]
+    saw(expected="live, without a critical warning", actual=wrong or f"{len(disks)} disks live")
+    if wrong:
+        fail("; ".join(wrong))
+
+
+@check(
+    "storage.nvme_wear",
+    severity="warn",
+    action="vendor",
+    needs=NEEDS,
+    says="An NVMe disk is at the end of its written life, or its spare blocks run out. Replace it before it fails.",
+)
+def test_nvme_wear(node: Facts, expected: Expected) -> None:
+    told_by = [d for d in host_of(node).disks or () if d.wear is not None or d.spare is not None]
+    if not told_by:
+        skip("no disk gives its health: nvme-cli is not installed, or the disks are virtual")
+    most = expected.most["disk.wear"]
+    wrong = [f"{d.name} is worn to {d.wear:.0%}" for d in told_by if d.wear is not None and d.wear >= most]
+    wrong += [
+        f"{d.name} has {d.spare} % spare blocks, {d.spare_threshold} are the least"
+        for d in told_by
+        if d.spare is not None and d.spare_threshold is not None and d.spare < d.spare_threshold
+    ]
+    saw(expected=f"below {most:.0%}", actual=wrong or {d.name: f"{d.wear or 0:.0%}" for d in told_by})
+    if wrong:
+        fail("; ".join(wrong))

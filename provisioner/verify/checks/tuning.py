@@ -1,0 +1,221 @@
+"""Kernel settings for long jobs, limits of sessions, and variables that slow every job down."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, compare, fail, saw, skip, unknown
+from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.host_software import UNLIMITED
+
+RDMA = ("efa", "infiniband", "roce")
+UNTUNED = "gpuprov did not configure this machine"
+
+
+@check(
+    "host.swap",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: not e.bare_metal,
+    otherwise="swap on one's own machine is one's own choice",
+    says="Swap is on, which no cloud image brings: a job that is short of memory then crawls instead of ending.",
+)
+def test_swap(node: Facts) -> None:
+    swaps = told(host_of(node).swaps, "its swap")
+    saw(expected="none", actual=list(swaps) or "none")
+    if swaps:
+        fail(f"swap on {', '.join(swaps)}")
+
+
+@check(
+    "host.governor",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.tuned and "governor" in e.tuned,
+    otherwise=UNTUNED,
+    says="Processors save power: data loading and NCCL's own threads are slower. Start gpuprov-tuning.",
+)
+def test_governor(node: Facts, expected: Expected) -> None:
+    governors, wanted = host_of(node).governors, (expected.tuned or {})["governor"]
+    if not governors:
+        skip("the kernel does not steer the processors' clock here, as on most virtual machines")
+    saw(expected=wanted, actual=dict(governors))
+    if set(governors) != {wanted}:
+        fail(", ".join(f"{count} processors on {name}" for name, count in governors.items() if name != wanted))
+
+
+@check(
+    "host.thp",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.tuned and "transparent_hugepage" in e.tuned,
+    otherwise=UNTUNED,
+    says="Transparent huge pages are not as the roles set them: programs may stall. Start gpuprov-tuning.",
+)
+def test_thp(node: Facts, expected: Expected) -> None:
+    mode = host_of(node).huge_pages_mode
+    if mode is None:
+        skip("this kernel has no transparent huge pages")
+    compare((expected.tuned or {})["transparent_hugepage"], mode)
+
+
+def _setting(node: Facts, expected: Expected, name: str) -> None:
+    settings = host_of(node).settings
+    if name not in settings:
+        skip(f"this kernel has no {name.replace('/', '.')}")
+    compare(int((expected.tuned or {})[name]), settings[name])
+
+
+@check(
+    "host.numa_balancing",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.tuned and "kernel/numa_balancing" in e.tuned,
+    otherwise=UNTUNED,
+    says="The kernel moves pages away from the cores that a job has pinned. Start gpuprov-tuning.",
+)
+def test_numa_balancing(node: Facts, expected: Expected) -> None:
+    _setting(node, expected, "kernel/numa_balancing")
+
+
+@check(
+    "host.hugepages",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.tuned and "vm/nr_hugepages" in e.tuned,
+    otherwise=UNTUNED,
+    says="Memory is set aside as huge pages that nobody asked for: jobs have that much less. Start gpuprov-tuning.",
+)
+def test_hugepages(node: Facts, expected: Expected) -> None:
+    _setting(node, expected, "vm/nr_hugepages")
+
+
+@check(
+    "host.map_count",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.tuned and "vm/max_map_count" in e.tuned,
+    otherwise=UNTUNED,
+    says="A process may map fewer files than the roles allow: data loaders with many files fail. Start gpuprov-tuning.",
+)
+def test_map_count(node: Facts, expected: Expected) -> None:
+    _setting(node, expected, "vm/max_map_count")
+
+
+@check(
+    "host.shm",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="Shared memory is small: data loaders and NCCL pass their data through it and end with a bus error.",
+)
+def test_shm(node: Facts, expected: Expected) -> None:
+    host = host_of(node)
+    memory, shm = told(host.memory, "how much memory it has"), host.at("/dev/shm")  # noqa: S108
+    if host.space is None:
+        unknown("df does not answer")
+    share = expected.most["shm.missing_share"]
+    saw(
+        expected=f"{memory.total * (1 - share) / 2**20:.1f} GiB or more",
+        actual=f"{shm.size / 2**30:.1f} GiB" if shm else "none",
+    )
+    if shm is None or shm.kind != "tmpfs":
+        fail("/dev/shm is not mounted")  # noqa: S108
+    if shm.size < memory.total * 1024 * (1 - share):
+        fail(f"/dev/shm has {shm.size / 2**30:.1f} GiB, memory {memory.total / 2**20:.0f} GiB")  # noqa: S108
+
+
+@check(
+    "limits.memlock",
+    severity="fatal",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.network in RDMA and not e.simulated,
+    otherwise="a machine without RDMA locks no memory to speak of, and a simulated node has this computer's limits",
+    says="A session may not lock the memory that RDMA needs: NCCL ends with 'Cannot allocate memory'.",
+)
+def test_memlock(node: Facts, expected: Expected) -> None:
+    limits = host_of(node).limits
+    needed = expected.gpu_count * expected.memory_mib * 2**20
+    low, session = [], limits.get("session")
+    # Services that start jobs, where they are there: slurmd's children have its limits.
+    for name in ("session", "slurmd"):
+        found = limits[name].memlock if name in limits else None
+        if found is not None and not all(one == UNLIMITED or one >= needed for one in found):
+            low.append(f"{name}: {found[0]} bytes (hard limit {found[1]})")
+    saw(expected=f"unlimited, or all GPUs' memory ({needed} bytes)", actual=low or "enough")
+    if session is None or session.memlock is None:
+        unknown("the node does not say its limits")
+    if low:
+        fail("; ".join(low))
+
+
+FILES = 1024
+"""Open files: the soft limit of every login. A hard limit that is no higher, up to which programs raise theirs, was set
+on purpose."""
+
+
+@check(
+    "limits.nofile",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="A session may open few files: data loaders and NCCL over TCP end with 'Too many open files'.",
+)
+def test_nofile(node: Facts) -> None:
+    session = host_of(node).limits.get("session")
+    files = told(session.files if session else None, "its limits")
+    saw(expected=f"more than {FILES}", actual=files[1])
+    if files[1] != UNLIMITED and files[1] <= FILES:
+        fail(f"at most {files[1]} open files")
+
+
+SLOWING = {
+    "CUDA_LAUNCH_BLOCKING": "every kernel waits for the one before it",
+    "NCCL_P2P_DISABLE": "GPUs talk through host memory instead of NVLink",
+    "NCCL_SHM_DISABLE": "processes of one node talk over the network",
+    "NCCL_IB_DISABLE": "NCCL uses TCP instead of RDMA",
+    "NCCL_NET_GDR_LEVEL": "network cards may not reach GPU memory",
+    "NCCL_DEBUG": "NCCL writes a log line for every call",
+    "CUDA_VISIBLE_DEVICES": "GPUs are hidden from every job",
+    "NVIDIA_VISIBLE_DEVICES": "GPUs are hidden from every container",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "",
+    "NCCL_ALGO": "",
+    "NCCL_PROTO": "",
+}
+"""Variables that are for looking for a mistake, or for one job, with what they do to all (NVIDIA's NCCL and CUDA
+documentation); an empty text is no concern."""
+HARMLESS = {"NCCL_DEBUG": ("", "WARN", "VERSION"), "CUDA_VISIBLE_DEVICES": (), "NVIDIA_VISIBLE_DEVICES": ("all",)}
+
+
+@check(
+    "host.environment",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.gpu_count > 1,
+    otherwise="one GPU talks to nobody",
+    says="/etc/environment sets a variable for every job that slows GPUs down or hides them. Take it out.",
+)
+def test_environment(node: Facts) -> None:
+    found = host_of(node).environment or {}
+    wrong = []
+    for name, value in found.items():
+        effect = SLOWING.get(name, "")
+        zero = name.endswith(("DISABLE", "BLOCKING")) and value in ("", "0")
+        if (
+            effect
+            and not zero
+            and value not in HARMLESS.get(name, ())
+            and (name != "NCCL_NET_GDR_LEVEL" or value in ("0", "LOC"))
+        ):
+            wrong.append(f"{name}={value}: {effect}")
+    saw(expected="none of them", actual=wrong or "none of them")
+    if wrong:
+        fail("; ".join(wrong))

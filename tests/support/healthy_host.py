@@ -1,0 +1,146 @@
+"""What a healthy node says of its host: host.json of a machine's catalogue row, its disks, units and apt settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from provisioner.catalog.models import Machine
+from provisioner.verify.checks import (
+    container_runtime,
+    ethernet,
+    fleet_host,
+    host,
+    security,
+    services,
+    storage,
+    tuning,
+)
+
+AREA = (container_runtime, ethernet, fleet_host, host, security, services, storage, tuning)
+HOST_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}
+"""Ids of the checks that test_host_checks.py proves."""
+NOW = 1_700_000_000.0
+KERNEL = "6.8.0-1024-aws"
+UNITS = (
+    "gpuprov-tuning.service", "apt-daily.timer", "apt-daily-upgrade.timer", "docker.service", "gpuprov-cdi.service",
+    "openibd.service", "gpuprov-scratch.service", "nvidia-dcgm.service", "nvidia-dcgm-exporter.service",
+    "nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service", "gpuprov-gpudirect.service",
+    "gpuprov-mig.service",
+)  # fmt: skip
+UNATTENDED = """\
+APT::Periodic::Unattended-Upgrade "1";
+Unattended-Upgrade::Package-Blacklist:: "^nvidia-";
+Unattended-Upgrade::Package-Blacklist:: "^nvlsm";
+Unattended-Upgrade::Package-Blacklist:: "^libnccl";
+Unattended-Upgrade::Package-Blacklist:: "^cuda-";
+Unattended-Upgrade::Package-Blacklist:: "^nvlsm";
+"""
+
+
+def host_files(row: Machine, driver: str) -> dict[str, str]:
+    """Name → text of the files of a bundle that say something of the host."""
+    unit = "Id={}\nLoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nResult=success\n"
+    return {
+        "host.json": json.dumps(host_document(row, driver)),
+        "lsblk.json": json.dumps({"blockdevices": disks(row)}),
+        "units.txt": "\n".join(unit.format(name) for name in UNITS),
+        "unattended.txt": UNATTENDED,
+        "reboot.txt": "",
+    }
+
+
+def disks(row: Machine) -> list[dict[str, Any]]:
+    root = {"name": "nvme0n1", "type": "disk", "size": 214748364800, "model": "Amazon Elastic Block Store",
+            "mountpoint": None, "children": [{"name": "nvme0n1p1", "type": "part", "mountpoint": "/"}]}  # fmt: skip
+    size = int(row.local_nvme.size_gb * 10**9)
+    own = {"type": "disk", "size": size, "model": "NVMe SSD", "mountpoint": None}
+    return [root, *({"name": f"nvme{i + 1}n1", **own} for i in range(row.local_nvme.count))]
+
+
+def host_document(row: Machine, driver: str) -> dict[str, Any]:
+    """What probe_host.py writes; the memory is what kernels leave of the catalogue's GiB."""
+    memory = int(row.memory_gib * 2**20 * 0.975)
+    nodes = row.numa_nodes or 1
+    sizes = {"/": 207_929_917_440, "/dev/shm": memory * 512}
+    rows = [f"{place} dev ext4 {size} {size // 5} {size - size // 5} 26214400 901223" for place, size in sizes.items()]
+    rows[1] = rows[1].replace("dev ext4", "tmpfs tmpfs")
+    rows.append("/boot/efi /dev/nvme0n1p15 vfat 109422592 6295552 103127040 0 0")
+    scratch = int(row.local_nvme.count * row.local_nvme.size_gb * 10**9 * 0.98)
+    rows += [f"/scratch /dev/md127 xfs {scratch} 7000000 {scratch - 7000000} 3906250 3"] if scratch else []
+    count = {"rx_packets": "90000", "rx_errors": "0", "rx_dropped": "411", "tx_packets": "80000", "tx_errors": "0"}
+    return {
+        "time": NOW,
+        "failed": {},
+        "hostname": "ip-10-0-3-17",
+        "configured": NOW - 86_400,
+        "boots": [["boot", int(NOW) - 90_000], ["shutdown", int(NOW) - 40_000], ["boot", int(NOW) - 39_900]],
+        "files": {
+            "proc/meminfo": f"MemTotal: {memory} kB\nMemAvailable: {memory - 9_000_000} kB\nSwapTotal: 0 kB\n"
+            "SwapFree: 0 kB\nHugePages_Total: 0",
+            "proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=PARTUUID=1a2b ro console=tty1 console=ttyS0 panic=-1",
+            "proc/uptime": "39900.11 1000000.00",
+            "proc/loadavg": "0.80 0.62 0.55 2/2210 90211",
+            "proc/swaps": "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority",
+            "proc/mdstat": "Personalities : [raid0]\nmd127 : active raid0 nvme2n1[1] nvme1n1[0]\n"
+            "      1953258496 blocks super 1.2 512k chunks\n\nunused devices: <none>",
+            "proc/sys/fs/file-nr": "2912\t0\t9223372036854775807",
+            "proc/sys/kernel/random/boot_id": "42740596-e318-47e3-9ea6-a1e87037b350",
+            "proc/sys/kernel/pid_max": "4194304",
+            "proc/sys/kernel/numa_balancing": "0",
+            "proc/sys/vm/max_map_count": "1048576",
+            "proc/sys/vm/nr_hugepages": "0",
+            "proc/sys/net/netfilter/nf_conntrack_count": "210",
+            "proc/sys/net/netfilter/nf_conntrack_max": "262144",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+            "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc",
+            "sys/devices/system/node/has_cpu": f"0-{nodes - 1}" if nodes > 1 else "0",
+            "sys/class/dmi/id/sys_vendor": "Amazon EC2",
+            "sys/class/dmi/id/product_name": row.name,
+            "sys/class/dmi/id/bios_version": "1.0",
+            "etc/machine-id": "3d1219c7c4c5404aaa1f6d2a48adfda4",
+            "etc/resolv.conf": "nameserver 127.0.0.53\noptions edns0",
+            "etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 root@ip-10-0-3-17",
+            "run/cloud-init/result.json": '{"v1": {"datasource": "DataSourceEc2Local", "errors": []}}',
+        },
+        "cpu": {"processors": row.vcpus, "models": {"Intel(R) Xeon(R) Platinum 8275CL CPU @ 3.00GHz": row.vcpus},
+                "sockets": 2, "cores": row.vcpus // 2, "mhz": [2400.0, 3600.0]},
+        "governors": {"performance": row.vcpus},
+        "edac": {"mc0": {"ue_count": "0", "ce_count": "3"}},
+        "mounts": ["/dev/root / ext4 rw,relatime,discard", "tmpfs /dev/shm tmpfs rw,nosuid,nodev",
+                   *(["/dev/md127 /scratch xfs rw,noatime"] if scratch else [])],
+        "df": {"rc": 0, "text": "Mounted on Filesystem Type 1B-blocks Used Avail Inodes IUsed\n" + "\n".join(rows)},
+        "sync": {"rc": 0, "text": "NTP=yes\nNTPSynchronized=yes\n"},
+        "sshd": {"rc": 0, "text": "port 22\npermitrootlogin without-password\npasswordauthentication no"},
+        "docker": {"rc": 0, "text": json.dumps({
+            "version": "28.2.2", "driver": "overlay2", "root": "/var/lib/docker", "cgroup": "systemd",
+            "live_restore": True, "runtimes": {"runc": {}, "io.containerd.runc.v2": {}}, "errors": None})},
+        "interfaces": {
+            "ens5": {"mtu": "9001", "operstate": "up", "carrier_down_count": "1", "speed": "-1", "device": True,
+                     "counts": count},
+            "lo": {"mtu": "65536", "operstate": "unknown", "counts": {}, "device": False},
+        },
+        "bonds": {"bond0": "Slave Interface: ens1f0\nMII Status: up\nSlave Interface: ens1f1\nMII Status: up\n"},
+        "addresses": ["10.0.3.17", "127.0.0.1", "172.17.0.1", "::1", "fe80::1"],
+        "default_routes": ["ens5"],
+        "listening": ["tcp 0.0.0.0 22", "tcp 0.0.0.0 9400", "tcp 127.0.0.1 5555", "tcp :: 22"],
+        "resolves": {"seconds": 0.001, "addresses": ["10.0.3.17"]},
+        "processes": {"count": 2210, "zombies": [["sh", 12.5]], "zombie_count": 1, "stuck": []},
+        "limits": {
+            "session": {"user": "1000", "Max locked memory": ["unlimited", "unlimited"],
+                        "Max open files": ["1024", "1048576"]},
+            "dockerd": {"Max locked memory": ["8388608", "8388608"], "Max open files": ["1048576", "1048576"]},
+        },
+        "crashes": [["/var/crash/202301010101", NOW - 10_000_000]],
+        "cdi": {"/run/cdi/nvidia.yaml": ["kind: nvidia.com/gpu", '- name: "0"', "- name: all",
+                                         f"hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.{driver}"]},
+        "gpu_links": [*(f"195:{i}" for i in range(row.gpu_count)), "195:255", "195:254"],
+        "sources": ["http://archive.ubuntu.com/ubuntu"],
+        "kernels": {KERNEL: True},
+        "nvme": {"nvme0": {"model": "Amazon Elastic Block Store", "state": "live", "transport": "pcie"},
+                 "nvme1": {"model": "NVMe SSD", "state": "live", "transport": "pcie"}},
+        "smart": {"nvme1": '{"critical_warning": 0, "avail_spare": 100, "spare_thresh": 10, "percent_used": 3, '
+                           '"media_errors": 0}'},
+        "environment": ["NCCL_DEBUG=WARN"],
+        "oom_kills": "oom_kill 0",
+    }  # fmt: skip
