@@ -105,7 +105,7 @@ def matrix(node: Facts) -> Hashable | None:
     vendor="nvidia",
     applies=lambda e: e.topology,
     otherwise="this machine has one GPU",
-    follows=("nvlink.topology", "nvlink.links", "nvswitch.fabric", "gpu.count"),
+    follows=("nvlink.topology", "nvlink.links", "nvswitch.fabric", "gpu.count", "efa.devices", "ib.ports"),
     says="GPUs and cards reach each other by other paths than on the rest of the group, though each may be allowed.",
 )
 def test_topology(node: Facts, peers: Peers) -> None:
