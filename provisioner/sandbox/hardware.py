@@ -121,7 +121,9 @@ def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: 
     product = _product(gpu)
     links = machine.nvlink.links_per_gpu if product.get("link") else 0
     active = catalog.nvlinks_per_gpu(machine)[index] if links else 0
-    fabric = machine.fabric_manager_required and gpu.arch in ("hopper", "blackwell")
+    # A rack's switches (GB200) are served from outside of the node.
+    served = machine.fabric_manager_required or machine.imex_required
+    fabric = served and gpu.arch in ("hopper", "blackwell")
     return place | {
         "arch": gpu.arch,
         "architecture": products()["architectures"][gpu.arch],

@@ -126,8 +126,8 @@ def test_asymmetry(node: Facts, expected: Expected) -> None:
     needs=("gpus",),
     vendor="nvidia",
     follows=("driver.version",),
-    applies=lambda e: e.switched and not e.fabric_manager,
-    otherwise="no switches outside the node (those inside are nvswitch.fabric's)",
+    applies=lambda e: e.switched and not e.fabric_manager and e.nvlink_generation == 5,
+    otherwise="no NVLink 5 switches outside the node (those inside are nvswitch.fabric's)",
     says="A GPU has not joined the NVLink domain of its rack. Look at the fabric manager of the switches; reset it.",
 )
 def test_fabric_state(node: Facts) -> None:
