@@ -52,6 +52,9 @@ FILES: dict[str, str] = {
 }
 """Every file that a bundle can hold, and the command behind it."""
 
+PROBE_ONLY = ("host.json",)
+"""Files that no command prints: nobody can put them into a bundle by hand."""
+
 STATUS = "probe.json"
 LIMIT = 32 * 1024 * 1024
 """Bytes read of one file: above every real output (eight B200 in XML are 357 kB) and below what hurts."""

@@ -23,7 +23,7 @@ import pytest
 from _pytest.outcomes import OutcomeException
 
 from provisioner.verify import check as dsl
-from provisioner.verify.bundle import Bundle
+from provisioner.verify.bundle import PROBE_ONLY, Bundle
 from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts, read
@@ -192,6 +192,8 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         raise Skipped(f"only from level {declared.level} on")
     for need in needs:
         source = facts.source(need)
+        if need in PROBE_ONLY and source.state == "absent" and facts.collected is None and facts.outputs:
+            raise Skipped(f"only gpuprov's probe writes {need}, and this bundle is of other hands")
         if source.state != "read":
             raise Unknown(source.reason)
 

@@ -320,8 +320,10 @@ def crashes() -> list[list[Any]]:
     return found[:50]
 
 
-RECORD = struct.Struct("=hxxi32s4s32s256shhiii16s20s")
-"""A record of wtmp (utmp(5)): type, process, line, id, user, host, exit status, session, seconds, microseconds, …"""
+TIMES = "qqq16s20s4x" if os.uname().machine == "aarch64" else "iii16s20s"
+RECORD = struct.Struct("=hxxi32s4s32s256shh" + TIMES)
+"""A record of wtmp (utmp(5)): type, process, line, id, user, host, exit status, session, seconds, microseconds, address;
+the times are of 64 bits where glibc never had others (unverified for machines beside x86-64 and arm64)."""
 
 
 def boots() -> list[list[Any]]:
@@ -419,13 +421,20 @@ def sshd() -> dict[str, Any]:
 
 
 def resolves() -> dict[str, Any]:
-    """How long the node takes to find its own name, and what it finds."""
-    started = time.monotonic()
-    try:
-        found = sorted({str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None)})
-        return {"seconds": round(time.monotonic() - started, 3), "addresses": found}
-    except OSError as error:
-        return {"seconds": round(time.monotonic() - started, 3), "addresses": [], "error": str(error)[:200]}
+    """How long the node takes to find its own name, and what it finds; once more where it took long, because the probe
+    itself is a load for a moment."""
+    seconds, error, found = 0.0, "", set()
+    for _ in range(2):
+        started = time.monotonic()
+        try:
+            found = {str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None)}
+        except OSError as failure:
+            error = str(failure)[:200]
+        took = time.monotonic() - started
+        seconds = min(seconds, took) if seconds else took
+        if took < 0.5:
+            break
+    return {"seconds": round(seconds, 3), "addresses": sorted(found), "error": error}
 
 
 WALKS["host.json"] = host

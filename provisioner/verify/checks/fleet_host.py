@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.ethernet import uplinks
 from provisioner.verify.checks.fleet import alike
-from provisioner.verify.checks.host import NEEDS, host_of
+from provisioner.verify.checks.host import NEEDS, told
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.peers import FAR, FEWEST, SCALE, Peers
@@ -165,8 +165,14 @@ def test_clock(node: Facts, peers: Peers, expected: Expected) -> None:
         fail(f"the clock is {mine - spread.median:+.1f} s from that of {spread.said} nodes")
 
 
-def _twins(peers: Peers, name: str, of: Callable[[Facts], str | None], mine: str | None) -> list[str]:
-    return [other for other, facts in peers.nodes.items() if other != name and mine is not None and of(facts) == mine]
+def _alone(node: Facts, peers: Peers, name: str, of: Callable[[Facts], str | None], what: str) -> None:
+    """Fails on each of the nodes that have one thing which each should have for itself."""
+    mine = told(of(node), f"its {what}")
+    several = peers.common(of).counts.get(mine, 0) > 1  # counted once for the group
+    twins = [other for other, facts in peers.nodes.items() if several and other != name and of(facts) == mine]
+    saw(expected="its own", actual=twins or "its own")
+    if twins:
+        fail(f"{', '.join(twins[:4])} {'have' if len(twins) > 1 else 'has'} the same {what}")
 
 
 def machine_id(node: Facts) -> str | None:
@@ -182,10 +188,7 @@ def machine_id(node: Facts) -> str | None:
     says="Two nodes have one machine-id, as copies of a disk do: DHCP may give both one address. Make new ones.",
 )
 def test_machine_id(node: Facts, peers: Peers, name: str) -> None:
-    twins = _twins(peers, name, machine_id, host_of(node).machine_id)
-    saw(expected="its own", actual=twins or "its own")
-    if twins:
-        fail(f"{', '.join(twins[:4])} has the same machine-id")
+    _alone(node, peers, name, machine_id, "machine-id")
 
 
 def host_key(node: Facts) -> str | None:
@@ -201,10 +204,7 @@ def host_key(node: Facts) -> str | None:
     says="Two nodes have one ssh host key, as copies of an image do: each can pass for the other. Make new keys.",
 )
 def test_host_keys(node: Facts, peers: Peers, name: str) -> None:
-    twins = _twins(peers, name, host_key, host_of(node).host_key)
-    saw(expected="its own", actual=twins or "its own")
-    if twins:
-        fail(f"{', '.join(twins[:4])} has the same host key")
+    _alone(node, peers, name, host_key, "host key")
 
 
 def hostname(node: Facts) -> str | None:
@@ -220,7 +220,4 @@ def hostname(node: Facts) -> str | None:
     says="Two nodes have one name: Slurm, MPI and everything that writes logs take them for one. Give each its own.",
 )
 def test_hostname(node: Facts, peers: Peers, name: str) -> None:
-    twins = _twins(peers, name, hostname, host_of(node).hostname)
-    saw(expected="its own", actual=twins or "its own")
-    if twins:
-        fail(f"{', '.join(twins[:4])} is called {host_of(node).hostname} too")
+    _alone(node, peers, name, hostname, "name")

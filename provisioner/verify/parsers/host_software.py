@@ -217,7 +217,9 @@ def read_docker(said: Mapping[str, Any]) -> Docker | None:
             if said.get("timed_out") is True
             else str((errors or [""])[0] if isinstance(errors, list) else "")
         )
-        return Docker(error=first_line(why or str(said.get("error") or "no answer")))
+        # An older docker fills the form with nothing instead of saying that no daemon answers.
+        heard = str(said.get("error") or "")
+        return Docker(error=first_line(why or (heard if "template:" not in heard else "") or "the daemon is not there"))
     live = d.get("live_restore")
     return Docker(
         read_text(d.get("version")), read_text(d.get("driver")), read_text(d.get("root")), read_text(d.get("cgroup")),
