@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,8 +79,17 @@ def load(paths: ClusterPaths) -> list[Node]:
         raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint=hint) from error
 
 
-def contact(paths: ClusterPaths, nodes: list[Node], user: str, events: Events, *, wait_s: float = SSH_WAIT_S) -> None:
-    """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration.
+def contact(
+    paths: ClusterPaths,
+    nodes: list[Node],
+    user: str,
+    events: Events,
+    *,
+    wait_s: float = SSH_WAIT_S,
+    only: Collection[str] | None = None,
+) -> None:
+    """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration. `only`: of
+    the machines that are known, the ones to be waited for.
 
     A machine that is known by its id must show the key that was pinned; ssh itself refuses another one.
     """
@@ -92,7 +101,7 @@ def contact(paths: ClusterPaths, nodes: list[Node], user: str, events: Events, *
         for node, key in zip(new, pool.map(lambda n: _first_key(n, deadline), new), strict=True):
             pins[node.name] = (node.id, key)
             events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}", node=node.name)
-        known = [node for node in nodes if node not in new]
+        known = [node for node in nodes if node not in new and (only is None or node.name in only)]
         for node, error in zip(known, pool.map(lambda n: _wait_for_port(n.address, deadline), known), strict=True):
             if error:
                 events("fleet", "warning", f"sshd does not answer on {node.address}: {error}", node=node.name)

@@ -110,7 +110,7 @@ def up(
     if run.report is None:
         typer.echo("nothing was made", err=True)
         raise typer.Exit(Exit.OK)
-    _tell(run, as_json=json_)
+    tell(run, as_json=json_)
     for name, what in run.waiting.items():
         typer.echo(f"{name} stays on the lock that it runs; a new one would change {', '.join(what)}", err=True)
     if run.waiting:
@@ -138,7 +138,8 @@ def _confirm(screen: Bars | Lines, *, yes: bool, file: Path, simulated: bool) ->
     return ask
 
 
-def _tell(run: Run, *, as_json: bool) -> None:
+def tell(run: Run, *, as_json: bool) -> None:
+    """Print what a run did and found."""
     assert run.report is not None
     if as_json:
         document = run.report.to_json()
@@ -231,6 +232,9 @@ def status(
             typer.echo(f"{node['name']}: {line}")
         if node["quarantine"]:
             typer.echo(f"{node['name']}: {in_quarantine(node['quarantine'])}")
+        if node["replace"]:
+            again = f"gpuprov replace {file} {node['name']}"
+            typer.echo(f"{node['name']}: replacement: {node['replace']['step']}; `{again}` goes on")
         if node["upgrade"]:
             reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
             typer.echo(f"{node['name']}: upgrade: {node['upgrade']['step']}{reason}")

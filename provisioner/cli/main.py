@@ -56,6 +56,7 @@ COMMANDS: dict[str, Entry] = {
     "facts": Entry("provisioner.cli.verify:facts", "Show what was read of a node, before any judgement."),
     "ssh": Entry("provisioner.cli.reach:ssh", "Log in to a node.", verbatim=True),
     "exec": Entry("provisioner.cli.reach:exec_", "Run a command on every node.", verbatim=True),
+    "replace": Entry("provisioner.cli.replace:replace", "Make a new machine for a bad one, under the same name."),
     "upgrade": Entry("provisioner.cli.lifecycle:upgrade", "Move a running fleet to a new lock; stop and roll back."),
     "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a holder that is dead."),
     "down": Entry("provisioner.cli.lifecycle:down", "Remove everything that `up` made."),

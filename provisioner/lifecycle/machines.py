@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,9 +91,16 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
 
 
 def prepare(
-    cluster: Cluster, plan: Plan, site: str, binary: Binary, events: Events, run_dir: Path | None = None
+    cluster: Cluster,
+    plan: Plan,
+    site: str,
+    binary: Binary,
+    events: Events,
+    run_dir: Path | None = None,
+    replace: Collection[str] = (),
 ) -> SitePlan:
-    """Render a site's workspace and work out what Terraform would do. Makes no machine."""
+    """Render a site's workspace and work out what Terraform would do. `replace`: nodes to be made anew. Makes no
+    machine."""
     provider, folder = provider_of(cluster, site), cluster.paths.site(site)
     wanted = None if cluster.sandbox else cluster.spec.access.ssh_key
     write_whole(private_dir(folder) / PROVIDER, provider.name + "\n")  # first: `down` goes by it
@@ -106,7 +114,8 @@ def prepare(
         (folder / "terraform.tfstate").unlink(missing_ok=True)
     workspace.init()
     here = {node.name for node in cluster.nodes() if node.site == site}
-    changes = workspace.plan(replace=provider.lost(folder, here))
+    anew = dict.fromkeys([*provider.lost(folder, here), *(provider.address(name) for name in replace)])
+    changes = workspace.plan(replace=list(anew))
     return SitePlan(site, provider, workspace, changes)
 
 
@@ -121,16 +130,22 @@ def write_intent(cluster: Cluster, plan: Plan) -> None:
     write_whole(cluster.paths.intent, json.dumps(intent, indent=1) + "\n")
 
 
+def apply(plan: Plan, site: SitePlan, events: Events, *, always: bool = False) -> list[fleet.Node]:
+    """Do what a site's plan has to do; give the site's nodes. `always` also where there is nothing: the outputs of an
+    apply that was killed are older than its state."""
+    total = site.changes.total
+    if total:
+        events("terraform", "started", f"{site.site}: {total} resources", total=total)
+    if total or always:
+        site.workspace.apply()
+    nodes = fleet.from_outputs(plan, site.site, outputs_to_nodes(site.workspace.outputs()))
+    events("terraform", "done", f"{site.site}: {total} changes")
+    return nodes
+
+
 def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events) -> list[fleet.Node]:
     """Apply what has something to do; give every node of the fleet, pinned and reachable."""
-    nodes = []
-    for site in prepared:
-        total = site.changes.total
-        if total:
-            events("terraform", "started", f"{site.site}: {total} resources", total=total)
-            site.workspace.apply()
-        nodes += fleet.from_outputs(plan, site.site, outputs_to_nodes(site.workspace.outputs()))
-        events("terraform", "done", f"{site.site}: {total} changes")
+    nodes = [node for site in prepared for node in apply(plan, site, events)]
     fleet.save(cluster.paths, nodes)
     events("fleet", "started", f"waiting for ssh on {len(nodes)} nodes", total=len(nodes))
     fleet.contact(cluster.paths, nodes, cluster.spec.access.user, events)

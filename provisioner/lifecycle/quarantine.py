@@ -81,6 +81,17 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
     return [node.name for node in nodes if node not in known], bad
 
 
+def hold(cluster: Cluster, nodes: Sequence[Node], reason: str) -> dict[str, str]:
+    """Drain nodes that are to be replaced; the caller holds the cluster's lock. Those that nobody had in quarantine are
+    in ours until the new machine is proven. Gives node → why it could not be drained."""
+    book, level = quarantine_state.load(cluster.paths), cluster.spec.verify.level
+    for node in nodes:
+        if not book.holds(node):
+            book.entries[node.name] = Entry(node.id, OURS, reason, quarantine_state.now(), level=level)
+    book.save(cluster.paths)
+    return _drain(cluster, book, nodes, "replace")
+
+
 def person() -> str:
     """Who is at the keyboard: the one behind sudo where there is one."""
     name = os.environ.get("SUDO_USER") or os.environ.get("USER") or _account()
@@ -148,7 +159,10 @@ def resume(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Ac
     bad = hooks.call(cluster, "resume", nodes, action, reasons)
     for node in nodes:
         if trouble := bad.get(node.name, ""):
-            book.entries[node.name] = replace(book.entries[node.name], trouble=trouble)
+            entry = book.entries[node.name]
+            if entry.id != node.id:  # what was the former machine's is from now on that of this one
+                entry = replace(entry, id=node.id, owner=OURS, level=None)
+            book.entries[node.name] = replace(entry, trouble=trouble)
             cluster.events("quarantine", "warning", f"not put back into service: {trouble}", node=node.name)
         else:
             del book.entries[node.name]

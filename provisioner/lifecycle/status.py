@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, quarantine_state, upgrade_state
+from provisioner.lifecycle import configuring, quarantine_state, replace_state, upgrade_state
 from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
@@ -27,7 +27,7 @@ CONNECT_S = 5
 
 def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
-    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine"}], "report", "upgrade"}.
+    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace"}], "report", "upgrade"}.
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; nodes that are there and of which nothing was noted have stage "unknown". `drift` is None
@@ -35,7 +35,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """
     nodes, noted = cluster.nodes(), cluster.state().get("nodes", {})
     known = {node.name: node for node in nodes}
-    journal = upgrade_state.load(cluster.paths)
+    journal, replacing = upgrade_state.load(cluster.paths), replace_state.load(cluster).nodes
     runs, held = _runs(cluster, nodes), quarantine_state.load(cluster.paths).of(nodes)
     drift = drifted(cluster, [n for n in nodes if n.name in runs], {n: r for n, (r, _) in runs.items()}) if ask else {}
 
@@ -56,6 +56,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             "waiting": waiting,
             "upgrade": upgrade_state.told(journal, name, release.id if release else None),
             "quarantine": held[name].told() if name in held else None,
+            "replace": {"step": replacing[name].step} if name in replacing else None,
         }
 
     rows = []

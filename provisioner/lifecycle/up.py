@@ -139,10 +139,16 @@ def configure(
 
 
 def verify(
-    cluster: Cluster, run: Run, brought: configuring.Brought, nodes: Sequence[Node], releases: Mapping[str, Release]
+    cluster: Cluster,
+    run: Run,
+    brought: configuring.Brought,
+    nodes: Sequence[Node],
+    releases: Mapping[str, Release],
+    *,
+    partly: bool = False,
 ) -> None:
-    """Judge every node, act on the verdict, write the report into the run directory, remember what each proven machine
-    runs."""
+    """Judge these nodes, act on the verdict, write the report into the run directory, remember what each proven machine
+    runs. `partly`: they are not the whole fleet, and all of them must be healthy."""
     from provisioner.verify import report as reports
     from provisioner.verify.run import verify as prove
 
@@ -151,10 +157,10 @@ def verify(
     report = quarantine.after_verdict(cluster, report, nodes, cluster.spec.verify.level, holding=True)
     run.report = report
     run.page = reports.write(report, run.run_dir, title=cluster.spec.name, previous=cluster.state().get("report"))
-    run.healthy = report.enough(cluster.spec.verify.min_healthy)
-    cluster.note_verdicts(report, run.page)
+    run.healthy = report.enough("100%" if partly else cluster.spec.verify.min_healthy)
+    cluster.note_verdicts(report, None if partly else run.page)
     healthy, ledger = {verdict.name for verdict in report.nodes if verdict.ok}, cluster.ledger()
     proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
     for release in {release.id: release for release in releases.values()}.values():
         ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
-    ledger.prune(nodes, upgrade_state.needs(cluster))
+    ledger.prune(cluster.nodes(), upgrade_state.needs(cluster))

@@ -1,5 +1,5 @@
-"""`gpuprov upgrade`: moves a running fleet to the lock that cluster.yaml now wants. The order is upgrading.py's; this
-has the hands: hooks, Ansible, verify, and who runs what."""
+"""`gpuprov upgrade`: moves a running fleet to the lock that cluster.yaml now wants. The order is upgrading.py's, what
+is done to nodes upgrade_hands.py's; this chooses which nodes, and says how it ended."""
 
 from __future__ import annotations
 
@@ -7,30 +7,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Kind
 from provisioner.fleet import Node
-from provisioner.lifecycle import (
-    configuring,
-    hooks,
-    locking,
-    machines,
-    quarantine,
-    quarantine_state,
-    upgrade_state,
-    upgrading,
-)
-from provisioner.lifecycle.applied import Release, changes, same
+from provisioner.lifecycle import locking, machines, upgrade_state, upgrading
+from provisioner.lifecycle.applied import changes, same
+from provisioner.lifecycle.upgrade_hands import NodeHands, leave_the_bad, leave_the_quarantined
 from provisioner.lifecycle.upgrade_state import Journal
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
-
-if TYPE_CHECKING:
-    from provisioner.verify.results import Report
-    from provisioner.verify.run import Subject
 
 Confirm = Callable[[dict[str, list[str]], int, list[str]], bool]
 """Asks a person: node → what changes on it, nodes in a batch, the canaries."""
@@ -105,10 +93,10 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
                 return done
             journal.save(cluster.paths)
             _offer(cluster, lock, nodes, binary, run_dir)
-            hands = _Hands(cluster, nodes, run_dir)
+            hands = NodeHands(cluster, nodes, run_dir)
             if journal.phase == "moving":
-                _leave_the_quarantined(journal, hands, options.canary)
-                _leave_the_bad(journal, hands)
+                leave_the_quarantined(journal, hands, options.canary)
+                leave_the_bad(journal, hands)
             try:
                 upgrading.run(journal, hands, lambda: journal.save(cluster.paths), canaries=_canaries(cluster, options))
             except upgrading.Stopped as error:
@@ -261,96 +249,3 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     made = {node.name: node.id for node in machines.make(cluster, plan, prepared, cluster.events)}
     if made != {node.name: node.id for node in nodes}:
         raise GpuprovError("machines were replaced meanwhile", where=cluster.spec.name, hint="run `gpuprov up` first")
-
-
-def _leave_the_quarantined(journal: Journal, hands: _Hands, named: str | None) -> None:
-    """A node in quarantine is somebody's to look at: it is left out, unless it was named."""
-    for name, entry in hands.quarantined().items():
-        if name in journal.at("waiting") and name != named:
-            journal.nodes[name].step = "left"
-            journal.nodes[name].reason = f"in quarantine by {entry.owner}: {entry.reason}"
-            hands.tell("warning", f"left alone, it is {journal.nodes[name].reason}", name)
-    journal.save(hands.cluster.paths)
-
-
-def _leave_the_bad(journal: Journal, hands: _Hands) -> None:
-    """A node that is not healthy before it is touched proves nothing about the release: it is named and left alone."""
-    waiting = journal.at("waiting")
-    if not waiting:
-        return
-    hands.tell("started", f"looking at {len(waiting)} nodes before anything is moved")
-    for name, why in hands.verify({name: journal.nodes[name].source for name in waiting}).items():
-        journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {why}"
-        hands.tell("warning", f"left alone, it was {journal.nodes[name].reason}", name)
-    journal.save(hands.cluster.paths)
-
-
-class _Hands:
-    """upgrading.Hands on real nodes."""
-
-    def __init__(self, cluster: Cluster, nodes: Sequence[Node], run_dir: Path) -> None:
-        self.cluster = cluster
-        self._nodes = {node.name: node for node in nodes}
-        self._run_dir = run_dir
-        self._ledger = cluster.ledger()
-        self._known: dict[str, Release] = {}
-
-    def _release(self, release: str) -> Release:
-        if release not in self._known:
-            self._known[release] = self.cluster.release(self._ledger.lock(release))
-        return self._known[release]
-
-    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
-        return self._hook("drain", nodes)
-
-    def resume(self, nodes: Sequence[str]) -> dict[str, str]:
-        """Puts them back, but for those that a person keeps in quarantine; ours were proven a moment ago."""
-        held = self.quarantined()
-        ours = [name for name in nodes if name in held and held[name].owner == quarantine_state.OURS]
-        bad = self._hook("resume", [name for name in nodes if name not in held])
-        book = quarantine_state.load(self.cluster.paths)
-        return bad | quarantine.resume(self.cluster, book, [self._nodes[name] for name in ours], "upgrade")
-
-    def quarantined(self) -> dict[str, quarantine_state.Entry]:
-        return quarantine_state.load(self.cluster.paths).of(self._nodes.values())
-
-    def _hook(self, step: hooks.HookStep, nodes: Sequence[str]) -> dict[str, str]:
-        reasons = dict.fromkeys(nodes, "gpuprov upgrade")
-        return hooks.call(self.cluster, step, [self._nodes[name] for name in nodes], "upgrade", reasons)
-
-    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        nodes = [self._nodes[name] for name in wanted]
-        releases = {name: self._release(release) for name, release in wanted.items()}
-        brought = configuring.bring(self.cluster, nodes, releases, self._run_dir)
-        self.cluster.events("configure", "done", f"{len(brought.configured)} nodes configured")
-        bad = dict(brought.failed)
-        rest = [subject for subject in brought.subjects if subject.name not in bad]
-        bad |= self._judge(self._prove(rest)) if rest else {}
-        left = {
-            name: [d.message for d in brought.drift[name] if d.mended] for name in wanted if not brought.clean(name)
-        }
-        return {name: bad.get(name) or "; ".join(left[name][:3]) for name in wanted if name in bad or name in left}
-
-    def verify(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Node → what is wrong with it, held to the release that is given."""
-        nodes = [self._nodes[name] for name in wanted]
-        releases = {name: self._release(release) for name, release in wanted.items()}
-        return self._judge(self._prove(self.cluster.subjects(nodes, releases)))
-
-    def _prove(self, subjects: Sequence[Subject]) -> Report:
-        from provisioner.verify.run import verify
-
-        checks = [self.cluster.file.absolute().parent / folder for folder in self.cluster.spec.verify.checks]
-        report = verify(subjects, checks=checks, events=self.cluster.events, workdir=self._run_dir)
-        self.cluster.note_verdicts(report)
-        return report
-
-    @staticmethod
-    def _judge(report: Report) -> dict[str, str]:
-        return {node.name: node.why for node in report.nodes if not node.ok}
-
-    def record(self, nodes: Sequence[str], release: str) -> None:
-        self._ledger.record([self._nodes[name] for name in nodes], self._ledger.lock(release))
-
-    def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
-        self.cluster.events("upgrade", kind, message, node=node)

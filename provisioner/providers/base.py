@@ -46,6 +46,9 @@ class Provider(Protocol):
     def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         """The provider object of the module, and nothing of the common contract."""
 
+    def address(self, node: str) -> str:
+        """The Terraform address of a node's machine. Its `id` is the node's, and replacing it alone makes a new one."""
+
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
         """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it."""
 

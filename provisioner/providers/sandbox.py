@@ -67,12 +67,16 @@ class Sandbox:
         stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
         return module_inputs(plan, site, workspace, self._prepare(stacks, Events()))
 
+    def address(self, node: str) -> str:
+        """The resource of a node's container (terraform/sandbox/main.tf)."""
+        return f'module.site.terraform_data.node["{node}"]'
+
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
         """Nodes whose container is gone or stopped: `terraform_data` has no refresh that would see it."""
         if not known:
             return []
         running = {(c.role, c.node) for c in self._containers(workspace) if c.state == "running"}
-        gone = [f'module.site.terraform_data.node["{name}"]' for name in sorted(known) if ("node", name) not in running]
+        gone = [self.address(name) for name in sorted(known) if ("node", name) not in running]
         return gone + ([] if ("mirror", "") in running else ["module.site.terraform_data.mirror"])
 
     def role_variables(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class ChangesOutput(OpenOutput):
 
 
 class ReportOutput(OpenOutput):
-    """`gpuprov up --json` and `gpuprov verify --json`"""
+    """`gpuprov up --json`, `gpuprov verify --json` and `gpuprov replace --json`"""
 
     ok: bool
     nodes: list[NodeOutput]
@@ -190,6 +190,12 @@ class NodeUpgrade(OpenOutput):
     reason: str = Field(description="Why, where something went wrong")
 
 
+class NodeReplacement(OpenOutput):
+    """How far the replacement of a node's machine is."""
+
+    step: Literal["draining", "making", "proving"]
+
+
 class StatusNode(OpenOutput):
     name: str
     group: str
@@ -206,6 +212,7 @@ class StatusNode(OpenOutput):
     waiting: list[str] = Field(default=[], description="What `gpuprov upgrade` would change")
     upgrade: NodeUpgrade | None = Field(default=None, description="null where no upgrade is under way")
     quarantine: QuarantineOutput | None = Field(default=None, description="null where it is in none")
+    replace: NodeReplacement | None = Field(default=None, description="null where its machine is not being replaced")
 
 
 class StatusUpgrade(OpenOutput):

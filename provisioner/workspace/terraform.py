@@ -27,14 +27,19 @@ LOCK_TIMEOUT = "60s"
 
 PLAN_FILE = "plan.bin"
 
+IDLE = ("noop", "read")
+"""Actions of a plan that change nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a plan or an apply adds, changes and destroys: numbers of resources."""
+    """What a plan or an apply adds, changes and destroys: numbers of resources. `actions` of a plan: each resource's
+    address with what is to be done to it (create, update, replace, delete)."""
 
     add: int = 0
     change: int = 0
     destroy: int = 0
+    actions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     @property
     def total(self) -> int:
@@ -47,6 +52,7 @@ class _Run:
 
     changes: Changes = Changes()
     done: int = 0
+    planned: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
@@ -184,7 +190,13 @@ class Workspace:
         kind = record.get("type", "")
         if kind == "change_summary":
             counts = record.get("changes", {})
-            run.changes = Changes(counts.get("add", 0), counts.get("change", 0), counts.get("remove", 0))
+            run.changes = Changes(
+                counts.get("add", 0), counts.get("change", 0), counts.get("remove", 0), tuple(run.planned)
+            )
+        elif kind == "planned_change":
+            change = record.get("change", {})
+            if change.get("action") not in IDLE:
+                run.planned.append((change.get("resource", {}).get("addr", "?"), change.get("action", "?")))
         elif kind == "apply_complete":
             run.done += 1
             self._events(

@@ -228,6 +228,19 @@ def test_a_new_machine_is_pinned_and_a_known_one_is_not_asked_again(
     assert paths.known_hosts.read_text() == "train-0.test ssh-ed25519 AAAAC3Nzimpostor\n"
 
 
+def test_only_those_that_matter_are_waited_for(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(fleet, "_wait_for_port", lambda address, _: waited.append(address))
+    monkeypatch.setattr(ssh, "scan", lambda _: "ssh-ed25519 AAAAC3NzaC1s")
+    private_dir(paths.ssh)
+    nodes = [NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")]
+    fleet.contact(paths, nodes, "ubuntu", Events())
+    waited.clear()
+    fleet.contact(paths, nodes, "ubuntu", Events(), only=["train-1"])
+    assert waited == ["203.0.113.6"]
+    assert len(paths.known_hosts.read_text().splitlines()) == 2
+
+
 def test_a_machine_without_ssh_is_named(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: "no route to host")
     with pytest.raises(ProviderError) as caught:

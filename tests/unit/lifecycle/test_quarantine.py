@@ -18,6 +18,7 @@ from provisioner.fleet import Node
 from provisioner.lifecycle import quarantine, quarantine_state
 from provisioner.lifecycle.quarantine_state import OURS, UNREACHED, Book, Decision, Entry, decide
 from provisioner.lifecycle.status import status
+from provisioner.lifecycle.upgrade_hands import NodeHands, leave_the_quarantined
 from provisioner.lifecycle.upgrade_state import Journal, Place
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
@@ -362,6 +363,32 @@ def test_an_upgrade_under_way_has_its_own_nodes_out_of_service(cluster: Cluster)
     Journal(to="b", phase="moving", nodes={"train-1": Place("a", "drained")}).save(cluster.paths)
     after(cluster, *lost("train-1"))
     assert (hooked(cluster), quarantine.held(cluster)) == ([], {})
+
+
+def upgrading(cluster: Cluster) -> tuple[Journal, NodeHands]:
+    """An upgrade of all four, two of which are in quarantine: ours and a person's."""
+    after(cluster, *lost("train-1"))
+    quarantine.put(cluster, ["train-2"], "RMA 4711", "ada")
+    hooked(cluster)
+    journal = Journal(to="b", phase="moving", nodes={name: Place("a") for name in names()})
+    return journal, NodeHands(cluster, cluster.nodes(), cluster.paths.root)
+
+
+@pytest.mark.parametrize(("named", "left"), [(None, ["train-1", "train-2"]), ("train-2", ["train-1"])])
+def test_an_upgrade_leaves_them_out_unless_named(named: str | None, left: list[str], cluster: Cluster) -> None:
+    journal, hands = upgrading(cluster)
+    leave_the_quarantined(journal, hands, named)
+    assert journal.at("left") == left
+    assert journal.nodes["train-1"].reason == "in quarantine by gpuprov: gpu.count: 7 instead of 8"
+    leave_the_quarantined(journal, hands, named)
+    assert journal.at("left") == left
+
+
+def test_an_upgrade_puts_back_what_was_ours_and_nobody_elses(cluster: Cluster) -> None:
+    _, hands = upgrading(cluster)
+    assert hands.resume(names()) == {}
+    assert sorted(hooked(cluster)) == [f"resume upgrade train-{i}" for i in (0, 1, 3)]
+    assert list(quarantine.held(cluster)) == ["train-2"]
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,16 @@ def workspace(folder: Path, text: str) -> tuple[Workspace, list[Event]]:
 
 def test_apply_streams_and_a_second_plan_is_empty(tmp_path: Path) -> None:
     space, seen = workspace(tmp_path, GOOD)
-    assert space.plan() == Changes(add=2)
+    first = space.plan()
+    assert first == Changes(add=2)
+    assert set(first.actions) == {(f'terraform_data.node["a-{i}"]', "create") for i in range(2)}
     assert space.apply() == Changes(add=2)
     assert {e.node for e in seen if e.stage == "terraform" and e.done} == {"a-0", "a-1"}
     assert space.outputs()["nodes"]["value"] == {"a-0": "a-0", "a-1": "a-1"}
     assert space.plan() == Changes()
-    assert space.plan(replace=['terraform_data.node["a-1"]']) == Changes(add=1, destroy=1)
+    again = space.plan(replace=['terraform_data.node["a-1"]'])
+    assert again == Changes(add=1, destroy=1)
+    assert again.actions == (('terraform_data.node["a-1"]', "replace"),)
     assert space.destroy() == Changes(destroy=2)
 
 

@@ -1,0 +1,111 @@
+"""What an upgrade does to nodes: hooks, roles, verify, who runs what; and whom it leaves alone before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provisioner.events import Kind
+from provisioner.fleet import Node
+from provisioner.lifecycle import configuring, hooks, quarantine, quarantine_state
+from provisioner.lifecycle.applied import Release
+from provisioner.lifecycle.upgrade_state import Journal
+from provisioner.session import Cluster
+
+if TYPE_CHECKING:
+    from provisioner.verify.results import Report
+    from provisioner.verify.run import Subject
+
+
+class NodeHands:
+    """upgrading.Hands on real nodes."""
+
+    def __init__(self, cluster: Cluster, nodes: Sequence[Node], run_dir: Path) -> None:
+        self.cluster = cluster
+        self._nodes = {node.name: node for node in nodes}
+        self._run_dir = run_dir
+        self._ledger = cluster.ledger()
+        self._known: dict[str, Release] = {}
+
+    def _release(self, release: str) -> Release:
+        if release not in self._known:
+            self._known[release] = self.cluster.release(self._ledger.lock(release))
+        return self._known[release]
+
+    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
+        return self._hook("drain", nodes)
+
+    def resume(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Puts them back, but for those that a person keeps in quarantine; ours were proven a moment ago."""
+        held = self.quarantined()
+        ours = [name for name in nodes if name in held and held[name].owner == quarantine_state.OURS]
+        bad = self._hook("resume", [name for name in nodes if name not in held])
+        book = quarantine_state.load(self.cluster.paths)
+        return bad | quarantine.resume(self.cluster, book, [self._nodes[name] for name in ours], "upgrade")
+
+    def quarantined(self) -> dict[str, quarantine_state.Entry]:
+        return quarantine_state.load(self.cluster.paths).of(self._nodes.values())
+
+    def _hook(self, step: hooks.HookStep, nodes: Sequence[str]) -> dict[str, str]:
+        reasons = dict.fromkeys(nodes, "gpuprov upgrade")
+        return hooks.call(self.cluster, step, [self._nodes[name] for name in nodes], "upgrade", reasons)
+
+    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        nodes = [self._nodes[name] for name in wanted]
+        releases = {name: self._release(release) for name, release in wanted.items()}
+        brought = configuring.bring(self.cluster, nodes, releases, self._run_dir)
+        self.cluster.events("configure", "done", f"{len(brought.configured)} nodes configured")
+        bad = dict(brought.failed)
+        rest = [subject for subject in brought.subjects if subject.name not in bad]
+        bad |= self._judge(self._prove(rest)) if rest else {}
+        left = {
+            name: [d.message for d in brought.drift[name] if d.mended] for name in wanted if not brought.clean(name)
+        }
+        return {name: bad.get(name) or "; ".join(left[name][:3]) for name in wanted if name in bad or name in left}
+
+    def verify(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """Node → what is wrong with it, held to the release that is given."""
+        nodes = [self._nodes[name] for name in wanted]
+        releases = {name: self._release(release) for name, release in wanted.items()}
+        return self._judge(self._prove(self.cluster.subjects(nodes, releases)))
+
+    def _prove(self, subjects: Sequence[Subject]) -> Report:
+        from provisioner.verify.run import verify
+
+        checks = [self.cluster.file.absolute().parent / folder for folder in self.cluster.spec.verify.checks]
+        report = verify(subjects, checks=checks, events=self.cluster.events, workdir=self._run_dir)
+        self.cluster.note_verdicts(report)
+        return report
+
+    @staticmethod
+    def _judge(report: Report) -> dict[str, str]:
+        return {node.name: node.why for node in report.nodes if not node.ok}
+
+    def record(self, nodes: Sequence[str], release: str) -> None:
+        self._ledger.record([self._nodes[name] for name in nodes], self._ledger.lock(release))
+
+    def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
+        self.cluster.events("upgrade", kind, message, node=node)
+
+
+def leave_the_quarantined(journal: Journal, hands: NodeHands, named: str | None) -> None:
+    """A node in quarantine is somebody's to look at: it is left out, unless it was named."""
+    for name, entry in hands.quarantined().items():
+        if name in journal.at("waiting") and name != named:
+            journal.nodes[name].step = "left"
+            journal.nodes[name].reason = f"in quarantine by {entry.owner}: {entry.reason}"
+            hands.tell("warning", f"left alone, it is {journal.nodes[name].reason}", name)
+    journal.save(hands.cluster.paths)
+
+
+def leave_the_bad(journal: Journal, hands: NodeHands) -> None:
+    """A node that is not healthy before it is touched proves nothing about the release: it is named and left alone."""
+    waiting = journal.at("waiting")
+    if not waiting:
+        return
+    hands.tell("started", f"looking at {len(waiting)} nodes before anything is moved")
+    for name, why in hands.verify({name: journal.nodes[name].source for name in waiting}).items():
+        journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {why}"
+        hands.tell("warning", f"left alone, it was {journal.nodes[name].reason}", name)
+    journal.save(hands.cluster.paths)
