@@ -32,8 +32,13 @@ def _put(**values: Any) -> Callable[[Json, int], None]:
     return lambda machine, _gpu: machine.update(values)
 
 
+def _used(share: float) -> Callable[[Json, int], None]:
+    """The root disk is at least so full."""
+    return lambda machine, _gpu: machine.update(root_used=max(share, machine.get("root_used", 0.0)))
+
+
 def _dead_disk(machine: Json, _gpu: int) -> None:
-    machine["disks"][-1]["state"] = "dead"
+    machine["disks"][0]["state"] = "dead"
 
 
 def _lost_disk(machine: Json, _gpu: int) -> None:
@@ -100,9 +105,9 @@ FAULTS: tuple[Fault, ...] = (
         "a clock",
         _put(clock={"lost": True}),
     ),
-    Fault("root-full", "the root disk is full", "storage.full", _anywhere, "a disk", _put(root_used=0.995)),
+    Fault("root-full", "the root disk is full", "storage.full", _anywhere, "a disk", _used(0.995)),
     Fault(
-        "root-filling", "the root disk is nearly full", "storage.root_space", _anywhere, "a disk", _put(root_used=0.93)
+        "root-filling", "the root disk is nearly full", "storage.root_space", _anywhere, "a disk", _used(0.93)
     ),
     Fault(
         "tmp-full",

@@ -322,8 +322,8 @@ def crashes() -> list[list[Any]]:
 
 TIMES = "qqq16s20s4x" if os.uname().machine == "aarch64" else "iii16s20s"
 RECORD = struct.Struct("=hxxi32s4s32s256shh" + TIMES)
-"""A record of wtmp (utmp(5)): type, process, line, id, user, host, exit status, session, seconds, microseconds, address;
-the times are of 64 bits where glibc never had others (unverified for machines beside x86-64 and arm64)."""
+"""A record of wtmp (utmp(5)): type, process, line, id, user, host, exit status, session, seconds, microseconds, …; the
+times are of 64 bits on arm64 (unverified)."""
 
 
 def boots() -> list[list[Any]]:

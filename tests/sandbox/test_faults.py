@@ -21,7 +21,7 @@ P4D = "p4d.24xlarge"
 EVERYWHERE = ("gpu-lost", "nvlink-down", "xid-79", "ecc-uncorrectable", "row-remap-pending", "wrong-driver")
 """Faults that look different on each generation, so that every example has them too."""
 CHECKS = {check.id: check for check in declared()}
-ALONE = {"nvidia-smi-hangs"}
+ALONE = {"nvidia-smi-hangs", "docker-dead"}
 """Faults beside which others can't be seen."""
 
 

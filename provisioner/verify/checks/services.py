@@ -12,19 +12,21 @@ from provisioner.verify.parsers.kernel import newest_kernel
 
 ELSEWHERE = frozenset(
     ("nvidia-dcgm-exporter.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service", "docker.service",
-     "docker.socket", "containerd.service", "gpuprov-scratch.service", "gpuprov-cdi.service", "gpuprov-mig.service")
+     "docker.socket", "containerd.service", "gpuprov-scratch.service", "gpuprov-cdi.service", "gpuprov-mig.service",
+     "nvidia-imex.service")
 )  # fmt: skip
 """Units whose not running is another check's finding: dcgm.exporter, nvswitch.fabric, gpu.persistence,
-container.runtime, storage.scratch, container.cdi, gpu.mig."""
+container.runtime, storage.scratch, container.cdi, gpu.mig, services.imex."""
 AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
 """Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
 
 
 @check(
     "services.expected",
-    severity="fatal",
+    severity="warn",
     action="reconfigure",
     needs=("units.txt",),
+    follows=("services.imex",),
     applies=lambda e: e.units,
     otherwise="no lock names what should run",
     says="A service that the node needs does not run, or would not start after a reboot. `gpuprov up` starts it.",
@@ -44,6 +46,29 @@ def test_expected(node: Facts, expected: Expected) -> None:
     saw(expected=f"{len(expected.units or ())} units active and enabled", actual=wrong or "all")
     if wrong:
         fail("; ".join(wrong[:4]))
+
+
+IMEX = "nvidia-imex.service"
+
+
+@check(
+    "services.imex",
+    severity="fatal",
+    action="reconfigure",
+    vendor="nvidia",
+    needs=("units.txt",),
+    follows=("driver.responds", "driver.version"),
+    applies=lambda e: IMEX in (e.units or ()),
+    otherwise="this machine's NVLinks do not leave the node",
+    says="IMEX does not run: processes on other nodes of the NVLink domain cannot reach this node's GPU memory.",
+)
+def test_imex(node: Facts) -> None:
+    unit = (node.units or {}).get(IMEX)
+    saw(expected="active", actual=unit.active if unit else None)
+    if unit is None:
+        unknown(f"systemctl does not say how {IMEX} is")
+    if unit.active != "active":
+        fail(f"{IMEX} is {unit.active if unit.load == 'loaded' else unit.load}")
 
 
 @check(
@@ -192,6 +217,8 @@ def test_dns(node: Facts, expected: Expected) -> None:
         expected=f"a name server, answers within {most:g} s",
         actual={"servers": list(servers), "seconds": host.resolve_seconds},
     )
+    if not servers and expected.bare_metal:
+        skip("no name server: a network of one's own may do without")
     if not servers:
         fail("/etc/resolv.conf names no server")
     if host.resolve_seconds is None:

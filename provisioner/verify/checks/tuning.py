@@ -152,6 +152,9 @@ def test_memlock(node: Facts, expected: Expected) -> None:
     saw(expected=f"unlimited, or all GPUs' memory ({needed} bytes)", actual=low or "enough")
     if session is None or session.memlock is None:
         unknown("the node does not say its limits")
+    # Limits do not bind root; where the roles ran they hold for it all the same, and what is less was not set by them.
+    if low and session.user == "root" and expected.tuned is None and "slurmd" not in limits:
+        skip("the probe came as root, whom no limit binds: ask as the user that runs jobs")
     if low:
         fail("; ".join(low))
 

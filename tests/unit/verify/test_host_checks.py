@@ -19,7 +19,13 @@ from provisioner.verify.judge import Case, Judged, judge
 from tests.support.healthy_bundle import DRIVER, KERNEL, bundle, expected, nth, stack
 from tests.support.healthy_host import HOST_CHECKS, NOW, host_document, host_files
 
-P4D, DGX, RTX, NDV4 = "p4d.24xlarge", "dgx-h100", "workstation-rtx4090", "Standard_ND96asr_v4"
+P4D, DGX, RTX, NDV4, GB200 = (
+    "p4d.24xlarge",
+    "dgx-h100",
+    "workstation-rtx4090",
+    "Standard_ND96asr_v4",
+    "p6e-gb200.36xlarge",
+)
 Document = dict[str, Any]
 Texts = dict[str, str | Output]
 ROLES = Path(__file__).parents[3] / "ansible" / "roles"
@@ -172,6 +178,11 @@ FAULTS: dict[str, Fault] = {
     "unit stopped": Fault(
         {"services.expected"}, texts=unit("nvidia-dcgm.service", "ActiveState=active", "ActiveState=inactive")
     ),
+    "imex": Fault(
+        {"services.imex"},
+        machine=GB200,
+        texts=unit("nvidia-imex.service", "ActiveState=active", "ActiveState=failed"),
+    ),
     "unit not at boot": Fault(
         {"services.expected"}, texts=unit("docker.service", "UnitFileState=enabled", "UnitFileState=disabled")
     ),
@@ -288,6 +299,8 @@ LEGITIMATE: dict[str, tuple[str, Callable[[Document], object]]] = {
     "the exporter beside a public address, on loopback": (
         P4D, lambda d: (d["addresses"].append("8.8.4.4"), put("listening", ["tcp 127.0.0.1 9400"])(d))),
     "NVIDIA's legacy runtime": (P4D, put("cdi", {"/run/cdi/nvidia.yaml": ["kind: nvidia.com/gpu", '- name: "all"']})),
+    "IPv6 in a cloud": (P4D, lambda d: d["addresses"].append("2600:1f18::5")),
+    "no name server on bare metal": (DGX, put("files|etc/resolv.conf", "options edns0")),
     "drops": (P4D, put("interfaces|ens5|counts|rx_dropped", "80000")),
     "a /tmp of its own": (P4D, df("/tmp", 100 * GB, GB)),
     "no bonds": (P4D, put("bonds", {})),
@@ -349,7 +362,7 @@ def test_every_check_of_this_area_is_red_once_and_green_once(judged: dict[str, J
 @pytest.mark.parametrize("name", ["not asked", "hung", "bare"])
 def test_nothing_passes_on_what_was_not_read(judged: dict[str, Judged], name: str) -> None:
     others = {"host.clock_skew", "host.kernel_next", "host.reboot_required", "packages.unattended"}
-    others |= {"packages.unfinished", "services.expected", "services.failed", "storage.nvme_count"}
+    others |= {"packages.unfinished", "services.imex", "services.expected", "services.failed", "storage.nvme_count"}
     # No variable that slows jobs down, no public address: that they are not there is all that can be said of them.
     assert ids(judged[name], "pass") & HOST_CHECKS - others <= {"host.environment"}
 

