@@ -15,12 +15,14 @@ WORD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 
 def summary(node: NodeReport) -> str:
     """The line of one node, without markup."""
+    if node.error:
+        return f"not looked at: {node.error}"
     counts = {status: sum(c.status == status for c in node.checks) for status in ("pass", "fail", "unknown", "skip")}
     parts = [f"{counts['pass']} passed"]
     parts += [f"{counts['fail']} failed"] if counts["fail"] else []
     parts += [f"{counts['unknown']} unknown"] if counts["unknown"] else []
     parts += [f"{counts['skip']} not applicable"] if counts["skip"] else []
-    return ", ".join(parts) + (f"; {node.error}" if node.error else "")
+    return ", ".join(parts)
 
 
 def in_quarantine(told: Mapping[str, Any]) -> str:
@@ -44,7 +46,7 @@ def table(report: Report) -> Group:
             verdict = Text("QUARANTINED", "yellow")
         nodes.add_row(Text(node.name), Text(node.machine), verdict, Text(summary(node)))
     parts: list[Table | Text] = [nodes]
-    problems = [(n, c) for n in report.nodes for c in n.checks if c.status == "fail" or c.condemns]
+    problems = [(n, c) for n in report.nodes if not n.error for c in n.checks if c.status == "fail" or c.condemns]
     if problems:
         failed = Table(box=None, pad_edge=False)
         for column in ("node", "check", "", "what", "do"):

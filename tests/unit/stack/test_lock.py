@@ -278,8 +278,8 @@ def test_a_version_that_the_repository_has_not(
     vendors: Vendors, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vendors.image(IMAGE, "25.10-py3")
-    said = refused(cluster_yaml(vendors, keys, tmp_path, nccl="2.27.5"), capsys)
-    assert "repository cuda has no libnccl2 2.27.5-1+cuda13.0; its newest are 2.30.4-1+cuda13.2" in said
+    said = refused(cluster_yaml(vendors, keys, tmp_path, nccl="2.28.3"), capsys)
+    assert "repository cuda has no libnccl2 2.28.3-1+cuda13.0; its newest are 2.30.4-1+cuda13.2" in said
     assert "stack.nccl" in said
 
 

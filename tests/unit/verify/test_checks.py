@@ -370,11 +370,11 @@ def case(fault: Fault) -> Case:
 
 
 def mutants() -> dict[str, Case]:
-    """Each file of two machines absent, empty, garbage, cut, hung, of a missing tool."""
+    """Each file of a p4d, and of an NDv4 what a p4d has not: absent, empty, garbage, cut, hung, of a missing tool."""
     cases = {}
     for machine in (P4D, NDV4):
         texts = healthy(machine)
-        for name in texts:
+        for name in texts if machine == P4D else set(texts) - set(healthy(P4D)):
             whole = str(texts[name])
             ways: dict[str, Output | None] = {
                 "absent": None,
