@@ -69,10 +69,10 @@ COMMON_FILES: Mapping[str, float] = {
     "packages.txt": 15,
     "holds.txt": 15,
     "services.txt": 10,
-    "kernel.txt": 5,
+    "kernel.txt": 15,
     "os-release.txt": 5,
-    "modules.txt": 5,
-    "host.json": 15,
+    "modules.txt": 15,
+    "host.json": 30,
 }
 DRIFT_FILES: Mapping[str, float] = {"stamp.json": 5, "reboot.txt": 5, "unattended.txt": 10, "units.txt": 10}
 """What says, beside packages, holds, kernel, distribution and images, whether a node is what the lock says
@@ -218,7 +218,7 @@ class _Run:
             except _TooMuchError:
                 return Bundle(error=f"sent more than {LIMIT // 2**20} MiB")
             arrived = time()
-            bundle = _decode(out)
+            bundle = decode(out)
             if bundle is None:
                 return Bundle(error=f"no answer from the probe (exit status {rc}){_said(complaints)}")
         return Bundle(bundle.files, bundle.error, bundle.collected, monotonic() - started, arrived)
@@ -267,7 +267,7 @@ async def _feed(stdin: asyncio.StreamWriter, program: bytes) -> None:
         stdin.close()
 
 
-def _decode(out: bytes) -> Bundle | None:
+def decode(out: bytes) -> Bundle | None:
     """The bundle in the last line that bears the probe's mark; None where there is none. Banners are ignored."""
     for line in reversed(out.decode("utf-8", "replace").splitlines()):
         if not line.startswith(MARK):

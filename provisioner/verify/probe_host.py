@@ -41,6 +41,8 @@ SEVERAL = re.compile(r"^(veth|br-|docker|cni|flannel|cali|lxc|tap|virbr)")
 FOREIGN = ("/docker/", "/containerd/", "/containers/", "/kubelet/")
 """Parts of the places where containers' filesystems are mounted."""
 DF = ["df", "--local", "--block-size=1", "--output=target,source,fstype,size,used,avail,itotal,iused"]
+ASK = 20.0
+"""Seconds for each program: on a node at full load a start alone takes some."""
 SYNC = ["timedatectl", "show", "--property=NTPSynchronized", "--property=NTP"]
 DOCKER = (
     '{"version":{{json .ServerVersion}},"driver":{{json .Driver}},"root":{{json .DockerRootDir}},'
@@ -58,9 +60,9 @@ def host(deadline: float) -> dict[str, Any]:
     found: dict[str, Any] = {"time": time.time(), "failed": {}}
     asked: list[tuple[str, Callable[[], Any]]] = [
         ("df", space),
-        ("sync", lambda: run(SYNC, 5)),
+        ("sync", lambda: run(SYNC, ASK)),
         ("sshd", sshd),
-        ("docker", lambda: run(["docker", "info", "--format", DOCKER], min(8.0, deadline - 1))),
+        ("docker", lambda: run(["docker", "info", "--format", DOCKER], ASK)),
         ("smart", smart),
         ("resolves", resolves),
     ]
@@ -159,7 +161,7 @@ def mounts() -> list[str]:
 
 def space() -> dict[str, Any]:
     """df of local filesystems: a server that does not answer must not hold it up."""
-    said = run(DF, 5)
+    said = run(DF, ASK)
     said["text"] = "\n".join(
         " ".join(row.split()) for row in said["text"].splitlines() if not any(p in row for p in FOREIGN)
     )
@@ -399,13 +401,13 @@ def smart() -> dict[str, Any]:
     names = [name for name in listed("/sys/class/nvme") if re.fullmatch("nvme[0-9]+", name)][:32]
 
     def ask(name: str) -> None:
-        found[name] = run(["nvme", "smart-log", "/dev/" + name, "--output-format=json"], 5)
+        found[name] = run(["nvme", "smart-log", "/dev/" + name, "--output-format=json"], ASK)
 
     threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(6)
+        thread.join(ASK + 1)
     return {name: one["text"] for name, one in dict(found).items() if one["rc"] == 0}
 
 
@@ -415,7 +417,7 @@ def environment() -> list[str]:
 
 def sshd() -> dict[str, Any]:
     """The settings that sshd would start with; of its keys, paths and users nothing travels."""
-    said = run(["sshd", "-T"], 5)
+    said = run(["sshd", "-T"], ASK)
     said["text"] = "\n".join(line for line in said["text"].splitlines() if line.split(" ")[0].lower() in SSHD)
     return said
 
