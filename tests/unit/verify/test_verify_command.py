@@ -15,6 +15,7 @@ import pytest
 import provisioner.session
 from provisioner.cli.main import main
 from provisioner.events import Events
+from provisioner.lifecycle import quarantine
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
@@ -142,10 +143,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (tmp_path / "noted").write_text(" ".join(f"{n.name}={n.ok}" for n in report.nodes))
 
         return SimpleNamespace(
-            subjects=lambda: subjects, spec=spec, events=Events(), file=file, note_verdicts=note_verdicts
-        )
+            nodes=list, subjects=lambda _nodes=(): subjects, state=dict, spec=spec, events=Events(), file=file,
+            note_verdicts=note_verdicts,
+        )  # fmt: skip
 
     monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
+    # What follows from a verdict is tests/unit/lifecycle/test_quarantine.py's.
+    monkeypatch.setattr(quarantine, "after_verdict", lambda _cluster, report, *_, **__: report)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "site.py").write_text("def test_site(node):\n    assert node.kernel\n")
     (tmp_path / "cluster.yaml").write_text("name: vision\n")
