@@ -136,7 +136,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     del texts["topo.txt"]
     sources = {"train-0": bundle(nth(P4D, 0)), "train-1": bundle(texts)}
     subjects = [Subject(n, "train", "lab", P4D, source, expected(P4D)) for n, source in sources.items()]
-    spec = SimpleNamespace(name="vision", verify=SimpleNamespace(checks=("mine",), min_healthy="50%"))
+    spec = SimpleNamespace(name="vision", verify=SimpleNamespace(checks=("mine",), min_healthy="50%", level="standard"))
 
     def open_cluster(file: Path, sandbox: bool | None = None) -> Any:
         def note_verdicts(report: Any) -> None:
