@@ -51,6 +51,11 @@ s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 s.bind(("0.0.0.0", {port}))
 s.listen()
 signal.pause()"""
+UNMOUNT = """import json, subprocess
+places = json.load(open("/run/gpuprov-sandbox/mounts.json")).values()
+assert places, "scratch is not mounted"
+for place in places:
+    subprocess.run(["/usr/local/sbin/umount", place], check=True)"""
 UNFINISHED = r"""d=/run/gpuprov-sandbox/unfinished
 mkdir -p $d/DEBIAN
 printf 'Package: gpuprov-unfinished\nVersion: 1\nArchitecture: all\nMaintainer: gpuprov\nDescription: simulated\n' \
@@ -106,9 +111,7 @@ FAULTS: tuple[Fault, ...] = (
         _put(clock={"lost": True}),
     ),
     Fault("root-full", "the root disk is full", "storage.full", _anywhere, "a disk", _used(0.995)),
-    Fault(
-        "root-filling", "the root disk is nearly full", "storage.root_space", _anywhere, "a disk", _used(0.93)
-    ),
+    Fault("root-filling", "the root disk is nearly full", "storage.root_space", _anywhere, "a disk", _used(0.93)),
     Fault(
         "tmp-full",
         "temporary files have no room, to the last byte",
@@ -126,7 +129,7 @@ FAULTS: tuple[Fault, ...] = (
         "storage.scratch",
         lambda m: bool(m["disks"]),
         "local disks",
-        break_=_shell("umount /scratch"),
+        break_=(("python3", "-c", UNMOUNT),),
         mend=(("systemctl", "restart", "gpuprov-scratch.service"),),
     ),
     Fault(

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-from . import devices, host, state
+from . import devices, host, state, sysfs
 
 HEALTHY = "etc/gpuprov-sandbox/healthy.json"
 SWAPPED = "var/lib/gpuprov-sandbox/swapped-image.json"
@@ -27,6 +27,7 @@ def fault(arguments: list[str], _version: str) -> int:
         state.write(state.HARDWARE, json.load(sys.stdin))
         devices.show()
         host.show()
+        sysfs.network_cards()
         return 0
     return 2
 
