@@ -171,6 +171,15 @@ FAULTS: dict[str, Fault] = {
     "tmp": Fault({"storage.tmp"}, df("/tmp", 65536, 65536)),
     "read-only": Fault({"storage.readonly"}, lambda d: d["mounts"].append("/dev/sdb /home ext4 ro,relatime")),
     "nvme lost": Fault({"storage.nvme_count"}, texts=text("lsblk.json", '"name": "nvme8n1"', '"name": "sdq"')),
+    "nvme lost beside the system's": Fault(
+        {"storage.nvme_count"},
+        machine=DGX,
+        texts=lambda t: (
+            text("lsblk.json", '"name": "nvme8n1"', '"name": "sdq"')(t),
+            text("lsblk.json", "Amazon Elastic Block Store", "Samsung PM9A3")(t),
+        ),
+        says="7 local NVMe disks, 8 are expected",
+    ),
     "nvme dead": Fault({"storage.nvme_state"}, put("nvme|nvme1|state", "dead")),
     "nvme warns": Fault({"storage.nvme_state"}, sub("smart|nvme1", '"critical_warning": 0', '"critical_warning": 4')),
     "nvme worn": Fault({"storage.nvme_wear"}, sub("smart|nvme1", '"percent_used": 3', '"percent_used": 104')),
