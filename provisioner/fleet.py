@@ -203,6 +203,28 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
         "gpuprov_local_nvme": group.machine.local_nvme.count,
         "gpuprov_dcgm_exporter": plan.spec.monitoring.dcgm_exporter,
         "gpuprov_user": plan.spec.access.user,
+        "gpuprov_health": health(group, plan),
+    }
+
+
+def health(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
+    """What role health is given: when the nodes look at themselves, what is expected of them, and which checks (their
+    sha256, so that other checks are a reason to run the role). None where cluster.yaml wants none of it."""
+    wanted = plan.spec.monitoring.health_check
+    if wanted is None:
+        return None
+    from provisioner import catalog
+    from provisioner.verify import archive
+    from provisioner.verify.expectations import expect
+
+    expected = expect(
+        group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=plan.sandbox
+    )
+    return {
+        "every": wanted.every,
+        "textfile": wanted.textfile,
+        "expected": expected.to_json(),
+        "archive": archive.digest(),
     }
 
 

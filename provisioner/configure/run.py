@@ -19,6 +19,7 @@ from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths
 from provisioner.process import follow
+from provisioner.verify import archive
 
 FORKS = 32
 STOP_GRACE_S = 20.0
@@ -137,6 +138,7 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
         "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_LOCAL_TEMP": str(cluster.root / "tmp"),
+        "GPUPROV_HEALTH_ARCHIVE": str(archive.place()),
     }
 
 

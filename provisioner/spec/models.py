@@ -326,6 +326,19 @@ class Access(Model):
     )
 
 
+class HealthCheck(Model):
+    """gpuprov's own checks on the nodes themselves, again and again."""
+
+    every: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}[mh]$")] = Field(
+        default="10m", title="minutes or hours such as 10m", description="How often", examples=["10m"]
+    )
+    textfile: Annotated[str, Field(pattern=r"^/([A-Za-z0-9._-]+/)*[A-Za-z0-9._-]+\.prom$", max_length=255)] = Field(
+        default="/var/lib/node_exporter/textfile_collector/gpuprov.prom",
+        title="the path of a .prom file",
+        description="Where the results go, for node_exporter's textfile collector",
+    )
+
+
 class Monitoring(Model):
     """What watches the fleet."""
 
@@ -334,6 +347,12 @@ class Monitoring(Model):
     )
     prometheus: bool = Field(default=False, title="true or false", description="Collects the metrics")
     grafana: bool = Field(default=False, title="true or false", description="Dashboards; needs prometheus")
+    health_check: HealthCheck | None = Field(
+        default=None,
+        title="a block, or null",
+        description="Runs gpuprov's quick checks on every node by a timer and writes metrics; null: no timer",
+        examples=[{"every": "10m"}],
+    )
 
 
 class Verify(Model):

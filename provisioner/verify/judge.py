@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import provisioner
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import ACTIONS, SEVERITIES
 from provisioner.verify.expectations import Expected
-from provisioner.verify.results import CheckResult
+from provisioner.verify.results import CheckResult, blame
 
 CHECKS = Path(__file__).parent / "checks"
 GIVEN, FOUND, LOG = "in.jsonl", "out.jsonl", "log.txt"
@@ -155,7 +155,7 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
             "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=trouble
         )
     follows = {test: records.tests[test]["follows"] for test in records.of[name]}
-    return Judged(tuple(_blame(results, follows)), records.facts.get(name, {}))
+    return Judged(tuple(blame(results, follows)), records.facts.get(name, {}))
 
 
 def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:
@@ -170,16 +170,3 @@ def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResu
         actual=record.get("actual"),
         message=record["message"],
     )
-
-
-def _blame(results: dict[str, CheckResult], follows: Mapping[str, Sequence[str]]) -> list[CheckResult]:
-    """The second rule of check.py: a failure that another one explains is unknown."""
-    failed = {result.id for result in results.values() if result.status == "fail"}
-    blamed = []
-    for test, result in results.items():
-        causes = [cause for cause in follows.get(test, ()) if cause in failed]
-        if result.status == "fail" and causes:
-            message = f"explained by {', '.join(causes)}: {result.message}"
-            result = replace(result, status="unknown", message=message)  # noqa: PLW2901
-        blamed.append(result)
-    return blamed

@@ -10,12 +10,11 @@ pytest costs a thousand times what such a function does. Any other test is run o
 
 from __future__ import annotations
 
-import inspect
+import functools
 import json
 import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,25 +22,13 @@ import pytest
 from _pytest.outcomes import OutcomeException
 
 from provisioner.verify import check as dsl
-from provisioner.verify.bundle import PROBE_ONLY, Bundle
-from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
-from provisioner.verify.expectations import LEVELS, Expected
+from provisioner.verify import item as one
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.check import Check, Skipped, Unknown
+from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts, read
+from provisioner.verify.item import NodeUnderTest, Outcome, ready
 from provisioner.verify.peers import Peers
-
-PLAIN = {"node", "expected", "peers", "name"}
-"""Fixtures that are there without asking anybody."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUnderTest:
-    """What a check can ask for of one node. `host` is a testinfra connection or None."""
-
-    name: str
-    facts: Facts
-    expected: Expected
-    host: str | None
-    group: str = ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,21 +59,22 @@ class Judgement:
 
     def found(self, node: str, test: str, error: BaseException | None, *, called: bool = True) -> None:
         """Write how a check ended on a node."""
-        status, message, action = _verdict(error, called=called)
+        self.told(node, test, Outcome.of(_plainly(error), called=called))
+
+    def told(self, node: str, test: str, outcome: Outcome) -> None:
         self.write(
             kind="result",
             node=node,
             test=test,
-            status=status,
-            message=message or seen.note,
-            action=action,
-            expected=seen.expected if called else None,
-            actual=seen.actual if called else None,
+            status=outcome.status,
+            message=outcome.message,
+            action=outcome.action,
+            expected=outcome.expected,
+            actual=outcome.actual,
         )
 
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
-        declared = getattr(obj, "__check__", None)
-        if isinstance(declared, Check) and inspect.isfunction(obj) and set(inspect.signature(obj).parameters) <= PLAIN:
+        if one.plain(obj) is not None:
             return FleetItem.from_parent(collector, name=name, function=obj, judgement=self)
         return None
 
@@ -165,37 +153,21 @@ class FleetItem(pytest.Item):
     def __init__(self, *, function: Callable[..., None], judgement: Judgement, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.function, self.judgement = function, judgement
-        self.wanted = tuple(inspect.signature(function).parameters)
 
     def runtest(self) -> None:
-        for node in self.judgement.nodes.values():
-            dsl.saw()
-            error: BaseException | None = None
+        @functools.wraps(self.function)
+        def call(**given: Any) -> None:
             try:
-                ready(declared_of(self), node)
-                given = {"node": node.facts, "expected": node.expected, "name": node.name}
-                given["peers"] = self.judgement.peers_of[node.name]
-                self.function(**{name: given[name] for name in self.wanted})
-            except (Exception, OutcomeException) as raised:
-                error = raised
-            self.judgement.found(node.name, self.nodeid, error)
+                self.function(**given)
+            except OutcomeException as raised:  # no Exception: it would end the whole run
+                plainly = _plainly(raised)
+                if plainly is None or plainly is raised:
+                    raise Unknown(f"the check ended pytest: {raised}") from None
+                raise plainly from None
 
-
-def ready(declared: Check, node: NodeUnderTest) -> None:
-    """The first rule: what a check needs must have been read."""
-    facts, expected = node.facts, node.expected
-    if reason := declared.inapplicable(expected):
-        raise Skipped(reason)
-    needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
-    asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
-    if not asked and (not needs or any(facts.source(need).state == "absent" for need in needs)):
-        raise Skipped(f"only from level {declared.level} on")
-    for need in needs:
-        source = facts.source(need)
-        if need in PROBE_ONLY and source.state == "absent" and facts.collected is None and facts.outputs:
-            raise Skipped(f"only gpuprov's probe writes {need}, and this bundle is of other hands")
-        if source.state != "read":
-            raise Unknown(source.reason)
+        for node in self.judgement.nodes.values():
+            outcome = one.run(call, declared_of(self), node, self.judgement.peers_of[node.name])
+            self.judgement.told(node.name, self.nodeid, outcome)
 
 
 def node_of(item: pytest.Item) -> str:
@@ -222,21 +194,15 @@ def _record(declared: Check) -> dict[str, Any]:
     }
 
 
-def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:
-    """(status, message, action). What is neither a verdict nor an assertion is a crash, and a crash is unknown."""
+def _plainly(error: BaseException | None) -> BaseException | None:
+    """pytest's own words for a verdict, as checks have them."""
     match error:
-        case None:
-            return "pass", "", None
-        case Failed():
-            return "fail", error.message, error.action
-        case Unknown():
-            return "unknown", str(error), None
-        case Skipped() | pytest.skip.Exception():
-            return "skip", str(error), None
-        case AssertionError() | pytest.fail.Exception() if called:
-            return "fail", str(error).strip()[:1000] or "assertion failed", None
+        case pytest.skip.Exception():
+            return Skipped(str(error))
+        case pytest.fail.Exception():
+            return AssertionError(str(error))
         case _:
-            return "unknown", f"the check crashed: {type(error).__name__}: {error}"[:1000], None
+            return error
 
 
 MANY = 32

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from provisioner.verify.check import Action, Severity
@@ -164,3 +164,16 @@ class Report:
         }
         document |= {"breaker": self.breaker.to_json()} if self.breaker is not None else {}
         return document | ({"simulated": True} if self.simulated else {})
+
+
+def blame(results: dict[str, CheckResult], follows: Mapping[str, Sequence[str]]) -> list[CheckResult]:
+    """The second rule of check.py: a failure that another one explains is unknown."""
+    failed = {result.id for result in results.values() if result.status == "fail"}
+    blamed = []
+    for test, result in results.items():
+        causes = [cause for cause in follows.get(test, ()) if cause in failed]
+        if result.status == "fail" and causes:
+            message = f"explained by {', '.join(causes)}: {result.message}"
+            result = replace(result, status="unknown", message=message)  # noqa: PLW2901
+        blamed.append(result)
+    return blamed

@@ -22,6 +22,8 @@ hooks:
   resume: 'echo "$GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS" >> hooks'
 upgrade:
   batch: 100%
+monitoring:
+  health_check: { every: 1h }
 """
 
 
@@ -76,6 +78,20 @@ def test_the_fleet_is_there(desk: Rehearsal) -> None:
     assert nothing.status == 0
     assert {node["step"] for node in nothing.json["nodes"]} == {"unchanged"}
     assert hooks(desk) == []
+
+
+def test_a_node_looks_at_itself(desk: Rehearsal) -> None:
+    """The timer of role health: the same checks on the node, as metrics."""
+    look = "sudo systemctl start gpuprov-health.service && cat /var/lib/node_exporter/textfile_collector/gpuprov.prom"
+    assert desk.run("ssh", desk.file, "box-2", "systemctl is-active gpuprov-health.timer").stdout == "active\n"
+    well = desk.run("ssh", desk.file, "box-2", look).stdout.splitlines()
+    assert "gpuprov_node_ok 1" in well, [line for line in well if line.endswith((" 0", " NaN"))]
+    assert 'gpuprov_check{check="gpu.count",severity="fatal"} 1' in well
+    assert desk.run("sandbox", "fault", desk.file, "box-2", "xid-79").status == 0
+    bad = desk.run("ssh", desk.file, "box-2", look).stdout.splitlines()
+    assert desk.run("sandbox", "clear", desk.file, "box-2", "xid-79").status == 0
+    assert "gpuprov_node_ok 0" in bad
+    assert 'gpuprov_check{check="gpu.xid",severity="fatal"} 0' in bad
 
 
 def test_up_moves_nobody_to_another_lock(desk: Rehearsal) -> None:

@@ -1,0 +1,57 @@
+"""The checks as one file for nodes: a zip that Python runs, of the modules that verify/health.py needs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import provisioner
+from provisioner.paths import cache as cache_dir
+from provisioner.paths import write_whole
+
+MODULES = (
+    "__init__.py",
+    "errors.py",
+    "events.py",
+    "paths.py",
+    "verify/*.py",
+    "verify/checks/*.py",
+    "verify/parsers/*.py",
+)
+"""What is taken of the package; a test runs it with nothing else on the path."""
+
+NOT = {"plugin.py", "judge.py", "run.py", "catalogue.py", "runbook.py"}
+"""Modules of verify that judge fleets and write documents."""
+
+MAIN = "import sys\n\nfrom provisioner.verify.health import main\n\nsys.exit(main(sys.argv[1:]))\n"
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The same modules give the same file."""
+
+
+@cache
+def archive() -> bytes:
+    """The zip."""
+    root, stream = Path(provisioner.__file__).parent, io.BytesIO()
+    found = sorted({file for pattern in MODULES for file in root.glob(pattern) if file.name not in NOT})
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN)
+        for file in found:
+            info = zipfile.ZipInfo(f"provisioner/{file.relative_to(root).as_posix()}", EPOCH)
+            made.writestr(info, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    return stream.getvalue()
+
+
+def digest() -> str:
+    """Of the zip, sha256."""
+    return hashlib.sha256(archive()).hexdigest()
+
+
+def place() -> Path:
+    """The zip as a file of the cache, for Ansible to copy."""
+    file = cache_dir() / f"health-{digest()[:16]}.pyz"
+    if not file.is_file() or file.read_bytes() != archive():
+        write_whole(file, archive())
+    return file

@@ -1,0 +1,133 @@
+"""The checks on a node itself, by a timer: the probe, parsers and checks of `gpuprov verify --level quick`, as metrics.
+
+    python3 health.pyz EXPECTED.json gpuprov.prom
+
+Standard library only, Python 3.10 or later; ansible/roles/health puts it on nodes as a zip of these modules
+(archive.py). What is expected comes in a file from the catalogue and the lock, never from the node. The file
+of metrics is written whole, for node_exporter's textfile collector. Checks that compare a node with others, and those
+of other levels, are the fleet's and not asked here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from provisioner.verify import item
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.check import Check
+from provisioner.verify.checked import plain_checks
+from provisioner.verify.collect import decode, probe_source, request_for
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import read
+from provisioner.verify.peers import Peers
+from provisioner.verify.results import CheckResult, NodeReport, blame
+
+VALUE = {"pass": "1", "fail": "0", "unknown": "NaN"}
+"""Of gpuprov_check. A check that does not apply has no sample."""
+
+LOCK = "/run/gpuprov-health.lock"
+
+
+def main(arguments: list[str]) -> int:
+    """Judge this node and write the metrics: 0 where that was done, healthy or not; 1 where it could not be done, and
+    the metrics say so; 2 for another call. Where another one is at work nothing is done."""
+    if len(arguments) != 2:
+        print("health.pyz EXPECTED.json FILE.prom", file=sys.stderr)
+        return 2
+    expected_file, out = map(Path, arguments)
+    with Path(os.environ.get("GPUPROV_HEALTH_LOCK", LOCK)).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        began = time.monotonic()
+        try:
+            expected = Expected.from_json(json.loads(expected_file.read_text(encoding="utf-8")))
+            report = judge(probe(expected), expected)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            write(out, metrics(None, time.time(), time.monotonic() - began))
+            return 1
+        write(out, metrics(report, time.time(), time.monotonic() - began))
+        for check in report.condemned:
+            print(f"{check.id}: {check.status}: {check.message or check.says}")
+    return 0
+
+
+def probe(expected: Expected) -> Bundle:
+    """What this node's tools say, by the probe that `gpuprov verify` sends."""
+    request = request_for(expected)
+    program = f"{probe_source()}\nmain(json.loads({json.dumps(json.dumps(request.to_json()))}))\n"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-"],
+            input=program.encode(),
+            capture_output=True,
+            timeout=request.deadline + 20,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Bundle(error="the probe did not end")
+    return decode(done.stdout) or Bundle(error=f"no answer from the probe (exit status {done.returncode})")
+
+
+def judge(bundle: Bundle, expected: Expected) -> NodeReport:
+    """Every plain check of gpuprov on this node alone."""
+    node = item.NodeUnderTest("node", read(bundle), expected, None)
+    peers = Peers({node.name: node.facts})
+    results: dict[str, CheckResult] = {}
+    follows: dict[str, tuple[str, ...]] = {}
+    for function, declared in plain_checks():
+        outcome = item.run(function, declared, node, peers)
+        results[declared.id] = result(declared, outcome)
+        follows[declared.id] = declared.follows
+    return NodeReport(
+        node.name, "", "", expected.machine, expected.simulated, tuple(blame(results, follows)), error=bundle.error
+    )
+
+
+def result(declared: Check, outcome: item.Outcome) -> CheckResult:
+    status = outcome.status if outcome.status in VALUE else "skip"
+    return CheckResult(declared.id, declared.severity, status, declared.action, declared.says, message=outcome.message)  # type: ignore[arg-type]
+
+
+def metrics(report: NodeReport | None, at: float, seconds: float) -> str:
+    """The metrics as Prometheus' text; None: nothing could be judged, and the node is not ok."""
+    lines: list[str] = []
+
+    def metric(name: str, about: str, samples: Mapping[str, str]) -> None:
+        lines.extend([f"# HELP {name} {about}", f"# TYPE {name} gauge"])
+        lines.extend(f"{name}{labels} {value}" for labels, value in samples.items())
+
+    checks = report.checks if report is not None else ()
+    simulated = " (SIMULATED hardware)" if report is not None and report.simulated else ""
+    samples = {f'{{check="{c.id}",severity="{c.severity}"}}': VALUE[c.status] for c in checks if c.status in VALUE}
+    metric("gpuprov_check", f"1 passed, 0 failed, NaN could not be answered{simulated}", samples)
+    ok = report is not None and report.ok
+    metric("gpuprov_node_ok", f"No fatal check failed or is unknown{simulated}", {"": str(int(ok))})
+    metric("gpuprov_simulated", "Whether the hardware is simulated", {"": str(int(bool(simulated)))})
+    metric("gpuprov_check_timestamp_seconds", "When the checks ended", {"": f"{at:.0f}"})
+    metric("gpuprov_check_duration_seconds", "How long they took", {"": f"{seconds:.2f}"})
+    return "\n".join(lines) + "\n"
+
+
+def write(out: Path, text: str) -> None:
+    """Whole or not at all, readable by node_exporter; a name that it does not collect until then."""
+    out.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(out)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,102 @@
+"""One check on one node: what is asked before, and what its end means. No pytest is needed for it: plugin.py calls this
+for a fleet, health.py on a node."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner.verify import check as dsl
+from provisioner.verify.bundle import PROBE_ONLY
+from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
+from provisioner.verify.expectations import LEVELS, Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.peers import Peers
+
+PLAIN = {"node", "expected", "peers", "name"}
+"""What a check can ask for without asking anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnderTest:
+    """What a check can ask for of one node. `host` is a testinfra connection or None."""
+
+    name: str
+    facts: Facts
+    expected: Expected
+    host: str | None
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a check ended. `action` is None where it is the declared one."""
+
+    status: str
+    message: str
+    action: str | None
+    expected: Any
+    actual: Any
+
+    @classmethod
+    def of(cls, error: BaseException | None, *, called: bool = True) -> Outcome:
+        """Of what the check raised, with what it has compared; `called` false where it did not come to run."""
+        status, message, action = _verdict(error, called=called)
+        looked = (seen.expected, seen.actual) if called else (None, None)
+        return cls(status, message or seen.note, action, *looked)
+
+
+def plain(function: object) -> Check | None:
+    """The declaration of a check that asks for nothing but PLAIN; None of anything else."""
+    declared = getattr(function, "__check__", None)
+    if isinstance(declared, Check) and inspect.isfunction(function):
+        return declared if set(inspect.signature(function).parameters) <= PLAIN else None
+    return None
+
+
+def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, peers: Peers) -> Outcome:
+    """Call a plain check on a node."""
+    given = {"node": node.facts, "expected": node.expected, "name": node.name, "peers": peers}
+    dsl.saw()
+    try:
+        ready(declared, node)
+        function(**{name: given[name] for name in inspect.signature(function).parameters})
+    except Exception as raised:
+        return Outcome.of(raised)
+    return Outcome.of(None)
+
+
+def ready(declared: Check, node: NodeUnderTest) -> None:
+    """The first rule of check.py: what a check needs must have been read."""
+    facts, expected = node.facts, node.expected
+    if reason := declared.inapplicable(expected):
+        raise Skipped(reason)
+    needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
+    asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
+    if not asked and (not needs or any(facts.source(need).state == "absent" for need in needs)):
+        raise Skipped(f"only from level {declared.level} on")
+    for need in needs:
+        source = facts.source(need)
+        if need in PROBE_ONLY and source.state == "absent" and facts.collected is None and facts.outputs:
+            raise Skipped(f"only gpuprov's probe writes {need}, and this bundle is of other hands")
+        if source.state != "read":
+            raise Unknown(source.reason)
+
+
+def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:
+    """(status, message, action). What is neither a verdict nor an assertion is a crash, and a crash is unknown."""
+    match error:
+        case None:
+            return "pass", "", None
+        case Failed():
+            return "fail", error.message, error.action
+        case Unknown():
+            return "unknown", str(error), None
+        case Skipped():
+            return "skip", str(error), None
+        case AssertionError() if called:
+            return "fail", str(error).strip()[:1000] or "assertion failed", None
+        case _:
+            return "unknown", f"the check crashed: {type(error).__name__}: {error}"[:1000], None

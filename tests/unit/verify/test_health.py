@@ -1,0 +1,151 @@
+"""The checks on a node itself: the very checks of `gpuprov verify`, by the standard library alone, as metrics."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import re
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from provisioner import fleet
+from provisioner.catalog import load
+from provisioner.verify import archive, health
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.checked import plain_checks
+from provisioner.verify.judge import Case, judge
+from tests.support import plans
+from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
+
+P4D = "p4d.24xlarge"
+SAMPLE = re.compile(r'^(\w+)(?:\{check="([a-z0-9_.]+)",severity="(fatal|warn|info)"\})? (\S+)$')
+
+
+def broken() -> Bundle:
+    files = healthy(P4D)
+    files["nvidia-smi.xml"] = without_gpu(str(files["nvidia-smi.xml"]), 3)
+    return bundle(files)
+
+
+BUNDLES = {"healthy": lambda: bundle(healthy(P4D)), "a GPU lost": broken, "unreachable": lambda: Bundle(error="gone")}
+
+
+@pytest.mark.parametrize("what", BUNDLES)
+def test_it_says_what_verify_says(what: str) -> None:
+    """Not a second list: the same checks with the same ends."""
+    given, wanted = BUNDLES[what](), expected(P4D, "quick")
+    fleets = {c.id: (c.severity, c.status) for c in judge({"node": Case(given, wanted)})["node"].checks}
+    mine = {c.id: (c.severity, c.status) for c in health.judge(given, wanted).checks}
+    assert len(mine) > 100
+    assert mine == {id: end for id, end in fleets.items() if id in mine}
+    assert {id for id, (_, status) in fleets.items() if id not in mine and status != "skip"} == set()
+
+
+def test_every_check_is_found_once() -> None:
+    ids = [check.id for _, check in plain_checks()]
+    assert len(ids) == len(set(ids)) > 100
+
+
+def samples(text: str) -> dict[str, float]:
+    """Metric, or check → value; every line must be one of Prometheus' text format."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith(("# HELP ", "# TYPE ")):
+            match = SAMPLE.match(line)
+            assert match, line
+            assert (match[2] or match[1]) not in found
+            found[match[2] or match[1]] = float(match[4])
+    assert text.endswith("\n")
+    return found
+
+
+def test_metrics_of_a_node() -> None:
+    well = samples(health.metrics(health.judge(bundle(healthy(P4D)), expected(P4D, "quick")), 1000.0, 1.5))
+    assert (well["gpu.count"], well["gpuprov_node_ok"], well["gpuprov_check_timestamp_seconds"]) == (1, 1, 1000)
+    assert "amd.gpu_count" not in well
+    bad = samples(health.metrics(health.judge(broken(), expected(P4D, "quick")), 1000.0, 1.5))
+    assert (bad["gpu.count"], bad["gpuprov_node_ok"]) == (0, 0)
+    gone = samples(health.metrics(health.judge(Bundle(error="gone"), expected(P4D, "quick")), 1000.0, 1.5))
+    assert math.isnan(gone["gpu.count"])
+    assert gone["gpuprov_node_ok"] == 0
+    assert samples(health.metrics(None, 1.0, 1.0))["gpuprov_node_ok"] == 0
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the zip and what is expected."""
+    monkeypatch.setenv("GPUPROV_HEALTH_LOCK", str(tmp_path / "lock"))
+    (tmp_path / "health.pyz").write_bytes(archive.archive())
+    (tmp_path / "expected.json").write_text(json.dumps(expected(P4D, "quick").to_json()))
+    return tmp_path
+
+
+def run(place: Path) -> subprocess.CompletedProcess[str]:
+    """As the unit runs it: isolated, and without site packages."""
+    command = [sys.executable, "-I", "-S", "health.pyz", "expected.json", "out/gpuprov.prom"]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_zip_judges_this_machine_with_the_standard_library_alone(place: Path) -> None:
+    done = run(place)
+    assert (done.returncode, done.stderr) == (0, "")
+    out = place / "out" / "gpuprov.prom"
+    found = samples(out.read_text())
+    assert found["gpuprov_node_ok"] == 0, "this is no p4d"
+    assert out.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in out.parent.iterdir()] == ["gpuprov.prom"]
+    assert re.search(r"^[a-z.]+: (fail|unknown): ", done.stdout, re.M)
+
+
+def test_expectations_that_can_not_be_read_are_no_healthy_node(place: Path) -> None:
+    (place / "expected.json").write_text("{")
+    done = run(place)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert samples((place / "out" / "gpuprov.prom").read_text())["gpuprov_node_ok"] == 0
+
+
+def test_never_two_at_once(place: Path) -> None:
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(place).returncode == 0
+    assert not (place / "out").exists()
+
+
+def test_another_call_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert health.main([]) == 2
+    assert "EXPECTED.json" in capsys.readouterr().err
+
+
+def test_the_same_modules_give_the_same_zip() -> None:
+    first = archive.archive()
+    archive.archive.cache_clear()
+    assert archive.archive() == first
+    names = zipfile.ZipFile(BytesIO(first)).namelist()
+    assert "provisioner/verify/probe.py" in names
+    assert not [name for name in names if "plugin" in name or "report" in name]
+
+
+def test_the_zip_lies_in_the_cache_under_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = archive.place()
+    file.write_bytes(b"half")
+    assert archive.place().read_bytes() == archive.archive()
+
+
+def test_roles_get_it_where_it_is_wanted() -> None:
+    off = plans.plan(plans.cluster_spec(P4D))
+    assert fleet.group_variables("train", off)["gpuprov_health"] is None
+    on = plans.plan(plans.cluster_spec(P4D, monitoring={"health_check": {"every": "5m"}}))
+    given = fleet.group_variables("train", on)["gpuprov_health"]
+    assert (given["every"], given["textfile"]) == ("5m", "/var/lib/node_exporter/textfile_collector/gpuprov.prom")
+    assert given["archive"] == archive.digest()
+    assert (given["expected"]["level"], given["expected"]["simulated"]) == ("quick", True)
+    assert given["expected"]["gpu_count"] == load().machine(P4D).gpu_count
+    json.dumps(given)
