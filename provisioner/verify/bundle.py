@@ -52,7 +52,7 @@ FILES: dict[str, str] = {
 }
 """Every file that a bundle can hold, and the command behind it."""
 
-PROBE_ONLY = ("host.json",)
+PROBE_ONLY = ("host.json", "rdma.json")
 """Files that no command prints: nobody can put them into a bundle by hand."""
 
 STATUS = "probe.json"

@@ -211,3 +211,11 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
     for text in (json.dumps(value), json.dumps({"devices": value}), json.dumps({"devices": {"x": value}})):
         with contextlib.suppress(Unreadable):
             parse(text)
+
+
+def test_a_bundle_put_together_by_hand_can_t_have_it() -> None:
+    texts = {name: text for name, text in healthy(NDV4).items() if name != "rdma.json"}
+    given = {"by hand": Case(replace(bundle(texts), collected=None, received=None), expected(NDV4))}
+    given["by the probe"] = Case(bundle(texts), expected(NDV4))
+    status = {name: {c.id: c.status for c in found.checks}["rdma.lid"] for name, found in judge(given).items()}
+    assert status == {"by hand": "skip", "by the probe": "unknown"}
