@@ -20,7 +20,7 @@ from provisioner.verify.report.compare import changes, earlier
 from provisioner.verify.report.html import html
 from provisioner.verify.report.junit import junit
 from provisioner.verify.report.terminal import table
-from provisioner.verify.results import CheckResult, Report
+from provisioner.verify.results import Breaker, CheckResult, Report
 from provisioner.verify.run import Subject, verify
 from tests.support import chromium
 from tests.support.healthy_bundle import bundle, expected, nth, nvlink
@@ -219,3 +219,13 @@ def test_the_page_has_the_runbook_of_what_failed_and_no_more(fleet: Report) -> N
     assert 'href="#do-reset"' in text  # a link is down
     assert "<code>nvidia-smi --gpu-reset</code>" in text
     assert "See it by hand: <code>nvidia-smi nvlink -s</code>" in text
+
+
+def test_the_page_names_quarantine_and_the_breaker(fleet: Report) -> None:
+    held = {"owner": "<b>ops</b>", "reason": "RMA 4711", "since": "2026-11-21T10:00:00Z", "checks": []}
+    first = replace(fleet.nodes[0], quarantine=held)
+    breaker = Breaker(bad=("train-1", "infer-0"), quarantined=1, bound=1, nodes=5, check="nvlink.links", shared=1)
+    text = html(replace(fleet, nodes=(first, *fleet.nodes[1:]), breaker=breaker))
+    assert "in quarantine by &lt;b&gt;ops&lt;/b&gt; since 2026-11-21T10:00:00Z: RMA 4711" in text
+    assert text.count("the breaker tripped") == 1
+    assert "nvlink.links" in text
