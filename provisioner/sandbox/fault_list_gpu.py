@@ -120,7 +120,9 @@ FAULTS: tuple[Fault, ...] = (
           lambda m: _nvidia(m) and m["gpus"][0]["arch"] != "volta", "GPUs with a system processor",
           _printed(gsp_firmware_version="N/A")),
     Fault("device-node-lost", "/dev/nvidia0 is gone", "driver.dev_nodes",
-          break_=(("rm", "-f", "/dev/nvidia0"),), mend=(("mknod", "-m", "666", "/dev/nvidia0", "c", "195", "0"),)),
+          # a program that starts the driver makes it again, as nvidia-modprobe does
+          break_=(("rm", "-f", "/dev/nvidia0"),),
+          mend=(("sh", "-c", "test -e /dev/nvidia0 || mknod -m 666 /dev/nvidia0 c 195 0"),)),
     Fault("rm-init-failed", "the kernel log says that a GPU could not be started", "log.rm_init",
           change=_log("NVRM: GPU {pci}.0: RmInitAdapter failed! (0x25:0x65:1457)")),
     Fault("gsp-timeout", "the kernel log has a GSP timeout without an Xid", "log.gsp_timeout",

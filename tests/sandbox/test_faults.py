@@ -55,26 +55,36 @@ def visible(injected: Iterable[str]) -> set[str]:
     return {check for check in found if not found & set(CHECKS[check].follows)}
 
 
+def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[str, ...]]) -> list[str]:
+    """What a verdict says otherwise than it should with these faults on these nodes."""
+    for node, injected in given.items():
+        for fault, gpu in zip(injected, (3, 6), strict=False):
+            faults.inject(where[node], fault, gpu=gpu if len(injected) > 1 else None)
+    verdict, wrong = rehearsal.verify(), []
+    found = failing(verdict.json)
+    for node, injected in given.items():
+        mine = found.pop(node, set())
+        if mine != visible(injected):
+            wrong.append(f"{'+'.join(injected)} on {node}: {sorted(mine)}, not {sorted(visible(injected))}")
+    wrong += [f"{given}: {node} failed {sorted(ids)} too" for node, ids in found.items()]
+    fatal = any(CHECKS[check].severity == "fatal" for injected in given.values() for check in visible(injected))
+    if verdict.status != int(fatal):
+        wrong.append(f"{given}: exit status {verdict.status}")
+    return wrong
+
+
 def try_faults(rehearsal: Rehearsal, wanted: Sequence[tuple[str, ...]], nodes: Sequence[str]) -> None:
     assert rehearsal.first is not None
     assert rehearsal.first.status == 0, (rehearsal.first.stderr, wrongs(rehearsal.first))
     where, wrong = containers_of(rehearsal), []
-    for batch in batches(wanted, len(nodes)):
-        given = dict(zip(nodes, batch, strict=False))
-        for node, injected in given.items():
-            for fault, gpu in zip(injected, (3, 6), strict=False):
-                faults.inject(where[node], fault, gpu=gpu if len(injected) > 1 else None)
-        verdict = rehearsal.verify()
-        found = failing(verdict.json)
-        for node, injected in given.items():
-            if found.pop(node, set()) != visible(injected):
-                mine = failing(verdict.json).get(node, set())
-                wrong.append(f"{'+'.join(injected)} on {node}: {sorted(mine)}, not {sorted(visible(injected))}")
-        wrong += [f"{batch}: {node} failed {sorted(ids)} too" for node, ids in found.items()]
-        fatal = any(CHECKS[check].severity == "fatal" for injected in given.values() for check in visible(injected))
-        if verdict.status != int(fatal):
-            wrong.append(f"{batch}: exit status {verdict.status}")
-        for node in given:
+    try:
+        for batch in batches(wanted, len(nodes)):
+            given = dict(zip(nodes, batch, strict=False))
+            wrong += tried(rehearsal, where, given)
+            for node in given:
+                faults.clear(where[node])
+    finally:
+        for node in nodes:
             faults.clear(where[node])
     assert wrong == []
     well = rehearsal.verify()
