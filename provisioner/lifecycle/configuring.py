@@ -136,7 +136,7 @@ def _configure(
     brought.configured = tuple(dict.fromkeys([*brought.configured, *(node.name for node in behind)]))
     for release in {releases[node.name].id: releases[node.name] for node in behind}.values():
         mine = [node for node in behind if releases[node.name].id == release.id]
-        theirs = [node for node in nodes if releases[node.name].id == release.id]
+        theirs = _held_to(cluster, release, nodes, releases)
         stamps = drift.stamps(release.plan, variables)
         old = cluster.ledger().obsolete(release.lock)
         inventory = fleet.write_inventory(cluster.paths, theirs, release.plan, variables, stamps, old)
@@ -146,6 +146,14 @@ def _configure(
             brought.failed.pop(name, None)
             if outcome.failed:
                 brought.failed[name] = "; ".join(outcome.failed)
+
+
+def _held_to(cluster: Cluster, release: Release, nodes: Sequence[Node], releases: Mapping[str, Release]) -> list[Node]:
+    """All nodes of the cluster that are held to a release: the inventory is of them, whoever is configured now."""
+    known = {node.name for node in nodes}
+    others = [n for n in cluster.nodes() if n.name not in known and n.group in release.lock.groups]
+    of = {**cluster.releases(others, release.lock), **releases}
+    return [node for node in (*nodes, *others) if of[node.name].id == release.id]
 
 
 def _tell(cluster: Cluster, node: str, found: Sequence[Difference]) -> None:
