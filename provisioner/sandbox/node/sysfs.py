@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,11 @@ PHYSICAL = {"LinkUp": "5: LinkUp", "Disabled": "3: Disabled", "Polling": "2: Pol
 def sysfs(_arguments: list[str], _version: str) -> int:
     """Runs first of all at boot; fails where a setting of this computer stays within reach."""
     place = state.path(PLACE)
+    done = place / "done"
     if place.exists():
-        return 0
+        if not done.exists():
+            print("an earlier start broke off half way: make this node anew", file=sys.stderr)
+        return int(not done.exists())
     (place / "settings").mkdir(parents=True)
     found = {**SETTINGS, **{str(p)[1:]: v for k, v in PATTERNS.items() for p in Path("/").glob(k)}}
     for number, (path, value) in enumerate(found.items()):
@@ -61,6 +65,7 @@ def sysfs(_arguments: list[str], _version: str) -> int:
             _mount("--bind", str(place / "devices" / name), f"/proc/{name}")
     network_cards()
     host.place()
+    done.touch()
     return 0
 
 
@@ -142,7 +147,7 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
     elif nic["link_layer"] == "Ethernet":
         netdev = nic.get("netdev", f"net-{nic['name']}")
         files[folder / f"device/net/{netdev}/type"] = "1"
-        address = f"0000:0000:0000:0000:0000:ffff:0a0a:{int(nic['guid'][-4:], 10) % 65536:04x}"
+        address = f"0000:0000:0000:0000:0000:ffff:0a0a:{nic['guid'][-4:]}"
         rows = [("IB/RoCE v1", files[port / "gids/0"]), ("RoCE v2", files[port / "gids/0"]),
                 ("IB/RoCE v1", address), ("RoCE v2", address)]  # fmt: skip
         for index, (kind, gid) in enumerate(rows):
