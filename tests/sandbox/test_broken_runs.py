@@ -14,7 +14,7 @@ from tests.support.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.sandbox
 
-KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "3"))
+KILLS = 4
 """Moments at which `up` is killed; `GPUPROV_TEST_KILLS=20` for the long run."""
 
 SEED = 20261121
