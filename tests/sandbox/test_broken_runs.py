@@ -14,7 +14,7 @@ from tests.support.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.sandbox
 
-KILLS = 4
+KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "2"))
 """Moments at which `up` is killed; `GPUPROV_TEST_KILLS=20` for the long run."""
 
 SEED = 20261121
