@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 from .smi_blocks import BLOCKS
 from .smi_facts import DEPRECATED, Driver, timestamp
@@ -68,7 +68,9 @@ def _gpu(driver: Driver, gpu: Gpu) -> str:
             opened.append(tag)
         else:
             text = printed.get("/".join([*opened, tag]), value.format_map(values))
-            parts.append(f"{tabs}<{tag}>{escape(LOST if gpu['lost'] and tag in LOST_TAGS else text)}</{tag}>\n")
+            told = LOST if gpu["lost"] and tag in LOST_TAGS else text
+            # html's escape: that of xml.sax.saxutils brings urllib along, 37 ms in every nvidia-smi
+            parts.append(f"{tabs}<{tag}>{escape(told, quote=False)}</{tag}>\n")
     while opened:
         parts.append("\t" * (len(opened) + 1) + f"</{opened.pop()}>\n")
     return "".join(parts) + "\t</gpu>\n\n"
