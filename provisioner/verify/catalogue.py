@@ -5,24 +5,18 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import cache
 from pathlib import Path
 
-from provisioner.verify import checks
 from provisioner.verify.check import Check
+from provisioner.verify.checked import all_checks
 from provisioner.verify.runbook import page
 
 
 @cache
 def declared() -> tuple[Check, ...]:
     """Every check in provisioner/verify/checks, in the order of their ids."""
-    found = []
-    for info in pkgutil.iter_modules(checks.__path__):
-        module = importlib.import_module(f"{checks.__name__}.{info.name}")
-        found += [c for f in vars(module).values() if isinstance(c := getattr(f, "__check__", None), Check)]
-    return tuple(sorted(found, key=lambda c: c.id))
+    return tuple(sorted((check for _, check in all_checks()), key=lambda c: c.id))
 
 
 def table() -> str:

@@ -12,11 +12,16 @@ from provisioner.verify.check import Check
 Function = Callable[..., None]
 
 
-def plain_checks() -> Iterator[tuple[Function, Check]]:
-    """Every check of provisioner/verify/checks that needs neither pytest nor a connection, with its declaration."""
+def all_checks() -> Iterator[tuple[Function, Check]]:
+    """Every check of provisioner/verify/checks, with its declaration."""
     for info in sorted(pkgutil.iter_modules(checks.__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{checks.__name__}.{info.name}")
         for value in vars(module).values():
-            declared = item.plain(value)
-            if declared is not None and value.__module__ == module.__name__:
+            declared = getattr(value, "__check__", None)
+            if isinstance(declared, Check) and value.__module__ == module.__name__:
                 yield value, declared
+
+
+def plain_checks() -> Iterator[tuple[Function, Check]]:
+    """Those that need neither pytest nor a connection."""
+    return ((function, declared) for function, declared in all_checks() if item.plain(function) is not None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from provisioner.verify import check as dsl
@@ -52,8 +53,14 @@ def plain(function: object) -> Check | None:
     """The declaration of a check that asks for nothing but PLAIN; None of anything else."""
     declared = getattr(function, "__check__", None)
     if isinstance(declared, Check) and inspect.isfunction(function):
-        return declared if set(inspect.signature(function).parameters) <= PLAIN else None
+        return declared if set(asks(function)) <= PLAIN else None
     return None
+
+
+@cache
+def asks(function: Callable[..., None]) -> tuple[str, ...]:
+    """The names of a check's arguments: looked up once, not for each node of a fleet."""
+    return tuple(inspect.signature(function).parameters)
 
 
 def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, peers: Peers) -> Outcome:
@@ -62,7 +69,7 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
     dsl.saw()
     try:
         ready(declared, node)
-        function(**{name: given[name] for name in inspect.signature(function).parameters})
+        function(**{name: given[name] for name in asks(function)})
     except Exception as raised:
         return Outcome.of(raised)
     return Outcome.of(None)

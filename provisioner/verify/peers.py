@@ -7,7 +7,7 @@ catalogue and the lock say that); that one of them differs says which one to loo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -42,20 +42,31 @@ class Common:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Numbers of a group: how many, their median, and their median absolute deviation."""
+    """Numbers of things that should be alike: how many, their median, and their median absolute deviation."""
 
     said: int
     median: float
     mad: float
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of one value at least."""
+        middle = median(values)
+        return cls(len(values), middle, median(abs(v - middle) for v in values))
+
+    @property
+    def deviation(self) -> float:
+        """A robust standard deviation."""
+        return SCALE * self.mad
+
     def below(self, value: float, share: float) -> bool:
         """Whether a value is an outlier downwards that matters: far from the median for this group's own spread, and
         below it by more than `share` (0.1 is ten per cent)."""
-        return value < self.median * (1 - share) and self.median - value > FAR * SCALE * self.mad
+        return value < self.median * (1 - share) and self.median - value > FAR * self.deviation
 
     def above(self, value: float, share: float) -> bool:
         """The same upwards."""
-        return value > self.median * (1 + share) and value - self.median > FAR * SCALE * self.mad
+        return value > self.median * (1 + share) and value - self.median > FAR * self.deviation
 
 
 class Peers:
@@ -65,7 +76,7 @@ class Peers:
     def __init__(self, nodes: Mapping[str, Facts]) -> None:
         self.nodes = nodes
         self._common: dict[Callable[[Facts], Hashable | None], Common] = {}
-        self._holders: dict[Callable[[Facts], Iterable[Hashable]], Mapping[Hashable, tuple[str, ...]]] = {}
+        self._holders: dict[Callable[[Facts], Hashable | None], Mapping[Hashable, list[str]]] = {}
         self._spread: dict[Callable[[Facts], float | None], Spread | None] = {}
 
     def __len__(self) -> int:
@@ -80,13 +91,14 @@ class Peers:
             self._common[of] = Common(Counter(v for f in self.nodes.values() if (v := of(f)) is not None))
         return self._common[of]
 
-    def holders(self, of: Callable[[Facts], Iterable[Hashable]]) -> Mapping[Hashable, tuple[str, ...]]:
-        """What nodes have → the names of those that have it."""
+    def holders(self, of: Callable[[Facts], Hashable | None]) -> Mapping[Hashable, list[str]]:
+        """What nodes have → the names of those that have it. Of several things in a tuple each counts for itself."""
         if of not in self._holders:
-            found: dict[Hashable, tuple[str, ...]] = {}
+            found: dict[Hashable, list[str]] = {}
             for name, facts in self.nodes.items():
-                for value in set(of(facts)):
-                    found[value] = (*found.get(value, ()), name)
+                value = of(facts)
+                for one in dict.fromkeys(value) if isinstance(value, tuple) else (value,):
+                    found.setdefault(one, []).append(name)
             self._holders[of] = found
         return self._holders[of]
 
@@ -94,9 +106,5 @@ class Peers:
         """Median and spread of a number; None where fewer than FEWEST nodes give it."""
         if of not in self._spread:
             values = [v for f in self.nodes.values() if (v := of(f)) is not None]
-            found = None
-            if len(values) >= FEWEST:
-                middle = median(values)
-                found = Spread(len(values), middle, median(abs(v - middle) for v in values))
-            self._spread[of] = found
+            self._spread[of] = Spread.of(values) if len(values) >= FEWEST else None
         return self._spread[of]

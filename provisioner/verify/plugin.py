@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -218,18 +219,14 @@ def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
         for _ in range(count["expectations"]):
             expectations.append(Expected.from_json(json.loads(next(lines))))
         cores = min(len(os.sched_getaffinity(0)), 8)
-        if count["nodes"] < MANY or cores == 1:
-            for line in lines:
-                yield _node(line, expectations)
-            return
-        with multiprocessing.get_context("fork").Pool(cores) as pool:
-            for facts, document, data in pool.imap(_read, lines, chunksize=8):
-                yield _under_test(facts, expectations, data), document
-
-
-def _node(line: str, expectations: list[Expected]) -> tuple[NodeUnderTest, str]:
-    facts, document, data = _read(line)
-    return _under_test(facts, expectations, data), document
+        with ExitStack() as stack:
+            found: Iterable[tuple[Facts, str, dict[str, Any]]] = map(_read, lines)
+            if count["nodes"] >= MANY and cores > 1:
+                pool = stack.enter_context(multiprocessing.get_context("fork").Pool(cores))
+                found = pool.imap(_read, lines, chunksize=8)
+            for facts, document, data in found:
+                expected = expectations[data["expects"]]
+                yield NodeUnderTest(data["node"], facts, expected, data["host"], data["group"]), document
 
 
 def _read(line: str) -> tuple[Facts, str, dict[str, Any]]:
@@ -238,10 +235,6 @@ def _read(line: str) -> tuple[Facts, str, dict[str, Any]]:
     facts = read(Bundle.from_json(data.pop("bundle")))
     document = json.dumps({"kind": "facts", "node": data["node"], "facts": facts.to_json()}, default=str)
     return facts, document + "\n", data
-
-
-def _under_test(facts: Facts, expectations: list[Expected], data: dict[str, Any]) -> NodeUnderTest:
-    return NodeUnderTest(data["node"], facts, expectations[data["expects"]], data["host"], data["group"])
 
 
 def _peers(nodes: Iterable[NodeUnderTest]) -> dict[str, Peers]:

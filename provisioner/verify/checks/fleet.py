@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.network import LAYER
 from provisioner.verify.facts import Facts
-from provisioner.verify.peers import FEWEST, Peers
+from provisioner.verify.peers import FEWEST, Peers, Spread
 
 SLOW = 0.10
 """Share below its group's median from which on a node holds up a job: all-reduce goes at the pace of the slowest. On
@@ -31,6 +31,12 @@ def alike(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], wha
         fail(f"the group has no common {what}: {told}")
     if mine != common.value:
         fail(f"{what} {_text(mine)}; {common.counts[common.value]} of {common.said} have {_text(common.value)}")
+
+
+def spread_of(peers: Peers, of: Callable[[Facts], float | None], what: str) -> Spread:
+    """How a number of the group's nodes is spread; the check is skipped where too few give it."""
+    found = peers.spread(of)
+    return found if found is not None else skip(f"fewer than {FEWEST} nodes of this group give {what}")
 
 
 def _text(value: Hashable) -> str:
@@ -144,20 +150,23 @@ def test_slow_nccl(node: Facts, peers: Peers) -> None:
 
 def slower(node: Facts, peers: Peers, of: Callable[[Facts], float | None], what: str) -> None:
     """Fails on a node that is an outlier below its group's median by more than SLOW."""
-    spread, mine = peers.spread(of), of(node)
+    mine = of(node)
     if mine is None:
         unknown(f"this node gives no {what}")
-    if spread is None:
-        skip(f"fewer than {FEWEST} nodes of this group give {what}")
+    spread = spread_of(peers, of, what)
     saw(expected=f"about {spread.median:.4g} {what}", actual=round(mine, 2))
     if spread.below(mine, SLOW):
         fail(f"{mine:.4g} {what}, {spread.said} nodes have a median of {spread.median:.4g}")
 
 
+def _versions(found: Iterable[str | None]) -> tuple[str, ...] | None:
+    """Every version that a GPU of a node has; None where one does not say."""
+    told = set(found)
+    return tuple(sorted(map(str, told))) if told and None not in told else None
+
+
 def vbios(node: Facts) -> tuple[str, ...] | None:
-    """Every version that a GPU of the node has; None where one does not say."""
-    found = {gpu.vbios for gpu in node.gpus or ()}
-    return tuple(sorted(map(str, found))) if found and None not in found else None
+    return _versions(gpu.vbios for gpu in node.gpus or ())
 
 
 @check(
@@ -173,9 +182,7 @@ def test_vbios(node: Facts, peers: Peers) -> None:
 
 
 def inforom(node: Facts) -> tuple[str, ...] | None:
-    """As `vbios`, for the InfoROM's image."""
-    found = {gpu.inforom for gpu in node.gpus or ()}
-    return tuple(sorted(map(str, found))) if found and None not in found else None
+    return _versions(gpu.inforom for gpu in node.gpus or ())
 
 
 @check(
@@ -207,11 +214,10 @@ def temperature(node: Facts) -> float | None:
     says="This node's GPUs are much hotter than those of its group. Look at fans, air flow and its place in the rack.",
 )
 def test_hot(node: Facts, peers: Peers) -> None:
-    spread, mine = peers.spread(temperature), temperature(node)
+    mine = temperature(node)
     if mine is None:
         skip("no GPU gives its temperature")
-    if spread is None:
-        skip(f"fewer than {FEWEST} nodes of this group give their temperature")
+    spread = spread_of(peers, temperature, "their temperature")
     saw(expected=f"about {spread.median:.0f} °C", actual=mine)
     # Idle and loaded nodes lie some 30 °C apart: only one that stands out from a group in one state counts.
     if spread.above(mine, HOT_SHARE) and mine - spread.median > HOT:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.ethernet import uplinks
-from provisioner.verify.checks.fleet import alike
+from provisioner.verify.checks.fleet import alike, spread_of
 from provisioner.verify.checks.host import NEEDS, told
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
-from provisioner.verify.peers import FAR, FEWEST, SCALE, Peers
+from provisioner.verify.peers import FAR, FEWEST, Peers
 
 
 def _same(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], what: str) -> None:
@@ -35,11 +35,10 @@ def memory(node: Facts) -> int | None:
     says="This node has less memory than its group: a module has failed, or the machine is another one.",
 )
 def test_memory(node: Facts, peers: Peers) -> None:
-    spread, mine = peers.spread(memory), memory(node)
+    mine = memory(node)
     if mine is None:
         unknown("the node does not say how much memory it has")
-    if spread is None:
-        skip(f"fewer than {FEWEST} nodes of this group give their memory")
+    spread = spread_of(peers, memory, "their memory")
     saw(expected=f"{spread.median:g} GiB", actual=mine)
     if spread.median - mine > max(LEAST_MODULE, spread.median * MODULE):
         fail(f"{mine} GiB, {spread.said} nodes have a median of {spread.median:g}")
@@ -154,22 +153,19 @@ def skew(node: Facts) -> float | None:
     says="This node's clock is seconds away from its group's: its logs and time-outs do not match theirs.",
 )
 def test_clock(node: Facts, peers: Peers, expected: Expected) -> None:
-    spread, mine, most = peers.spread(skew), skew(node), expected.most["clock.group"]
+    mine, most = skew(node), expected.most["clock.group"]
     if mine is None:
         skip("nobody wrote down when this bundle arrived")
-    if spread is None:
-        skip(f"fewer than {FEWEST} nodes of this group give their clock")
+    spread = spread_of(peers, skew, "their clock")
     saw(expected=f"within {most:g} s of the group", actual=f"{mine - spread.median:+.1f} s")
     # Busy nodes answer late and at different times: only one that stands out counts.
-    if abs(mine - spread.median) > max(most, FAR * SCALE * spread.mad):
+    if abs(mine - spread.median) > max(most, FAR * spread.deviation):
         fail(f"the clock is {mine - spread.median:+.1f} s from that of {spread.said} nodes")
 
 
 def _alone(node: Facts, peers: Peers, name: str, of: Callable[[Facts], str | None], what: str) -> None:
     """Fails on each of the nodes that have one thing which each should have for itself."""
-    mine = told(of(node), f"its {what}")
-    several = peers.common(of).counts.get(mine, 0) > 1  # counted once for the group
-    twins = [other for other, facts in peers.nodes.items() if several and other != name and of(facts) == mine]
+    twins = [other for other in peers.holders(of)[told(of(node), f"its {what}")] if other != name]
     saw(expected="its own", actual=twins or "its own")
     if twins:
         fail(f"{', '.join(twins[:4])} {'have' if len(twins) > 1 else 'has'} the same {what}")

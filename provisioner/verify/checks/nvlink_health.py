@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import answering
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.nvlink_errors import Counters
+from provisioner.verify.peers import Spread
 
 COUNTERS = {
     "replay": ("replay",),
@@ -17,8 +16,6 @@ COUNTERS = {
 }
 """Counters that matter, by what nvidia-smi calls them: NVLink 2 to 4 first, then NVLink 5 (unverified). Symbol and FEC
 errors of NVLink 5 are mended on the way and count on healthy links."""
-SCALE = 1.4826
-"""Median absolute deviation to standard deviation of a normal distribution."""
 
 
 @check(
@@ -107,13 +104,10 @@ def test_asymmetry(node: Facts, expected: Expected) -> None:
     floor, far = (expected.most.get(f"nvlink.{name}", float("inf")) for name in ("outlier", "outlier_mads"))
     outliers = []
     for what in COUNTERS:
-        values = [found[what] for found in counted.values()]
-        middle = median(values)
-        spread = SCALE * median(abs(value - middle) for value in values)
-        limit = middle + max(far * spread, floor)
-        outliers += [
-            f"{link}: {found[what]} {what}, median {middle:g}" for link, found in counted.items() if found[what] > limit
-        ]
+        spread = Spread.of([found[what] for found in counted.values()])
+        limit = spread.median + max(far * spread.deviation, floor)
+        over = {link: found[what] for link, found in counted.items() if found[what] > limit}
+        outliers += [f"{link}: {count} {what}, median {spread.median:g}" for link, count in over.items()]
     saw(expected="all links alike", actual=outliers[:8] or "all links alike")
     if outliers:
         fail("; ".join(outliers[:4]) + (f"; and {len(outliers) - 4} more" if len(outliers) > 4 else ""))

@@ -232,6 +232,13 @@ COUNTERS = (
 were plugged in, the same on all ports of a node: so each is compared with the median of its neighbours."""
 
 
+def beyond(ports: list[tuple[Device, Port]], counter: str, most: float) -> list[tuple[Device, Port]]:
+    """The ports that count more than `most` above the median of all that have this counter."""
+    counted = [(d, p) for d, p in ports if counter in p.counters]
+    usual = median(p.counters[counter] for _, p in counted) if counted else 0
+    return [(d, p) for d, p in counted if p.counters[counter] - usual > most]
+
+
 @check(
     "rdma.errors",
     severity="warn",
@@ -246,11 +253,8 @@ def test_errors(node: Facts, expected: Expected) -> None:
     ports = list(used(node, expected))
     wrong = []
     for counter in COUNTERS:
-        counted = {f"{d.name}/{p.number}": p.counters[counter] for d, p in ports if counter in p.counters}
-        usual = median(counted.values()) if counted else 0
-        wrong += [
-            f"{name}: {n} {counter}" for name, n in counted.items() if n - usual > expected.most[f"rdma.{counter}"]
-        ]
+        found = beyond(ports, counter, expected.most[f"rdma.{counter}"])
+        wrong += [f"{d.name}/{p.number}: {p.counters[counter]} {counter}" for d, p in found]
     told = sum(any(counter in p.counters for counter in COUNTERS) for _, p in ports)
     if not told:
         skip("the ports give no error counters, as virtual functions do not")
@@ -270,11 +274,10 @@ def test_errors(node: Facts, expected: Expected) -> None:
     says="An EFA device dropped packets, and its neighbours did not. If it drops more under a job, replace the node.",
 )
 def test_drops(node: Facts, expected: Expected) -> None:
-    counted = {d.name: p.counters["rx_drops"] for d, p in used(node, expected) if "rx_drops" in p.counters}
-    if not counted:
+    ports = list(used(node, expected))
+    if not any("rx_drops" in p.counters for _, p in ports):
         skip("the devices give no counter of dropped packets")
-    usual = median(counted.values())
-    wrong = {name: n for name, n in counted.items() if n - usual > expected.most["efa.rx_drops"]}
+    wrong = {d.name: p.counters["rx_drops"] for d, p in beyond(ports, "rx_drops", expected.most["efa.rx_drops"])}
     saw(expected="as on the other devices", actual=wrong or "as there")
     if wrong:
         fail("; ".join(f"{name} dropped {n} packets" for name, n in wrong.items()))

@@ -50,7 +50,6 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
     environment.filters["code"] = _code
     problems = _problems(report)
     detailed = len(report.nodes) <= DETAILED
-    unhealthy = [node for node in report.nodes if not node.ok]
     return environment.get_template("report.html.j2").render(
         title=report.title,
         report=report,
@@ -60,7 +59,6 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
         changes=changes(before, report)[:MOST_CHANGES] if before else None,
         nodes=[_node(node, detailed) for node in sorted(report.nodes, key=lambda n: n.ok)],
         detailed=detailed,
-        unhealthy=unhealthy,
         time=datetime.fromtimestamp(report.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         seconds=report.seconds.get("verify", 0.0),
     )
