@@ -104,7 +104,7 @@ def test_after_a_reboot_the_layout_is_made_again(
 
 def test_monitoring_stands_aside_and_comes_back(mig: Mig) -> None:
     """DCGM's host engine keeps the mode from changing while it runs."""
-    mig.monkeypatch.setattr(smi_mig, "hostengine_runs", lambda: "nvidia-dcgm.service" in mig.active)
+    mig.monkeypatch.setattr(smi_mig.state, "hostengine_runs", lambda: "nvidia-dcgm.service" in mig.active)
     mig.active = {"nvidia-dcgm.service", "nvidia-dcgm-exporter.service"}
     assert mig.run()[0] == 0
     assert mig.layout() == [7] * 8
@@ -112,9 +112,9 @@ def test_monitoring_stands_aside_and_comes_back(mig: Mig) -> None:
 
 
 def test_a_pending_mode_is_brought_about_by_a_reset(mig: Mig) -> None:
-    mig.monkeypatch.setattr(smi_mig, "hostengine_runs", lambda: True)
+    mig.monkeypatch.setattr(smi_mig.state, "hostengine_runs", lambda: True)
     mig.node.says("nvidia-smi", "-mig", "1")
-    mig.monkeypatch.setattr(smi_mig, "hostengine_runs", lambda: False)
+    mig.monkeypatch.setattr(smi_mig.state, "hostengine_runs", lambda: False)
     mig.monkeypatch.setattr(smi_mig, "set_mode", lambda *_: None)  # nvidia-smi says that it is set already
     assert mig.run()[0] == 0
     assert ["nvidia-smi", "--gpu-reset", "-i", "0,1,2,3,4,5,6,7"] in mig.called
@@ -122,7 +122,7 @@ def test_a_pending_mode_is_brought_about_by_a_reset(mig: Mig) -> None:
 
 
 def test_a_reset_that_is_refused_says_what_to_do(mig: Mig) -> None:
-    mig.monkeypatch.setattr(smi_mig, "hostengine_runs", lambda: True)  # somebody else's, which no unit started
+    mig.monkeypatch.setattr(smi_mig.state, "hostengine_runs", lambda: True)  # somebody else's, which no unit started
     code, _, err = mig.run()
     assert code == 1
     assert "waits for a reset of GPU 0,1,2" in err

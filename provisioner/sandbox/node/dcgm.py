@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from .services import hostengine_runs
+from . import state
 from .smi_facts import Driver, NoDriver, driver
 
 RULE = "+--------+----------------------------------------------------------------------+"
@@ -16,7 +16,7 @@ def dcgmi(arguments: list[str], version: str) -> int:
     if "--version" in arguments:
         print(f"\ndcgmi  version: {version} (simulated by gpuprov)\n")
         return 0
-    if not hostengine_runs():
+    if not state.hostengine_runs():
         print(
             "Error: unable to establish a connection to the specified host: localhost\n"
             "Error: Unable to connect to host engine. Host engine connection invalid/disconnected."

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from . import state
-from .services import hostengine_runs
 from .smi_facts import Driver, NoDriver, driver
 
 Gpu = dict[str, Any]
@@ -151,7 +150,7 @@ def dcgm_exporter(arguments: list[str], version: str) -> int:
     except NoDriver as error:
         print(f'level=ERROR msg="Failed to initialize NVML: {str(error).splitlines()[0]}"', file=sys.stderr)
         return 1
-    if _option(arguments, "-r", "--remote-hostengine-info") is not None and not hostengine_runs():
+    if _option(arguments, "-r", "--remote-hostengine-info") is not None and not state.hostengine_runs():
         print('level=ERROR msg="Failed to connect to remote host engine"', file=sys.stderr)
         return 1
     file = _option(arguments, "-f", "--collectors")

@@ -118,8 +118,3 @@ def hostengine(_arguments: list[str], _version: str) -> int:
         time.sleep(0)
     _sleep_as("nv-hostengine")
     return 1
-
-
-def hostengine_runs() -> bool:
-    found = state.read("run/gpuprov-sandbox/hostengine.json", None)
-    return found is not None and state.path(f"proc/{found['pid']}").exists()

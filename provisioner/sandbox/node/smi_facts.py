@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import kernel, state
+from . import state
 
 DEPRECATED = "Requested functionality has been deprecated"
 
 
-@dataclass(frozen=True)
-class Driver:
+class Driver(NamedTuple):
     """`version`: of the loaded module; `cuda`: what it reports; `gpus`: those that it drives, lost ones among them."""
 
     version: str
@@ -59,7 +57,7 @@ def driver(*, running: bool = False) -> Driver:
         raise NoDriver(18, f"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: {short}")
     flavour = state.modules()["nvidia"].get("flavour")
     gpus = tuple(
-        gpu for gpu in machine.get("gpus", []) if gpu["present"] and "arch" in gpu and kernel.usable(gpu, flavour)
+        gpu for gpu in machine.get("gpus", []) if gpu["present"] and "arch" in gpu and state.drives(flavour, gpu)
     )
     if not gpus:
         raise NoDriver(6, "No devices were found")

@@ -7,11 +7,9 @@ every reboot and reset, on all of them (NVIDIA MIG user guide).
 from __future__ import annotations
 
 import re
-import uuid
 from typing import Any
 
 from . import smi_mig_text, state
-from .services import hostengine_runs
 from .smi_facts import Driver
 from .smi_xml import matches
 
@@ -30,7 +28,7 @@ def processes(gpu: Gpu) -> list[dict[str, Any]]:
 
 def in_use(gpu: Gpu) -> bool:
     """Whether something holds the GPU that keeps its mode from changing: a job, or DCGM's host engine."""
-    return bool(processes(gpu)) or hostengine_runs()
+    return bool(processes(gpu)) or state.hostengine_runs()
 
 
 def set_mode(gpu: Gpu, word: str) -> None:
@@ -213,6 +211,8 @@ def _destroy(gpus: list[Gpu]) -> int:
 
 
 def attached(gpu: Gpu) -> list[dict[str, Any]]:
+    import uuid  # only here: it costs every nvidia-smi 3 ms
+
     """MIG devices of a GPU as -L and -q list them: instances with a compute instance, numbered from 0."""
     found = [item for item in state.read(INSTANCES, {}).get(gpu["uuid"], []) if item["compute"]]
     return [

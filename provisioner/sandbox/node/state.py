@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +30,10 @@ def write(relative: str, content: Any) -> None:
     """A JSON file, whole or not at all."""
     target = path(relative)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent)
-    with os.fdopen(handle, "w") as stream:
-        json.dump(content, stream)
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content))
+    temporary.chmod(0o644)
+    temporary.replace(target)
 
 
 def change(relative: str, edit: Callable[[Any], Any], default: Any) -> None:
@@ -121,6 +119,20 @@ def cuda_of(driver: str) -> str:
         (450, "11.0"),
     )
     return next((cuda for first, cuda in known if branch >= first), "10.2")
+
+
+def drives(flavour: str | None, gpu: Json) -> bool:
+    """Whether a module of that flavour drives the GPU: the open one has no Volta, the closed one no Blackwell
+    (compat.yaml)."""
+    if flavour == "open":
+        return bool(gpu["kernel_modules"] != "impossible")
+    return bool(gpu["kernel_modules"] != "required")
+
+
+def hostengine_runs() -> bool:
+    """Whether DCGM's host engine is up."""
+    found = read("run/gpuprov-sandbox/hostengine.json", None)
+    return found is not None and path(f"proc/{found['pid']}").exists()
 
 
 def kernel_log(text: str, level: str = "info", facility: str = "kern") -> None:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from provisioner import catalog, mig
-from provisioner.sandbox.node import services, smi_mig, state
+from provisioner.sandbox.node import smi_mig, state
 from tests.support.sandbox_node import MakeNode, Node, capture
 
 
@@ -111,13 +111,13 @@ def test_hopper_forgets_the_mode_at_a_reboot(make_node: MakeNode) -> None:
 
 def test_a_gpu_in_use_keeps_its_mode_until_it_is_reset(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node = make_node("p4d.24xlarge")
-    monkeypatch.setattr(smi_mig, "hostengine_runs", lambda: True)
+    monkeypatch.setattr(smi_mig.state, "hostengine_runs", lambda: True)
     assert "pending enable state" in node.says("nvidia-smi", "-i", "0", "-mig", "1")
     assert modes(node) == ["Disabled", "Enabled"]
     code, said, _ = node.run("nvidia-smi", "--gpu-reset", "-i", "0")
     assert code != 0
     assert "could not be reset" in said
-    monkeypatch.setattr(smi_mig, "hostengine_runs", services.hostengine_runs)
+    monkeypatch.setattr(smi_mig.state, "hostengine_runs", lambda: False)
     node.says("nvidia-smi", "--gpu-reset", "-i", "0")
     assert modes(node) == ["Enabled", "Enabled"]
 

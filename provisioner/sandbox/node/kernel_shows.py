@@ -1,0 +1,121 @@
+"""What the kernel shows of itself: loaded modules (lsmod), its log (dmesg), PCI devices (lspci).
+
+Apart from the modules' own side, because the probe asks for these at every look and each import costs a node time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+from . import state
+
+DEPENDS = {
+    "nvidia_uvm": "nvidia",
+    "nvidia_modeset": "nvidia",
+    "nvidia_drm": "nvidia_modeset",
+    "nvidia_peermem": "nvidia",
+    "gdrdrv": "nvidia",
+}
+
+
+def lsmod(_arguments: list[str], _version: str) -> int:
+    """The table of /proc/modules as lsmod prints it."""
+    print("Module                  Size  Used by")
+    loaded = state.modules()
+    for name in sorted(loaded, reverse=True):
+        users = sorted(n for n in loaded if DEPENDS.get(n) == name)
+        print(f"{name:<19} {loaded[name]['size']:>8}  {len(users)}{' ' + ','.join(users) if users else ''}")
+    return 0
+
+
+LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
+
+
+def dmesg(arguments: list[str], _version: str) -> int:
+    """The simulated kernel log, never this computer's own: plain, -T, --time-format iso|ctime, -x, -k, -l LEVELS,
+    -J."""
+    options = _options(arguments, {"-l": "--level", "-f": "--facility"})
+    levels = set(options["--level"].split(",")) if "--level" in options else None
+    form = options.get("--time-format") or ("ctime" if any(o in options for o in ("-T", "--ctime")) else "")
+    booted = state.boot_time()
+    lines = sorted(
+        [*state.hardware().get("kernel_log", []), *state.read(state.KERNEL_LOG, [])], key=lambda line: line["at"]
+    )
+    if "-J" in options or "--json" in options:
+        print(
+            json.dumps(
+                {
+                    "dmesg": [
+                        {"pri": LEVELS.index(x["level"]), "time": round(x["at"], 6), "msg": x["text"]} for x in lines
+                    ]
+                },
+                indent=3,
+            )
+        )
+        return 0
+    for line in lines:
+        if levels and not any(_admits(level, line["level"]) for level in levels):
+            continue
+        head = f"kern  :{line['level']:<6}: " if any(o in options for o in ("-x", "--decode")) else ""
+        at = booted + line["at"]
+        if form == "iso":
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f",{int(at % 1 * 1e6):06d}+00:00 "
+        elif form == "ctime":
+            stamp = f"[{time.strftime('%a %b %e %H:%M:%S %Y', time.localtime(at))}] "
+        elif any(o in options for o in ("-t", "--notime")):
+            stamp = ""
+        else:
+            stamp = f"[{line['at']:12.6f}] "
+        print(f"{head}{stamp}{line['text']}")
+    return 0
+
+
+def _admits(wanted: str, level: str) -> bool:
+    if wanted.endswith("+"):
+        return LEVELS.index(level) <= LEVELS.index(wanted[:-1])
+    if wanted.startswith("+"):
+        return LEVELS.index(level) >= LEVELS.index(wanted[1:])
+    return wanted == level
+
+
+def _options(arguments: list[str], with_value: dict[str, str]) -> dict[str, str]:
+    """--name=value, --name value and bundled short flags as a dictionary; a flag has an empty value."""
+    valued = {*with_value, *with_value.values(), "--time-format"}
+    found: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        item = rest.pop(0)
+        name, equals, value = item.partition("=")
+        if equals and name.startswith("--"):
+            found[with_value.get(name, name)] = value
+        elif item in valued and rest:
+            found[with_value.get(item, item)] = rest.pop(0)
+        elif item.startswith("-") and not item.startswith("--") and len(item) > 2:
+            found.update({f"-{letter}": "" for letter in item[1:]})
+        else:
+            found[item] = ""
+    return found
+
+
+def lspci(arguments: list[str], _version: str) -> int:
+    """The node's PCI devices: plain, -n, -nn, -D, -d VENDOR:DEVICE, -s SLOT."""
+    options = _options(arguments, {"-d": "-d", "-s": "-s"})
+    vendor, _, device = options.get("-d", "").lower().partition(":")
+    numbers = sum(a.count("n") for a in arguments if a.startswith("-") and not a.startswith("--"))
+    for item in sorted(state.hardware().get("pci", []), key=lambda d: d["slot"]):
+        ids = f"{item['vendor']}:{item['device']}"
+        if (vendor and item["vendor"] != vendor) or (device and item["device"] != device):
+            continue
+        if "-s" in options and options["-s"] not in item["slot"]:
+            continue
+        domains = "-D" in options or any(not d["slot"].startswith("0000:") for d in state.hardware()["pci"])
+        slot = item["slot"] if domains else item["slot"].removeprefix("0000:")
+        revision = f" (rev {item['revision']})" if item.get("revision") else ""
+        if numbers == 2:
+            print(f"{slot} {item['class_name']} [{item['class']}]: {item['name']} [{ids}]{revision}")
+        elif numbers == 1:
+            print(f"{slot} {item['class']}: {ids}{revision}")
+        else:
+            print(f"{slot} {item['class_name']}: {item['name']}{revision}")
+    return 0
