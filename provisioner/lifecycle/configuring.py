@@ -1,5 +1,5 @@
 """Bring nodes to the lock that each is held to: look at all of them once, run the roles on those that differ, look
-again at those alone."""
+again at those alone. On a node that was proven as it is nothing is started, because a job may run there."""
 
 from __future__ import annotations
 
@@ -86,7 +86,12 @@ def bring(
     variables = role_variables(cluster, releases)
     locks = wanted(nodes, releases, subjects, variables)
     events("configure", "started", "comparing the nodes with the lock", total=len(nodes))
-    bundles = look(cluster, [s for s in subjects if s.name not in new])
+    settled = proven(cluster, nodes, releases)
+    if settled:
+        events(
+            "configure", "log", f"{len(settled)} nodes were proven with this lock: looked at, nothing is started there"
+        )
+    bundles = look(cluster, [_lightly(s) if s.name in settled else s for s in subjects if s.name not in new])
     found = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
     brought = Brought(subjects, found, before=dict(found))
     behind = [n for n in nodes if n.name in new or any(d.mended for d in found[n.name])]
@@ -105,8 +110,26 @@ def bring(
         if node.name not in brought.failed:
             left = [d.message for d in brought.drift[node.name] if d.mended]
             events("configure", "warning", f"still not as locked: {'; '.join(left[:MOST_LINES])}", node=node.name)
-    brought.subjects = [replace(subject, source=bundles[subject.name]) for subject in subjects]
+    light = settled - set(brought.configured)
+    brought.subjects = [
+        replace(_lightly(subject) if subject.name in light else subject, source=bundles[subject.name])
+        for subject in subjects
+    ]
     return brought
+
+
+def proven(cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release]) -> set[str]:
+    """Names of the nodes that the run before this one left healthy with the lock that they are held to."""
+    ledger, verdicts = cluster.ledger(), cluster.state().get("nodes", {})
+    return {
+        node.name
+        for node in nodes
+        if ledger.of(node) == releases[node.name].id and verdicts.get(node.name, {}).get("ok") is True
+    }
+
+
+def _lightly(subject: Subject) -> Subject:
+    return replace(subject, expected=replace(subject.expected, level="quick"))
 
 
 def look(cluster: Cluster, subjects: Sequence[Subject]) -> dict[str, Bundle]:
