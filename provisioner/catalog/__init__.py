@@ -17,6 +17,7 @@ import yaml
 from provisioner.catalog.models import (
     Board,
     Ceiling,
+    CopyLimit,
     Gpu,
     Machine,
     NcclLimit,
@@ -121,6 +122,11 @@ class Catalog:
     def nccl_limit(self, machine: Machine) -> NcclLimit | None:
         """The bus bandwidth that a healthy node of this type reaches; None where nobody has published one."""
         return self._nccl.get(machine.name)
+
+    def copy_limits(self, machine: Machine) -> dict[str, float]:
+        """host_copy and peer_copy, GB/s, that each GPU of a healthy node reaches; without what nobody has published."""
+        rows = [row for row in _rows("limits", "copies", CopyLimit) if machine.name in row.machines]
+        return {f"{row.way}_copy": row.threshold for row in rows}
 
     def rdma_limit(self, machine: Machine) -> RdmaLimit | None:
         """The RDMA write bandwidth that each port of a healthy node reaches; None where nobody has published one."""

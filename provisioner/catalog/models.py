@@ -178,6 +178,12 @@ class NcclLimit(Limit):
     measured: float | None = None
 
 
+class CopyLimit(Limit):
+    """Copies of one GPU, GB/s in one direction: with the host's pinned memory, or to another GPU of the node."""
+
+    way: Literal["host", "peer"]
+
+
 class RdmaLimit(Limit):
     """ib_write_bw of one port, Gbit/s, from GPU or host memory."""
 

@@ -59,7 +59,7 @@ def verify(
         cluster.note_verdicts(found)
         title, previous = str(cluster.spec.name), cluster.state().get("report")
     else:
-        subject = _lone(bundle, host, machine, level or "standard")
+        subject = _lone(bundle, host, machine, level or ("standard" if host else "quick"))
         found = run([subject], events=Events())
         healthy, title, previous = found.ok, subject.name, None
     if report is not None:
@@ -173,7 +173,8 @@ def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Lev
         return Subject(bundle.absolute().name, "", "", machine, Bundle.read(bundle), expected)
     assert host is not None
     connection = "local://" if host == "local" else f"ssh://{host}"
-    return Subject(host, "", "", machine, _probe(host, request_for(expected)), expected, host_spec=connection)
+    bundle_ = _probe(host, request_for(expected))
+    return Subject(host, "", "", machine, bundle_, expected, host_spec=connection, reach=_target(host))
 
 
 def _target(host: str) -> tuple[str, ...]:

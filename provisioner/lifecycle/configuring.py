@@ -112,8 +112,7 @@ def bring(
             events("configure", "warning", f"still not as locked: {'; '.join(left[:MOST_LINES])}", node=node.name)
     light = settled - set(brought.configured)
     brought.subjects = [
-        replace(_lightly(subject) if subject.name in light else subject, source=bundles[subject.name])
-        for subject in subjects
+        _seen(_lightly(subject) if subject.name in light else subject, bundles[subject.name]) for subject in subjects
     ]
     return brought
 
@@ -126,6 +125,14 @@ def proven(cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Relea
         for node in nodes
         if ledger.of(node) == releases[node.name].id and verdicts.get(node.name, {}).get("ok") is True
     }
+
+
+def _seen(subject: Subject, bundle: Bundle) -> Subject:
+    """The subject with what was read of it; what its level starts on the node still goes the way that was taken."""
+    from provisioner.verify.bundle import Bundle
+
+    assert not isinstance(subject.source, Bundle)
+    return replace(subject, source=bundle, reach=subject.source)
 
 
 def _lightly(subject: Subject) -> Subject:

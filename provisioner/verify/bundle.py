@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,15 @@ FILES: dict[str, str] = {
     "fi_info.txt": "fi_info -p efa",
     "lspci.txt": "lspci -Dnn",
     "lsblk.json": "lsblk --json --bytes",
-    "dcgmi-diag.json": "dcgmi diag -r 1 -j",
+    "dcgmi-diag.json": "dcgmi diag -j",
     "dcgm-exporter.prom": "GET http://127.0.0.1:9400/metrics",
     "all_reduce.txt": "all_reduce_perf",
+    "load.json": "the load program (torchrun)",
+    "nvidia-smi-load.xml": "nvidia-smi -q -x under load",
+    "nvidia-smi-after.xml": "nvidia-smi -q -x after the load",
+    "nvlink-errors-after.txt": "nvidia-smi nvlink -e after the load",
+    "dmesg-after.txt": "dmesg after the load",
+    "rdma-after.json": "/sys/class/infiniband after the load",
     "rocm-smi.json": "rocm-smi --json",
     "packages.txt": "dpkg-query -W",
     "holds.txt": "apt-mark showhold",
@@ -52,7 +58,7 @@ FILES: dict[str, str] = {
 }
 """Every file that a bundle can hold, and the command behind it."""
 
-PROBE_ONLY = ("host.json", "rdma.json")
+PROBE_ONLY = ("host.json", "rdma.json", "load.json")
 """Files that no command prints: nobody can put them into a bundle by hand."""
 
 STATUS = "probe.json"
@@ -112,6 +118,11 @@ class Bundle:
     seconds: float | None = None
     received: float | None = None
     """This computer's clock when they arrived; None where nobody wrote it down."""
+
+    def joined(self, later: Bundle, wanted: Iterable[str]) -> Bundle:
+        """This bundle with the files of a later round; what was wanted of that and did not come says why."""
+        gone = {name: Output("", missing=True, error=later.error) for name in wanted if later.error}
+        return replace(self, files={**self.files, **gone, **later.files})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Bundle:

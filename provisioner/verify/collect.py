@@ -16,7 +16,7 @@ import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files as resources
 from time import monotonic, time
 from typing import IO, TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from provisioner.verify.probe import MARK
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
 
-PARTS = ("probe.py", "probe_host.py")
+PARTS = ("probe.py", "probe_host.py", "probe_load.py")
 """Modules that are sent as one program, in this order."""
 
 
@@ -78,8 +78,31 @@ DRIFT_FILES: Mapping[str, float] = {"stamp.json": 5, "reboot.txt": 5, "unattende
 """What says, beside packages, holds, kernel, distribution and images, whether a node is what the lock says
 (configure/drift.py)."""
 
-FRAMEWORK_S, DIAG_S, ALL_REDUCE_S = 60.0, 180.0, 300.0
-"""Deadlines in seconds. A first torch import from a cold disk takes tens of seconds; dcgmi diag -r 1 under a minute."""
+FRAMEWORK_S = 60.0
+"""Seconds: a first torch import from a cold disk takes tens of them."""
+ALL_REDUCE_S = 300.0
+AFTER_S = 150.0
+"""For what is asked when the load has ended: four tools of 30 s at most, and the time to kill them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How hard a level works a node: dcgmi's run level and its deadline; for how long matrices are multiplied, how long
+    messages may take, and the deadline of the whole load program. Seconds."""
+
+    diag: int
+    diag_s: float
+    products_s: float
+    messages_s: float
+    load_s: float
+
+
+DEPTHS: Mapping[str, Depth] = {
+    "standard": Depth(1, 180, 5, 60, 300),
+    "stress": Depth(3, 2700, 300, 180, 1200),
+}
+"""NVIDIA gives -r 1 seconds and -r 3 about 15 minutes; awsome-distributed-training saw -r 2 alone take up to 10.5
+minutes, so -r 3 gets three times its word. 300 s of products: imbue-ai/cluster-health's stress test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +116,16 @@ class ProbeRequest:
     port: int = 9400
     units: tuple[str, ...] = ()
     """systemd units to ask for."""
+    load: Mapping[str, Any] | None = None
+    """What to load the node with (probe.py's head); then the files are made one after the other."""
+    diag: int = 1
+    """Run level of dcgmi diag."""
 
     @property
     def deadline(self) -> float:
-        """Seconds for the whole probe: the slowest command and the time to kill it."""
+        """Seconds for the whole probe: the slowest command, or all in turn, and the time to kill it."""
+        if self.load is not None:
+            return sum(self.files.values()) + AFTER_S
         return max(self.files.values(), default=5.0) + 8.0
 
     def to_json(self) -> dict[str, Any]:
@@ -107,6 +136,8 @@ class ProbeRequest:
             "gpu_count": self.gpu_count,
             "port": self.port,
             "units": list(self.units),
+            "diag": self.diag,
+            **({"load": dict(self.load)} if self.load is not None else {}),
             "deadline": self.deadline,
         }
 
@@ -126,13 +157,32 @@ def request_for(expected: Expected) -> ProbeRequest:
         wanted["fabricmanager.txt"] = 10
     if expected.images:
         wanted["container-images.json"] = 20
-        if expected.level != "quick":
-            wanted["framework.json"] = FRAMEWORK_S
-    if expected.level == "stress":
-        wanted["all_reduce.txt"] = ALL_REDUCE_S
-        if expected.vendor == "nvidia":
-            wanted["dcgmi-diag.json"] = DIAG_S
     return _request(wanted, expected)
+
+
+def load_request(expected: Expected) -> ProbeRequest | None:
+    """What a level starts on a node, beyond looking at it; None at level quick, which starts nothing."""
+    depth = DEPTHS.get(expected.level)
+    if depth is None:
+        return None
+    wanted: dict[str, float] = {}
+    if expected.images:
+        wanted["framework.json"] = FRAMEWORK_S
+    if expected.vendor == "nvidia":
+        wanted["dcgmi-diag.json"] = depth.diag_s
+    image = next((image for image in expected.images or () if image.get("torch")), None)
+    if not expected.mig:
+        wanted["load.json"] = depth.load_s
+        if image is None:
+            wanted["all_reduce.txt"] = ALL_REDUCE_S  # nccl-tests, where they are on the node
+    load = {
+        "vendor": expected.vendor,
+        "program": (resources("provisioner.verify") / "load" / "program.py").read_text(),
+        "image": image and (image.get("pull") or image["reference"]),
+        "reference": image and image["reference"],
+        "options": {"seconds": depth.products_s, "budget": depth.messages_s},
+    }
+    return replace(_request(wanted, expected), load=load, diag=depth.diag)
 
 
 def drift_request(expected: Expected) -> ProbeRequest:

@@ -108,6 +108,8 @@ class Expected:
     """Counter → the most of it that is still healthy (catalog/data/health.yaml)."""
     xids: Mapping[str, Mapping[str, str]] | None = None
     min_busbw_gbps: float | None = None
+    least: Mapping[str, float] = field(default_factory=dict)
+    """host_copy, peer_copy: GB/s that a healthy GPU reaches, where somebody has published it."""
     level: Level = "standard"
 
     @property
@@ -198,6 +200,7 @@ def expect(
         most=catalog.ceilings,
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
         min_busbw_gbps=limit.threshold if limit else None,
+        least=catalog.copy_limits(machine),
         level=level,
     )
 

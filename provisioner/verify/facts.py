@@ -20,6 +20,7 @@ from provisioner.verify.parsers import (
     ibstat,
     images,
     kernel,
+    load,
     lsblk,
     lspci,
     nccl_tests,
@@ -52,6 +53,16 @@ class Source:
 
     state: State
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What counts errors, asked again when the load had ended; None where it did not answer."""
+
+    smi: nvidia_smi.Smi | None
+    nvlink_errors: dict[int, dict[int, nvlink_errors.Counters]] | None
+    log: dmesg.KernelLog | None
+    rdma: tuple[rdma_sysfs.Device, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,10 @@ class Facts:
     """Why the system asks for a reboot; empty where it does not."""
     unattended: apt_config.Unattended | None = None
     host: host.Host | None = None
+    load: load.Load | None = None
+    under_load: nvidia_smi.Smi | None = None
+    """nvidia-smi in the middle of the load program's matrix products."""
+    after: After | None = None
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, Source("absent", f"{name} is not in the bundle"))
@@ -178,6 +193,14 @@ def read(bundle: Bundle) -> Facts:
         reboot=get("reboot.txt", kernel.parse_reboot),
         unattended=get("unattended.txt", apt_config.parse),
         host=get("host.json", host.parse),
+        load=get("load.json", load.parse),
+        under_load=get("nvidia-smi-load.xml", nvidia_smi.parse),
+        after=After(
+            get("nvidia-smi-after.xml", nvidia_smi.parse),
+            get("nvlink-errors-after.txt", nvlink_errors.parse),
+            get("dmesg-after.txt", dmesg.parse),
+            get("rdma-after.json", rdma_sysfs.parse),
+        ),
         sources=sources,
         outputs=dict(bundle.files),
         error=bundle.error,

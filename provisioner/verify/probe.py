@@ -5,7 +5,8 @@ call of `main` with the request. Nothing is installed, written or changed on the
 
 The request: {"deadline": seconds for everything, "files": {name: seconds}, "images": [{"reference", "pull"}],
 "gpus": [docker's options that give a container the GPUs], "gpu_count": n, "port": of the DCGM exporter,
-"units": [names]}.
+"units": [names], "diag": dcgmi's run level, "load": {"vendor", "program", "image", "reference", "options"}}. With
+"load" the files are made one after the other, in their order, because each of them loads the node.
 """
 
 from __future__ import annotations
@@ -46,7 +47,6 @@ COMMANDS = {
     "fi_info.txt": ["fi_info", "-p", "efa"],
     "lspci.txt": ["lspci", "-Dnn"],
     "lsblk.json": ["lsblk", "--json", "--bytes", "--output", "NAME,TYPE,SIZE,ROTA,SERIAL,MODEL,MOUNTPOINT,FSTYPE"],
-    "dcgmi-diag.json": ["dcgmi", "diag", "-r", "1", "-j"],
     "rocm-smi.json": ["rocm-smi", *ROCM.split(), "--json"],
     "packages.txt": ["dpkg-query", "-W", "-f", "${binary:Package}\t${Version}\t${db:Status-Abbrev}\n"],
     "fabricmanager.txt": ["systemctl", "status", "nvidia-fabricmanager", "--no-pager", "--full"],
@@ -343,13 +343,14 @@ def framework(wanted: list[dict[str, str]], gpus: list[str], deadline: float) ->
     return result(text, 0, time.monotonic() - started, missing=missing, error=error)
 
 
-WALKS: dict[str, Callable[[float], dict[str, Any]]] = {}
-"""Files that are put together by another half of the probe (probe_host.py), which collect.py sends behind this one."""
+WALKS: dict[str, Callable[[float, dict[str, Any]], dict[str, Any]]] = {}
+"""Files that are put together by other parts of the probe (probe_host.py, probe_load.py), which collect.py sends behind
+this one: called with the deadline and the request. "beside" in a result holds results for further files."""
 
 
 def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if name in WALKS:
-        return WALKS[name](seconds)
+        return WALKS[name](seconds, request)
     if name == "dmesg.txt":
         return kernel_log(seconds)
     if name == "holds.txt":
@@ -380,12 +381,15 @@ def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if name == "all_reduce.txt":
         count = str(request.get("gpu_count", 1))
         return run(["all_reduce_perf", "-b", "1G", "-e", "8G", "-f", "2", "-g", count], seconds, merge=True)
+    if name == "dcgmi-diag.json":
+        return run(["dcgmi", "diag", "-r", str(request.get("diag", 1)), "-j"], seconds)
     return run(COMMANDS[name], seconds, merge=name in MERGED)
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
     """Everything that was asked for, by name; what is not done at the deadline is timed out."""
     started, slots = time.monotonic(), threading.Semaphore(PARALLEL)
+    in_turn = bool(request.get("load"))
     done: dict[str, Any] = {}
     wanted: dict[str, float] = dict(request["files"])
 
@@ -393,13 +397,17 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
         with slots:
             begun = time.monotonic()
             try:
-                done[name] = job(name, seconds, request)
+                found = job(name, seconds, request)
+                done.update(found.pop("beside", {}))
+                done[name] = found
             except Exception as error:  # one file must not cost the others
                 done[name] = result("", None, time.monotonic() - begun, error=f"probe: {error!r}")
 
     threads = [threading.Thread(target=work, args=item, daemon=True) for item in wanted.items()]
     for thread in threads:
         thread.start()
+        if in_turn:
+            thread.join(max(0.0, started + request["deadline"] - time.monotonic()))
     for thread in threads:
         thread.join(max(0.0, started + request["deadline"] - time.monotonic()))
     seconds = time.monotonic() - started

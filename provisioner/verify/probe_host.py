@@ -54,7 +54,7 @@ VARIABLES = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_", "FI_")
 """Beginnings of variables of /etc/environment that travel."""
 
 
-def host(deadline: float) -> dict[str, Any]:
+def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
     """Everything, each part by itself: one that fails is left out and named in "failed"."""
     started = time.monotonic()
     found: dict[str, Any] = {"time": time.time(), "failed": {}}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.collect import collect, request_for
+from provisioner.verify.collect import ProbeRequest, collect, load_request, request_for
 from provisioner.verify.expectations import Expected
 from provisioner.verify.judge import Case, judge
 from provisioner.verify.results import NodeReport, Report
@@ -21,8 +21,9 @@ class Subject:
     """One node to verify, with where its outputs come from.
 
     `source` is an argv prefix that runs one shell command on the node (see collect.collect), or a bundle that is there
-    already. `host_spec` is pytest-testinfra's connection (ssh://node?ssh_config=FILE, whose config pins the key, or
-    local://); None leaves checks that use `host` unknown.
+    already; beside a bundle `reach` may be that argv, for what the level starts on the node. `host_spec` is
+    pytest-testinfra's connection (ssh://node?ssh_config=FILE, whose config pins the key, or local://); None leaves
+    checks that use `host` unknown.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Subject:
     expected: Expected
     simulated: bool = False
     host_spec: str | None = None
+    reach: Sequence[str] | None = None
 
 
 def verify(
@@ -61,6 +63,7 @@ def verify(
     requests = {s.name: request_for(s.expected) for s in subjects if s.name in targets}
     bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
     bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
+    bundles |= _loaded(subjects, bundles, parallel=parallel, events=events)
     probed = time.monotonic()
     if workdir is not None:
         for name, bundle in bundles.items():
@@ -90,3 +93,30 @@ def verify(
     kind = "done" if report.ok else "failed"
     events("verify", kind, f"{len(report.healthy_nodes)} of {len(nodes)} nodes healthy")  # type: ignore[arg-type]
     return report
+
+
+def _loaded(
+    subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, parallel: int, events: Events
+) -> dict[str, Bundle]:
+    """The bundles of those nodes that their level loads, with what came of it. A node that did not answer, or whose
+    GPUs did not, is not loaded."""
+    found: dict[str, Bundle] = {}
+    requests: dict[str, ProbeRequest] = {}
+    targets: dict[str, Sequence[str]] = {}
+    for subject in subjects:
+        reach = subject.reach if isinstance(subject.source, Bundle) else subject.source
+        request, bundle = load_request(subject.expected), bundles[subject.name]
+        if reach is None or request is None or bundle.error:
+            continue
+        listed = bundle.files.get(subject.expected.gpu_file)
+        if listed is None or listed.rc != 0:
+            why = Bundle(error="not started, because the GPUs did not answer")
+            found[subject.name] = bundle.joined(why, request.files)
+            continue
+        targets[subject.name], requests[subject.name] = reach, request
+    if targets:
+        seconds = max(request.deadline for request in requests.values())
+        events("verify", "log", f"testing {len(targets)} nodes at work, {seconds / 60:.0f} min at most")
+        for name, later in collect(targets, requests, parallel=parallel, events=events).items():
+            found[name] = bundles[name].joined(later, requests[name].files)
+    return found

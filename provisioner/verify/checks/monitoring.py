@@ -1,10 +1,12 @@
-"""What watches the node: the DCGM exporter, and DCGM's and NCCL's own tests at level stress."""
+"""What watches the node: the DCGM exporter; DCGM's own tests and the bandwidth of all_reduce."""
 
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.expectations import Expected
+from provisioner.verify.checks.load import reached
+from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.nccl_tests import Nccl
 
 FRESH_S = 120.0
 """Oldest reading that counts as fresh, where the exporter writes time stamps at all: four scrapes of 30 s."""
@@ -47,14 +49,18 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     "dcgm.diag",
     severity="fatal",
     action="vendor",
-    needs=("dcgmi-diag.json",),
-    level="stress",
+    level="standard",
     vendor="nvidia",
     says="A test of DCGM failed. Its message says which GPU; keep it for the vendor.",
 )
-def test_diag(node: Facts) -> None:
-    assert node.diag is not None
-    diag = node.diag
+def test_diag(node: Facts, expected: Expected) -> None:
+    source, diag = node.source("dcgmi-diag.json"), node.diag
+    if diag is None:
+        if expected.packages is None and source.state in ("absent", "missing"):
+            skip("no lock says that DCGM is on this machine")
+        if LEVELS.index(expected.level) < LEVELS.index("standard") and source.state == "absent":
+            skip("only from level standard on")
+        unknown(source.reason)
     saw(expected="no test failed", actual={"failed": list(diag.failed), "passed": len(diag.passed)})
     if diag.failed:
         fail(f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else ""))
@@ -66,14 +72,12 @@ def test_diag(node: Facts) -> None:
     "nccl.bandwidth",
     severity="fatal",
     action="vendor",
-    needs=("all_reduce.txt",),
-    level="stress",
+    level="standard",
     follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric"),
     says="all_reduce is slower than healthy nodes of this kind, or gives wrong values.",
 )
 def test_bandwidth(node: Facts, expected: Expected) -> None:
-    assert node.nccl is not None
-    nccl = node.nccl
+    nccl = node.nccl or _of_load(node, expected)
     saw(
         expected=f"{expected.min_busbw_gbps:g} GB/s or more" if expected.min_busbw_gbps else "right values",
         actual={"max_busbw_gbps": nccl.max_busbw_gbps, "wrong": nccl.wrong},
@@ -90,3 +94,21 @@ def test_bandwidth(node: Facts, expected: Expected) -> None:
         unknown(f"measured with {nccl.ranks} ranks, the limit is for {expected.gpu_count} on one node")
     if nccl.max_busbw_gbps < expected.min_busbw_gbps:
         fail(f"{nccl.max_busbw_gbps:g} GB/s at most")
+
+
+def _of_load(node: Facts, expected: Expected) -> Nccl:
+    """The load program's all_reduce as nccl-tests would have told it."""
+    said = node.source("all_reduce.txt")
+    if said.state not in ("absent", "missing"):
+        unknown(said.reason)
+    if node.load is None:
+        if LEVELS.index(expected.level) < LEVELS.index("standard"):
+            skip("only from level standard on")
+        if expected.gpu_count == 1 or (node.source("load.json").state == "absent" and node.collected is None):
+            skip("nobody measured it")
+        unknown(node.source("load.json").reason)
+    if expected.gpu_count == 1:
+        skip("one GPU has nobody to reduce with")
+    load = reached(node, expected)
+    best = max((rate for _, rate in load.busbw), default=None)
+    return Nccl(None, best, load.ranks, load.wrong, load.wrong == 0 if load.wrong is not None else None)

@@ -1,0 +1,171 @@
+"""load.json: what became of the load program on a node, and what it reached.
+
+Written by probe_load.py; "output" holds the marked lines of load/program.py. Traps: a program that printed phases and
+no result has died or hung in the last of them; a result of a CPU run is no measurement; NaN and Infinity are valid for
+Python's JSON and say that something went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from provisioner.verify.parsers import Unreadable, first_line
+
+MARK = "@gpuprov-load-1 "
+State = Literal["ran", "busy", "absent"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedGpu:
+    """What one GPU reached: GB/s to and from the host, within its memory and to its neighbour; TFLOP/s at the start of
+    the matrix products and at their end. `digest` stands for the product's bits, the same on all GPUs of a kind;
+    `wrong_products` counts those that differed from the GPU's own first one."""
+
+    index: int
+    h2d_gbps: float | None = None
+    d2h_gbps: float | None = None
+    memory_gbps: float | None = None
+    peer_gbps: float | None = None
+    tflops: float | None = None
+    tflops_last: float | None = None
+    digest: int | None = None
+    wrong_products: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`state`: the program ran (whatever came of it), a job had the GPUs, or there was nothing to run it with (`why`).
+    `finished` is True where a result came; `phase` is the last part that began. `busbw` has message size in bytes →
+    GB/s of all_reduce over `ranks` GPUs, `wrong` counts its wrong values; `transports` how many of NCCL's channels went
+    which way."""
+
+    state: State
+    why: str = ""
+    launcher: str = ""
+    busy: tuple[str, ...] = ()
+    rc: int | None = None
+    timed_out: bool = False
+    seconds: float | None = None
+    error: str = ""
+    simulated: bool = False
+    finished: bool = False
+    phase: str | None = None
+    torch: str | None = None
+    nccl: str | None = None
+    device: str | None = None
+    ranks: int | None = None
+    gpus: tuple[LoadedGpu, ...] = ()
+    busbw: tuple[tuple[int, float], ...] = ()
+    wrong: int | None = None
+    transports: tuple[tuple[str, int], ...] = ()
+    samples_per_s: float | None = None
+    loss_first: float | None = None
+    loss_last: float | None = None
+
+    @property
+    def best_busbw(self) -> tuple[int, float] | None:
+        """(bytes, GB/s) of the message size that went fastest."""
+        return max(self.busbw, key=lambda row: row[1], default=None)
+
+
+def parse(text: str) -> Load:
+    document = _object(text)
+    state = document.get("state")
+    if state not in ("ran", "busy", "absent"):
+        raise Unreadable(f"no state in it: {first_line(text)}")
+    output = document.get("output")
+    lines = [line[len(MARK) :] for line in _text(output).splitlines() if line.startswith(MARK)]
+    phases = [line.removeprefix("phase ") for line in lines if line.startswith("phase ")]
+    results = [line.removeprefix("result ") for line in lines if line.startswith("result ")]
+    holders = document.get("busy")
+    common: dict[str, Any] = {
+        "state": state,
+        "why": _text(document.get("why"))[:300],
+        "launcher": _text(document.get("launcher"))[:200],
+        "busy": tuple(_holder(row) for row in holders if isinstance(row, dict)) if isinstance(holders, list) else (),
+        "rc": _whole(document.get("rc")),
+        "timed_out": document.get("timed_out") is True,
+        "seconds": _number(document.get("seconds")),
+        "error": _last_line(_text(document.get("error"))),
+        "phase": phases[-1][:40] if phases else None,
+    }
+    if not results:
+        return Load(**common)
+    return Load(**common, **_result(_object(results[-1])))
+
+
+def _result(found: dict[str, Any]) -> dict[str, Any]:
+    rows, reached = found.get("gpus"), found.get("all_reduce")
+    train = found.get("train") if isinstance(found.get("train"), dict) else {}
+    ways = found.get("transports") if isinstance(found.get("transports"), dict) else {}
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise Unreadable("a result without GPUs")
+    assert train is not None and ways is not None
+    sizes = [(_whole(r.get("bytes")), _number(r.get("busbw_gbps"))) for r in reached or () if isinstance(r, dict)]
+    return {
+        "finished": True,
+        "simulated": found.get("simulated") is True,
+        "torch": _text(found.get("torch"))[:80] or None,
+        "nccl": _text(found.get("nccl"))[:40] or None,
+        "device": _text(found.get("device"))[:20] or None,
+        "ranks": _whole(found.get("ranks")),
+        "gpus": tuple(_gpu(place, row) for place, row in enumerate(rows)),
+        "busbw": tuple((size, rate) for size, rate in sizes if size is not None and rate is not None),
+        "wrong": _whole(found.get("wrong")),
+        "transports": tuple(sorted((str(k)[:40], n) for k, v in ways.items() if (n := _whole(v)) is not None)),
+        "samples_per_s": _number(train.get("samples_per_s")),
+        "loss_first": _number(train.get("loss_first")),
+        "loss_last": _number(train.get("loss_last")),
+    }
+
+
+def _gpu(place: int, row: dict[str, Any]) -> LoadedGpu:
+    rates = ("h2d_gbps", "d2h_gbps", "memory_gbps", "peer_gbps", "tflops", "tflops_last")
+    index = _whole(row.get("index"))
+    return LoadedGpu(
+        place if index is None else index,
+        **{name: _number(row.get(name)) for name in rates},
+        digest=_whole(row.get("digest")),
+        wrong_products=_whole(row.get("wrong_products")),
+    )
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"not JSON: {first_line(text)}") from error
+    if not isinstance(found, dict):
+        raise Unreadable(f"no object: {first_line(text)}")
+    return found
+
+
+def _holder(row: dict[str, Any]) -> str:
+    return f"{_text(row.get('name'))[:80] or 'a process'} (pid {_whole(row.get('pid'))})"
+
+
+def _last_line(text: str) -> str:
+    """The last line that says something: of a Python traceback the error itself."""
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    wanted = [line for line in said if "Error" in line and "ChildFailedError" not in line] or said
+    return "".join(c if c.isprintable() else "?" for c in wanted[-1][:300]) if wanted else ""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
