@@ -59,6 +59,8 @@ def build(image: Image, busybox: bytes, architecture: str) -> Built:
         "bin/cat": File(link="busybox"),
         "bin/ls": File(link="busybox"),
         "bin/sleep": File(link="busybox"),
+        "bin/rm": File(link="busybox"),
+        "usr/bin/torchrun": File(TORCHRUN.encode(), 0o755),
         "usr/bin/env": File(link="../../bin/busybox"),
         "usr/bin/python3": File(_python(image).encode(), 0o755),
         "usr/bin/python": File(link="python3"),
@@ -139,6 +141,36 @@ def _digest(content: bytes) -> str:
 
 def _json(content: object) -> bytes:
     return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+
+
+TORCHRUN = r"""#!/bin/sh
+# Simulated by gpuprov: this is no PyTorch. What it prints, the container runtime has put there (node/loading.py); for
+# GPUs that come as plain devices (AMD) it is the same for every one.
+place=/etc/gpuprov-sandbox
+if [ -r $place/load ]; then
+  while IFS= read -r line; do
+    case "$line" in
+      "!loading") : > $place/loading; sleep 1; rm -f $place/loading;;
+      "!hang") sleep 86400;;
+      "!fail "*) echo "${line#!fail }" >&2; exit 1;;
+      *) echo "$line";;
+    esac
+  done < $place/load
+  exit 0
+fi
+one='{"h2d_gbps": 54.0, "d2h_gbps": 53.0, "memory_gbps": 2700.0, "peer_gbps": 47.0'
+one="$one"', "tflops": 480.0, "tflops_last": 470.0, "digest": 4242, "wrong_products": 0}'
+count=0 gpus=""
+for device in /dev/dri/renderD*; do
+  [ -e "$device" ] && count=$((count + 1)) gpus="$gpus${gpus:+, }$one"
+done
+[ $count -gt 0 ] || { echo "RuntimeError: this container was given no GPU (simulated by gpuprov)" >&2; exit 1; }
+cat <<END
+@gpuprov-load-1 result {"simulated": true, "device": "cuda", "ranks": $count, "gpus": [$gpus], "wrong": 0,\
+ "all_reduce": [{"bytes": 8589934592, "busbw_gbps": 332.0}],\
+ "train": {"samples_per_s": 3400.0, "loss_first": 9.2, "loss_last": 6.4}, "transports": {}}
+END
+"""
 
 
 def _python(image: Image) -> str:

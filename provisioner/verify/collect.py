@@ -81,6 +81,10 @@ DRIFT_FILES: Mapping[str, float] = {"stamp.json": 5, "reboot.txt": 5, "unattende
 FRAMEWORK_S = 60.0
 """Seconds: a first torch import from a cold disk takes tens of them."""
 ALL_REDUCE_S = 300.0
+REHEARSED_S = 30.0
+"""For a load program that is simulated, and takes a second."""
+SETTLE_S = 2.0
+"""Seconds of matrix products before clocks, power and links are those of a GPU at work."""
 AFTER_S = 150.0
 """For what is asked when the load has ended: four tools of 30 s at most, and the time to kill them."""
 
@@ -172,7 +176,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         wanted["dcgmi-diag.json"] = depth.diag_s
     image = next((image for image in expected.images or () if image.get("torch")), None)
     if not expected.mig:
-        wanted["load.json"] = depth.load_s
+        wanted["load.json"] = depth.load_s if not expected.simulated else REHEARSED_S
         if image is None:
             wanted["all_reduce.txt"] = ALL_REDUCE_S  # nccl-tests, where they are on the node
     load = {
@@ -181,6 +185,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         "image": image and (image.get("pull") or image["reference"]),
         "reference": image and image["reference"],
         "options": {"seconds": depth.products_s, "budget": depth.messages_s},
+        "settle": 0.3 if expected.simulated else SETTLE_S,
     }
     return replace(_request(wanted, expected), load=load, diag=depth.diag)
 

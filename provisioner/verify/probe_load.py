@@ -22,8 +22,6 @@ from typing import Any
 from provisioner.verify.probe import COMMANDS, MERGED, PATH, WALKS, kernel_log, listed, rdma, result, run
 
 LOAD_MARK = "@gpuprov-load-1 "
-SETTLE = 2.0
-"""Seconds of matrix products before clocks, power and links are those of a GPU at work."""
 ASK_S = 30.0
 """For every tool that is asked beside the load and after it."""
 AFTER = {"nvidia-smi.xml": "nvidia-smi-after.xml", "nvlink-errors.txt": "nvlink-errors-after.txt"}
@@ -43,7 +41,7 @@ def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return document({"state": "absent", "why": launcher})
     nvidia = asked["vendor"] == "nvidia"
     watched: dict[str, Any] = {}
-    told = follow(command, feed, seconds, watched if nvidia else None)
+    told = follow(command, feed, seconds, watched if nvidia else None, float(asked.get("settle", 2.0)))
     if told["timed_out"] and command[0] == "docker":
         run(["docker", "rm", "--force", container()], ASK_S)
     if nvidia:
@@ -96,7 +94,7 @@ def launch(asked: dict[str, Any], request: dict[str, Any]) -> tuple[list[str] | 
     environment.update(GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
     if asked.get("image"):
         command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--network", "none", "--pull=never"]
-        command += ["--shm-size", "8g", "--ulimit", "memlock=-1", "--security-opt", "no-new-privileges"]
+        command += ["--shm-size", "8g", "--security-opt", "no-new-privileges"]
         command += [item for pair in environment.items() for item in ("--env", "=".join(pair))]
         command += [*request["gpus"], "--entrypoint", "sh", asked["image"], "-c", IN_CONTAINER.format(ranks, given)]
         return command, text, "docker " + asked["reference"]
@@ -111,9 +109,11 @@ def launch(asked: dict[str, Any], request: dict[str, Any]) -> tuple[list[str] | 
     return command, b"", "python3 of the node, PyTorch " + there["text"].strip()
 
 
-def follow(command: list[str], feed: bytes, deadline: float, watched: dict[str, Any] | None) -> dict[str, Any]:
+def follow(
+    command: list[str], feed: bytes, deadline: float, watched: dict[str, Any] | None, settle: float
+) -> dict[str, Any]:
     """Run it to its end or its deadline; its marked lines, and the end of what it complained of. `watched` gets
-    nvidia-smi's answer of the middle of the matrix products."""
+    nvidia-smi's answer `settle` seconds after the matrix products have begun."""
     started = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -128,7 +128,7 @@ def follow(command: list[str], feed: bytes, deadline: float, watched: dict[str, 
     looks: list[threading.Thread] = []
 
     def look() -> None:
-        time.sleep(SETTLE)
+        time.sleep(settle)
         assert watched is not None
         if process.poll() is None:
             watched["nvidia-smi-load.xml"] = run(COMMANDS["nvidia-smi.xml"], ASK_S)

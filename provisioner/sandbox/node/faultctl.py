@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-from . import devices, host, state, sysfs
+from . import devices, host, loading, state, sysfs
 
 HEALTHY = "etc/gpuprov-sandbox/healthy.json"
 SWAPPED = "var/lib/gpuprov-sandbox/swapped-image.json"
@@ -25,6 +25,7 @@ def fault(arguments: list[str], _version: str) -> int:
         return 0
     if arguments == ["write"]:
         state.write(state.HARDWARE, json.load(sys.stdin))
+        state.path(loading.LOADED).unlink(missing_ok=True)
         devices.show()
         host.show()
         sysfs.network_cards()

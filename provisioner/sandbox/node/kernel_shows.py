@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 
-from . import state
+from . import loading, state
 
 DEPENDS = {
     "nvidia_uvm": "nvidia",
@@ -39,9 +39,7 @@ def dmesg(arguments: list[str], _version: str) -> int:
     levels = set(options["--level"].split(",")) if "--level" in options else None
     form = options.get("--time-format") or ("ctime" if any(o in options for o in ("-T", "--ctime")) else "")
     booted = state.boot_time()
-    lines = sorted(
-        [*state.hardware().get("kernel_log", []), *state.read(state.KERNEL_LOG, [])], key=lambda line: line["at"]
-    )
+    lines = sorted([*_log(state.hardware()), *state.read(state.KERNEL_LOG, [])], key=lambda line: line["at"])
     if "-J" in options or "--json" in options:
         print(
             json.dumps(
@@ -69,6 +67,15 @@ def dmesg(arguments: list[str], _version: str) -> int:
             stamp = f"[{line['at']:12.6f}] "
         print(f"{head}{stamp}{line['text']}")
     return 0
+
+
+def _log(machine: state.Json) -> list[state.Json]:
+    """The node's own lines, and those that a load has left."""
+    lines: list[state.Json] = list(machine.get("kernel_log", []))
+    if "load" in machine and state.path(loading.LOADED).exists():
+        at = max([line["at"] for line in lines], default=0.0) + 100.0
+        lines += [{"at": at, "level": "err", "text": text} for text in machine["load"].get("kernel_log", [])]
+    return lines
 
 
 def _admits(wanted: str, level: str) -> bool:

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from . import state
+from . import loading, state
 
 DEPRECATED = "Requested functionality has been deprecated"
 
@@ -61,7 +61,9 @@ def driver(*, running: bool = False) -> Driver:
     )
     if not gpus:
         raise NoDriver(6, "No devices were found")
-    return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in gpus), machine)
+    running, ran = loading.now(), state.path(loading.LOADED).exists()
+    shown = (loading.shown(gpu, running=running, ran=ran) for gpu in gpus)
+    return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in shown), machine)
 
 
 def _switched(gpu: dict[str, Any]) -> dict[str, Any]:

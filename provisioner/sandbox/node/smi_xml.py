@@ -153,7 +153,7 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "subsystem": product["subsystem"],
         "sub_class": 0 if product.get("class") else 2,
         "gen": gpu["pcie"]["gen"],
-        "gen_now": 1 if geforce else gpu["pcie"]["gen"],
+        "gen_now": 1 if geforce and "awake" not in gpu else gpu["pcie"]["gen"],
         "gen_host": "N/A" if gpu["virtualised"] else gpu["pcie"]["gen"],
         "width": gpu["pcie"]["width"],
         "atomics": "FETCHADD_32 FETCHADD_64 SWAP_32 SWAP_64 CAS_32 CAS_64" if blackwell else "N/A",

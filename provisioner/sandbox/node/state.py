@@ -51,6 +51,8 @@ KERNEL_LOG = "run/gpuprov-sandbox/kernel.json"
 PERSISTENCE = "run/gpuprov-sandbox/persistence.json"
 SETTINGS = "var/lib/gpuprov-sandbox/settings.json"
 MIG = "run/gpuprov-sandbox/mig.json"
+GIVEN = "run/gpuprov-sandbox/given.json"
+"""Of each container that was given GPUs the file in it that says how many: what a daemon-reload can take away."""
 INSTALLED = "usr/lib/gpuprov-sandbox/installed"
 
 

@@ -112,6 +112,8 @@ def network_cards() -> None:
     shutil.rmtree(root, ignore_errors=True)
     shutil.rmtree(state.path("sys/class/infiniband_verbs"), ignore_errors=True)
     shutil.rmtree(state.path("dev/infiniband"), ignore_errors=True)
+    if machine.get("vendor") == "amd":
+        state.path("sys/class/kfd/kfd/proc").mkdir(parents=True, exist_ok=True)  # a folder for each process at work
     for nic in machine.get("nics", []):
         _card(root / nic["name"], nic)
     for card in machine.get("efa", []):

@@ -8,16 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import state
+from . import loading, state
 from .smi_facts import NoDriver, driver
 
 DAEMON = "etc/docker/daemon.json"
 GPUS = "etc/gpuprov-sandbox/gpus"
 """File in a container's root that says how many GPUs the runtime gave it; the simulated images read it."""
-
-
-GIVEN = "run/gpuprov-sandbox/given.json"
-"""Those files of containers that were started: what a daemon-reload can take away."""
 
 
 def nvidia_ctk(arguments: list[str], version: str) -> int:
@@ -100,7 +96,7 @@ def daemon_reload(_arguments: list[str], _version: str) -> int:
     /dev/char has no links (NVIDIA/nvidia-container-toolkit#48)."""
     if any(state.path("dev/char").glob("195:*")):
         return 0
-    for entry in state.read(GIVEN, []):
+    for entry in state.read(state.GIVEN, []):
         Path(entry).unlink(missing_ok=True)
     return 0
 
@@ -187,7 +183,10 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
     target = (root if root.is_absolute() else bundle / root) / GPUS
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(f"{given}\n")
-    state.change(GIVEN, lambda known: [*[path for path in known if Path(path).exists()], str(target)], [])
+    if any("torchrun" in word for word in config["process"].get("args", [])):
+        (target.parent / "load").write_text("\n".join(loading.lines(state.hardware(), list(gpus[:given]))) + "\n")
+        loading.started()
+    state.change(state.GIVEN, lambda known: [*[path for path in known if Path(path).exists()], str(target)], [])
     return 0
 
 

@@ -17,8 +17,8 @@ NEEDS = ("load.json",)
 LOAD = "load.completes"
 
 
-def reached(node: Facts, expected: Expected) -> Load:
-    """What the load program reached; skipped where nothing was started on purpose, unknown where it gave nothing."""
+def worked(node: Facts, expected: Expected) -> Load:
+    """The load program's run, whatever came of it; skipped where nothing was started on purpose."""
     assert node.load is not None
     load = node.load
     if load.state == "busy":
@@ -27,6 +27,12 @@ def reached(node: Facts, expected: Expected) -> Load:
         if any(image.get("torch") for image in expected.images or ()):
             unknown(load.why)
         skip(load.why)
+    return load
+
+
+def reached(node: Facts, expected: Expected) -> Load:
+    """What the load program reached; unknown where it gave nothing."""
+    load = worked(node, expected)
     if not load.finished:
         unknown(f"the load program gave no result: see {LOAD}")
     if load.device != "cuda" and not load.simulated:
@@ -55,15 +61,24 @@ def _lag(found: Mapping[str, float], share: float) -> list[str]:
     action="vendor",
     level="standard",
     needs=NEEDS,
-    follows=("gpu.count", "driver.responds", "driver.version", "nvswitch.fabric", "container.image", "dcgm.diag"),
+    follows=(
+        "gpu.count",
+        "driver.responds",
+        "driver.version",
+        "nvswitch.fabric",
+        "container.image",
+        "dcgm.diag",
+        "load.xid",
+        "load.survives",
+        "load.ecc",
+    ),
     says="The node did not get through minutes of real work (copies, matrix products, all_reduce, a small training).",
 )
 def test_completes(node: Facts, expected: Expected) -> None:
     assert node.load is not None
     load = node.load
     saw(expected="a result of every GPU", actual=load.phase and f"{load.phase}, exit status {load.rc}")
-    if load.state != "ran":
-        reached(node, expected)
+    worked(node, expected)
     part = f" in its part {load.phase!r}" if load.phase else " before its first part"
     if load.timed_out:
         fail(f"no end after {load.seconds or 0:.0f} s{part}: killed")
@@ -314,7 +329,7 @@ def test_pcie_link(node: Facts, expected: Expected) -> None:
 
 def _pairs(node: Facts, expected: Expected) -> list[tuple[str, Gpu, Gpu]]:
     """Each GPU before and after the load."""
-    reached(node, expected)
+    worked(node, expected)
     assert node.after is not None
     if node.after.smi is None or node.smi is None:
         unknown(node.source("nvidia-smi-after.xml").reason or "nvidia-smi did not answer before the load")
@@ -385,7 +400,7 @@ def test_ecc(node: Facts, expected: Expected) -> None:
     says="NVLinks had errors while data went over them: a link, a bridge or a switch is failing. Keep it out of jobs.",
 )
 def test_nvlink(node: Facts, expected: Expected) -> None:
-    reached(node, expected)
+    worked(node, expected)
     assert node.after is not None
     before, after = node.nvlink_errors, node.after.nvlink_errors
     if before is None or after is None:
@@ -430,7 +445,7 @@ def test_pcie_replay(node: Facts, expected: Expected) -> None:
     says="The driver reported GPU errors (Xid) while the node worked: what an idle GPU hides. Keep the log, drain it.",
 )
 def test_xid(node: Facts, expected: Expected) -> None:
-    reached(node, expected)
+    worked(node, expected)
     assert node.after is not None
     if node.log is None or node.after.log is None:
         unknown(node.source("dmesg-after.txt" if node.log else "dmesg.txt").reason)

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from provisioner.sandbox.node import exporter, kernel, services, state, toolkit
+from provisioner.sandbox.node import exporter, kernel, services, state
 from provisioner.sandbox.node.smi_facts import driver
 from provisioner.verify.parsers import dcgm_exporter, dcgmi_diag, fi_info, ibstat, lspci
 from tests.support.sandbox_node import MakeNode, capture
@@ -195,7 +195,7 @@ def test_a_daemon_reload_takes_gpus_where_there_are_no_links(make_node: MakeNode
     given = node.root / "container/etc/gpuprov-sandbox/gpus"
     given.parent.mkdir(parents=True)
     given.write_text("8\n")
-    state.write(toolkit.GIVEN, [str(given)])
+    state.write(state.GIVEN, [str(given)])
     node.says("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all")
     node.says("daemon-reload")
     assert given.exists()

@@ -1,0 +1,103 @@
+"""Faults that show under load alone, and what a load leaves behind: rows like those of fault_list.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provisioner.sandbox.fault_list import Change, Fault, Json, _has_links, _nvidia
+from provisioner.sandbox.fault_list_gpu import NVLINK, REASON, _has_rows
+
+
+def _gpu(**values: Any) -> Change:
+    """One GPU reaches that share of a measure, or gives that value."""
+
+    def change(machine: Json, gpu: int) -> None:
+        machine["gpus"][gpu].setdefault("load", {}).update(values)
+
+    return change
+
+
+def _node(**values: Any) -> Change:
+    def change(machine: Json, _gpu: int) -> None:
+        machine.setdefault("load", {}).update(values)
+
+    return change
+
+
+def _shows(when: str, **values: Any) -> Change:
+    """`a__b="x"` under load: the element a/b of one GPU reads x meanwhile. After it: the GPU has the value for good."""
+
+    def change(machine: Json, gpu: int) -> None:
+        found = {path.replace("__", "/"): value for path, value in values.items()} if when == "under_load" else values
+        machine["gpus"][gpu].setdefault(when, {}).update(found)
+
+    return change
+
+
+def _throttle(machine: Json, gpu: int) -> None:
+    machine["gpus"][gpu].setdefault("under_load", {})[REASON + "thermal_slowdown"] = "Active"
+
+
+def _ecc(machine: Json, gpu: int) -> None:
+    ecc = machine["gpus"][gpu]["ecc"]
+    both = {period: {**ecc[period], "dram": ecc[period]["dram"] + 1} for period in ("volatile", "aggregate")}
+    machine["gpus"][gpu]["after_load"] = {"ecc": {**ecc, **both}}
+
+
+def _links(machine: Json, gpu: int) -> None:
+    links = machine["gpus"][gpu]["links"]
+    machine["gpus"][gpu]["after_load"] = {"links": [{**links[0], "errors": {"Replay": 7}}, *links[1:]]}
+
+
+def _log(template: str) -> Change:
+    def change(machine: Json, gpu: int) -> None:
+        slot = machine["gpus"][gpu]["pci"][4:].rpartition(".")[0].lower()
+        machine.setdefault("load", {})["kernel_log"] = [template.format(pci=slot)]
+
+    return change
+
+
+def _several(machine: Json) -> bool:
+    return _nvidia(machine) and len(machine["gpus"]) > 1
+
+
+def _wide(machine: Json) -> bool:
+    return _nvidia(machine) and machine["gpus"][0]["pcie"]["gen"] > 1
+
+
+MORE = "more than one NVIDIA GPU"
+WIDTH = "pci__pci_gpu_link_info__link_widths__current_link_width"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("load-crash", "a program that loads the GPUs dies", "load.completes",
+          change=_node(fails="RuntimeError: CUDA error: an illegal memory access was encountered")),
+    Fault("load-hang", "a program that loads the GPUs does not end", "load.completes", change=_node(hangs=True)),
+    Fault("wrong-products", "one GPU multiplies wrongly now and then", "load.results", change=_gpu(wrong_products=3)),
+    Fault("other-product", "one GPU computes other bits than its neighbours", "load.results", _several, MORE,
+          _gpu(digest=4243)),
+    Fault("gpu-slow", "one GPU multiplies a fifth slower than its neighbours", "load.compute", _several, MORE,
+          _gpu(tflops=0.8)),
+    Fault("memory-slow", "one GPU's memory is a fifth slower than its neighbours'", "load.memory", _several, MORE,
+          _gpu(memory_gbps=0.8)),
+    Fault("clocks-fall", "one GPU falls to 70 % after the first second", "load.sustained", change=_gpu(sustained=0.7)),
+    Fault("host-copy-slow", "one GPU's copies with the host go at half their rate", "load.host_copy", _several, MORE,
+          _gpu(h2d_gbps=0.45, d2h_gbps=0.45)),
+    Fault("peer-copy-slow", "one GPU's copies to its neighbour go through the host", "load.peer_copy", _several, MORE,
+          _gpu(peer_gbps=0.1)),
+    Fault("nccl-slow", "all_reduce reaches a third of its bandwidth", "nccl.bandwidth",
+          lambda m: _several(m) and "limited" in m["reaches"], "a published all_reduce bandwidth", _node(busbw=0.33)),
+    Fault("nccl-wrong", "all_reduce gives wrong values", "nccl.bandwidth", _several, MORE, _node(wrong=512)),
+    Fault("nccl-fallback", "NCCL goes over sockets within the node", "nccl.transport", _several, MORE,
+          _node(transports={"P2P": 96, "NET/Socket": 32})),
+    Fault("loss-nan", "the reference training's loss is no number", "load.training", change=_node(loss=float("nan"))),
+    Fault("throttles-under-load", "one GPU slows down by heat once it works", "load.throttle", change=_throttle),
+    Fault("pcie-narrow-under-load", "one GPU's PCIe link falls to x8 once it works", "load.pcie_link", _wide,
+          "a PCIe link that can fall", _shows("under_load", **{WIDTH: "8x"})),
+    Fault("lost-under-load", "one GPU falls off the bus while it works", "load.xid", change=_log(
+          "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")),
+    Fault("ecc-under-load", "one GPU has an uncorrectable memory error once it works", "load.ecc", _has_rows,
+          "GPUs that remap rows", _ecc),
+    Fault("nvlink-under-load", "one NVLink repeats transfers once it carries data", "load.nvlink", _has_links, NVLINK,
+          _links),
+)  # fmt: skip
+"""Found at level standard and above; at level quick a node with one of these looks healthy."""
