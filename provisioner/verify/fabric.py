@@ -1,0 +1,300 @@
+"""Which nodes work together, and which node or path is to blame where they do not: the plan of rounds, and no I/O.
+
+Sets of nodes run all_reduce together, all sets of a round at once. Every node meets two others; one that worked with
+nobody meets nodes that are known to be good, which tells whether it is the node or the path to one of its partners;
+then all good nodes run in rings, and a ring that fails though its pairs did not is halved until it is small. The pairs
+take a bounded number of rounds however many nodes there are, the rings the logarithm of their size.
+
+    search = Search(nodes, floor=35.0)
+    while sets := search.next_round():
+        search.report(run(sets))
+    search.verdict()
+
+A node is good when one pair with it worked. It is at fault when none did and two good nodes are among its partners: a
+single bad path cannot do that. A pair that does not work between two good nodes is a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+from statistics import median
+from typing import Literal
+
+State = Literal["fine", "fault", "undecided", "untested"]
+ISOLATE = 4
+"""Rounds at most in which nodes that worked with nobody meet further ones."""
+RING = 64
+"""Nodes of a ring at most: as many ssh connections live while it runs, and one that fails is found in six halvings.
+More nodes make several rings, side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What came of one set of nodes. `ok`: all of them ended with a result; `gbps` is the bus bandwidth, GB/s;
+    `wrong_way`: it went another way than the group's network. `absent` are nodes that did not take part for a reason of
+    their own, which says nothing of the fabric."""
+
+    nodes: tuple[str, ...]
+    ok: bool
+    gbps: float | None = None
+    why: str = ""
+    wrong_way: bool = False
+    absent: tuple[str, ...] = ()
+
+    def partner(self, node: str) -> str:
+        """The other node of a pair."""
+        return self.nodes[1] if self.nodes[0] == node else self.nodes[0]
+
+    @property
+    def pair(self) -> frozenset[str]:
+        return frozenset(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of one node. `good` and `bad` are its pairs, `paths` those good nodes that it does not work with, `wrong_way`
+    whether all its pairs went the wrong way. `ring` has the nodes of the smallest ring with it that was run and worked
+    or, where `ring_ok` is False, failed; empty where it was in none."""
+
+    state: State
+    why: str = ""
+    good: tuple[Met, ...] = ()
+    bad: tuple[Met, ...] = ()
+    paths: tuple[str, ...] = ()
+    wrong_way: bool = False
+    ring: tuple[str, ...] = ()
+    ring_ok: bool | None = None
+    ring_why: str = ""
+
+
+def most_rounds(nodes: int) -> int:
+    """Rounds that a search takes at most."""
+    ring = min(nodes, RING)
+    return 3 + ISOLATE + 1 + (1 + ceil(log2(ring)) if ring > 2 else 0)
+
+
+class Search:
+    """`floor`: GB/s under which a set is slow, None where nobody has published one. `spread`: share below the pairs'
+    usual rate from which on one is slow; `ring_fall` the same for a ring, whose rate is not that of pairs."""
+
+    def __init__(
+        self, nodes: Sequence[str], *, floor: float | None = None, spread: float = 0.2, ring_fall: float = 0.5
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.floor, self.spread, self.ring_fall = floor, spread, ring_fall
+        self.pairs: list[Met] = []
+        self.rings: list[Met] = []
+        self.lost: dict[str, str] = {}
+        self.usual: float | None = None
+        """What healthy pairs reach, GB/s: the median of the best quarter, because a bad node spoils every pair that it
+        is in. None where fewer than two have a rate."""
+        self.asked = 0
+        """Rounds so far."""
+        self._isolated: set[str] = set()
+        self._rounds = self._plan()
+
+    def next_round(self) -> list[tuple[str, ...]]:
+        """Disjoint sets of nodes to run at once; empty when there is nothing more to learn."""
+        for sets in self._rounds:
+            present = [nodes for nodes in sets if not any(node in self.lost for node in nodes)]
+            if present:
+                self.asked += 1
+                return present
+        return []
+
+    def report(self, found: Iterable[Met]) -> None:
+        """What came of the sets of the last round. A set that is not reported was not run."""
+        for met in found:
+            self.lost |= dict.fromkeys(met.absent, met.why or "it did not take part")
+            if not met.absent:
+                (self.pairs if len(met.nodes) == 2 and not self._in_rings else self.rings).append(met)
+        self.usual = self._healthy()
+
+    def verdict(self) -> dict[str, Verdict]:
+        return {node: self._verdict(node) for node in self.nodes}
+
+    # The plan
+
+    _in_rings = False
+
+    def _plan(self) -> Iterator[list[tuple[str, ...]]]:
+        yield from self._meetings()
+        for _ in range(ISOLATE):
+            if not (sets := self._isolating()):
+                break
+            self._isolated |= {node for pair in sets for node in pair}
+            yield sets
+        yield self._again()
+        self._in_rings = True
+        rings = self._whole()
+        while rings:
+            yield rings
+            rings = [half for ring in rings if self._ring_bad(ring) and len(ring) > 2 for half in _halves(ring)]
+
+    def _meetings(self) -> Iterator[list[tuple[str, ...]]]:
+        """Two disjoint pairings of everybody, so that each node meets two others; of an odd number one waits each time,
+        and the two that waited meet in a third."""
+        count = len(self.nodes)
+        if count < 2:
+            return
+        yield self._pairing(0)
+        if count > 2:
+            yield self._pairing(1)
+        if count % 2 and count > 2:
+            yield [(self.nodes[0], self.nodes[1])]
+
+    def _pairing(self, turn: int) -> list[tuple[str, ...]]:
+        """One round of a round-robin tournament (circle method): no pair comes twice in as many rounds as there are. Of
+        an odd number the node `turn` waits."""
+        names, count = self.nodes, len(self.nodes)
+        circle = count if count % 2 else count - 1
+        sets: list[tuple[str, ...]] = [] if count % 2 else [(names[turn % circle], names[-1])]
+        return sets + [
+            (names[(turn + i) % circle], names[(turn - i) % circle]) for i in range(1, (circle - 1) // 2 + 1)
+        ]
+
+    def _isolating(self) -> list[tuple[str, ...]]:
+        """Each node that worked with nobody, with a good one that it has not met."""
+        good = self._good()
+        if not good:
+            # Not one pair works: others, until one does.
+            met = {m.pair for m in self.pairs}
+            turns = [self._pairing(turn) for turn in range(2, len(self.nodes))]
+            fresh = [[pair for pair in sets if frozenset(pair) not in met] for sets in turns]
+            return max(fresh, key=len, default=[])
+        free = [node for node in self.nodes if node in good and node not in self.lost]
+        sets: list[tuple[str, ...]] = []
+        for node in self._suspects(good):
+            met_good = {m.partner(node) for m in self.pairs if node in m.nodes} & good
+            if len(met_good) >= 2 and node in self._isolated:
+                continue
+            partner = next((other for other in free if other not in met_good), None)
+            if partner is not None:
+                free.remove(partner)
+                sets.append((partner, node))
+        return sets
+
+    def _again(self) -> list[tuple[str, ...]]:
+        """Pairs to be tried once more: nothing explains that they did not work. Disjoint ones; the rest is believed."""
+        good, used = self._good(), set[str]()
+        sets: list[tuple[str, ...]] = []
+        for met in self.pairs:
+            unexplained = met.pair <= good or len(self.nodes) - len(self.lost) == 2
+            if self._bad(met) and unexplained and not met.pair & used:
+                used |= met.pair
+                sets.append(met.nodes)
+        return sets
+
+    def _whole(self) -> list[tuple[str, ...]]:
+        """All good nodes in as few rings as they fit in; of a bad path one end stays out, because the ring would only
+        say once more what is known."""
+        good, left_out = self._good(), set[str]()
+        for path in self._paths(good):
+            if not path & left_out:
+                left_out.add(max(path, key=self.nodes.index))
+        ring = [node for node in self.nodes if node in good and node not in left_out and node not in self.lost]
+        if len(ring) < 3:
+            return []
+        count = ceil(len(ring) / RING)
+        return [tuple(ring[len(ring) * i // count : len(ring) * (i + 1) // count]) for i in range(count)]
+
+    # What is known
+
+    def _healthy(self) -> float | None:
+        rates = sorted(met.gbps for met in self.pairs if met.ok and met.gbps is not None)
+        return median(rates[-ceil(len(rates) / 4) :]) if len(rates) >= 2 else None
+
+    def _below(self, met: Met, share: float) -> bool:
+        """Whether a set is slow: below the floor, or by more than a share below what is usual."""
+        if met.gbps is None:
+            return False
+        below_floor = self.floor is not None and met.gbps < self.floor
+        return below_floor or (self.usual is not None and met.gbps < self.usual * (1 - share))
+
+    def _bad(self, met: Met) -> bool:
+        return not met.ok or met.wrong_way or self._below(met, self.spread)
+
+    def _good(self) -> set[str]:
+        """Nodes that are in a pair which worked."""
+        return {node for met in self.pairs if not self._bad(met) for node in met.nodes}
+
+    def _suspects(self, good: set[str]) -> list[str]:
+        return [node for node in self.nodes if node not in good and node not in self.lost]
+
+    def _paths(self, good: set[str]) -> list[frozenset[str]]:
+        """Pairs of good nodes that did not work; without those that were only slow, and not so when tried again."""
+        found = []
+        for pair in dict.fromkeys(met.pair for met in self.pairs if self._bad(met) and met.pair <= good):
+            mets = [met for met in self.pairs if met.pair == pair]
+            if self._bad(mets[-1]) or not all(met.ok for met in mets):
+                found.append(pair)
+        return found
+
+    def _ring_bad(self, nodes: tuple[str, ...]) -> bool:
+        met = next((m for m in self.rings if m.nodes == nodes), None)
+        if met is None:
+            return False
+        return not met.ok or met.wrong_way or self._below(met, self.ring_fall)
+
+    def _verdict(self, node: str) -> Verdict:
+        mets = [met for met in self.pairs if node in met.nodes]
+        good = tuple(met for met in mets if not self._bad(met))
+        bad = tuple(met for met in mets if self._bad(met))
+        known = self._good()
+        telling = [met for met in bad if met.partner(node) in known] or bad
+        wrong_way = bool(telling) and all(met.wrong_way for met in telling)
+        if good:
+            paths = tuple(next(iter(path - {node})) for path in self._paths(known) if node in path)
+            ring, ring_ok, why = self._ring(node)
+            return Verdict("fine", "", good, bad, paths, False, ring, ring_ok, why)
+        if node in self.lost:
+            return Verdict("untested", self.lost[node], bad=bad)
+        if not mets:
+            return Verdict("untested", "there was no partner or no time left")
+        partners = {met.partner(node) for met in bad}
+        if len(partners & known) >= 2:
+            return Verdict("fault", self._told(node, bad, known), bad=bad, wrong_way=wrong_way)
+        if not known:
+            why = f"not one pair of the {len(self.nodes)} nodes works: look first at what they share"
+            if len(self.nodes) == 2:
+                why = "with only two nodes nothing tells which of them it is, or the path between them"
+        else:
+            why = "it met too few good nodes to tell whether it is the node or the path"
+        return Verdict("undecided", f"{self._told(node, bad, known)}; {why}", bad=bad, wrong_way=wrong_way)
+
+    def _told(self, node: str, bad: Iterable[Met], known: set[str]) -> str:
+        """What did not work with whom; good nodes first, because they are the evidence."""
+        rows = sorted(bad, key=lambda met: met.partner(node) not in known)
+        return "; ".join(f"with {met.partner(node)}: {self.described(met)}" for met in rows[:4])
+
+    def described(self, met: Met) -> str:
+        """What a set reached, or why not, for people."""
+        if not met.ok or met.wrong_way:
+            return met.why or "it failed"
+        if met.gbps is None:
+            return "no rate"
+        usual, rate = self.usual, f"{met.gbps:.4g} GB/s"
+        if self.floor is not None and met.gbps < self.floor:
+            return f"{rate}, at least {self.floor:g} expected"
+        return f"{rate}, others reach {usual:.4g}" if usual is not None and self._below(met, self.spread) else rate
+
+    def _ring(self, node: str) -> tuple[tuple[str, ...], bool | None, str]:
+        """The smallest ring that tells of a node: (its nodes, whether it worked, why not)."""
+        mine = [met for met in self.rings if node in met.nodes]
+        if not mine:
+            return (), None, ""
+        told = mine[-1]
+        if len(mine) > 1 and not self._ring_bad(told.nodes):
+            # Its half works. Where the other one does as well, it is the whole that does not.
+            others = [half for half in _halves(mine[-2].nodes) if half != told.nodes]
+            told = told if any(map(self._ring_bad, others)) else mine[-2]
+        good = not self._ring_bad(told.nodes)
+        return told.nodes, good, "" if good else self.described(told)
+
+
+def _halves(ring: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Both halves of a ring; a node alone is none."""
+    middle = (len(ring) + 1) // 2
+    return [half for half in (ring[:middle], ring[middle:]) if len(half) >= 2]
