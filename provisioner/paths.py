@@ -94,6 +94,16 @@ class ClusterPaths:
         return self.root / "nodes.json"
 
     @property
+    def baseline(self) -> Path:
+        """The fleet's own record of what its nodes reach."""
+        return self.root / "baseline.json"
+
+    @property
+    def measures(self) -> Path:
+        """What its nodes reached, run after run."""
+        return self.root / "measures.jsonl"
+
+    @property
     def intent(self) -> Path:
         return self.root / "intent.json"
 

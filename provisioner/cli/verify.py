@@ -15,6 +15,7 @@ from provisioner.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
     from provisioner.events import Event
+    from provisioner.lifecycle.baselines import Saved
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.collect import ProbeRequest
     from provisioner.verify.run import Subject
@@ -38,26 +39,38 @@ def verify(
     report: Annotated[Path | None, typer.Option("--report", help="write report.json, .xml and .html here")] = None,
     as_json: Json = False,
     sandbox: Sandbox = None,
+    save_baseline: Annotated[
+        bool, typer.Option("--save-baseline", help="what healthy nodes reach now is what they are held to from now on")
+    ] = False,
 ) -> None:
     """Prove the fleet of FILE again, one machine (--host) or a bundle (--bundle). Exit status 1: not healthy."""
     from provisioner.events import Events
     from provisioner.verify.run import verify as run
 
     _one_of(file, bundle, host)
+    if save_baseline and file is None:
+        raise GpuprovError("--save-baseline is for a fleet: give FILE")
     if file is not None:
-        from provisioner.lifecycle import quarantine
+        from provisioner.lifecycle import baselines, quarantine
 
         cluster = _cluster(file, sandbox)
         cluster.events.subscribe(_tell_quarantine)
         machines = cluster.nodes()
+        deep = level or cluster.spec.verify.level
+        if save_baseline and deep == "quick":
+            raise GpuprovError("level quick measures nothing that could be saved", hint="--level standard, or stress")
         subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(machines), node)]
+        subjects = baselines.beside(cluster, subjects, machines)
         checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
         found = run(subjects, checks=checks, events=cluster.events)
-        deep = level or cluster.spec.verify.level
+        found = baselines.note(cluster, found, machines, deep)
+        saved = baselines.save(cluster, found, machines, deep) if save_baseline else None
         found = quarantine.after_verdict(cluster, found, machines, deep, holding=False)
         healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
         cluster.note_verdicts(found)
         title, previous = str(cluster.spec.name), cluster.state().get("report")
+        if saved is not None:
+            _tell_saved(saved, cluster.paths.baseline)
     else:
         subject = _lone(bundle, host, machine, level or ("standard" if host else "quick"))
         found = run([subject], events=Events())
@@ -73,6 +86,16 @@ def verify(
 
         show(found)
     raise typer.Exit(Exit.OK if healthy else Exit.CHECK_FAILED)
+
+
+def _tell_saved(saved: Saved, file: Path) -> None:
+    """What is in the record now, what was left out of it, and where it asks for less than before."""
+    for name, why in saved.left.items():
+        print(f"baseline: {name} left out: {why}", file=sys.stderr)
+    for name, what in saved.slower.items():
+        print(f"baseline: {name} is held to less than before: {what}", file=sys.stderr)
+    where = f"saved in {file}" if saved.saved else "nothing was saved"
+    print(f"baseline: {len(saved.saved)} of {len(saved.saved) + len(saved.left)} nodes, {where}", file=sys.stderr)
 
 
 def _tell_quarantine(event: Event) -> None:

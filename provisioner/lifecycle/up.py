@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Stage
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, quarantine, upgrade_state
+from provisioner.lifecycle import baselines, configuring, locking, machines, quarantine, upgrade_state
 from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.plan import Plan
 from provisioner.session import Cluster
@@ -153,7 +153,9 @@ def verify(
     from provisioner.verify.run import verify as prove
 
     checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
-    report = prove(brought.subjects, checks=checks, events=cluster.events, workdir=run.run_dir)
+    subjects = baselines.beside(cluster, brought.subjects, nodes, required=False)
+    report = prove(subjects, checks=checks, events=cluster.events, workdir=run.run_dir)
+    report = baselines.note(cluster, report, nodes, cluster.spec.verify.level)
     report = quarantine.after_verdict(cluster, report, nodes, cluster.spec.verify.level, holding=True)
     run.report = report
     run.page = reports.write(report, run.run_dir, title=cluster.spec.name, previous=cluster.state().get("report"))

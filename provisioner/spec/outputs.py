@@ -72,6 +72,20 @@ class BreakerOutput(OpenOutput):
     shared: int = Field(ge=1, description="How many of them")
 
 
+class MeasureOutput(OpenOutput):
+    """What a node reached at work, of one kind: the slowest GPU's of what is measured for each."""
+
+    value: float = Field(gt=0)
+    unit: str = Field(description="GB/s, TFLOP/s, MHz, samples/s")
+    record: float | None = Field(description="The fleet's own record of it; null where there is none")
+    of: Literal["node", "group"] | None = Field(
+        description="Whose record: this machine's, or the median of its group's where the machine is new"
+    )
+    change: float | None = Field(description="Share above the record: -0.07 is seven per cent below it")
+    published: float | None = Field(description="Published of a healthy node of this type; it is not judged")
+    slower: bool = Field(description="Further below the record than the catalogue allows")
+
+
 class NodeOutput(OpenOutput):
     """One node with its verdict."""
 
@@ -81,6 +95,10 @@ class NodeOutput(OpenOutput):
     ok: bool
     checks: list[CheckOutput]
     quarantine: QuarantineOutput | None = None
+    measures: dict[str, MeasureOutput] | None = Field(
+        default=None,
+        description="Given where the level measures: host_copy, peer_copy, memory, compute, clock, busbw, training",
+    )
 
 
 class ChangesOutput(OpenOutput):

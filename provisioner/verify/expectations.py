@@ -110,6 +110,8 @@ class Expected:
     min_busbw_gbps: float | None = None
     least: Mapping[str, float] = field(default_factory=dict)
     """host_copy, peer_copy: GB/s that a healthy GPU reaches, where somebody has published it."""
+    published: Mapping[str, float] = field(default_factory=dict)
+    """busbw: GB/s that was measured on a healthy node of this type and published. It is shown, and judges nothing."""
     level: Level = "standard"
 
     @property
@@ -201,6 +203,7 @@ def expect(
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
         min_busbw_gbps=limit.threshold if limit else None,
         least=catalog.copy_limits(machine),
+        published={"busbw": limit.measured} if limit and limit.measured else {},
         level=level,
     )
 

@@ -10,25 +10,28 @@ from functools import cache
 from typing import Any
 
 from provisioner.verify import check as dsl
+from provisioner.verify.baseline import Baseline
 from provisioner.verify.bundle import PROBE_ONLY
 from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.peers import Peers
 
-PLAIN = {"node", "expected", "peers", "name"}
+PLAIN = {"node", "expected", "peers", "baseline", "name"}
 """What a check can ask for without asking anybody."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUnderTest:
-    """What a check can ask for of one node. `host` is a testinfra connection or None."""
+    """What a check can ask for of one node. `host` is a testinfra connection or None; `baseline` what the fleet's own
+    record says of it, where there is one."""
 
     name: str
     facts: Facts
     expected: Expected
     host: str | None
     group: str = ""
+    baseline: Baseline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def asks(function: Callable[..., None]) -> tuple[str, ...]:
 def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, peers: Peers) -> Outcome:
     """Call a plain check on a node."""
     given = {"node": node.facts, "expected": node.expected, "name": node.name, "peers": peers}
+    given["baseline"] = node.baseline
     dsl.saw()
     try:
         ready(declared, node)

@@ -14,11 +14,12 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import provisioner
+from provisioner.verify.baseline import Baseline
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import ACTIONS, SEVERITIES
 from provisioner.verify.expectations import Expected
@@ -31,18 +32,22 @@ GIVEN, FOUND, LOG = "in.jsonl", "out.jsonl", "log.txt"
 @dataclass(frozen=True, slots=True)
 class Case:
     """One node to judge. `host` is a pytest-testinfra connection (ssh://node?ssh_config=FILE, local://); nodes of one
-    `group` are compared with each other, a node of none ("") with nobody."""
+    `group` are compared with each other, a node of none ("") with nobody; `baseline` is what the fleet's own record
+    says of the node."""
 
     bundle: Bundle
     expected: Expected
     host: str | None = None
     group: str = ""
+    baseline: Baseline | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
     checks: tuple[CheckResult, ...]
     facts: Mapping[str, Any]
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What was measured under load, by baseline.Measure's name."""
 
 
 def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s: float = 120.0) -> dict[str, Judged]:
@@ -69,6 +74,7 @@ def _give(file: Path, cases: Mapping[str, Case]) -> None:
         stream.writelines(json.dumps(one.to_json()) + "\n" for one in expected.values())
         for name, case in cases.items():
             given = {"node": name, "expects": place[id(case.expected)], "host": case.host, "group": case.group}
+            given["baseline"] = case.baseline.to_json() if case.baseline is not None else None
             stream.write(json.dumps(given | {"bundle": case.bundle.to_json()}) + "\n")
 
 
@@ -119,6 +125,7 @@ class _Records:
         self.tests: dict[str, dict[str, Any]] = {}
         self.broken: list[dict[str, Any]] = []
         self.facts: dict[str, Mapping[str, Any]] = {}
+        self.measures: dict[str, Mapping[str, float]] = {}
         self.of: dict[str, list[str]] = {name: [] for name in nodes}
         self.results: dict[tuple[str, str], dict[str, Any]] = {}
         with suppress(FileNotFoundError), found.open(encoding="utf-8", errors="replace") as lines:
@@ -129,7 +136,7 @@ class _Records:
     def _take(self, record: dict[str, Any]) -> None:
         match record["kind"]:
             case "facts":
-                self.facts[record["node"]] = record["facts"]
+                self.facts[record["node"]], self.measures[record["node"]] = record["facts"], record["measures"]
             case "broken":
                 self.broken.append(record)
             case "collected":
@@ -155,7 +162,7 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
             "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=trouble
         )
     follows = {test: records.tests[test]["follows"] for test in records.of[name]}
-    return Judged(tuple(blame(results, follows)), records.facts.get(name, {}))
+    return Judged(tuple(blame(results, follows)), records.facts.get(name, {}), records.measures.get(name, {}))
 
 
 def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:

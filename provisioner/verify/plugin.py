@@ -2,10 +2,11 @@
 
 Loaded by judge.py in a process of its own: `python -m pytest -p provisioner.verify.plugin --gpuprov-in FILE
 --gpuprov-out FILE DIRECTORY…`. Fixtures: `node` (facts.Facts), `expected` (expectations.Expected), `peers`
-(peers.Peers, the nodes of its group), `name` (the node's name), `host` (pytest-testinfra, connected when first used).
+(peers.Peers, the nodes of its group), `baseline` (baseline.Baseline, what the fleet's own record says of it, or None),
+`name` (the node's name), `host` (pytest-testinfra, connected when first used).
 
-A declared check that asks for no other fixture than the first four is one item that goes over all nodes: an item of
-pytest costs a thousand times what such a function does. Any other test is run once for each node, as pytest does it.
+A declared check that asks for none but these, `host` apart, is one item that goes over all nodes: an item of pytest
+costs a thousand times what such a function does. Any other test is run once for each node, as pytest does it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from _pytest.outcomes import OutcomeException
 
 from provisioner.verify import check as dsl
 from provisioner.verify import item as one
+from provisioner.verify.baseline import Baseline, measured
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import Check, Skipped, Unknown
 from provisioner.verify.expectations import Expected
@@ -104,6 +106,10 @@ class Judgement:
     @pytest.fixture(scope="session")
     def peers(self, node_under_test: NodeUnderTest) -> Peers:
         return self.peers_of[node_under_test.name]
+
+    @pytest.fixture(scope="session")
+    def baseline(self, node_under_test: NodeUnderTest) -> Baseline | None:
+        return node_under_test.baseline
 
     @pytest.fixture(scope="session")
     def name(self, node_under_test: NodeUnderTest) -> str:
@@ -226,14 +232,16 @@ def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
                 found = pool.imap(_read, lines, chunksize=8)
             for facts, document, data in found:
                 expected = expectations[data["expects"]]
-                yield NodeUnderTest(data["node"], facts, expected, data["host"], data["group"]), document
+                record = Baseline.from_json(data["baseline"]) if data["baseline"] is not None else None
+                yield NodeUnderTest(data["node"], facts, expected, data["host"], data["group"], record), document
 
 
 def _read(line: str) -> tuple[Facts, str, dict[str, Any]]:
     """Facts of a node, their document as a line, and what else was given of the node."""
     data = json.loads(line)
     facts = read(Bundle.from_json(data.pop("bundle")))
-    document = json.dumps({"kind": "facts", "node": data["node"], "facts": facts.to_json()}, default=str)
+    found = {"kind": "facts", "node": data["node"], "facts": facts.to_json(), "measures": measured(facts)}
+    document = json.dumps(found, default=str)
     return facts, document + "\n", data
 
 

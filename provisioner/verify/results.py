@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from provisioner.verify.baseline import Reached
 from provisioner.verify.check import Action, Severity
 
 Status = Literal["pass", "fail", "unknown", "skip"]
@@ -55,6 +56,8 @@ class NodeReport:
     error: str = ""
     quarantine: Mapping[str, Any] | None = None
     """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}."""
+    measures: tuple[Reached, ...] = ()
+    """What it reached at work, beside the fleet's own record of it."""
 
     @property
     def condemned(self) -> tuple[CheckResult, ...]:
@@ -87,6 +90,7 @@ class NodeReport:
         }
         document |= {"simulated": True} if self.simulated else {}
         document |= {"quarantine": dict(self.quarantine)} if self.quarantine is not None else {}
+        document |= {"measures": {one.name: one.to_json() for one in self.measures}} if self.measures else {}
         return document | ({"error": self.error} if self.error else {})
 
 
@@ -134,6 +138,8 @@ class Report:
     """The cluster's name, for people."""
     breaker: Breaker | None = None
     """Why bad nodes were left in service, where there were too many of them."""
+    trend: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
+    """Node → what its machine reached in its last runs of this level, the oldest first and this one last."""
 
     @property
     def simulated(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.verify.baseline import Baseline, reached
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.collect import ProbeRequest, collect, load_request, request_for
 from provisioner.verify.expectations import Expected
@@ -35,6 +36,8 @@ class Subject:
     simulated: bool = False
     host_spec: str | None = None
     reach: Sequence[str] | None = None
+    baseline: Baseline | None = None
+    """What the fleet's own record says of this node."""
 
 
 def verify(
@@ -68,7 +71,7 @@ def verify(
     if workdir is not None:
         for name, bundle in bundles.items():
             bundle.write(workdir / "bundles" / name)
-    cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec, s.group) for s in subjects}
+    cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec, s.group, s.baseline) for s in subjects}
     judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else 60.0 + len(cases))
     nodes = tuple(
         NodeReport(
@@ -80,6 +83,7 @@ def verify(
             checks=judged[s.name].checks,
             facts=judged[s.name].facts,
             error=bundles[s.name].error,
+            measures=reached(judged[s.name].measures, s.baseline, s.expected),
         )
         for s in subjects
     )

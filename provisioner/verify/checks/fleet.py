@@ -131,23 +131,6 @@ def test_topology(node: Facts, peers: Peers) -> None:
         fail(f"{len(other)} pairs differ: {'; '.join(other[:3])}" if other else "devices are missing that others have")
 
 
-def busbw(node: Facts) -> float | None:
-    return node.nccl.max_busbw_gbps if node.nccl else None
-
-
-@check(
-    "fleet.slow_nccl",
-    severity="fatal",
-    action="vendor",
-    level="stress",
-    needs=("all_reduce.txt",),
-    follows=("nccl.bandwidth", "gpu.count", "nvlink.links", "nvswitch.fabric"),
-    says="This node's all_reduce is slower than its group's, and a job goes at the pace of its slowest node.",
-)
-def test_slow_nccl(node: Facts, peers: Peers) -> None:
-    slower(node, peers, busbw, "GB/s all_reduce")
-
-
 def slower(node: Facts, peers: Peers, of: Callable[[Facts], float | None], what: str) -> None:
     """Fails on a node that is an outlier below its group's median by more than SLOW."""
     mine = of(node)

@@ -165,6 +165,7 @@ def _gpu(index: int, gpu: ElementTree.Element) -> Gpu:
         power_default_w=_first(
             number(_given(gpu, f"{power}/default_power_limit")), number(_given(gpu, f"{old}/default_power_limit"))
         ),
+        clock_sm_mhz=whole(_given(gpu, "clocks/sm_clock")),
         clock_application_mhz=whole(_given(gpu, "applications_clocks/graphics_clock")),
         clock_default_mhz=whole(_given(gpu, "default_applications_clocks/graphics_clock")),
         clock_max_mhz=whole(_given(gpu, "max_clocks/graphics_clock")),

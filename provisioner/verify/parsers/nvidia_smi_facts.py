@@ -88,6 +88,8 @@ class Gpu:
     memory_temperature_max: int | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
+    clock_sm_mhz: int | None = None
+    """At the moment of asking."""
     clock_application_mhz: int | None = None
     clock_default_mhz: int | None = None
     clock_max_mhz: int | None = None

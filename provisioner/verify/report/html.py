@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from provisioner.paths import data
 from provisioner.verify.catalogue import declared
 from provisioner.verify.report.compare import changes
+from provisioner.verify.report.measured import tables
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.verify.runbook import STEPS, by_hand
 
@@ -58,6 +59,7 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
         runbook=[(action, STEPS[action]) for action in STEPS if any(p["action"] == action for p in problems)],
         changes=changes(before, report)[:MOST_CHANGES] if before else None,
         nodes=[_node(node, detailed) for node in sorted(report.nodes, key=lambda n: n.ok)],
+        measured=tables(report),
         detailed=detailed,
         time=datetime.fromtimestamp(report.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         seconds=report.seconds.get("verify", 0.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from provisioner.verify.baseline import NAMED
 from provisioner.verify.results import NodeReport, Report
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def table(report: Report) -> Group:
             what = Text(check.message or check.says)
             failed.add_row(Text(node.name), Text(check.id), Text(WORD[check.status], style), what, Text(check.action))
         parts += [Text(""), failed]
+    if behind := slower(report):
+        parts += [Text(""), Text(behind, "yellow")]
     held = [node for node in report.nodes if node.quarantine is not None]
     parts += [Text("")] if held else []
     parts += [Text(f"{node.name}: {in_quarantine(node.quarantine or {})}", "yellow") for node in held]
@@ -65,6 +68,16 @@ def table(report: Report) -> Group:
     simulated = " (SIMULATED hardware)" if report.simulated else ""
     parts += [Text(""), Text(healthy + simulated, "bold green" if report.ok else "bold red")]
     return Group(*parts)
+
+
+def slower(report: Report) -> str:
+    """One line: who is slower than the record, in what; "" where nobody is."""
+    told = []
+    for node in report.nodes:
+        found = [f"{NAMED[m.name].title} {(m.share or 0):+.1%}" for m in node.measures if m.slower]
+        told += [f"{node.name} ({', '.join(found)})"] if found else []
+    more = f" and {len(told) - 5} more" if len(told) > 5 else ""
+    return f"slower than the fleet's own record: {', '.join(told[:5])}{more}" if told else ""
 
 
 def show(report: Report) -> None:

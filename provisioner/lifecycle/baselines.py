@@ -1,0 +1,218 @@
+"""The fleet's own record of what its nodes reach, and how that went run after run, in the run directory.
+
+baseline.json is what somebody declared to be right (`gpuprov verify FILE --save-baseline`); verify.baseline says what
+is in it. measures.jsonl has a line for each node and run that measured something:
+
+    {"node", "id", "level", "at", "simulated", "measures": {name: value}}
+
+It is a picture and proves nothing: what is damaged of it is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.session import Cluster
+from provisioner.verify.baseline import NAMED, Entry, Record, is_rate
+
+if TYPE_CHECKING:
+    from provisioner.verify.expectations import Level
+    from provisioner.verify.results import NodeReport, Report
+    from provisioner.verify.run import Subject
+
+KEPT = 20
+"""Runs of a machine and level that the report draws, and that are kept."""
+SPOIL = ("load.", "fleet.slow_", "nccl.")
+"""Checks of speed that need not be fatal: what fails one of them is nothing to hold a node to later."""
+
+
+def load(paths: ClusterPaths) -> Record | None:
+    """The record; None where nobody has saved one. Raises GpuprovError where the file is damaged: a fleet that got slow
+    would otherwise pass for one that nothing is known of."""
+    try:
+        return Record.from_json(json.loads(paths.baseline.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        hint = "bring it back from a backup, or remove it and run `gpuprov verify FILE --save-baseline` again"
+        raise GpuprovError(f"is damaged: {error}", where=str(paths.baseline), hint=hint) from error
+
+
+def beside(
+    cluster: Cluster, subjects: Iterable[Subject], nodes: Sequence[Node], *, required: bool = True
+) -> list[Subject]:
+    """The subjects, which are of these machines, each with what the record says of it. A damaged record raises
+    GpuprovError where it is `required`, and is a warning where a fleet is being made: no `up` fails because of it."""
+    try:
+        record = load(cluster.paths)
+    except GpuprovError as error:
+        if required:
+            raise
+        cluster.events("verify", "warning", f"nothing is compared with the fleet's own record: {error}")
+        record = None
+    if record is None:
+        return list(subjects)
+    locks, machines = _locks(cluster, nodes), {node.name: node for node in nodes}
+    found = []
+    for subject in subjects:
+        baseline = record.of(
+            subject.name,
+            id=machines[subject.name].id,
+            group=subject.group,
+            machine=subject.machine,
+            level=subject.expected.level,
+            lock=locks.get(subject.name, ""),
+            simulated=subject.simulated,
+        )
+        found.append(replace(subject, baseline=baseline))
+    return found
+
+
+def _locks(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
+    """Node → the release that it is held to."""
+    return {name: release.id for name, release in cluster.releases(nodes, cluster.lock).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What came of saving: nodes that are in the record now; those that were left out, with why; those whose former
+    record was faster by more than is allowed, with what."""
+
+    saved: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+    slower: Mapping[str, str] = field(default_factory=dict)
+
+
+def save(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Saved:
+    """Write what the healthy nodes of this verdict reached into the record, beside what it has of other levels and of
+    nodes that were not looked at. Nothing is written where no node was measured. Raises GpuprovError where the record
+    that is there is damaged."""
+    machines = {node.name: node for node in nodes}
+    judged = [verdict for verdict in report.nodes if verdict.name in machines]
+    left = {verdict.name: why for verdict in judged if (why := unfit(verdict))}
+    fit = [verdict for verdict in judged if verdict.name not in left]
+    if not fit:
+        return Saved(left=left)
+    before, locks = load(cluster.paths) or Record(), _locks(cluster, nodes)
+    kept = {node.name: dict(before.nodes.get(node.name, {})) for node in cluster.nodes()}
+    for verdict in fit:
+        machine = machines[verdict.name]
+        own = {name: one for name, one in kept.get(verdict.name, {}).items() if one.id == machine.id}
+        reached = {one.name: one.value for one in verdict.measures}
+        kept[verdict.name] = own | {
+            level: Entry(
+                machine.id,
+                verdict.group,
+                verdict.machine,
+                _utc(report.started),
+                locks.get(machine.name, ""),
+                verdict.simulated,
+                reached,
+            )
+        }
+    document = Record({name: levels for name, levels in kept.items() if levels}).to_json()
+    write_whole(cluster.paths.baseline, json.dumps(document, indent=1) + "\n")
+    slower = {v.name: _slower(v) for v in fit if any(one.slower and one.own for one in v.measures)}
+    return Saved(tuple(verdict.name for verdict in fit), left, slower)
+
+
+def unfit(verdict: NodeReport) -> str:
+    """Why a node's measures are nothing to hold it to, or ""."""
+    if not verdict.ok:
+        return f"not healthy: {verdict.why}"
+    if failed := [c.id for c in verdict.checks if c.status == "fail" and c.id.startswith(SPOIL)]:
+        return f"failed {', '.join(failed)}"
+    if not verdict.measures:
+        why = next((c.message for c in verdict.checks if c.id == "load.completes" and c.message), "")
+        return f"nothing was measured{f': {why}' if why else ''}"
+    return ""
+
+
+def _slower(verdict: NodeReport) -> str:
+    found = [one for one in verdict.measures if one.slower and one.own]
+    return ", ".join(f"{NAMED[one.name].title} {one.share or 0:+.1%}" for one in found)
+
+
+def note(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Report:
+    """Write down what this run measured, and give the report with how that was in the runs before."""
+    machines = {node.name: node for node in nodes}
+    measured = [verdict for verdict in report.nodes if verdict.measures and verdict.name in machines]
+    if not measured:
+        return report
+    fresh = [
+        {
+            "node": verdict.name,
+            "id": machines[verdict.name].id,
+            "level": level,
+            "at": _utc(report.started),
+            "simulated": verdict.simulated,
+            "measures": {one.name: round(one.value, 4) for one in verdict.measures},
+        }
+        for verdict in measured
+    ]
+    _append(cluster.paths, fresh)
+    history = _history(cluster.paths)
+    here = {node.id for node in cluster.nodes()}
+    newest = {key: runs[-KEPT:] for key, runs in history.items() if key[0] in here}
+    if sum(map(len, history.values())) > 2 * sum(map(len, newest.values())):
+        _rewrite(cluster.paths, newest)
+    trend = {
+        verdict.name: tuple(run["measures"] for run in newest.get((machines[verdict.name].id, level), ()))
+        for verdict in measured
+    }
+    return replace(report, trend=trend)
+
+
+Key = tuple[str, str]
+"""Machine id and level."""
+
+
+def _append(paths: ClusterPaths, lines: Sequence[Mapping[str, Any]]) -> None:
+    """At the end of the file in one piece, so that two runs beside each other do not mix."""
+    private_dir(paths.root)
+    handle = os.open(paths.measures, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(handle, "ab", buffering=0) as stream:
+        stream.write((b"\n" if _cut(paths) else b"") + b"".join(map(_line, lines)))
+
+
+def _cut(paths: ClusterPaths) -> bool:
+    """Whether a run died in the midst of its line."""
+    with paths.measures.open("rb") as stream, contextlib.suppress(OSError):
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) != b"\n"
+    return False
+
+
+def _line(run: Mapping[str, Any]) -> bytes:
+    return json.dumps(run, separators=(",", ":")).encode() + b"\n"
+
+
+def _rewrite(paths: ClusterPaths, kept: Mapping[Key, Sequence[Mapping[str, Any]]]) -> None:
+    """Only what is kept, oldest first. What another run writes in this moment may be lost, one point of a line."""
+    runs = sorted((run for runs in kept.values() for run in runs), key=lambda run: str(run["at"]))
+    write_whole(paths.measures, b"".join(map(_line, runs)))
+
+
+def _history(paths: ClusterPaths) -> dict[Key, list[dict[str, Any]]]:
+    """The runs that can be read, in the order in which they were written."""
+    found: dict[Key, list[dict[str, Any]]] = {}
+    for line in paths.measures.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            run = json.loads(line)
+            run["measures"] = {n: float(v) for n, v in run["measures"].items() if n in NAMED and is_rate(v)}
+            if all(isinstance(run[key], str) for key in ("node", "id", "level", "at")):
+                found.setdefault((run["id"], run["level"]), []).append(run)
+    return found
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,84 @@
+"""A node against the fleet's own record: slower than it was when somebody wrote down what is right.
+
+The checks differ by what they measure alone, so they are made of one table. How far below its record a measure may lie
+stands in the catalogue's health.yaml under the check's own id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from provisioner.verify.baseline import NAMED, Baseline, behind
+from provisioner.verify.check import check, fail, saw, skip
+from provisioner.verify.checks.load import LOAD, NEEDS, reached
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+FOLLOWS = {
+    "host_copy": ("load.host_copy", "fleet.slow_host_copy", "load.pcie_link", "gpu.pcie", "gpu.pcie_gen"),
+    "peer_copy": ("load.peer_copy", "nvlink.links", "nvlink.speed", "nvlink.topology", "nvswitch.fabric"),
+    "memory": ("load.memory", "fleet.slow_memory", "load.throttle", "gpu.ecc"),
+    "clock": ("load.throttle", "gpu.throttle", "gpu.clocks", "gpu.power_limit", "gpu.power_brake"),
+    "compute": (
+        *("load.compute", "load.sustained", "fleet.slow_compute", "baseline.clock", "load.throttle", "gpu.throttle"),
+        *("gpu.clocks", "gpu.power_limit", "gpu.power_brake"),
+    ),
+    "busbw": (
+        *("nccl.bandwidth", "nccl.transport", "fleet.slow_nccl", "load.peer_copy", "baseline.peer_copy"),
+        *("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric"),
+    ),
+    "training": (
+        *("load.training", "fleet.slow_training", "gpu.count"),
+        *(f"baseline.{name}" for name in ("host_copy", "peer_copy", "memory", "clock", "compute", "busbw")),
+        *(f"load.{name}" for name in ("host_copy", "peer_copy", "memory", "compute", "sustained", "throttle")),
+        *("nccl.bandwidth", "nccl.transport", "fleet.slow_nccl", "fleet.slow_compute", "fleet.slow_memory"),
+    ),
+}
+"""Measure → the checks whose failure explains that it is slower than it was."""
+SAYS = {
+    "host_copy": "Copies between host and GPU are slower than this fleet's own record: look at the PCIe link first.",
+    "peer_copy": "Copies from GPU to GPU are slower than this fleet's own record: look at NVLink's counters first.",
+    "memory": "The GPUs' memory is slower than this fleet's own record. Look at remapped rows and temperature.",
+    "clock": "The GPUs run at lower clocks at work than this fleet's own record. Look at power limits and cooling.",
+    "compute": "Matrix products are slower than this fleet's own record: clocks, power or a driver that was changed.",
+    "busbw": "all_reduce is slower than this fleet's own record: NVLink, or another NCCL than before.",
+    "training": "The reference model trains slower than this fleet's own record, though no part alone is slower.",
+}
+
+
+def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
+    measure, id = NAMED[name], f"baseline.{name}"
+
+    @check(
+        id,
+        severity="warn",
+        action="vendor",
+        level="standard",
+        needs=NEEDS,
+        follows=(LOAD, *FOLLOWS[name]),
+        says=SAYS[name],
+    )
+    def judge(node: Facts, expected: Expected, baseline: Baseline | None) -> None:
+        record = baseline.values.get(name) if baseline is not None else None
+        if baseline is None or record is None:
+            skip("there is no record to compare with: `gpuprov verify FILE --save-baseline` writes one")
+        mine = measure.of(node)
+        if mine is None:
+            reached(node, expected)
+            skip("it was not measured")
+        share = expected.most.get(id)
+        if share is None:
+            skip("the catalogue has no limit for it")
+        saw(
+            expected=f"{record * (1 - share):.4g} {measure.unit} or more ({baseline.whose}: {record:.4g})",
+            actual=round(mine, 2),
+        )
+        if behind(mine, record, share):
+            below = 1 - mine / record
+            fail(f"{mine:.4g} {measure.unit} is {below:.1%} below {baseline.whose}, {record:.4g}")
+
+    return judge
+
+
+for _name in FOLLOWS:
+    globals()[f"test_{_name}"] = _against(_name)

@@ -1,0 +1,92 @@
+"""The page's section "Measured": what each node reached at work, beside the record and its own last runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from provisioner.verify.baseline import MEASURES, Measure, Reached
+from provisioner.verify.results import NodeReport, Report
+
+WIDE, HIGH, EDGE = 84, 22, 3
+"""Of a line, pixels of CSS."""
+LEAST = 0.10
+"""Share of its median that a line's height stands for at least: noise of a per cent must not look like a fault."""
+MOST = 64
+"""Nodes up to which all have their row; of a larger group those that are slower than their record have."""
+
+
+def tables(report: Report) -> list[dict[str, Any]]:
+    """One table for each group in which something was measured; none of a run that measured nothing."""
+    groups: dict[str, list[NodeReport]] = {}
+    for node in report.nodes:
+        if node.measures:
+            groups.setdefault(node.group or node.name, []).append(node)
+    return [_table(name, nodes, report.trend) for name, nodes in groups.items()]
+
+
+def _table(
+    group: str, nodes: Sequence[NodeReport], trend: Mapping[str, Sequence[Mapping[str, float]]]
+) -> dict[str, Any]:
+    have = {one.name for node in nodes for one in node.measures}
+    columns = [measure for measure in MEASURES if measure.name in have]
+    shown = [node for node in nodes if len(nodes) <= MOST or any(one.slower for one in node.measures)]
+    published = {one.name: one.published for node in nodes for one in node.measures if one.published is not None}
+    rows = []
+    for node in shown:
+        by_name = {one.name: one for one in node.measures}
+        runs = trend.get(node.name, ())
+        rows.append({"name": node.name, "cells": [_cell(m, by_name.get(m.name), runs) for m in columns]})
+    return {
+        "group": group,
+        "columns": columns,
+        "rows": rows,
+        "nodes": len(nodes),
+        "published": [published.get(measure.name) for measure in columns] if published else None,
+        "compared": any(one.record is not None for node in nodes for one in node.measures),
+        "by_group": any(one.own is False for node in shown for one in node.measures),
+    }
+
+
+def _cell(measure: Measure, one: Reached | None, runs: Sequence[Mapping[str, float]]) -> dict[str, Any] | None:
+    """The value, how far it is from the record, and the line of its last runs; None where it was not measured."""
+    if one is None:
+        return None
+    values = [run[measure.name] for run in runs if measure.name in run]
+    return {
+        "value": f"{one.value:.4g}",
+        "share": f"{one.share * 100:+.1f} %" if one.share is not None else "",
+        "slower": one.slower,
+        "group": one.own is False,
+        "line": line(values, one.record, measure.unit),
+    }
+
+
+def line(values: Sequence[float], record: float | None, unit: str) -> Markup | str:
+    """Values as a small SVG line, the oldest first, with the record dashed behind them where it lies within; nothing of
+    fewer than two."""
+    if len(values) < 2:
+        return ""
+    middle = sorted(values)[len(values) // 2]
+    low, high = min(values), max(values)
+    if high - low < LEAST * middle:
+        centre = (low + high) / 2
+        low, high = centre - LEAST * middle / 2, centre + LEAST * middle / 2
+
+    def y(value: float) -> str:
+        return f"{EDGE + (high - value) / (high - low) * (HIGH - 2 * EDGE):.1f}"
+
+    step = (WIDE - 2 * EDGE) / (len(values) - 1)
+    points = " ".join(f"{EDGE + i * step:.1f},{y(value)}" for i, value in enumerate(values))
+    last = points.rpartition(" ")[2].split(",")
+    said = f"last {len(values)} runs: from {values[0]:.4g} to {values[-1]:.4g} {unit}"
+    said += f", at least {min(values):.4g}, at most {max(values):.4g}"
+    behind = ""
+    if record is not None and low <= record <= high:
+        behind = Markup('<line x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>').format(EDGE, WIDE - EDGE, y(record))
+    return Markup(
+        '<svg class="trend" role="img" viewBox="0 0 {w} {h}" width="{w}" height="{h}" aria-label="{said}">'
+        '<title>{said}</title>{behind}<polyline points="{points}"/><circle cx="{x}" cy="{y}" r="2"/></svg>'
+    ).format(w=WIDE, h=HIGH, said=said, behind=behind, points=points, x=last[0], y=last[1])
