@@ -20,6 +20,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected, Level, expect
 from tests.support.healthy_gpu import BOOT, MODULES, driver_files, lspci, nvlink_errors
 from tests.support.healthy_host import NOW, host_files
+from tests.support.healthy_load import load_files
 
 CAPTURES = Path(__file__).parents[1] / "unit" / "verify" / "captures"
 DRIVER, CUDA, NCCL, KERNEL = "580.105.08", "13.0", "2.27.7", "6.8.0-1024-aws"
@@ -115,7 +116,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
     reached = max(231.72, limit.threshold + 10 if limit else 0.0)
     texts["all_reduce.txt"] = capture("nccl_tests/a100-8gpu-1node.txt").replace("231.72", f"{reached:.2f}")
     if gpu.vendor == "amd":
-        return texts | {"rocm-smi.json": rocm(row)}
+        return texts | load_files(row, texts) | {"rocm-smi.json": rocm(row)}
     texts |= driver_files(row, DRIVER) | {
         "nvlink-errors.txt": nvlink_errors(row),
         "nvidia-smi.xml": smi_xml(row),
@@ -141,7 +142,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
     if row.network.kind == "efa":
         entry = capture("fi_info/fi_info-g6-1nic.txt")
         texts["fi_info.txt"] = "".join(entry.replace("rdmap47s0", f"rdmap{47 + i}s0") for i in range(row.network.ports))
-    return texts
+    return texts | load_files(row, texts)
 
 
 def smi_xml(row: Machine) -> str:

@@ -35,6 +35,7 @@ from tests.support.healthy_bundle import (
 )
 from tests.support.healthy_gpu import GPU_CHECKS
 from tests.support.healthy_host import HOST_CHECKS
+from tests.support.healthy_load import LOAD_CHECKS
 
 P4D, DGX, V100, NDV4 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "Standard_ND96asr_v4"
 Texts = dict[str, str | Output]
@@ -428,8 +429,12 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
     green = set().union(*(ids(judged[f"healthy {machine}"], "pass") for machine in ALL))
     red = set().union(*(fault.fails for fault in FAULTS.values()))
     # test_fleet_checks.py, test_rdma_checks.py, test_gpu_checks.py and test_host_checks.py have tables of their own.
-    alone = {id for id in known if not id.startswith(("fleet.", "rdma.")) and id not in ("peermem.loaded", "efa.drops")}
-    alone -= GPU_CHECKS | HOST_CHECKS
+    alone = {
+        id
+        for id in known
+        if not id.startswith(("fleet.", "rdma.", "baseline.", "fabric.")) and id not in ("peermem.loaded", "efa.drops")
+    }
+    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS
     assert alone - green == set()
     assert alone - red == set()
 
@@ -462,12 +467,13 @@ def test_a_node_without_any_output_is_not_healthy() -> None:
 
 def test_the_level_decides_what_is_skipped() -> None:
     texts = healthy(P4D)
-    for name in ("framework.json", "dcgmi-diag.json", "all_reduce.txt"):
+    for name in ("framework.json", "dcgmi-diag.json", "all_reduce.txt", "load.json"):
         del texts[name]
     want = expected(P4D, "standard")
     result = judge({"quick": Case(bundle(texts), replace(want, level="quick")), "standard": Case(bundle(texts), want)})
-    assert {"framework.versions", "dcgm.diag", "nccl.bandwidth"} <= ids(result["quick"], "skip")
-    assert "framework.versions" in ids(result["standard"], "unknown")
+    started = {"framework.versions", "dcgm.diag", "nccl.bandwidth", "load.completes"}
+    assert started <= ids(result["quick"], "skip")
+    assert started <= ids(result["standard"], "unknown")
 
 
 def test_a_real_h100_node_is_judged_healthy_where_it_was_captured() -> None:
@@ -484,7 +490,8 @@ def test_a_real_h100_node_is_judged_healthy_where_it_was_captured() -> None:
     result = judge({"real": Case(bundle(texts), want)})["real"]
     assert ids(result, "fail") == set()
     # Unknown is what was not captured, and nothing else.
-    silent = {check.id for check in declared() if set(check.needs) - {*files, "gpus"}} | {"log.complete"}
+    silent = {check.id for check in declared() if set(check.needs) - {*files, "gpus"}}
+    silent |= {"log.complete", "dcgm.diag", "nccl.bandwidth"}
     assert {"nvlink.links"} <= ids(result, "unknown") <= silent
 
 

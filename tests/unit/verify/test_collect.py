@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from provisioner.events import Event, Events
+from provisioner.spec.models import GpuOptions, Group
 from provisioner.verify import probe
-from provisioner.verify.collect import COMMON_FILES, ProbeRequest, collect, request_for
+from provisioner.verify.collect import COMMON_FILES, ProbeRequest, collect, load_request, request_for
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
 from tests.support.healthy_bundle import expected
@@ -203,15 +204,22 @@ def test_a_request_cannot_leave_its_string() -> None:
 
 def test_what_is_asked_of_a_machine() -> None:
     p4d = request_for(expected("p4d.24xlarge"))
-    assert {"fi_info.txt", "fabricmanager.txt", "nvidia-smi.xml", "framework.json"} <= set(p4d.files)
-    assert {"ibstat.txt", "rocm-smi.json", "dcgmi-diag.json"}.isdisjoint(p4d.files)
+    assert {"fi_info.txt", "fabricmanager.txt", "nvidia-smi.xml"} <= set(p4d.files)
+    started = {"framework.json", "dcgmi-diag.json", "load.json"}
+    assert {"ibstat.txt", "rocm-smi.json", *started}.isdisjoint(p4d.files)
     assert p4d.images[0]["pull"].startswith("nvcr.io/nvidia/pytorch@sha256:")
     amd = request_for(expected("amd-mi300x-node"))
     assert "rocm-smi.json" in amd.files
     assert "nvidia-smi.xml" not in amd.files
-    quick = request_for(expected("p4d.24xlarge", "quick"))
-    assert "framework.json" not in quick.files
-    assert "all_reduce.txt" in request_for(expected("p4d.24xlarge", "stress")).files
+    assert load_request(expected("p4d.24xlarge", "quick")) is None
+    standard, stress = (load_request(expected("p4d.24xlarge", level)) for level in ("standard", "stress"))
+    assert standard is not None and stress is not None
+    assert list(standard.files) == ["framework.json", "dcgmi-diag.json", "load.json"]
+    assert (standard.diag, stress.diag) == (1, 3)
+    assert standard.deadline > sum(standard.files.values())
+    assert stress.to_json()["load"]["options"]["seconds"] > standard.to_json()["load"]["options"]["seconds"]
+    cut = load_request(expected("p4d.24xlarge", group=Group(machine="p4d.24xlarge", gpu=GpuOptions(mig="1g.5gb"))))
+    assert cut is not None and "load.json" not in cut.files  # a program sees one instance of a GPU that is cut up
     assert p4d.deadline > max(p4d.files.values())
     assert set(COMMON_FILES) <= set(p4d.files)
 

@@ -49,7 +49,7 @@ def test_a_document_is_read() -> None:
 
 
 def test_the_probe_writes_what_the_parser_reads() -> None:
-    written = probe.WALKS["host.json"](15)
+    written = probe.WALKS["host.json"](15, {})
     found = host.parse(written["text"])
     assert json.loads(written["text"])["failed"] == {}
     assert found.memory is not None

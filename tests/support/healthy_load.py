@@ -1,0 +1,68 @@
+"""What the load program and the looks at the node around it give on a healthy machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from provisioner.catalog.models import Machine
+from provisioner.verify.parsers.load import MARK
+
+LOAD_CHECKS = {
+    "load.completes", "load.results", "load.compute", "load.memory", "load.sustained", "load.host_copy",
+    "load.peer_copy", "load.training", "load.throttle", "load.pcie_link", "load.survives", "load.ecc", "load.nvlink",
+    "load.pcie_replay", "load.xid", "nccl.transport",
+}  # fmt: skip
+"""Judged by test_load_checks.py."""
+RATES = {"h2d_gbps": 56.0, "d2h_gbps": 55.0, "memory_gbps": 2900.0, "peer_gbps": 390.0, "tflops": 640.0}
+
+
+def result(row: Machine, busbw: float = 900.0) -> dict[str, Any]:
+    """The program's own result: every GPU alike, every rate above what anybody asks for."""
+    count = row.gpu_count
+    linked = any(cell.startswith("NV") for cell in row.peer_cells)
+    gpu = {**RATES, "peer_gbps": RATES["peer_gbps"] if count > 1 else None}
+    return {
+        "torch": "2.9.0", "cuda": "13.0", "nccl": "2.27.7", "device": "cuda", "ranks": count, "dtype": "bfloat16",
+        "gpus": [
+            {**gpu, "rank": i, "index": i, "tflops_last": 620.0 + i, "digest": -77, "wrong_products": 0}
+            for i in range(count)
+        ],
+        "all_reduce": [{"bytes": 1 << 30, "busbw_gbps": busbw * 0.96}, {"bytes": 8 << 30, "busbw_gbps": busbw}]
+        if count > 1 else [],
+        "wrong": 0,
+        "train": {"samples_per_s": 3600.0, "loss_first": 9.1, "loss_last": 6.3},
+        "transports": {"P2P" if linked else "SHM": 16 * count} if count > 1 else {},
+    }  # fmt: skip
+
+
+def ran(found: dict[str, Any] | None, **changes: Any) -> str:
+    """load.json of a program that ran and printed that result, or none."""
+    lines = [f"{MARK}phase {name}" for name in ("copies", "compute", "all_reduce", "train")]
+    lines += [MARK + "result " + json.dumps(found)] if found is not None else []
+    document = {
+        "state": "ran", "launcher": "docker nvcr.io/nvidia/pytorch:25.10-py3", "rc": 0, "timed_out": False,
+        "seconds": 61.0, "output": "\n".join(lines), "error": "",
+    }  # fmt: skip
+    return json.dumps(document | changes)
+
+
+def load_files(row: Machine, texts: dict[str, Any]) -> dict[str, str]:
+    """load.json and what was asked again, of a node whose other files are `texts`."""
+    again = {
+        "nvidia-smi.xml": ("nvidia-smi-load.xml", "nvidia-smi-after.xml"),
+        "nvlink-errors.txt": ("nvlink-errors-after.txt",),
+        "dmesg.txt": ("dmesg-after.txt",),
+        "rdma.json": ("rdma-after.json",),
+    }
+    found = {after: str(texts[before]) for before, names in again.items() if before in texts for after in names}
+    if "nvidia-smi-load.xml" in found:
+        # The captured GPU was idle at its full PCIe generation; under load it says the same of every machine.
+        found["nvidia-smi-load.xml"] = _awake(found["nvidia-smi-load.xml"])
+    return {"load.json": ran(result(row)), **found}
+
+
+def _awake(xml: str) -> str:
+    best = re.findall(r"<max_link_gen>(\d+)</max_link_gen>", xml)
+    return re.sub(r"<current_link_gen>\d+</current_link_gen>", f"<current_link_gen>{best[0]}</current_link_gen>", xml)

@@ -1,0 +1,223 @@
+"""The checks of a node at work: green on a healthy node of every kind, and each fault found by exactly its check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from provisioner.catalog import load
+from provisioner.verify.bundle import Output
+from provisioner.verify.judge import Case, Judged, judge
+from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
+from tests.support.healthy_load import LOAD_CHECKS, ran, result
+
+P4D, DGX, RTX, G5 = "p4d.24xlarge", "dgx-h100", "workstation-rtx4090", "g5.48xlarge"
+Texts = dict[str, str | Output]
+XID = "[900.000001] NVRM: Xid (PCI:0000:03:00): {}, pid='<unknown>', name=<unknown>, {}"
+ERROR = "Traceback (most recent call last):\n  File x\nRuntimeError: CUDA error: unspecified launch failure\nE0101 x\n"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`breaks` changes a healthy node's texts; then exactly `fails` fail, with `says` in the message."""
+
+    machine: str
+    breaks: Callable[[Texts], object]
+    fails: set[str]
+    says: str = ""
+    unknown: set[str] = field(default_factory=set)
+
+
+def gpu(index: int, machine: str = P4D, **values: Any) -> Callable[[Texts], object]:
+    """One GPU gave other values."""
+
+    def change(texts: Texts) -> None:
+        found = deepcopy(result(load().machine(machine)))
+        found["gpus"][index].update(values)
+        texts["load.json"] = ran(found)
+
+    return change
+
+
+def whole(machine: str = P4D, **values: Any) -> Callable[[Texts], object]:
+    """The program's result has other values."""
+    return lambda t: t.update({"load.json": ran(result(load().machine(machine)) | values)})
+
+
+def program(**values: Any) -> Callable[[Texts], object]:
+    """The program ended in another way, without a result."""
+    return lambda t: t.update({"load.json": ran(None, **values)})
+
+
+def smi(name: str, index: int, **values: str) -> Callable[[Texts], object]:
+    return lambda t: t.update({name: edit(str(t[name]), index, **values)})
+
+
+def after(line: str) -> Callable[[Texts], object]:
+    return lambda t: t.update({"dmesg-after.txt": f"{t['dmesg.txt']}\n{line}\n"})
+
+
+def both(*changes: Callable[[Texts], object]) -> Callable[[Texts], object]:
+    return lambda t: [change(t) for change in changes]
+
+
+def counted(texts: Texts) -> None:
+    old = str(texts["nvlink-errors-after.txt"])
+    texts["nvlink-errors-after.txt"] = old.replace("Replay Errors: 0", "Replay Errors: 7", 1)
+    assert texts["nvlink-errors-after.txt"] != old
+
+
+LINK = "pci__pci_gpu_link_info__"
+REASON = "clocks_event_reasons__clocks_event_reason_hw_thermal_slowdown"
+TRAIN = {"samples_per_s": 3600.0, "loss_first": 9.1}
+FAULTS: dict[str, Fault] = {
+    "died": Fault(P4D, program(rc=1, error=ERROR), {"load.completes"}, "RuntimeError: CUDA error: unspecified"),
+    "killed at its deadline": Fault(P4D, program(rc=None, timed_out=True), {"load.completes"}, "no end after 61 s"),
+    "no word": Fault(
+        P4D, program(rc=125, output="", error="docker: no such image"), {"load.completes"}, "no such image"
+    ),
+    "result and then a bad end": Fault(
+        P4D, lambda t: t.update({"load.json": ran(result(load().machine(P4D)), rc=1)}), {"load.completes"}
+    ),
+    "on the CPU": Fault(P4D, whole(device="cpu"), {"load.completes"}, "ran on cpu"),
+    "seven GPUs": Fault(
+        P4D, whole(gpus=result(load().machine(P4D))["gpus"][:7]), {"load.completes"}, "7 GPUs took part"
+    ),
+    "wrong product": Fault(P4D, gpu(3, wrong_products=2), {"load.results"}, "GPU 3: 2 wrong"),
+    "other bits": Fault(P4D, gpu(3, digest=-78), {"load.results"}, "GPU 3"),
+    "slow GPU": Fault(P4D, gpu(3, tflops=560.0, tflops_last=540.0), {"load.compute"}, "GPU 3: 540"),
+    "slow memory": Fault(P4D, gpu(3, memory_gbps=2400.0), {"load.memory"}, "GPU 3"),
+    "falls back": Fault(RTX, gpu(0, RTX, tflops_last=430.0), {"load.sustained"}, "GPU 0: 430 after 640"),
+    "slow to the GPU": Fault(DGX, gpu(3, DGX, h2d_gbps=30.0), {"load.host_copy"}, "GPU 3: 30.0"),
+    "slow from the GPU": Fault(DGX, gpu(3, DGX, d2h_gbps=30.0), {"load.host_copy"}, "GPU 3: 30.0"),
+    "half the lanes, no limit": Fault("p3dn.24xlarge", gpu(3, "p3dn.24xlarge", h2d_gbps=28.0), {"load.host_copy"}),
+    "slow to the next GPU": Fault(P4D, gpu(3, peer_gbps=20.0), {"load.peer_copy"}, "GPU 3: 20.0"),
+    "sockets": Fault(
+        P4D, whole(transports={"P2P": 120, "NET/Socket": 8}), {"nccl.transport"}, "8 channels via NET/Socket"
+    ),
+    "host memory": Fault(P4D, whole(transports={"SHM": 128}), {"nccl.transport"}, "128 channels via SHM"),
+    "slow all_reduce": Fault(
+        P4D,
+        both(whole(all_reduce=[{"bytes": 1 << 33, "busbw_gbps": 90.0}]), lambda t: t.pop("all_reduce.txt")),
+        {"nccl.bandwidth"},
+        "90 GB/s at most",
+    ),
+    "wrong sums": Fault(P4D, both(whole(wrong=3), lambda t: t.pop("all_reduce.txt")), {"nccl.bandwidth"}, "3 values"),
+    "loss rises": Fault(P4D, whole(train={**TRAIN, "loss_last": 9.2}), {"load.training"}, "9.100 to 9.200"),
+    "loss is no number": Fault(P4D, whole(train={**TRAIN, "loss_last": float("nan")}), {"load.training"}),
+    "hot under load": Fault(
+        P4D, smi("nvidia-smi-load.xml", 3, **{REASON: "Active"}), {"load.throttle"}, "GPU 3: hw_thermal"
+    ),
+    "x8 under load": Fault(
+        P4D,
+        smi("nvidia-smi-load.xml", 3, **{LINK + "link_widths__current_link_width": "8x"}),
+        {"load.pcie_link"},
+        "x8 instead of x16",
+    ),
+    "generation 1 under load": Fault(
+        RTX,
+        smi("nvidia-smi-load.xml", 0, **{LINK + "pcie_gen__current_link_gen": "1"}),
+        {"load.pcie_link"},
+        "generation 1",
+    ),
+    "uncorrectable": Fault(
+        P4D, smi("nvidia-smi-after.xml", 3, ecc_errors__volatile__dram_uncorrectable="1"), {"load.ecc"}
+    ),
+    "flood of corrected": Fault(
+        P4D,
+        smi("nvidia-smi-after.xml", 3, ecc_errors__aggregate__dram_correctable="17657"),
+        {"load.ecc"},
+        "17657 corrected",
+    ),
+    "links repeat": Fault(P4D, counted, {"load.nvlink"}, "7 replay"),
+    "PCIe repeats": Fault(P4D, smi("nvidia-smi-after.xml", 3, pci__replay_counter="4000"), {"load.pcie_replay"}),
+    "xid": Fault(P4D, after(XID.format(94, "Contained: SM")), {"load.xid"}, "Xid 94"),
+    "xid not in the table": Fault(P4D, after(XID.format(997, "?")), {"load.xid"}, "Xid 997"),
+    "gone after it, and the program with it": Fault(
+        P4D,
+        both(program(rc=1, error=ERROR), after(XID.format(79, "GPU has fallen off the bus."))),
+        {"load.xid"},
+        unknown={"load.completes"},
+    ),
+    "lost without a word": Fault(
+        P4D,
+        smi("nvidia-smi-after.xml", 3, ecc_mode__current_ecc="GPU is lost"),
+        {"load.survives"},
+        "8 GPUs before the load, 7 after it",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, Judged]:
+    cases = {f"healthy {machine}": Case(bundle(healthy(machine)), expected(machine)) for machine in (*ALL, G5)}
+    for name, fault in FAULTS.items():
+        texts = healthy(fault.machine)
+        fault.breaks(texts)
+        cases[name] = Case(bundle(texts), expected(fault.machine))
+    return judge(cases)
+
+
+def ids(found: Judged, *status: str) -> set[str]:
+    return {check.id for check in found.checks if check.status in status}
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_fault_is_found_by_its_check_alone(judged: dict[str, Judged], name: str) -> None:
+    fault, found = FAULTS[name], judged[name]
+    assert ids(found, "fail") == fault.fails
+    assert any(fault.says in check.message for check in found.checks if check.id in fault.fails)
+    assert fault.unknown <= ids(found, "unknown")
+
+
+@pytest.mark.parametrize("machine", [*ALL, G5])
+def test_a_healthy_node_at_work(judged: dict[str, Judged], machine: str) -> None:
+    assert ids(judged[f"healthy {machine}"], "fail", "unknown") & LOAD_CHECKS == set()
+
+
+def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> None:
+    green = set().union(*(ids(judged[f"healthy {machine}"], "pass") for machine in (*ALL, G5)))
+    assert LOAD_CHECKS - green == set()
+    assert LOAD_CHECKS - set().union(*(fault.fails for fault in FAULTS.values())) == set()
+
+
+def test_a_job_is_not_disturbed_and_the_node_stays_healthy() -> None:
+    texts = healthy(P4D)
+    texts["load.json"] = json.dumps({"state": "busy", "busy": [{"pid": 4711, "name": "python3"}]})
+    del texts["all_reduce.txt"]
+    found = judge({"busy": Case(bundle(texts), expected(P4D))})["busy"]
+    assert ids(found, "skip") >= LOAD_CHECKS
+    assert ids(found, "fail", "unknown") == set()
+    assert "python3 (pid 4711)" in next(c.message for c in found.checks if c.id == "load.completes")
+
+
+def test_without_pytorch_a_locked_node_is_unknown_and_a_foreign_one_is_not_tested() -> None:
+    texts = healthy(P4D)
+    texts["load.json"] = json.dumps({"state": "absent", "why": "no locked image has PyTorch"})
+    want = expected(P4D)
+    found = judge({
+        "locked": Case(bundle(texts), want), "foreign": Case(bundle(texts), replace(want, images=None))
+    })  # fmt: skip
+    assert "load.completes" in ids(found["locked"], "unknown")
+    assert ids(found["foreign"], "skip") >= LOAD_CHECKS
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia-smi-load.xml", "nvidia-smi-after.xml", "nvlink-errors-after.txt", "dmesg-after.txt"]
+)
+def test_what_was_not_seen_again_is_unknown(name: str) -> None:
+    texts = healthy(P4D)
+    texts[name] = Output("", timed_out=True, seconds=30.0)
+    found = judge({"hung": Case(bundle(texts), expected(P4D))})["hung"]
+    blind = {
+        "nvidia-smi-load.xml": {"load.throttle", "load.pcie_link"},
+        "nvidia-smi-after.xml": {"load.survives", "load.ecc", "load.pcie_replay"},
+        "nvlink-errors-after.txt": {"load.nvlink"},
+        "dmesg-after.txt": {"load.xid"},
+    }
+    assert ids(found, "unknown") == blind[name]

@@ -1,0 +1,161 @@
+"""The probe's part that loads a node: docker and nvidia-smi are small scripts here, all else is what runs on a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.verify import probe, probe_load
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.collect import load_request
+from provisioner.verify.facts import Facts, read
+from tests.support.healthy_bundle import PULL, expected
+from tests.support.healthy_load import result
+
+DOCKER = """#!/bin/sh
+echo "$*" >> calls
+[ "$1" = run ] || exit 0
+while [ "$1" != -c ]; do shift; done
+exec sh -c "$2"
+"""
+SMI = """#!/bin/sh
+case "$*" in
+  *compute-apps*) cat apps 2>/dev/null; exit 0;;
+  *) echo "<nvidia_smi_log><attached_gpus>0</attached_gpus></nvidia_smi_log>";;
+esac
+"""
+Ask = Callable[..., Facts]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of programs that stands before all others in PATH."""
+    path = f"{tmp_path}:/usr/bin:/bin"
+    monkeypatch.setattr(probe, "PATH", path)
+    monkeypatch.setattr(probe_load, "PATH", path)
+    program(tmp_path, "docker", DOCKER.replace("calls", str(tmp_path / "calls")))
+    program(tmp_path, "nvidia-smi", SMI.replace("apps 2", f"{tmp_path}/apps 2"))
+    return tmp_path
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    file = folder / name
+    file.write_text(text)
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+
+def torchrun(folder: Path, *lines: str, then: str = "") -> None:
+    said = "\n".join(f"echo '{probe_load.LOAD_MARK}{line}'" for line in lines)
+    program(
+        folder,
+        "torchrun",
+        f'#!/bin/sh\necho "$*" > {folder}/given\nhead -c 20 "$4" >> {folder}/given\n{said}\n{then}\n',
+    )
+
+
+def ask(deadline: float = 20.0, **load: Any) -> Facts:
+    """Facts of load.json and the files beside it."""
+    request = load_request(expected("p4d.24xlarge"))
+    assert request is not None
+    asked = request.to_json()
+    asked["load"] |= {"settle": 0.05, **load}
+    found = probe.probe({**asked, "files": {"load.json": deadline}, "deadline": deadline + 5})
+    return read(Bundle.from_json(found))
+
+
+def good() -> str:
+    from provisioner.catalog import load
+
+    return "result " + json.dumps(result(load().machine("p4d.24xlarge")))
+
+
+def test_the_program_runs_in_the_locked_image_and_its_result_comes_back(node: Path) -> None:
+    torchrun(node, "phase copies", "phase compute", good(), then="echo noise; echo trouble >&2")
+    facts = ask()
+    assert facts.load is not None
+    assert (facts.load.state, facts.load.finished, facts.load.rc, len(facts.load.gpus)) == ("ran", True, 0, 8)
+    assert facts.load.error == "trouble"
+    call = (node / "calls").read_text()
+    assert f" {PULL} " in call
+    assert "--network none" in call and "--pull=never" in call and "--gpus all" in call
+    assert "--nproc-per-node gpu" in (node / "given").read_text()
+
+
+def test_the_node_is_looked_at_meanwhile_and_afterwards(node: Path) -> None:
+    torchrun(node, "phase compute", then="sleep 1")
+    facts = ask()
+    assert facts.under_load is not None
+    assert facts.after is not None and facts.after.smi is not None
+    assert facts.source("dmesg-after.txt").state != "absent"
+
+
+def test_a_job_on_the_gpus_is_left_alone(node: Path) -> None:
+    torchrun(node, good())
+    (node / "apps").write_text("4711, python3 train.py\n4712, /opt/x\n")
+    facts = ask()
+    assert facts.load is not None
+    assert facts.load.state == "busy"
+    assert facts.load.busy == ("python3 train.py (pid 4711)", "/opt/x (pid 4712)")
+    assert not (node / "calls").exists()
+
+
+def test_without_an_answer_about_jobs_nothing_is_started(node: Path) -> None:
+    torchrun(node, good())
+    program(node, "nvidia-smi", "#!/bin/sh\nexit 9\n")
+    facts = ask()
+    assert facts.load is not None and facts.load.state == "absent"
+    assert not (node / "calls").exists()
+
+
+def test_a_program_that_hangs_is_killed_with_its_container(node: Path) -> None:
+    torchrun(node, "phase copies", "phase all_reduce", then="exec sleep 600")
+    facts = ask(deadline=1.0)
+    assert facts.load is not None
+    assert (facts.load.timed_out, facts.load.phase, facts.load.finished) == (True, "all_reduce", False)
+    assert f"rm --force gpuprov-load-{os.getpid()}" in (node / "calls").read_text()
+
+
+def test_a_program_that_dies_says_why(node: Path) -> None:
+    torchrun(node, "phase copies", then="echo 'RuntimeError: CUDA error: no' >&2; echo tail >&2; exit 3")
+    facts = ask()
+    assert facts.load is not None
+    assert (facts.load.rc, facts.load.error) == (3, "RuntimeError: CUDA error: no")
+
+
+@pytest.mark.parametrize("python", ["", "#!/bin/sh\nexit 1\n"])
+def test_a_node_without_pytorch_says_so(node: Path, python: str) -> None:
+    if python:
+        program(node, "python3", python)
+    else:
+        probe_load.PATH = probe.PATH = str(node)  # nothing but what is in the folder
+    facts = ask(image=None)
+    assert facts.load is not None
+    assert facts.load.state == "absent"
+    assert "PyTorch" in facts.load.why
+
+
+def test_the_nodes_own_pytorch_is_taken_and_nothing_is_written(node: Path) -> None:
+    text = f"""#!/bin/sh
+[ "$1" = -c ] && echo 2.9.0 && exit 0
+echo "$*" > {node}/given
+echo '{probe_load.LOAD_MARK}{good()}'
+"""
+    program(node, "python3", text)
+    facts = ask(image=None)
+    assert facts.load is not None and facts.load.finished
+    assert facts.load.launcher == "python3 of the node, PyTorch 2.9.0"
+    given = (node / "given").read_text()
+    assert f"/proc/{os.getpid()}/fd/" in given and "--seconds 5" in given
+
+
+def test_what_a_program_prints_is_bounded(node: Path) -> None:
+    torchrun(node, *["phase x"] * 300, then="yes trouble | head -n 100000 >&2; yes noise | head -n 100000")
+    facts = ask()
+    assert facts.load is not None and facts.load.phase == "x"
+    assert len(facts.outputs["load.json"].text) < 20_000
