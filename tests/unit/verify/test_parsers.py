@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.catalog import load as catalogue
 from provisioner.verify.bundle import FILES, Bundle, Output
 from provisioner.verify.facts import read
 from provisioner.verify.parsers import (
@@ -22,6 +23,7 @@ from provisioner.verify.parsers import (
     ibstat,
     images,
     kernel,
+    load,
     lsblk,
     lspci,
     nccl_tests,
@@ -36,6 +38,7 @@ from provisioner.verify.parsers import (
     systemd,
     topo,
 )
+from tests.support.healthy_load import ran, result
 
 CAPTURES = Path(__file__).parent / "captures"
 PARSERS: dict[str, Callable[[str], object]] = {
@@ -77,6 +80,8 @@ OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
     "stamp": (stamp.parse, '{"fingerprint": "0f", "node": "train-0"}'),
     "units": (systemd.parse_units, UNITS),
     "unattended": (apt_config.parse, APT),
+    "load": (load.parse, ran(result(catalogue().machine("p4d.24xlarge")))),
+    "load without a result": (load.parse, ran(None, rc=1, error="RuntimeError: no\n")),
 }
 
 
