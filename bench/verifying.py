@@ -18,8 +18,10 @@ from bench.measure import Done, Timing, run, take_turns
 from bench.promises import Promise
 
 EXAMPLE, NODES = "rtx4090", 16
-RIVAL = Path(__file__).with_name("rivals") / "node_facts.py"
+RIVALS = Path(__file__).with_name("rivals")
+RIVAL, SAME = RIVALS / "node_facts.py", RIVALS / "same_commands.py"
 FASTER_THAN_ANSIBLE, FASTER_THAN_SSH = 15.0, 1.0
+OF_BARE_SSH, FASTER_THAN_ONE_BY_ONE = 2.0, 20.0
 
 
 def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
@@ -29,11 +31,12 @@ def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
             first = run(made.up)
             return [upping.again(made, first, NODES, runs), *measure(runs, fleet=made)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # testinfra starts `ansible` by name
-    environment = {"BENCH_EXPECTED": json.dumps(_expected(fleet)), "PATH": path}
+    same = json.dumps(_commands(fleet))
+    environment = {"BENCH_EXPECTED": json.dumps(_expected(fleet)), "BENCH_COMMANDS": same, "PATH": path}
     names = [node["name"] for node in json.loads((fleet.root / "nodes.json").read_text())]
 
-    def rival(*options: str) -> Done:
-        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(RIVAL)]
+    def rival(*options: str, file: Path = RIVAL) -> Done:
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(file)]
         return run([*argv, *options], cwd=fleet.folder, env=environment)
 
     config = fleet.root / "ssh" / "config"
@@ -43,9 +46,26 @@ def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
     by_ansible = ["--hosts=ansible://all?force_ansible=True", f"--ansible-inventory={inventory}"]
     ours, ssh = take_turns(lambda: run(fleet.verify), lambda: rival(*by_ssh), runs=runs)
     ansible = Timing((rival(*by_ansible).seconds,))
-    numbers = {"ours": ours.runs, "ssh": ssh.runs, "ansible": ansible.runs}
+    bare_argv = [sys.executable, str(SAME), str(config), ",".join(names)]
+    quick, bare = take_turns(
+        lambda: run([*fleet.verify, "--level", "quick"]), lambda: run(bare_argv, env=environment), runs=runs
+    )
+    one_by_one = Timing((rival(*by_ssh, file=SAME).seconds,))
+    numbers = {
+        "ours": ours.runs, "ssh": ssh.runs, "ansible": ansible.runs,
+        "quick": quick.runs, "bare": bare.runs, "one_by_one": one_by_one.runs,
+    }  # fmt: skip
     subject = f"`verify` of {len(names)} nodes"
     return [
+        Promise(
+            f"{subject} at level quick against a bare parallel ssh of the same commands", "at most 2 ×",
+            f"{quick} against {bare}", quick.median / bare.median, OF_BARE_SSH, numbers=numbers,
+        ),
+        Promise(
+            f"{subject} at level quick against testinfra by ssh, the same commands one by one", "at least 20 × faster",
+            f"{quick} against {one_by_one}", one_by_one.median / quick.median, FASTER_THAN_ONE_BY_ONE, at_most=False,
+            unit="× faster", numbers=numbers,
+        ),
         Promise(
             f"{subject} against testinfra by Ansible", "at least 15 × faster", f"{ours} against {ansible}",
             ansible.median / ours.median, FASTER_THAN_ANSIBLE, at_most=False, unit="× faster", numbers=numbers,
@@ -55,6 +75,30 @@ def measure(runs: int, *, fleet: Fleet | None = None) -> list[Promise]:
             ssh.median / ours.median, FASTER_THAN_SSH, at_most=False, unit="× faster", numbers=numbers,
         ),
     ]  # fmt: skip
+
+
+def _commands(fleet: Fleet) -> list[list[str]]:
+    """What the probe runs on such a node at level quick, as commands."""
+    from provisioner.session import open_cluster
+    from provisioner.verify import probe, probe_host
+    from provisioner.verify.collect import request_for
+
+    subject = open_cluster(fleet.file, sandbox=True).subjects()[0]
+    request = request_for(subject.expected)
+    images = [image["pull"] for image in request.images]
+    files = [f"/{name}" for name in probe_host.HOST_FILES] + list(probe.DRIVER.values())
+    more = {
+        "holds.txt": ["apt-mark", "showhold"],
+        "modules.txt": ["lsmod"],
+        "os-release.txt": ["cat", "/etc/os-release", *files],
+        "dcgm-exporter.prom": ["curl", "-s", f"http://127.0.0.1:{request.port}/metrics"],
+        "nvidia-dev.txt": ["ls", "-l", "/dev"],
+        "units.txt": ["systemctl", "show", probe.UNIT, "--no-pager", "--", *request.units],
+        "container-images.json": ["docker", "image", "inspect", *images],
+    }
+    wanted = [probe.COMMANDS.get(name) or more.get(name) for name in request.files]
+    beside = [probe_host.DF, probe_host.SYNC, ["sshd", "-T"], ["docker", "info"]]  # of host.json
+    return [argv for argv in (*wanted, *beside) if argv]
 
 
 def _expected(fleet: Fleet) -> dict[str, object]:

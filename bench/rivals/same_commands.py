@@ -1,0 +1,53 @@
+"""The commands of gpuprov's probe at level quick, as people type them: for a bare parallel ssh and for testinfra.
+
+Files that the probe reads itself are one `cat` here, which is kinder to the rivals than a command for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+from collections.abc import Sequence
+
+import pytest
+
+
+def commands(document: str) -> list[str]:
+    """The shell commands of a JSON list of argument vectors."""
+    return [shlex.join(argv) for argv in json.loads(document)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "command" in metafunc.fixturenames:
+        metafunc.parametrize("command", commands(os.environ["BENCH_COMMANDS"]))
+
+
+def test_command(host, command: str) -> None:  # type: ignore[no-untyped-def]
+    """testinfra, one by one; what a command says is not looked at, as the bare ssh does not."""
+    assert host.run(command).rc is not None
+
+
+def parallel(config: str, names: Sequence[str], document: str) -> int:
+    """One ssh for each node at once, on each all commands at once; bytes that came back."""
+    script = "\n".join(f"{command} 2>&1 &" for command in commands(document)) + "\nwait\n"
+
+    async def one(name: str) -> int:
+        child = await asyncio.create_subprocess_exec(
+            "ssh", "-F", config, name, "sudo -n sh",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, _ = await asyncio.wait_for(child.communicate(script.encode()), 120)
+        return len(said)
+
+    async def everyone() -> list[int]:
+        return await asyncio.gather(*map(one, names))
+
+    return sum(asyncio.run(everyone()))
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(parallel(sys.argv[1], sys.argv[2].split(","), os.environ["BENCH_COMMANDS"]))
