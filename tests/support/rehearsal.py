@@ -87,8 +87,8 @@ class Rehearsal:
     def down(self) -> Done:
         return self.run("down", self.file, "--sandbox", "--yes", "--json")
 
-    def verify(self) -> Done:
-        return self.run("verify", self.file, "--json")
+    def verify(self, *options: str) -> Done:
+        return self.run("verify", self.file, "--json", *options)
 
     def nodes(self) -> list[str]:
         return [node["name"] for node in self.run("status", self.file, "--json").json["nodes"]]

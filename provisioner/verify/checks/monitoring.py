@@ -73,7 +73,7 @@ def test_diag(node: Facts, expected: Expected) -> None:
     severity="fatal",
     action="vendor",
     level="standard",
-    follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric"),
+    follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric", "load.completes"),
     says="all_reduce is slower than healthy nodes of this kind, or gives wrong values.",
 )
 def test_bandwidth(node: Facts, expected: Expected) -> None:
