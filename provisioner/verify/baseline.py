@@ -57,7 +57,10 @@ def compute(node: Facts) -> float | None:
 
 
 def busbw(node: Facts) -> float | None:
-    """GB/s of all_reduce's bus bandwidth at its best message size: by nccl-tests where they ran, else the load's."""
+    """GB/s of all_reduce's bus bandwidth at its best message size: by nccl-tests where they ran, else the load's.
+    None beside a job, whose traffic it would share."""
+    if node.load is not None and node.load.state == "busy":
+        return None
     if node.nccl is not None and node.nccl.max_busbw_gbps is not None:
         return node.nccl.max_busbw_gbps
     load = loaded(node)

@@ -16,6 +16,7 @@ import provisioner.session
 from provisioner.cli.main import main
 from provisioner.events import Events
 from provisioner.lifecycle import quarantine
+from provisioner.paths import ClusterPaths
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
@@ -144,7 +145,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
         return SimpleNamespace(
             nodes=list, subjects=lambda _nodes=(): subjects, state=dict, spec=spec, events=Events(), file=file,
-            note_verdicts=note_verdicts,
+            note_verdicts=note_verdicts, paths=ClusterPaths(file, spec.name, sandbox=False),
         )  # fmt: skip
 
     monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
