@@ -157,6 +157,7 @@ class Cluster:
                         simulated=self.sandbox,
                     ),
                     simulated=self.sandbox,
+                    address=node.private_address,
                     host_spec=f"ssh://{node.name}?ssh_config={self.paths.ssh / 'config'}",
                 )
             )

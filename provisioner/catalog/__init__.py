@@ -18,6 +18,7 @@ from provisioner.catalog.models import (
     Board,
     Ceiling,
     CopyLimit,
+    FabricLimit,
     Gpu,
     Machine,
     NcclLimit,
@@ -63,6 +64,10 @@ class Catalog:
     @cached_property
     def _nccl(self) -> Mapping[str, NcclLimit]:
         return {name: row for row in _rows("limits", "nccl", NcclLimit) for name in row.machines}
+
+    @cached_property
+    def _fabric(self) -> Mapping[str, FabricLimit]:
+        return {name: row for row in _rows("limits", "fabric", FabricLimit) for name in row.machines}
 
     @cached_property
     def _rdma(self) -> Mapping[str, RdmaLimit]:
@@ -122,6 +127,10 @@ class Catalog:
     def nccl_limit(self, machine: Machine) -> NcclLimit | None:
         """The bus bandwidth that a healthy node of this type reaches; None where nobody has published one."""
         return self._nccl.get(machine.name)
+
+    def fabric_limit(self, machine: Machine) -> FabricLimit | None:
+        """The bus bandwidth that healthy nodes of this type reach together; None where nobody has published one."""
+        return self._fabric.get(machine.name)
 
     def copy_limits(self, machine: Machine) -> dict[str, float]:
         """host_copy and peer_copy, GB/s, that each GPU of a healthy node reaches; without what nobody has published."""

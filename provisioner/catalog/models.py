@@ -178,6 +178,15 @@ class NcclLimit(Limit):
     measured: float | None = None
 
 
+class FabricLimit(Limit):
+    """all_reduce bus bandwidth of `nodes` nodes together, GB/s, at message size `size`; `line_rate` is what all network
+    ports of a node carry in one direction. `measured` may stand above it (head of limits.yaml)."""
+
+    nodes: int = Field(gt=1)
+    size: str
+    measured: float | None = None
+
+
 class CopyLimit(Limit):
     """Copies of one GPU, GB/s in one direction: with the host's pinned memory, or to another GPU of the node."""
 

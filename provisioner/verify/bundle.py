@@ -35,6 +35,7 @@ FILES: dict[str, str] = {
     "dcgm-exporter.prom": "GET http://127.0.0.1:9400/metrics",
     "all_reduce.txt": "all_reduce_perf",
     "load.json": "the load program (torchrun)",
+    "fabric.json": "all_reduce over pairs and rings of nodes",
     "nvidia-smi-load.xml": "nvidia-smi -q -x under load",
     "nvidia-smi-after.xml": "nvidia-smi -q -x after the load",
     "nvlink-errors-after.txt": "nvidia-smi nvlink -e after the load",
@@ -58,7 +59,7 @@ FILES: dict[str, str] = {
 }
 """Every file that a bundle can hold, and the command behind it."""
 
-PROBE_ONLY = ("host.json", "rdma.json", "load.json")
+PROBE_ONLY = ("host.json", "rdma.json", "load.json", "fabric.json")
 """Files that no command prints: nobody can put them into a bundle by hand."""
 
 STATUS = "probe.json"

@@ -28,7 +28,7 @@ from provisioner.verify.probe import MARK
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
 
-PARTS = ("probe.py", "probe_host.py", "probe_load.py")
+PARTS = ("probe.py", "probe_host.py", "probe_load.py", "probe_fabric.py")
 """Modules that are sent as one program, in this order."""
 
 

@@ -109,7 +109,14 @@ class Expected:
     xids: Mapping[str, Mapping[str, str]] | None = None
     min_busbw_gbps: float | None = None
     least: Mapping[str, float] = field(default_factory=dict)
-    """host_copy, peer_copy: GB/s that a healthy GPU reaches, where somebody has published it."""
+    """host_copy, peer_copy: GB/s that a healthy GPU reaches, where somebody has published it; fabric: that its nodes
+    do together."""
+    fabric: Literal["", "rdma", "sockets"] = ""
+    """How the nodes of its group are joined for one job over several of them; "" where each is for itself."""
+    gpudirect: bool = False
+    """Its network cards read the GPUs' memory themselves."""
+    nvlink_across: bool = False
+    """NVLink goes from node to node."""
     published: Mapping[str, float] = field(default_factory=dict)
     """busbw: GB/s that was measured on a healthy node of this type and published. It is shown, and judges nothing."""
     level: Level = "standard"
@@ -143,7 +150,8 @@ def expect(
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
     nvidia = gpu.vendor == "nvidia"
     mig = group.gpu.mig if group else None
-    limit = catalog.nccl_limit(machine)
+    limit, together = catalog.nccl_limit(machine), catalog.fabric_limit(machine)
+    joined = _joined(machine, group)
     return Expected(
         machine=machine.name,
         gpu_model=machine.gpu_model,
@@ -202,7 +210,14 @@ def expect(
         most=catalog.ceilings,
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
         min_busbw_gbps=limit.threshold if limit else None,
-        least=catalog.copy_limits(machine),
+        least=catalog.copy_limits(machine) | ({"fabric": together.threshold} if together else {}),
+        fabric=joined,
+        # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM, eRDMA) nobody says.
+        gpudirect=joined == "rdma"
+        and machine.network.kind != "eri"
+        and nvidia
+        and machine.nvlink.topology == "nvswitch",
+        nvlink_across=machine.imex_required,
         published={"busbw": limit.measured} if limit and limit.measured else {},
         level=level,
     )
@@ -211,6 +226,17 @@ def expect(
 def _sourced(machine: Machine, *keys: str) -> bool:
     """Whether a source backs the catalogue's value."""
     return not {"all", *keys} & set(machine.unverified_fields)
+
+
+def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "sockets"]:
+    """Whether a job is meant to run over several nodes, and over what. Plain Ethernet is shared with everything else
+    and its rate is nobody's promise: nodes on it are for themselves, unless cluster.yaml wants them close together."""
+    if group is not None and group.gpu.mig:
+        return ""  # a slice of a GPU can't be joined with others
+    kind = machine.network.kind
+    if kind in ("infiniband", "roce", "eri") or (kind == "efa" and (group is None or group.network.efa is not False)):
+        return "rdma"
+    return "sockets" if group is not None and group.placement == "cluster" else ""
 
 
 def _pcie_gen(machine: Machine, gpu: Gpu) -> int | None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 State = Literal["fine", "fault", "undecided", "untested"]
 ISOLATE = 4
@@ -42,6 +42,8 @@ class Met:
     why: str = ""
     wrong_way: bool = False
     absent: tuple[str, ...] = ()
+    result: Any = None
+    """What it was read from, for whoever gave it."""
 
     def partner(self, node: str) -> str:
         """The other node of a pair."""

@@ -13,6 +13,7 @@ from provisioner.verify.parsers import (
     dcgm_exporter,
     dcgmi_diag,
     dmesg,
+    fabric,
     fi_info,
     first_line,
     framework,
@@ -116,6 +117,8 @@ class Facts:
     under_load: nvidia_smi.Smi | None = None
     """nvidia-smi in the middle of the load program's matrix products."""
     after: After | None = None
+    fabric: fabric.Fabric | None = None
+    """How it did with other nodes of its group."""
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, Source("absent", f"{name} is not in the bundle"))
@@ -201,6 +204,7 @@ def read(bundle: Bundle) -> Facts:
             get("dmesg-after.txt", dmesg.parse),
             get("rdma-after.json", rdma_sysfs.parse),
         ),
+        fabric=get("fabric.json", fabric.parse),
         sources=sources,
         outputs=dict(bundle.files),
         error=bundle.error,
@@ -308,6 +312,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "reboot": facts.reboot,
         "unattended": asdict(facts.unattended) if facts.unattended else None,
         "host": asdict(facts.host) if facts.host else None,
+        "fabric": asdict(facts.fabric) if facts.fabric else None,
         "error": facts.error or None,
         "unreadable": [
             {"file": name, "reason": source.reason}

@@ -13,6 +13,7 @@ from provisioner.verify.baseline import Baseline, reached
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.collect import ProbeRequest, collect, load_request, request_for
 from provisioner.verify.expectations import Expected
+from provisioner.verify.fabric_run import fabric
 from provisioner.verify.judge import Case, judge
 from provisioner.verify.results import NodeReport, Report
 
@@ -38,6 +39,8 @@ class Subject:
     reach: Sequence[str] | None = None
     baseline: Baseline | None = None
     """What the fleet's own record says of this node."""
+    address: str = ""
+    """In the network between the nodes of its group; "" where nobody knows it."""
 
 
 def verify(
@@ -67,6 +70,7 @@ def verify(
     bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
     bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
     bundles |= _loaded(subjects, bundles, parallel=parallel, events=events)
+    bundles |= fabric(subjects, bundles, events=events)
     probed = time.monotonic()
     if workdir is not None:
         for name, bundle in bundles.items():

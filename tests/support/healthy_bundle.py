@@ -18,6 +18,7 @@ from provisioner.spec.models import Group
 from provisioner.stack.models import Image, Package, Stack
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected, Level, expect
+from tests.support.healthy_fabric import fabric_json
 from tests.support.healthy_gpu import BOOT, MODULES, driver_files, lspci, nvlink_errors
 from tests.support.healthy_host import NOW, host_files
 from tests.support.healthy_load import load_files
@@ -112,6 +113,8 @@ def healthy(machine: str) -> dict[str, str | Output]:
         texts["ibstat.txt"] = ibstat(row)
     if row.network.kind in ("infiniband", "roce", "efa"):
         texts["rdma.json"] = json.dumps(rdma(row))
+    if row.network.kind != "ethernet":
+        texts["fabric.json"] = fabric_json(row)
     limit = load().nccl_limit(row)
     reached = max(231.72, limit.threshold + 10 if limit else 0.0)
     texts["all_reduce.txt"] = capture("nccl_tests/a100-8gpu-1node.txt").replace("231.72", f"{reached:.2f}")

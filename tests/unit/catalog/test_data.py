@@ -175,8 +175,20 @@ def test_rdma_threshold_is_below_the_port_rate(machine: Machine) -> None:
     assert limit.line_rate / 2 <= limit.threshold <= limit.line_rate
 
 
+@pytest.mark.parametrize("machine", [m for m in MACHINES if CATALOG.fabric_limit(m)], ids=lambda m: m.name)
+def test_the_threshold_of_several_nodes_is_below_what_their_ports_carry(machine: Machine) -> None:
+    limit, network = CATALOG.fabric_limit(machine), machine.network
+    assert limit is not None
+    assert limit.line_rate == pytest.approx(network.ports * network.rate_gbps / 8)
+    assert limit.line_rate / 2 <= limit.threshold <= limit.line_rate
+    # A node's GPUs add up among themselves first: busbw of k nodes can be so much above the wire (head of limits.yaml).
+    k, ranks = limit.nodes, limit.nodes * machine.gpu_count
+    ceiling = limit.line_rate * (ranks - 1) / ranks * k / (k - 1)
+    assert limit.measured is None or limit.threshold <= limit.measured <= ceiling
+
+
 def test_limits_name_machines_that_exist_once() -> None:
-    for key in ("nccl", "rdma"):
+    for key in ("nccl", "rdma", "fabric"):
         named = [name for row in catalog._document("limits")[key] for name in row["machines"]]
         assert len(named) == len(set(named))
         assert set(named) <= set(CATALOG.names())

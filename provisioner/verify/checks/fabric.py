@@ -1,0 +1,124 @@
+"""Several nodes at work: pairs, paths and rings, and which way NCCL went between them."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.fabric import Fabric
+
+NEEDS = ("fabric.json",)
+ALONE = "each node of this group is for itself: it has no network for jobs of several"
+
+
+def met(node: Facts) -> Fabric:
+    """What the node did with others; skipped where there was nobody to meet, unknown where it was to and did not."""
+    assert node.fabric is not None
+    fabric = node.fabric
+    if fabric.state in ("alone", "busy"):
+        skip(fabric.why)
+    if fabric.state == "untested":
+        unknown(fabric.why)
+    return fabric
+
+
+def told(fabric: Fabric) -> list[str]:
+    """Each pair of a node, for the report."""
+    return [
+        f"{pair.partner}: {f'{pair.gbps:.4g} GB/s' if pair.gbps is not None else 'no rate'}"
+        + ("" if pair.good else f", {pair.why or 'bad'}")
+        for pair in fabric.pairs
+    ]
+
+
+@check(
+    "fabric.transport",
+    severity="fatal",
+    action="reconfigure",
+    level="stress",
+    needs=NEEDS,
+    follows=(
+        "load.completes",
+        "peermem.loaded",
+        "rdma.gpu_memory",
+        "rdma.uverbs",
+        "efa.devices",
+        "ib.ports",
+        "ib.rate",
+    ),
+    applies=lambda e: e.fabric == "rdma",
+    otherwise="this group has no RDMA network",
+    says="Between nodes NCCL goes over sockets, or round by host memory: jobs of several nodes run at a fraction.",
+)
+def test_transport(node: Facts, expected: Expected) -> None:
+    fabric = met(node)
+    ways = {pair.partner: dict(pair.transports) for pair in fabric.pairs}
+    saw(expected="RDMA from the GPUs' memory" if expected.gpudirect else "RDMA", actual=ways)
+    if fabric.wrong_way:
+        fail(fabric.why or next((pair.why for pair in fabric.pairs if not pair.good), ""))
+    if fabric.state == "fine" and not any(way.startswith(("NET/", "P2P")) for found in ways.values() for way in found):
+        unknown("NCCL did not say which way its channels go")
+
+
+@check(
+    "fabric.pairs",
+    severity="fatal",
+    action="vendor",
+    level="stress",
+    needs=NEEDS,
+    follows=(
+        "fabric.transport", "load.completes", "gpu.count", "ib.ports", "ib.rate", "rdma.errors", "rdma.pcie",
+        "efa.devices", "nccl.bandwidth", "fleet.mtu",
+    ),
+    applies=lambda e: e.fabric,
+    otherwise=ALONE,
+    says="This node does not work with others that work among themselves. Look at its network cards, cables and ports.",
+)  # fmt: skip
+def test_pairs(node: Facts) -> None:
+    fabric = met(node)
+    least = fabric.floor_gbps
+    saw(expected=f"{least:g} GB/s or more with each" if least else "like the group's other pairs", actual=told(fabric))
+    if fabric.state in ("fault", "undecided"):
+        fail(fabric.why)
+
+
+@check(
+    "fabric.path",
+    severity="warn",
+    action="vendor",
+    level="stress",
+    needs=NEEDS,
+    follows=("fabric.pairs",),
+    applies=lambda e: e.fabric,
+    otherwise=ALONE,
+    says="Two nodes that both work with others do not with each other: a cable or a switch port on the way is bad.",
+)
+def test_path(node: Facts) -> None:
+    fabric = met(node)
+    saw(expected="a good path to each partner", actual=told(fabric))
+    if fabric.paths:
+        why = {pair.partner: pair.why for pair in fabric.pairs if not pair.good}
+        fail("; ".join(f"with {other}: {why.get(other) or 'bad'}" for other in fabric.paths))
+
+
+@check(
+    "fabric.ring",
+    severity="warn",
+    action="vendor",
+    level="stress",
+    needs=NEEDS,
+    follows=("fabric.pairs", "fabric.path"),
+    applies=lambda e: e.fabric,
+    otherwise=ALONE,
+    says="Nodes that work two by two do not work all together: look at what they share, from the leaf switches up.",
+)
+def test_ring(node: Facts) -> None:
+    fabric = met(node)
+    ring = fabric.ring
+    if ring is None:
+        skip("it was in no ring: for two nodes the pair is one, and of a bad path one end stays out")
+    rate = f", {ring.gbps:.4g} GB/s" if ring.gbps is not None else ""
+    saw(expected="a ring that works", actual=f"{len(ring.nodes)} nodes{rate}")
+    if not ring.good:
+        some = ", ".join(ring.nodes[:6]) + (f" and {len(ring.nodes) - 6} more" if len(ring.nodes) > 6 else "")
+        fail(f"{some}: {ring.why}")

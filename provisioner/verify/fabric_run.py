@@ -1,0 +1,266 @@
+"""Several nodes at work: runs the rounds that fabric.py asks for, on all groups at once; each node's verdict.
+
+A set of nodes is one run of load/together.py on each of them, in the locked image, over the probe's own way
+(collect.py). The rendezvous is on the first node's address in the group's network, at a port that is drawn for each
+run. What a node did comes back as its part of fabric.json; what this module makes of all parts is the fabric.json of
+its bundle, which parsers/fabric.py reads.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files as resources
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from provisioner.events import Events
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.collect import collect, load_request
+from provisioner.verify.expectations import Expected
+from provisioner.verify.fabric import Met, Search, Verdict, most_rounds
+from provisioner.verify.parsers import Unreadable
+from provisioner.verify.parsers.load import Load, parse
+
+if TYPE_CHECKING:
+    from provisioner.verify.run import Subject
+
+FILE = "fabric.json"
+OPTIONS: Mapping[str, int] = {"budget": 40, "largest": 4}
+"""Of the load program: seconds for the messages, and the largest in GiB; the limits were measured with 1 to 8."""
+SET_S, MORE_S = 180.0, 2.0
+"""Deadline of a set: a first import of PyTorch from a cold disk takes a minute, NCCL's start seconds and for each
+further node some more, the messages OPTIONS' budget."""
+REHEARSED_S = 30.0
+WAY_S = 45.0
+"""For the connection, and for killing and removing what did not end."""
+TOTAL_S = 1800.0
+"""After that no further round begins: half an hour of a fleet is what this is worth."""
+PORTS = range(20_000, 30_000)
+"""Below Linux's ports for outgoing connections (ip_local_port_range: 32768 and up)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that takes part: how to run a shell command on it, and its address in the group's network."""
+
+    name: str
+    reach: Sequence[str]
+    address: str
+    expected: Expected
+
+
+def fabric(
+    subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, events: Events, total_s: float = TOTAL_S
+) -> dict[str, Bundle]:
+    """The bundles of those nodes that level stress lets meet others, with what came of it."""
+    asked = [s for s in subjects if s.expected.level == "stress" and s.expected.fabric and not bundles[s.name].error]
+    # A bundle that was there already has its fabric.json, or never will.
+    asked = [s for s in asked if not isinstance(s.source, Bundle) or s.reach is not None]
+    told: dict[str, dict[str, Any]] = {}
+    groups: dict[tuple[str, str], list[Member]] = {}
+    for subject in asked:
+        reason = _not_now(subject, bundles[subject.name])
+        if reason is not None:
+            told[subject.name] = reason
+        else:
+            assert not isinstance(subject.source, Bundle)
+            member = Member(subject.name, subject.source, subject.address, subject.expected)
+            groups.setdefault((subject.site, subject.group), []).append(member)
+    for members in groups.values():
+        if len(members) == 1:
+            told[members[0].name] = _verdict_of_none("alone", "no other node of its group could be met in this run")
+    told |= _searched([members for members in groups.values() if len(members) > 1], events, total_s)
+    return {
+        name: replace(bundles[name], files={**bundles[name].files, FILE: Output(json.dumps(verdict), rc=0)})
+        for name, verdict in told.items()
+    }
+
+
+def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
+    """Why a node meets nobody; None where it does."""
+    if isinstance(subject.source, Bundle) or not subject.group:
+        return _verdict_of_none("alone", "it was looked at alone, so there was nobody to meet")
+    if not any(image.get("torch") for image in subject.expected.images or ()):
+        return _verdict_of_none("alone", "no locked image has PyTorch")
+    if not subject.address:
+        return _verdict_of_none("untested", "its address in the group's network is not known")
+    load = _read(bundle.files.get("load.json"))
+    if load is not None and load.state == "busy":
+        return _verdict_of_none("busy", f"not tested, because a job has the GPUs: {', '.join(load.busy[:3])}")
+    if load is None or not load.finished:
+        return _verdict_of_none("untested", "it did not get through its own load, so nothing was begun with others")
+    return None
+
+
+def _verdict_of_none(state: str, why: str) -> dict[str, Any]:
+    return {"state": state, "why": why}
+
+
+def _read(output: Output | None) -> Load | None:
+    """load.json, or a node's part of fabric.json, which says the same; None where it says nothing."""
+    if output is None or output.timed_out or output.missing:
+        return None
+    try:
+        return parse(output.text)
+    except Unreadable:
+        return None
+
+
+def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float) -> dict[str, dict[str, Any]]:
+    """Rounds until every group's search has ended or the time is up; each node's verdict."""
+    if not groups:
+        return {}
+    members = {member.name: member for group in groups for member in group}
+    searches = [_search(group) for group in groups]
+    rounds = max(most_rounds(len(group)) for group in groups)
+    longest = max(_deadline(tuple(group)) + WAY_S for group in groups)
+    # The last round may begin just before the end.
+    most = min(rounds * longest, total_s + longest) / 60
+    events("verify", "log", f"{len(members)} nodes meet in pairs and rings: {rounds} rounds, {most:.0f} min at most")
+    begun, turn, late = monotonic(), 0, False
+    while wanted := [(search, sets) for search in searches if (sets := search.next_round())]:
+        if monotonic() - begun > total_s:
+            late = True
+            break
+        turn += 1
+        sizes = [len(nodes) for _, sets in wanted for nodes in sets]
+        what = f"{len(sizes)} pairs" if max(sizes) == 2 else f"{len(sizes)} rings of up to {max(sizes)} nodes"
+        events("verify", "log", f"round {turn}: {what}")
+        found = _run([tuple(members[name] for name in nodes) for _, sets in wanted for nodes in sets])
+        for search, sets in wanted:
+            search.report([found[nodes] for nodes in sets])
+    if late:
+        events("verify", "warning", f"after {total_s / 60:.0f} min no further round was begun")
+    return {name: _verdict(search, name, v, late) for search in searches for name, v in search.verdict().items()}
+
+
+def _search(group: Sequence[Member]) -> Search:
+    expected = group[0].expected
+    # Where NVLink joins some nodes and the network others, two pairs are not alike.
+    spread = 1.0 if expected.nvlink_across else expected.most.get("fabric.pair_spread", 1.0)
+    fall = 1.0 if expected.nvlink_across else expected.most.get("fabric.ring_fall", 1.0)
+    floor = expected.least.get("fabric")
+    return Search([member.name for member in group], floor=floor, spread=spread, ring_fall=fall)
+
+
+def _deadline(nodes: Sequence[Member]) -> float:
+    """Seconds for a set."""
+    return REHEARSED_S if nodes[0].expected.simulated else SET_S + MORE_S * len(nodes)
+
+
+def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
+    """Run disjoint sets at once; every node of a set has to run for it to begin, so none waits for its turn."""
+    requests, targets = {}, {}
+    load = resources("provisioner.verify") / "load"
+    launcher = (load / "together.py").read_text()
+    draw = random.SystemRandom()
+    for nodes in sets:
+        seconds, port = _deadline(nodes), draw.choice(PORTS)
+        for place, member in enumerate(nodes):
+            together = {
+                "launcher": launcher, "nodes": len(nodes), "node": place, "address": nodes[0].address,
+                "own": member.address, "port": port,
+            }  # fmt: skip
+            request = load_request(member.expected)
+            assert request is not None and request.load is not None
+            asked = {**request.load, "options": dict(OPTIONS), "together": together}
+            requests[member.name] = replace(request, files={FILE: seconds}, load=asked)
+            targets[member.name] = member.reach
+    longest = max(map(_deadline, sets))
+    came = collect(targets, requests, deadline_s=longest + WAY_S, parallel=len(targets))
+    return {tuple(m.name for m in nodes): met(nodes, came) for nodes in sets}
+
+
+def met(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
+    """What the parts of a set's nodes say together."""
+    names = tuple(member.name for member in nodes)
+    parts: dict[str, Load] = {}
+    for name in names:
+        part = _read(came[name].files.get(FILE))
+        if part is None:
+            output = came[name].files.get(FILE)
+            why = came[name].error or (output.error if output else "") or "the probe gave no answer"
+            return Met(names, False, why=why, absent=(name,))
+        if part.state != "ran":
+            why = f"a job has the GPUs: {', '.join(part.busy[:3])}" if part.state == "busy" else part.why
+            return Met(names, False, why=why, absent=(name,))
+        parts[name] = part
+    first, expected = parts[names[0]], nodes[0].expected
+    if why := _failure(nodes, parts):
+        return Met(names, False, why=why, result=first)
+    rate, way = first.best_busbw, wrong_way(dict(first.transports), expected)
+    return Met(names, True, rate[1] if rate else None, way, bool(way), result=first)
+
+
+def _failure(nodes: Sequence[Member], parts: Mapping[str, Load]) -> str:
+    """Why a set did not work; "" where it did."""
+    first = parts[nodes[0].name]
+    if not first.finished or any(part.timed_out or part.rc != 0 for part in parts.values()):
+        if all(part.timed_out for part in parts.values()):
+            return f"no end within {first.seconds or 0:.0f} s, in its part {first.phase or 'start'!r}"
+        # The node that failed first says more than those that it took along.
+        said = [(name, part.error) for name, part in parts.items() if part.error and part.rc not in (0, None)]
+        said.sort(key=lambda row: any(word in row[1] for word in TAKEN_ALONG))
+        return f"{said[0][0]}: {said[0][1]}" if said else f"exit status {first.rc}, without a word"
+    wanted = sum(member.expected.gpu_count for member in nodes)
+    if first.ranks != wanted:
+        return f"{first.ranks} GPUs took part, {wanted} expected"
+    return f"{first.wrong} wrong values" if first.wrong else ""
+
+
+TAKEN_ALONG = ("on another node", "closed by peer", "Connection reset", "remote process exited")
+
+
+def wrong_way(ways: Mapping[str, int], expected: Expected) -> str:
+    """What is wrong with the way that NCCL's channels went between the nodes; "" where nothing is known to be."""
+    if expected.fabric != "rdma":
+        return ""
+    if sockets := ways.get("NET/Socket", 0) + ways.get("NET/Socket+GDR", 0):
+        return f"{sockets} channels over sockets"
+    bare = {way: count for way, count in ways.items() if way.startswith("NET/") and not way.endswith("+GDR")}
+    if expected.gpudirect and bare:
+        return f"{', '.join(f'{count} channels via {way}' for way, count in bare.items())} without GPUDirect"
+    return ""
+
+
+def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[str, Any]:
+    """fabric.json of one node."""
+    why, state = verdict.why, str(verdict.state)
+    if why.startswith("a job has the GPUs"):
+        state, why = "busy", f"not tested, because {why}"
+    pairs = [(met, met in verdict.good) for met in search.pairs if name in met.nodes]
+    ring = next((m for m in search.rings if m.nodes == verdict.ring), None)
+    return {
+        "state": state,
+        "why": f"{why} (the time was up)" if late and state in ("undecided", "untested") else why,
+        "nodes": len(search.nodes),
+        "rounds": search.asked,
+        "wrong_way": verdict.wrong_way,
+        "floor_gbps": search.floor,
+        "usual_gbps": search.usual,
+        "pairs": [
+            {"partner": m.partner(name), "good": good, "why": "" if good else search.described(m), **_reached(m)}
+            for m, good in pairs
+        ],
+        "paths": list(verdict.paths),
+        "ring": ring
+        and {"nodes": list(ring.nodes), "good": verdict.ring_ok, "why": verdict.ring_why, **_reached(ring)},
+        "simulated": any(m.result is not None and m.result.simulated for m, _ in pairs),
+    }
+
+
+def _reached(m: Met) -> dict[str, Any]:
+    load = m.result
+    if not isinstance(load, Load):
+        return {}
+    best = load.best_busbw
+    return {
+        "gbps": m.gbps,
+        "bytes": best[0] if best else None,
+        "sizes": [{"bytes": size, "gbps": rate} for size, rate in load.busbw],
+        "seconds": load.seconds,
+        "transports": dict(load.transports),
+    }

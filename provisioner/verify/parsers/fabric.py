@@ -1,0 +1,110 @@
+"""fabric.json: how a node did with others, over pairs and rings of nodes (fabric_run.py writes it).
+
+Traps: the same name bears one node's part of one run while it is made (probe_fabric.py); that is no verdict. NaN and
+Infinity are valid for Python's JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers.untrusted import read_float, read_map, read_strings, read_whole
+
+State = Literal["fine", "fault", "undecided", "untested", "alone", "busy"]
+STATES: tuple[State, ...] = ("fine", "fault", "undecided", "untested", "alone", "busy")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One run with one other node: GB/s at the message size in bytes that went fastest, and how many of NCCL's channels
+    went which way. `good` is the verdict on it, `why` what was wrong."""
+
+    partner: str
+    good: bool
+    gbps: float | None = None
+    bytes: int | None = None
+    why: str = ""
+    transports: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The smallest run of several nodes that tells of this one."""
+
+    nodes: tuple[str, ...]
+    good: bool
+    gbps: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """fine: it works with others; fault: with none of several good ones; undecided: it works with none, and nothing
+    tells whose fault it is; untested: what should have been looked at was not; alone: there was nobody to meet; busy:
+    a job had its GPUs. `wrong_way`: all its pairs went another way than the group's network. `paths` are good nodes
+    that it does not work with. Rates in GB/s of 10⁹ bytes."""
+
+    state: State
+    why: str = ""
+    nodes: int = 0
+    wrong_way: bool = False
+    floor_gbps: float | None = None
+    usual_gbps: float | None = None
+    pairs: tuple[Pair, ...] = ()
+    paths: tuple[str, ...] = ()
+    ring: Ring | None = None
+    simulated: bool = False
+
+
+def parse(text: str) -> Fabric:
+    try:
+        found = read_map(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"not JSON: {first_line(text)}") from error
+    state = found.get("state")
+    if state not in STATES:
+        raise Unreadable(f"no verdict in it: {first_line(text)}")
+    pairs, ring = found.get("pairs"), read_map(found.get("ring"))
+    return Fabric(
+        state=state,
+        why=_said(found.get("why")),
+        nodes=read_whole(found.get("nodes")) or 0,
+        wrong_way=found.get("wrong_way") is True,
+        floor_gbps=read_float(found.get("floor_gbps")),
+        usual_gbps=read_float(found.get("usual_gbps")),
+        pairs=tuple(_pair(read_map(row)) for row in pairs) if isinstance(pairs, list) else (),
+        paths=read_strings(found.get("paths")) or (),
+        ring=_ring(ring) if ring else None,
+        simulated=found.get("simulated") is True,
+    )
+
+
+def _pair(row: dict[str, Any]) -> Pair:
+    partner, good = row.get("partner"), row.get("good")
+    if not isinstance(partner, str) or not isinstance(good, bool):
+        raise Unreadable("a pair without a partner or without a verdict")
+    ways = [
+        (way[:40], count) for way, n in read_map(row.get("transports")).items() if (count := read_whole(n)) is not None
+    ]
+    return Pair(
+        partner,
+        good,
+        read_float(row.get("gbps")),
+        read_whole(row.get("bytes")),
+        _said(row.get("why")),
+        tuple(sorted(ways)),
+    )
+
+
+def _ring(row: dict[str, Any]) -> Ring:
+    nodes, good = read_strings(row.get("nodes")), row.get("good")
+    if not nodes or not isinstance(good, bool):
+        raise Unreadable("a ring without nodes or without a verdict")
+    return Ring(nodes, good, read_float(row.get("gbps")), _said(row.get("why")))
+
+
+def _said(value: Any) -> str:
+    return value[:1000] if isinstance(value, str) else ""

@@ -1,0 +1,179 @@
+"""What is made of fabric.json: the parser on what it may meet, and each check red by one changed verdict alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioner.catalog import load
+from provisioner.spec.models import Group
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.parsers import Unreadable
+from provisioner.verify.parsers.fabric import STATES, parse
+from tests.support.healthy_bundle import bundle, expected, healthy
+from tests.support.healthy_fabric import FABRIC_CHECKS, fabric_json
+
+P4D, NDV4, GEN3, ERI, ETHERNET = (
+    "p4d.24xlarge",
+    "Standard_ND96asr_v4",
+    "p3dn.24xlarge",
+    "ecs.ebmgn7ex.32xlarge",
+    "p3.8xlarge",
+)
+
+
+def pair(good: bool = True, why: str = "", partner: str = "train-1", **values: Any) -> dict[str, Any]:
+    return {"partner": partner, "good": good, "why": why, "gbps": 44.0, "transports": {"NET/IB+GDR": 32}} | values
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A verdict that is otherwise healthy has these values; then `fails` alone fails."""
+
+    fails: str
+    says: str
+    values: dict[str, Any]
+
+
+SOCKETS = {"transports": {"P2P": 96, "NET/Socket": 32}}
+FAULTS = {
+    "at fault": Fault("fabric.pairs", "with train-1: no end within 180 s", {
+        "state": "fault", "why": "with train-1: no end within 180 s, in its part 'all_reduce'",
+        "pairs": [pair(False, "no end within 180 s"), pair(False, "no end within 180 s", "train-2")], "ring": None,
+    }),
+    "nobody can tell": Fault("fabric.pairs", "nothing tells which", {
+        "state": "undecided", "why": "with train-1: 12 GB/s; nothing tells which", "pairs": [pair(False, "12 GB/s")],
+        "nodes": 2, "ring": None,
+    }),
+    "sockets": Fault("fabric.transport", "32 channels over sockets", {
+        "state": "fault", "why": "with train-1: 32 channels over sockets", "wrong_way": True, "ring": None,
+        "pairs": [pair(False, "32 channels over sockets", **SOCKETS), pair(False, "", "train-2", **SOCKETS)],
+    }),
+    "a bad path": Fault("fabric.path", "with train-2: 12 GB/s", {
+        "paths": ["train-2"], "pairs": [pair(), pair(False, "12 GB/s", "train-2", gbps=12.0)],
+    }),
+    "a bad ring": Fault("fabric.ring", "train-0, train-1, train-2: no end within 188 s", {
+        "ring": {"nodes": ["train-0", "train-1", "train-2"], "good": False, "why": "no end within 188 s"},
+    }),
+}  # fmt: skip
+NOT_TESTED = {"alone": "skip", "busy": "skip", "untested": "unknown"}
+JOINED = [m.name for m in load().machines() if expected(m.name).fabric]
+
+
+def case(name: str, text: str | None, level: str = "stress", **values: Any) -> Case:
+    texts = healthy(name)
+    texts.pop("fabric.json", None)
+    return Case(bundle(texts | ({"fabric.json": text} if text is not None else {})), expected(name, level, **values))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, Judged]:
+    row = load().machine(P4D)
+    cases = {name: case(P4D, fabric_json(row, **fault.values)) for name, fault in FAULTS.items()}
+    cases |= {f"healthy {name}": case(name, fabric_json(load().machine(name))) for name in (P4D, NDV4, GEN3, ERI)}
+    for state in NOT_TESTED:
+        cases[state] = case(P4D, json.dumps({"state": state, "why": f"it was {state}"}))
+    cases["two nodes"] = case(P4D, fabric_json(row, nodes=2, ring=None, pairs=[pair()]))
+    silent = pair(transports={})
+    cases["NCCL is silent"] = case(P4D, fabric_json(row, pairs=[silent, {**silent, "partner": "train-2"}]))
+    cases["ethernet"] = case(ETHERNET, fabric_json(load().machine(ETHERNET)))
+    together = Group(machine=ETHERNET, placement="cluster")
+    cases["ethernet, close together"] = case(ETHERNET, fabric_json(load().machine(ETHERNET)), group=together)
+    cases["not written"] = case(P4D, None)
+    cases["level standard"] = case(P4D, None, "standard")
+    foreign = {"nvidia-smi.xml": Output(str(healthy(P4D)["nvidia-smi.xml"]))}
+    cases["of other hands"] = Case(Bundle(files=foreign), expected(P4D, "stress"))
+    return judge(cases)
+
+
+def states(found: Judged) -> dict[str, str]:
+    return {check.id: check.status for check in found.checks if check.id in FABRIC_CHECKS}
+
+
+def ids(found: Judged, status: str) -> set[str]:
+    return {check.id for check in found.checks if check.status == status}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_by_its_check_alone(judged: dict[str, Judged], name: str) -> None:
+    fault, found = FAULTS[name], judged[name]
+    assert ids(found, "fail") == {fault.fails}
+    assert any(fault.says in check.message for check in found.checks if check.id == fault.fails)
+
+
+def test_every_check_has_a_red_input() -> None:
+    assert {fault.fails for fault in FAULTS.values()} == FABRIC_CHECKS
+
+
+@pytest.mark.parametrize("name", [P4D, NDV4, GEN3, ERI])
+def test_a_healthy_node_passes_them_all(judged: dict[str, Judged], name: str) -> None:
+    assert set(states(judged[f"healthy {name}"]).values()) == {"pass"}
+
+
+@pytest.mark.parametrize(("state", "status"), NOT_TESTED.items())
+def test_what_was_not_tested_says_why(judged: dict[str, Judged], state: str, status: str) -> None:
+    assert set(states(judged[state]).values()) == {status}
+    assert {c.message for c in judged[state].checks if c.id in FABRIC_CHECKS} == {f"it was {state}"}
+
+
+def test_what_does_not_apply_is_skipped_and_what_is_not_known_unknown(judged: dict[str, Judged]) -> None:
+    assert states(judged["two nodes"])["fabric.ring"] == "skip"
+    assert states(judged["NCCL is silent"]) == dict.fromkeys(FABRIC_CHECKS, "pass") | {"fabric.transport": "unknown"}
+    assert set(states(judged["ethernet"]).values()) == {"skip"}
+    together = states(judged["ethernet, close together"])
+    assert together == dict.fromkeys(FABRIC_CHECKS, "pass") | {"fabric.transport": "skip"}
+    assert set(states(judged["not written"]).values()) == {"unknown"}
+    assert set(states(judged["level standard"]).values()) == {"skip"}
+    assert set(states(judged["of other hands"]).values()) == {"skip"}
+
+
+def test_a_machine_for_jobs_of_several_nodes_has_a_network_for_them() -> None:
+    assert {"p4d.24xlarge", "Standard_ND96asr_v4", "dgx-h100", "ecs.ebmgn7ex.32xlarge"} <= set(JOINED)
+    assert not {"p3.8xlarge", "g5.xlarge", "workstation-rtx4090"} & set(JOINED)
+    from provisioner.spec.models import GpuOptions, NetworkOptions
+
+    assert expected(P4D, group=Group(machine=P4D, gpu=GpuOptions(mig="1g.5gb"))).fabric == ""
+    assert expected(P4D, group=Group(machine=P4D, network=NetworkOptions(efa=False))).fabric == ""
+    assert expected("g5.48xlarge").fabric == "rdma"
+    assert not expected("g5.48xlarge").gpudirect
+    assert expected(P4D).gpudirect
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "nothing", '{"state": "ran"}', '{"state": "fine", "pairs": [{}]}',
+                                  '{"state": "fine", "ring": {"nodes": []}}'])  # fmt: skip
+def test_what_is_no_verdict_is_unreadable(text: str) -> None:
+    with pytest.raises(Unreadable):
+        parse(text)
+
+
+def test_a_rate_that_is_no_number_is_none() -> None:
+    found = parse(
+        '{"state": "fine", "pairs": [{"partner": "b", "good": true, "gbps": NaN, "transports": {"NET/IB": "x"}}]}'
+    )
+    assert (found.pairs[0].gbps, found.pairs[0].transports) == (None, ())
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(STATES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    ["state", "why", "nodes", "pairs", "paths", "ring", "partner", "good", "transports", "floor_gbps"]
+)
+
+
+@given(
+    st.dictionaries(KEYS, VALUES | st.dictionaries(KEYS, VALUES) | st.lists(st.dictionaries(KEYS, VALUES)), max_size=8)
+)
+@settings(max_examples=150, deadline=None)
+def test_the_parser_reads_or_refuses_and_never_breaks(document: dict[str, Any]) -> None:
+    with contextlib.suppress(Unreadable):
+        assert parse(json.dumps(document)).state in STATES
