@@ -88,8 +88,8 @@ def nth(machine: str, number: int) -> dict[str, str | Output]:
     host = json.loads(str(texts["host.json"])) | {"hostname": f"node-{number}"}
     host["files"] |= {"etc/machine-id": f"{number:032x}", "etc/ssh/ssh_host_ed25519_key.pub": f"ssh-ed25519 A{number}"}
     texts["host.json"] = json.dumps(host)
-    if "nvidia-smi.xml" in texts:
-        texts["nvidia-smi.xml"] = re.sub(r"<uuid>GPU-....", f"<uuid>GPU-{number:04x}", str(texts["nvidia-smi.xml"]))
+    for name in [name for name in texts if name.startswith("nvidia-smi")]:
+        texts[name] = re.sub(r"<uuid>GPU-....", f"<uuid>GPU-{number:04x}", str(texts[name]))
     return texts
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from provisioner.verify.baseline import NAMED
-from provisioner.verify.results import NodeReport, Report
+from provisioner.verify.check import SEVERITIES
+from provisioner.verify.results import CheckResult, NodeReport, Report
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -47,15 +48,18 @@ def table(report: Report) -> Group:
             verdict = Text("QUARANTINED", "yellow")
         nodes.add_row(Text(node.name), Text(node.machine), verdict, Text(summary(node)))
     parts: list[Table | Text] = [nodes]
-    problems = [(n, c) for n in report.nodes if not n.error for c in n.checks if c.status == "fail" or c.condemns]
-    if problems:
+    if any(problems(node) for node in report.nodes):
         failed = Table(box=None, pad_edge=False)
         for column in ("node", "check", "", "what", "do"):
             failed.add_column(column, overflow="fold", no_wrap=column in ("check", ""))
-        for node, check in problems:
-            style = "bold red" if check.status == "fail" and check.severity == "fatal" else "yellow"
-            what = Text(check.message or check.says)
-            failed.add_row(Text(node.name), Text(check.id), Text(WORD[check.status], style), what, Text(check.action))
+        for node in report.nodes:
+            for check, others in problems(node):
+                style = "bold red" if check.status == "fail" and check.severity == "fatal" else "yellow"
+                what = Text(check.message or check.says)
+                what.append(f" ({others} more checks for the same reason)" if others else "")
+                failed.add_row(
+                    Text(node.name), Text(check.id), Text(WORD[check.status], style), what, Text(check.action)
+                )
         parts += [Text(""), failed]
     if behind := slower(report):
         parts += [Text(""), Text(behind, "yellow")]
@@ -68,6 +72,20 @@ def table(report: Report) -> Group:
     simulated = " (SIMULATED hardware)" if report.simulated else ""
     parts += [Text(""), Text(healthy + simulated, "bold green" if report.ok else "bold red")]
     return Group(*parts)
+
+
+def problems(node: NodeReport) -> list[tuple[CheckResult, int]]:
+    """What is wrong with a node: what failed, the fatal first, then what could not be answered. Of checks that are
+    unknown for one reason the first stands for all, with the number of the others."""
+    if node.error:
+        return []
+    failed = [(check, 0) for check in node.checks if check.status == "fail"]
+    failed.sort(key=lambda row: SEVERITIES.index(row[0].severity))
+    unknown: dict[str, list[CheckResult]] = {}
+    for check in node.checks:
+        if check.status == "unknown" and check.condemns:
+            unknown.setdefault(check.message, []).append(check)
+    return failed + [(checks[0], len(checks) - 1) for checks in unknown.values()]
 
 
 def slower(report: Report) -> str:
