@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
 import random
 import re
@@ -197,7 +198,9 @@ def test_every_machine_once(machine: str) -> None:
     assert judge(read(bundle(varied(machine, 0))), expected(machine, "stress")) == {}
 
 
-@settings(max_examples=220, deadline=None, database=None, derandomize=True)
+@settings(
+    max_examples=int(os.environ.get("GPUPROV_TEST_VARIATIONS", "220")), deadline=None, database=None, derandomize=True
+)
 @given(st.sampled_from(MACHINES), st.integers(1, 10**9))
 def test_a_healthy_node_stays_green_however_it_is_told(machine: str, seed: int) -> None:
     assert judge(read(bundle(varied(machine, seed))), expected(machine, "stress")) == {}
