@@ -20,12 +20,25 @@ from filelock import FileLock
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import cache, private_dir
-from provisioner.sandbox import containers, fault_list, fault_list_gpu, fault_list_host, fault_list_load
+from provisioner.sandbox import (
+    containers,
+    fault_list,
+    fault_list_fabric,
+    fault_list_gpu,
+    fault_list_host,
+    fault_list_load,
+)
 from provisioner.sandbox.fault_list import Fault
 from provisioner.sandbox.runtime import Podman, find_podman
 
 Json = dict[str, Any]
-FAULTS = (*fault_list.FAULTS, *fault_list_gpu.FAULTS, *fault_list_host.FAULTS, *fault_list_load.FAULTS)
+FAULTS = (
+    *fault_list.FAULTS,
+    *fault_list_gpu.FAULTS,
+    *fault_list_host.FAULTS,
+    *fault_list_load.FAULTS,
+    *fault_list_fabric.FAULTS,
+)
 TOOL = "/usr/lib/gpuprov-sandbox/fault"
 
 OTHER_VERSIONS = (

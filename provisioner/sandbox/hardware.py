@@ -18,7 +18,7 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.errors import GpuprovError
 from provisioner.sandbox.mig_layout import mig_layout
-from provisioner.sandbox.reaches import reaches
+from provisioner.sandbox.reaches import between, reaches
 from provisioner.sandbox.root_disk import root_disk
 
 Json = dict[str, Any]
@@ -74,6 +74,7 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         },
         "exporter": {"broken": False},
         "reaches": reaches(machine, gpu, catalog),
+        "between": between(machine, gpu, catalog),
         "nvidia_smi": {"hangs": False},
         "kernel_log": _kernel_log(machine, gpus),
     }

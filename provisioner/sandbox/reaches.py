@@ -15,6 +15,19 @@ ABOVE = 1.06
 """By how much a healthy simulated node stands above a published limit."""
 
 
+def between(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float | str | bool]:
+    """Several nodes together: GB/s, which way NCCL says that it goes, and whether it is RDMA."""
+    limit, network = catalog.fabric_limit(machine), machine.network
+    kinds = {"efa": "AWS Libfabric", "infiniband": "IB", "roce": "IB", "eri": "IB"}
+    way = f"NET/{kinds.get(network.kind, 'Socket')}"
+    board = gpu.vendor == "nvidia" and machine.nvlink.topology == "nvswitch"
+    return {
+        "gbps": limit.threshold * ABOVE if limit else network.ports * network.rate_gbps / 8 * 0.8,
+        "way": way + "+GDR" * (board and network.kind in ("efa", "infiniband", "roce")),
+        "rdma": network.kind in kinds,
+    }
+
+
 def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float]:
     """Of one healthy GPU, and `busbw` and `samples_per_s` of the whole node."""
     arch = "cdna" if gpu.vendor == "amd" else gpu.arch

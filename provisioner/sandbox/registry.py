@@ -11,6 +11,7 @@ from pathlib import Path
 
 from provisioner.sandbox.deb import File, tar, tar_gz
 from provisioner.sandbox.keys import MIRROR_HOST
+from provisioner.sandbox.together import MEET, TOGETHER
 from provisioner.stack.models import Image
 
 PORT = 5000
@@ -61,6 +62,8 @@ def build(image: Image, busybox: bytes, architecture: str) -> Built:
         "bin/sleep": File(link="busybox"),
         "bin/rm": File(link="busybox"),
         "usr/bin/torchrun": File(TORCHRUN.encode(), 0o755),
+        "usr/bin/gpuprov-together": File(TOGETHER.encode(), 0o755),
+        "usr/bin/gpuprov-meet": File(MEET.encode(), 0o755),
         "usr/bin/env": File(link="../../bin/busybox"),
         "usr/bin/python3": File(_python(image).encode(), 0o755),
         "usr/bin/python": File(link="python3"),
@@ -181,6 +184,7 @@ def _python(image: Image) -> str:
     return f"""#!/bin/sh
 # Simulated by gpuprov: this is no Python and no PyTorch. The number of devices is what the container runtime put there.
 case "$1" in -V|--version) echo "Python {version}"; exit 0;; esac
+if [ "$2" = gpuprov-together ]; then shift 2; exec gpuprov-together "$@"; fi
 devices=0
 for device in /dev/dri/renderD*; do [ -e "$device" ] && devices=$((devices + 1)); done
 [ -r /etc/gpuprov-sandbox/gpus ] && devices=$(cat /etc/gpuprov-sandbox/gpus)

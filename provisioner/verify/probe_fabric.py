@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import socket
 import struct
 from typing import Any
@@ -52,7 +53,9 @@ def together(asked: dict[str, Any], gpus: list[str], interface: str, seconds: fl
     """The command and what it gets on its standard input."""
     part = asked["together"]
     command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--network", "host", "--pull=never"]
-    command += ["--shm-size", "8g", "--ulimit", "memlock=-1", "--security-opt", "no-new-privileges"]
+    command += ["--shm-size", "8g", "--security-opt", "no-new-privileges"]
+    if unlimited():
+        command += ["--ulimit", "memlock=-1"]  # RDMA locks what it registers
     if listed("/dev/infiniband"):
         command += ["--device=/dev/infiniband"]
     settings = conf()
@@ -69,6 +72,16 @@ def together(asked: dict[str, Any], gpus: list[str], interface: str, seconds: fl
     command += [word for name, value in sorted(asked["options"].items()) for word in ("--" + name, str(value))]
     text = part["launcher"] + "\nimport json\nmain(json.loads(" + json.dumps(json.dumps(asked["program"])) + "))\n"
     return command, text.encode()
+
+
+def unlimited() -> bool:
+    """Whether this node lets a process lock all memory; a node that is a container itself may not, and docker refuses
+    to start one that asks for it."""
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def conf() -> dict[str, str]:

@@ -36,7 +36,8 @@ def machines(rehearsal: Rehearsal) -> dict[str, str]:
 
 
 def possible(machine: str) -> list[str]:
-    return [fault.name for fault in faults.list_faults(machine)]
+    """Faults of one node; those between nodes are test_fabric.py's."""
+    return [fault.name for fault in faults.list_faults(machine) if not fault.check.startswith("fabric.")]
 
 
 def check_of(fault: str) -> str:

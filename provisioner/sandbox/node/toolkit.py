@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import loading, state
+from . import between, loading, state
 from .smi_facts import NoDriver, driver
 
 DAEMON = "etc/docker/daemon.json"
@@ -186,6 +186,8 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
     if any("torchrun" in word for word in config["process"].get("args", [])):
         (target.parent / "load").write_text("\n".join(loading.lines(state.hardware(), list(gpus[:given]))) + "\n")
         loading.started()
+    if any("gpuprov-together" in word for word in config["process"].get("args", [])):
+        (target.parent / between.LINE).write_text(between.line(state.hardware()) + "\n")
     state.change(state.GIVEN, lambda known: [*[path for path in known if Path(path).exists()], str(target)], [])
     return 0
 
