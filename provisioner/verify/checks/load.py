@@ -10,7 +10,7 @@ from provisioner.verify.checks.nvlink_health import COUNTERS
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
-from provisioner.verify.parsers.load import Load, LoadedGpu
+from provisioner.verify.parsers.load import Load
 from provisioner.verify.parsers.nvidia_smi import THROTTLE, Gpu
 
 NEEDS = ("load.json",)
@@ -333,11 +333,9 @@ def _pairs(node: Facts, expected: Expected) -> list[tuple[str, Gpu, Gpu]]:
     assert node.after is not None
     if node.after.smi is None or node.smi is None:
         unknown(node.source("nvidia-smi-after.xml").reason or "nvidia-smi did not answer before the load")
-    before = {gpu.uuid or gpu.index: gpu for gpu in node.smi.gpus}
+    before = {gpu.pci or gpu.index: gpu for gpu in node.smi.gpus}
     return [
-        (f"GPU {gpu.index}", before[key], gpu)
-        for gpu in node.after.smi.gpus
-        if (key := gpu.uuid or gpu.index) in before
+        (f"GPU {gpu.index}", before[key], gpu) for gpu in node.after.smi.gpus if (key := gpu.pci or gpu.index) in before
     ]
 
 
@@ -461,9 +459,3 @@ def test_xid(node: Facts, expected: Expected) -> None:
     if new:
         told = [f"Xid {x.code} on {x.pci}: {table.get(str(x.code), {}).get('advice', x.text)}" for x in new]
         fail("; ".join(told[:3]))
-
-
-def rate(gpus: tuple[LoadedGpu, ...], of: str) -> float | None:
-    """The slowest GPU's of one measure: what a job goes at."""
-    values = [getattr(gpu, of) for gpu in gpus]
-    return None if not values or None in values else min(values)
