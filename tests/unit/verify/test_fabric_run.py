@@ -1,0 +1,257 @@
+"""The hands of the search: what is asked of each node, what is made of their parts, and what each verdict says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.events import Event, Events
+from provisioner.verify import fabric_run
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.collect import ProbeRequest
+from provisioner.verify.expectations import Expected
+from provisioner.verify.fabric_run import FILE, PORTS, Member, fabric, met, wrong_way
+from provisioner.verify.parsers.fabric import Fabric, parse
+from provisioner.verify.run import Subject
+from tests.support.healthy_bundle import expected, healthy
+from tests.support.healthy_fabric import done, part
+
+P4D, RTX = "p4d.24xlarge", "workstation-rtx4090"
+WANT = expected(P4D, "stress")
+ERROR = "Traceback (most recent call last):\n  File x\nDistBackendError: NCCL error: remote process exited\n"
+Rule = Callable[[Sequence[str]], Mapping[str, dict[str, Any]]]
+
+
+class Nodes:
+    """Nodes that answer the probe; `rule` says of a set's nodes what their parts are, where not all goes well."""
+
+    def __init__(self, rule: Rule = lambda _names: {}) -> None:
+        self.rule = rule
+        self.rounds: list[dict[str, ProbeRequest]] = []
+        self.deadlines: list[float] = []
+
+    def collect(
+        self, targets: Mapping[str, Any], requests: Mapping[str, ProbeRequest], **how: Any
+    ) -> dict[str, Bundle]:
+        assert how["parallel"] >= len(targets), "a set begins when all of its nodes do"
+        self.rounds.append(dict(requests))
+        self.deadlines.append(how["deadline_s"])
+        sets: dict[tuple[str, int], list[str]] = {}
+        for name, request in requests.items():
+            assert request.load is not None
+            together = request.load["together"]
+            sets.setdefault((together["address"], together["port"]), []).append(name)
+        found: dict[str, Bundle] = {}
+        for names in sets.values():
+            said = self.rule(names)
+            for place, name in enumerate(names):
+                document = said.get(name) or (part(WANT, len(names)) if place == 0 else done())
+                gone = document.get("gone")
+                found[name] = Bundle(error=gone) if gone else Bundle({FILE: Output(json.dumps(document), rc=0)})
+        return found
+
+
+def subject(name: str, want: Expected = WANT, **values: Any) -> Subject:
+    number = name.rpartition("-")[2]
+    given = {"group": name.partition("-")[0], "site": "lab", "machine": P4D, "address": f"10.0.0.{number}", **values}
+    return Subject(name, source=("ssh", name), expected=want, **given)
+
+
+def own(machine: str = P4D, **changes: str) -> Bundle:
+    """What a node gave alone."""
+    texts = {"load.json": str(healthy(machine)["load.json"])} | changes
+    return Bundle({name: Output(text, rc=0) for name, text in texts.items()})
+
+
+def verdicts(
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: Nodes,
+    subjects: Sequence[Subject],
+    bundles: Mapping[str, Bundle] | None = None,
+    seen: list[Event] | None = None,
+    **how: float,
+) -> dict[str, Fabric]:
+    monkeypatch.setattr(fabric_run, "collect", nodes.collect)
+    all_of = {s.name: own() for s in subjects} | dict(bundles or {})
+    events = Events(seen.append) if seen is not None else Events()
+    return {
+        name: parse(bundle.files[FILE].text) for name, bundle in fabric(subjects, all_of, events=events, **how).items()
+    }
+
+
+def some(count: int, **values: Any) -> list[Subject]:
+    return [subject(f"train-{i}", **values) for i in range(count)]
+
+
+def test_healthy_nodes_are_fine_and_every_round_is_asked_for_as_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, seen = Nodes(), list[Event]()
+    found = verdicts(monkeypatch, nodes, some(4), seen=seen)
+    assert {verdict.state for verdict in found.values()} == {"fine"}
+    assert all(
+        verdict.ring and verdict.ring.nodes == ("train-0", "train-1", "train-2", "train-3")
+        for verdict in found.values()
+    )
+    assert len(nodes.rounds) == 3  # two pairings and the ring
+    for request in nodes.rounds[0].values():
+        assert request.load is not None
+        together = request.load["together"]
+        assert list(request.files) == [FILE]
+        assert (together["nodes"], together["port"] in PORTS) == (2, True)
+        assert "TCPStore" in together["launcher"]
+    first = [r.load["together"] for r in nodes.rounds[0].values() if r.load and r.load["together"]["node"] == 0]
+    assert all(one["address"] == one["own"] for one in first)
+    assert len({one["port"] for one in first} | {one["address"] for one in first}) > 2
+    assert max(nodes.deadlines) < 300
+    said = [event.message for event in seen]
+    assert "4 nodes meet in pairs and rings" in said[0] and "min at most" in said[0]
+    assert said[1:] == ["round 1: 2 pairs", "round 2: 2 pairs", "round 3: 1 rings of up to 4 nodes"]
+
+
+def test_a_node_that_works_with_nobody_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rule(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        if "train-2" not in names:
+            return {}
+        taken = dict.fromkeys(names, done(rc=1, error=ERROR))
+        return taken | {"train-2": done(rc=1, error="RuntimeError: ibv_reg_mr failed: Cannot allocate memory")}
+
+    found = verdicts(monkeypatch, Nodes(rule), some(5))
+    assert {name for name, verdict in found.items() if verdict.state == "fault"} == {"train-2"}
+    assert {found[name].state for name in found if name != "train-2"} == {"fine"}
+    assert "train-2: RuntimeError: ibv_reg_mr failed" in found["train-2"].why
+    assert [pair.good for pair in found["train-2"].pairs] == [False] * 3
+
+
+def test_sockets_are_the_wrong_way_and_the_node_that_takes_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {"P2P": 96, "NET/Socket": 32}
+    nodes = Nodes(lambda names: {names[0]: part(WANT, len(names), transports=slow)} if "train-0" in names else {})
+    found = verdicts(monkeypatch, nodes, some(4))
+    assert {name: verdict.wrong_way for name, verdict in found.items() if verdict.state == "fault"} == {"train-0": True}
+    assert "32 channels over sockets" in found["train-0"].why
+
+
+def test_a_job_that_began_meanwhile_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = {"state": "busy", "busy": [{"pid": 7, "name": "python3"}]}
+    found = verdicts(monkeypatch, Nodes(lambda names: {n: busy for n in names if n == "train-1"}), some(4))
+    assert (found["train-1"].state, {found[f"train-{i}"].state for i in (0, 2, 3)}) == ("busy", {"fine"})
+    assert "python3 (pid 7)" in found["train-1"].why
+
+
+def test_a_node_that_goes_away_is_untested_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = {"gone": "no answer within 225 s"}
+    found = verdicts(monkeypatch, Nodes(lambda names: {n: gone for n in names if n == "train-1"}), some(4))
+    assert (found["train-1"].state, found["train-1"].why) == ("untested", "no answer within 225 s")
+    assert {found[f"train-{i}"].state for i in (0, 2, 3)} == {"fine"}
+
+
+def test_who_meets_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups among themselves; nobody that has not got through its own load, is busy, or was not asked for it."""
+    nodes = Nodes()
+    subjects = [
+        *some(3), *(subject(f"infer-{i}") for i in range(2)), subject("lone-0"), subject("train-7", address=""),
+        subject("train-3"), subject("train-4"), subject("train-5", expected(P4D, "standard")), subject("train-6"),
+        subject("desk-0", expected(RTX, "stress"), machine=RTX),
+    ]  # fmt: skip
+    failed = json.dumps(done(rc=1, error="RuntimeError: x"))
+    busy = json.dumps({"state": "busy", "busy": [{"pid": 7, "name": "python3"}]})
+    bundles = {
+        "train-3": own(**{"load.json": failed}), "train-4": own(**{"load.json": busy}),
+        "train-6": Bundle(error="no answer"),
+    }  # fmt: skip
+    found = verdicts(monkeypatch, nodes, subjects, bundles)
+    partners = {name: {pair.partner for pair in verdict.pairs} for name, verdict in found.items() if verdict.pairs}
+    assert partners == {
+        "train-0": {"train-1", "train-2"}, "train-1": {"train-0", "train-2"}, "train-2": {"train-0", "train-1"},
+        "infer-0": {"infer-1"}, "infer-1": {"infer-0"},
+    }  # fmt: skip
+    others = {name: verdict.state for name, verdict in found.items() if not verdict.pairs}
+    assert others == {"lone-0": "alone", "train-3": "untested", "train-4": "busy", "train-7": "untested"}
+    assert {"train-5", "train-6", "desk-0"} & set(found) == set()
+
+
+def test_what_was_looked_at_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = replace(subject("a"), source=own())
+    host = replace(subject("b", group=""), source=own(), reach=("ssh", "b"))
+    bare = subject("c", replace(WANT, images=()))
+    found = verdicts(monkeypatch, Nodes(), [saved, host, bare])
+    assert {name: (verdict.state, verdict.why) for name, verdict in found.items()} == {
+        "b": ("alone", "it was looked at alone, so there was nobody to meet"),
+        "c": ("alone", "no locked image has PyTorch"),
+    }
+
+
+def test_after_its_time_no_further_round_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Event] = []
+    nodes = Nodes()
+    found = verdicts(monkeypatch, nodes, some(4), seen=seen, total_s=-1.0)
+    assert nodes.rounds == []
+    assert {verdict.state for verdict in found.values()} == {"untested"}
+    assert all("the time was up" in verdict.why for verdict in found.values())
+    assert seen[-1].kind == "warning"
+
+
+MEMBERS = tuple(Member(f"train-{i}", ("ssh",), f"10.0.0.{i}", WANT) for i in range(2))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ok", "why"),
+    [
+        (part(WANT, 2), done(), True, ""),
+        (part(WANT, 2, wrong=3), done(), False, "3 wrong values"),
+        (part(WANT, 2, ranks=15), done(), False, "15 GPUs took part, 16 expected"),
+        (part(WANT, 2), done(rc=1, error="RuntimeError: late"), False, "train-1: RuntimeError: late"),
+        (done(timed_out=True, rc=None, seconds=184.0), done(timed_out=True, rc=None), False, "no end within 184 s"),
+        (done(rc=1), done(rc=1), False, "exit status 1, without a word"),
+        (done(rc=1, error=ERROR), done(rc=1, error="OSError: the cause"), False, "train-1: OSError: the cause"),
+    ],
+)
+def test_what_the_parts_say_together(first: dict[str, Any], second: dict[str, Any], ok: bool, why: str) -> None:
+    came = {f"train-{i}": Bundle({FILE: Output(json.dumps(one), rc=0)}) for i, one in enumerate((first, second))}
+    found = met(MEMBERS, came)
+    assert (found.ok, found.absent, found.gbps) == (ok, (), 44.0 if ok else None)
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("bundle", "why"),
+    [
+        (Bundle(error="no answer within 225 s"), "no answer within 225 s"),
+        (Bundle({FILE: Output("", timed_out=True)}), "the probe gave no answer"),
+        (Bundle({FILE: Output("{}", rc=0)}), "the probe gave no answer"),
+        (Bundle({FILE: Output('{"state": "absent", "why": "no such image"}', rc=0)}), "no such image"),
+        (
+            Bundle({FILE: Output(json.dumps({"state": "busy", "busy": [{"pid": 7, "name": "x"}]}), rc=0)}),
+            "a job has the GPUs",
+        ),
+    ],
+)
+def test_who_did_not_take_part_is_no_witness(bundle: Bundle, why: str) -> None:
+    found = met(MEMBERS, {"train-0": Bundle({FILE: Output(json.dumps(part(WANT, 2)), rc=0)}), "train-1": bundle})
+    assert found.absent == ("train-1",)
+    assert why in found.why
+
+
+WAYS = {
+    "p4d": (P4D, {"P2P": 96, "NET/AWS Libfabric+GDR": 32}, ""),
+    "p4d without GPUDirect": (
+        P4D,
+        {"NET/AWS Libfabric": 30, "NET/AWS Libfabric+GDR": 2},
+        "30 channels via NET/AWS Libfabric w",
+    ),
+    "p4d over sockets": (P4D, {"P2P": 96, "NET/Socket": 32}, "32 channels over sockets"),
+    "an older EFA": ("p3dn.24xlarge", {"SHM": 4, "NET/AWS Libfabric": 32}, ""),
+    "InfiniBand by a plugin": ("Standard_ND96asr_v4", {"NET/IBext_v8+GDR": 32}, ""),
+    "eRDMA": ("ecs.ebmgn7ex.32xlarge", {"NET/IB": 32}, ""),
+    "silent": (P4D, {}, ""),
+    "NVLink across": ("Standard_ND128isr_NDR_GB200_v6", {"P2P": 96}, ""),
+    "Ethernet": (RTX, {"NET/Socket": 8}, ""),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_which_way_is_wrong(name: str) -> None:
+    machine, ways, why = WAYS[name]
+    assert wrong_way(ways, expected(machine)).startswith(why) and bool(wrong_way(ways, expected(machine))) == bool(why)

@@ -1,0 +1,213 @@
+"""A node's part in a run of several: docker, nvidia-smi and PyTorch are small stand-ins here, all else is what runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.verify import probe, probe_fabric, probe_load
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.collect import load_request
+from provisioner.verify.load import together
+from provisioner.verify.parsers.load import Load, parse
+from tests.support.healthy_bundle import PULL, expected
+
+DOCKER = """#!/bin/sh
+echo "$*" >> CALLS
+[ "$1" = run ] || exit 0
+cat > SENT
+THEN
+"""
+SMI = '#!/bin/sh\ncase "$*" in *compute-apps*) cat APPS 2>/dev/null; exit 0;; esac\n'
+EXE = 0o755
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of programs that stands before all others in PATH."""
+    for module in (probe, probe_load):
+        monkeypatch.setattr(module, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(probe_fabric, "CONF", str(tmp_path / "nccl.conf"))
+    script(tmp_path / "nvidia-smi", SMI.replace("APPS", str(tmp_path / "apps")))
+    docker(tmp_path, "exit 0")
+    return tmp_path
+
+
+def script(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(EXE)
+
+
+def docker(folder: Path, then: str) -> None:
+    text = DOCKER.replace("CALLS", str(folder / "calls")).replace("SENT", str(folder / "sent")).replace("THEN", then)
+    script(folder / "docker", text)
+
+
+def ask(deadline: float = 10.0, own: str = "127.0.0.1") -> Load:
+    request = load_request(expected("p4d.24xlarge", "stress"))
+    assert request is not None and request.load is not None
+    asked: dict[str, Any] = request.to_json()
+    part = {"launcher": "# launcher\n", "nodes": 2, "node": 1, "address": "10.0.0.4", "own": own, "port": 23456}
+    asked["load"] = {**request.load, "options": {"budget": 40}, "together": part}
+    found = probe.probe({**asked, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
+    return parse(Bundle.from_json(found).files["fabric.json"].text)
+
+
+def test_the_part_runs_in_the_locked_image_on_the_nodes_own_network(node: Path) -> None:
+    topology = node / "topo.xml"
+    topology.write_text("<system/>")
+    (node / "nccl.conf").write_text(f"# ours\nNCCL_NET=IB\nNCCL_TOPO_FILE={topology}\nNCCL_GRAPH_FILE=/not/there\n")
+    docker(node, f"echo '{probe_load.LOAD_MARK}phase all_reduce'; echo trouble >&2; exit 3")
+    load = ask()
+    assert (load.state, load.rc, load.phase, load.error) == ("ran", 3, "all_reduce", "trouble")
+    run, removed = (node / "calls").read_text().splitlines()
+    assert removed.startswith("rm --force gpuprov-load-")
+    assert f"{PULL} - gpuprov-together --nodes 2 --node 1 --address 10.0.0.4 --port 23456" in run
+    assert run.endswith("--only all_reduce --budget 40")
+    for words in ("--network host", "--pull=never", "--gpus all", "GLOO_SOCKET_IFNAME=lo", "NCCL_SOCKET_IFNAME==lo",
+                  f"--volume {node}/nccl.conf:{node}/nccl.conf:ro", f"--volume {topology}:{topology}:ro"):  # fmt: skip
+        assert words in run
+    assert "/not/there" not in run
+    sent = (node / "sent").read_text()
+    assert sent.startswith("# launcher\n")
+    program = Path(str(together.__file__)).with_name("program.py").read_text()
+    assert json.dumps(json.dumps(program)) in sent
+
+
+def test_what_the_node_says_of_its_interface_stands(node: Path) -> None:
+    (node / "nccl.conf").write_text("NCCL_SOCKET_IFNAME==eth7\n")
+    ask()
+    assert "NCCL_SOCKET_IFNAME" not in (node / "calls").read_text()
+
+
+def test_a_part_that_does_not_end_is_killed_and_removed(node: Path) -> None:
+    docker(node, "exec sleep 60")
+    begun = time.monotonic()
+    load = ask(0.5)
+    assert load.timed_out
+    assert time.monotonic() - begun < 30
+    assert "rm --force" in (node / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("then", "own", "apps", "state", "why"),
+    [
+        ("exit 0", "127.0.0.1", "4711, python3\n", "busy", ""),
+        ("exit 0", "203.0.113.9", "", "absent", "no interface of this node has its address 203.0.113.9"),
+        ("echo 'docker: no such image' >&2; exit 125", "127.0.0.1", "", "absent", "docker: no such image"),
+        ("echo 'Error: the rendezvous is taken' >&2; exit 75", "127.0.0.1", "", "absent", "the rendezvous is taken"),
+    ],
+)
+def test_what_could_not_begin_says_so(node: Path, then: str, own: str, apps: str, state: str, why: str) -> None:
+    docker(node, then)
+    (node / "apps").write_text(apps)
+    load = ask(own=own)
+    assert (load.state, why in load.why) == (state, True)
+
+
+# The launcher, with a PyTorch whose store is a folder.
+
+TORCH = """
+import contextlib, fcntl, os, pathlib, socket, time
+class cuda:
+    device_count = staticmethod(lambda: 2)
+class TCPStore:
+    def __init__(self, address, port, is_master, wait_for_workers, timeout=None, master_listen_fd=None):
+        self.folder = pathlib.Path(os.environ["STORE"])
+        if is_master:
+            with socket.socket(fileno=master_listen_fd) as listener:
+                (self.folder / "listens").write_text(listener.getsockname()[0])
+        until = time.monotonic() + (timeout.total_seconds() if timeout else 0)
+        while not (self.folder / "listens").exists():
+            if time.monotonic() > until:
+                raise OSError("nobody there")
+            time.sleep(0.02)
+    def add(self, key, number):
+        with open(self.folder / key, "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            total = int(file.read() or 0) + number
+            file.truncate(0)
+            file.write(str(total))
+        return total
+"""
+PROGRAM = """
+import json, os, sys, time
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "GROUP_RANK", "TORCHELASTIC_USE_AGENT_STORE")
+os.write(1, (json.dumps([os.environ[name] for name in names] + sys.argv[1:]) + "\\n").encode())
+if os.environ["RANK"] == os.environ.get("BAD"):
+    sys.exit("RuntimeError: a bad card")
+if os.environ.get("BAD"):
+    time.sleep(60)
+"""
+
+
+def launch(folder: Path, node: int, *more: str, bad: str = "", address: str = "127.0.0.2") -> subprocess.Popen[str]:
+    (folder / "torch").mkdir(exist_ok=True)
+    (folder / "torch/__init__.py").write_text(TORCH)
+    (folder / "torch/distributed.py").write_text("from torch import TCPStore\n")
+    assert together.__file__
+    source = (
+        Path(together.__file__).read_text() + f"\nimport json\nmain(json.loads({json.dumps(json.dumps(PROGRAM))}))\n"
+    )
+    words = ["--nodes", "2", "--node", str(node), "--address", address, "--port", str(free_port(folder)), *more]
+    process = subprocess.Popen(
+        [sys.executable, "-", "gpuprov-together", *words, "--only", "all_reduce"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(folder), "STORE": str(folder), **({"BAD": bad} if bad else {})},
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(source)
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def free_port(folder: Path) -> int:
+    """The same for all nodes of a test."""
+    file = folder / "port"
+    if not file.exists():
+        with socket.create_server(("127.0.0.1", 0)) as probe_:
+            file.write_text(str(probe_.getsockname()[1]))
+    return int(file.read_text())
+
+
+def test_all_processes_of_all_nodes_know_their_place(tmp_path: Path) -> None:
+    nodes = [launch(tmp_path, place) for place in (0, 1)]
+    said = [node.communicate(timeout=60) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    rows = sorted(json.loads(line) for out, _ in said for line in out.splitlines())
+    common = ["127.0.0.2", "True", "--only", "all_reduce"]
+    assert rows == [[str(n * 2 + i), str(i), "4", common[0], str(n), *common[1:]] for n in (0, 1) for i in (0, 1)]
+    assert (tmp_path / "listens").read_text() == "127.0.0.2", "the rendezvous is on that address alone"
+
+
+def test_one_process_that_fails_ends_all_of_all_nodes(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    nodes = [launch(tmp_path, place, bad="3") for place in (0, 1)]
+    said = [node.communicate(timeout=60) for node in nodes]
+    assert [node.returncode for node in nodes] == [1, 1]
+    assert "a process on another node failed" in said[0][1]
+    assert "a bad card" in said[1][1]
+    assert time.monotonic() - begun < 50
+
+
+def test_a_first_node_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    node = launch(tmp_path, 1, "--wait", "0.2")
+    _, error = node.communicate(timeout=60)
+    assert (node.returncode, "no answer from the first node, 127.0.0.2" in error) == (1, True)
+
+
+def test_an_address_that_is_not_the_nodes_says_nothing_of_the_network(tmp_path: Path) -> None:
+    node = launch(tmp_path, 0, address="203.0.113.9")
+    _, error = node.communicate(timeout=60)
+    assert (node.returncode, "can't listen on 203.0.113.9" in error) == (together.COULD_NOT_BEGIN, True)
+    assert together.COULD_NOT_BEGIN == probe_fabric.COULD_NOT_BEGIN
