@@ -1,0 +1,99 @@
+"""Questions to AWS: every one has a deadline, and an answer that did not come is told apart from a no.
+
+boto3 has hundreds of error codes; what gpuprov does depends on five kinds of them (Trouble.kind). Codes: EC2 API error
+codes and botocore's own exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+T = TypeVar("T")
+Kind = Literal["credentials", "denied", "absent", "throttled", "silent", "refused"]
+
+CREDENTIALS = {
+    "AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "SignatureDoesNotMatch",
+    "UnrecognizedClientException", "InvalidToken", "RequestExpired", "MissingAuthenticationToken", "OptInRequired",
+}  # fmt: skip
+DENIED = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"}
+THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException", "SlowDown"}
+CONNECT_S, READ_S, ATTEMPTS = 5, 15, 4
+"""One call: seconds to connect and to answer, and how often it is tried (standard mode: exponential, with jitter)."""
+
+
+class Trouble(Exception):
+    """Why a question has no answer. `kind`: credentials: they are missing, wrong or expired; denied: they may not ask
+    that; absent: what was asked for is not there; throttled; silent: no answer or no network; refused: the rest."""
+
+    def __init__(self, kind: Kind, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.message, self.code = kind, message, code
+
+
+class Region:
+    """One region, asked with the user's own credential chain (environment, profile, SSO, instance role)."""
+
+    def __init__(self, name: str, endpoint: str | None = None) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._clients: dict[str, BaseClient] = {}
+
+    def client(self, service: str) -> BaseClient:
+        """A client of a service, made once. Raises Trouble where the profile or the region does not exist."""
+        if service not in self._clients:
+            import boto3
+            from botocore.config import Config
+
+            retries = {"mode": "standard", "max_attempts": ATTEMPTS}
+            config = Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries=retries)
+            self._clients[service] = answered(
+                lambda: boto3.client(service, region_name=self.name, endpoint_url=self._endpoint, config=config)
+            )
+        return self._clients[service]
+
+    def ask(self, service: str, call: str, **arguments: Any) -> dict[str, Any]:
+        """The answer to one call. Raises Trouble."""
+        client = self.client(service)
+        return answered(lambda: getattr(client, call)(**arguments))
+
+    def all(self, service: str, call: str, key: str, **arguments: Any) -> list[Any]:
+        """The items of every page of a call. Raises Trouble."""
+        client = self.client(service)
+        if not client.can_paginate(call):
+            return list(self.ask(service, call, **arguments)[key])
+        return answered(
+            lambda: [item for page in client.get_paginator(call).paginate(**arguments) for item in page.get(key, [])]
+        )
+
+
+def answered(call: Callable[[], T]) -> T:
+    """The call's value; every exception of botocore as Trouble."""
+    from botocore import exceptions
+
+    try:
+        return call()
+    except exceptions.ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        raise Trouble(kind_of(code), str(error.response.get("Error", {}).get("Message") or error), code) from None
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError,
+            exceptions.TokenRetrievalError, exceptions.SSOError, exceptions.ProfileNotFound) as error:  # fmt: skip
+        raise Trouble("credentials", str(error)) from None
+    except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+        raise Trouble("silent", str(error)) from None
+    except exceptions.BotoCoreError as error:
+        raise Trouble("refused", str(error)) from None
+
+
+def kind_of(code: str) -> Kind:
+    """What an error code of the API means for whoever asked."""
+    if code in CREDENTIALS:
+        return "credentials"
+    if code in DENIED:
+        return "denied"
+    if code in THROTTLED:
+        return "throttled"
+    return "absent" if code.endswith((".NotFound", ".Unknown", "NotFound", "NotFoundException")) else "refused"

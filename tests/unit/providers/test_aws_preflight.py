@@ -1,0 +1,210 @@
+"""Preflight on AWS: what it finds, what it cannot know, and that neither is ever a traceback or a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from moto import mock_aws
+
+from provisioner import catalog
+from provisioner.plan import PlannedGroup
+from provisioner.providers.aws.ask import Region
+from provisioner.providers.aws.preflight import preflight, quota_of
+from provisioner.providers.base import Finding
+from provisioner.spec.models import Group
+from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
+from tests.support.plans import planned_group
+
+P4D = "p4d.24xlarge"
+RESERVATION = """<DescribeCapacityReservationsResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">
+<requestId>x</requestId><capacityReservationSet><item><capacityReservationId>cr-0abc</capacityReservationId>
+<instanceType>{type}</instanceType><availabilityZone>{zone}</availabilityZone><totalInstanceCount>{total}</totalInstanceCount>
+<availableInstanceCount>{total}</availableInstanceCount><state>{state}</state><reservationType>{kind}</reservationType>
+<startDate>2026-12-01T11:30:00.000Z</startDate></item></capacityReservationSet></DescribeCapacityReservationsResponse>"""
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
+    """An account with room for 1,000 vCPUs of each kind."""
+    for name, value in {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with mock_aws():
+        yield Answers({"service-quotas.GetServiceQuota": (200, quota(1000))})
+
+
+def group(machine: str = P4D, count: int = 2, **keys: object) -> PlannedGroup:
+    spec = Group.model_validate({"machine": machine, "count": count, **keys})
+    return replace(planned_group(machine), spec=spec)
+
+
+def look(region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), running: int = 0) -> list[Finding]:
+    return preflight(region, groups or (group(),), zones, own_vpc=True, running=running)
+
+
+def told(found: list[Finding], status: str) -> str:
+    return "\n".join(f"{f.subject}: {f.message} -> {f.action}" for f in found if f.status == status)
+
+
+def test_an_account_with_everything_is_fine_and_says_who_it_is(aws: Answers) -> None:
+    found = look(aws.region(), zones=("us-east-1a", "us-east-1b"))
+    assert {finding.status for finding in found} == {"ok"}
+    said = told(found, "ok")
+    assert "account 123456789012" in said
+    assert "p4d.24xlarge is sold in us-east-1a, us-east-1b" in said
+    assert "1000 vCPUs, 0 in use, 192 wanted" in said
+
+
+def test_nothing_is_changed_by_looking(aws: Answers) -> None:
+    look(aws.region())
+    assert {call.split(".")[1][:8] for call in aws.asked} <= {"Describe", "GetCalle", "GetServi"}
+
+
+@pytest.mark.parametrize("machine", [m.name for m in catalog.load().machines("aws") if not m.retired])
+def test_every_machine_has_a_quota(machine: str) -> None:
+    assert quota_of(machine, "on-demand") is not None
+
+
+def test_without_credentials_nothing_else_is_asked(aws: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", "/nonexistent")
+    found = look(aws.region())
+    assert [f.status for f in found] == ["blocks"]
+    assert "aws sso login" in found[0].action
+
+
+REFUSALS = {
+    "expired": (403, sts_error("ExpiredToken", "The security token included in the request is expired"), "expired"),
+    "wrong": (403, sts_error("InvalidClientTokenId", "The security token is invalid."), "invalid"),
+    "may nothing": (
+        403,
+        sts_error("AccessDenied", "User is not authorized to perform sts:GetCallerIdentity"),
+        "authorized",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSALS))
+def test_credentials_that_do_not_work_block(aws: Answers, name: str) -> None:
+    status, body, words = REFUSALS[name]
+    aws.rules["sts.GetCallerIdentity"] = (status, body)
+    found = look(aws.region())
+    assert [f.status for f in found] == ["blocks"]
+    assert words in found[0].message
+
+
+def test_a_profile_that_is_not_there(aws: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
+    found = look(aws.region())
+    assert [f.status for f in found] == ["blocks"]
+    assert "no-such-profile" in found[0].message
+
+
+def test_aws_out_of_reach(aws: Answers) -> None:
+    aws.rules["sts.GetCallerIdentity"] = UNREACHABLE
+    assert "network" in told(look(aws.region()), "blocks")
+
+
+CALLS = ("ec2.DescribeAvailabilityZones", "ec2.DescribeInstanceTypes", "ec2.DescribeInstanceTypeOfferings",
+         "ec2.DescribeInstances", "ec2.DescribeVpcs")  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [*CALLS, "service-quotas.GetServiceQuota"])
+@pytest.mark.parametrize("how", ["denied", "throttled", "silent"])
+def test_a_question_without_an_answer_is_unknown_and_never_a_pass(aws: Answers, call: str, how: str) -> None:
+    body = {
+        "denied": (403, ec2_error("UnauthorizedOperation", "You are not authorized to perform this operation.")),
+        "throttled": (503, ec2_error("RequestLimitExceeded", "Request limit exceeded.")),
+        "silent": SLOW,
+    }[how]
+    if call.startswith("service") and isinstance(body, tuple):
+        code = "AccessDeniedException" if how == "denied" else "TooManyRequestsException"
+        body = (400, f'{{"__type": "{code}", "Message": "no"}}'.encode())
+    aws.rules[call] = body
+    region = aws.region()
+    region.client(call.split(".", maxsplit=1)[0]).meta.config.retries["total_max_attempts"] = 1
+    found = look(region)
+    assert "blocks" not in {f.status for f in found}
+    said = told(found, "unknown")
+    assert said
+    assert {"denied": "allow ", "throttled": "too often", "silent": "no answer in time"}[how] in said
+
+
+def test_a_quota_of_nothing_blocks_with_the_page_where_it_is_raised(aws: Answers) -> None:
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
+    said = told(look(aws.region()), "blocks")
+    assert "quota Running On-Demand P instances: 0 vCPUs, 0 are in use and 192 are wanted" in said
+    assert "servicequotas/home/services/ec2/quotas/L-417A185B" in said
+
+
+def test_machines_that_run_are_not_counted_twice(aws: Answers) -> None:
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(192))
+    region = aws.region()
+    ami = region.ask("ec2", "describe_images")["Images"][0]["ImageId"]
+    region.ask("ec2", "run_instances", ImageId=ami, InstanceType=P4D, MinCount=2, MaxCount=2,
+               CpuOptions={"CoreCount": 48, "ThreadsPerCore": 2})  # fmt: skip
+    used = look(region)
+    assert "192 vCPUs, 192 are in use and 192 are wanted" in told(used, "blocks")
+    assert told(look(region, running=2), "blocks") == ""
+
+
+def test_spot_has_a_quota_of_its_own(aws: Answers) -> None:
+    found = look(aws.region(), group(capacity={"kind": "spot"}))
+    assert "Spot Instance Requests" in told(found, "ok")
+
+
+def test_a_type_that_the_zones_do_not_sell(aws: Answers) -> None:
+    said = told(look(aws.region(), group("p6-b200.48xlarge"), zones=("us-east-1a",)), "blocks")
+    assert "p6-b200.48xlarge is sold in us-east-1c, not in us-east-1a" in said
+    assert "sites.*.zones: [us-east-1c]" in said
+
+
+def test_a_type_that_the_region_does_not_sell(aws: Answers) -> None:
+    said = told(look(aws.region("eu-north-1"), group("p6e-gb200.36xlarge", count=1)), "blocks")
+    assert "is not sold in eu-north-1" in said
+
+
+def test_a_zone_that_is_not_there(aws: Answers) -> None:
+    said = told(look(aws.region(), zones=("us-east-1z",)), "blocks")
+    assert "us-east-1z can't be used; us-east-1 has us-east-1a" in said
+
+
+def test_no_room_for_a_vpc(aws: Answers) -> None:
+    region = aws.region()
+    for i in range(5):
+        region.ask("ec2", "create_vpc", CidrBlock=f"10.{i}.0.0/16")
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(5))
+    assert "6 of 5 are there" in told(look(region), "blocks")
+
+
+RESERVED = {
+    "fits": ({}, "ok", "cr-0abc is active, 2 of 2 machines free"),
+    "another type": ({"type": "p5.48xlarge"}, "blocks", "is for p5.48xlarge, not p4d.24xlarge"),
+    "another zone": ({"zone": "us-east-1f"}, "blocks", "is in us-east-1f, not in us-east-1a"),
+    "too small": ({"total": 1}, "blocks", "is for 1 machines, 2 are wanted"),
+    "not yet": ({"state": "scheduled"}, "blocks", "is scheduled, it begins 2026-12-01 11:30 UTC"),
+    "over": ({"state": "expired"}, "blocks", "is expired"),
+    "a block": ({"kind": "capacity-block"}, "blocks", "is a capacity block"),
+}
+
+
+@pytest.mark.parametrize("name", list(RESERVED))
+def test_a_reservation_is_looked_at(aws: Answers, name: str) -> None:
+    values, status, words = RESERVED[name]
+    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", **values}
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
+    wanted = group(capacity={"kind": "reservation", "id": "cr-0abc"})
+    found = look(aws.region(), wanted, zones=("us-east-1a",))
+    assert words in told(found, status)
+
+
+def test_a_reservation_that_is_not_there(aws: Answers) -> None:
+    code = "InvalidCapacityReservationId.NotFound"
+    aws.rules["ec2.DescribeCapacityReservations"] = (400, ec2_error(code, "The Capacity Reservation does not exist."))
+    said = told(look(aws.region(), group(capacity={"kind": "reservation", "id": "cr-0abc"})), "blocks")
+    assert "there is no reservation cr-0abc in us-east-1" in said
