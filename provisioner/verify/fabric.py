@@ -251,14 +251,14 @@ class Search:
             paths = tuple(next(iter(path - {node})) for path in self._paths(known) if node in path)
             ring, ring_ok, why = self._ring(node)
             return Verdict("fine", "", good, bad, paths, False, ring, ring_ok, why)
-        if node in self.lost:
-            return Verdict("untested", self.lost[node], bad=bad)
         if not mets:
-            return Verdict("untested", "there was no partner or no time left")
+            return Verdict("untested", self.lost.get(node, "there was no partner or no time left"))
         partners = {met.partner(node) for met in bad}
         if len(partners & known) >= 2:
             return Verdict("fault", self._told(node, bad, known), bad=bad, wrong_way=wrong_way)
-        if not known:
+        if node in self.lost:
+            why = f"after that: {self.lost[node]}"
+        elif not known:
             why = f"not one pair of the {len(self.nodes)} nodes works: look first at what they share"
             if len(self.nodes) == 2:
                 why = "with only two nodes nothing tells which of them it is, or the path between them"

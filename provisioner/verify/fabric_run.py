@@ -229,7 +229,8 @@ def wrong_way(ways: Mapping[str, int], expected: Expected) -> str:
 def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[str, Any]:
     """fabric.json of one node."""
     why, state = verdict.why, str(verdict.state)
-    if why.startswith("a job has the GPUs"):
+    # What it had failed before a job came stays: a program that hangs can look like a job.
+    if state == "untested" and why.startswith("a job has the GPUs"):
         state, why = "busy", f"not tested, because {why}"
     pairs = [(met, met in verdict.good) for met in search.pairs if name in met.nodes]
     ring = next((m for m in search.rings if m.nodes == verdict.ring), None)

@@ -15,6 +15,7 @@ import os
 import resource
 import socket
 import struct
+import time
 from typing import Any
 
 from provisioner.verify.probe import WALKS, listed, run
@@ -24,12 +25,18 @@ CONF = "/etc/nccl.conf"
 SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 COULD_NOT_BEGIN = 75
+VANISH_S = 15.0
+"""What was killed at the end of the round before takes a while to let go of its GPU."""
 
 
 def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     """Take part once; `seconds` is the deadline, start of the container and all."""
     asked = request["load"]
     holders = busy(asked["vendor"])
+    until = time.monotonic() + VANISH_S
+    while holders and time.monotonic() < until:
+        time.sleep(0.5)
+        holders = busy(asked["vendor"])
     if holders is None:
         return document({"state": "absent", "why": "no tool says whether a job has the GPUs"})
     if holders:

@@ -140,6 +140,22 @@ def test_a_job_that_began_meanwhile_is_not_disturbed(monkeypatch: pytest.MonkeyP
     assert "python3 (pid 7)" in found["train-1"].why
 
 
+def test_a_node_whose_program_hangs_does_not_pass_for_one_with_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = [0]
+
+    def rule(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        rounds[0] += "train-1" in names
+        stuck = {"state": "busy", "busy": [{"pid": 7, "name": "python3"}]}
+        if "train-1" not in names:
+            return {}
+        hung = dict.fromkeys(names, done(timed_out=True, rc=None, seconds=184.0))
+        return hung if rounds[0] == 1 else {"train-1": stuck}
+
+    found = verdicts(monkeypatch, Nodes(rule), some(4))["train-1"]
+    assert found.state == "undecided"
+    assert "no end within 184 s" in found.why and "a job has the GPUs" in found.why
+
+
 def test_a_node_that_goes_away_is_untested_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = {"gone": "no answer within 225 s"}
     found = verdicts(monkeypatch, Nodes(lambda names: {n: gone for n in names if n == "train-1"}), some(4))

@@ -35,6 +35,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of programs that stands before all others in PATH."""
     for module in (probe, probe_load):
         monkeypatch.setattr(module, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(probe_fabric, "VANISH_S", 0.1)
     monkeypatch.setattr(probe_fabric, "CONF", str(tmp_path / "nccl.conf"))
     script(tmp_path / "nvidia-smi", SMI.replace("APPS", str(tmp_path / "apps")))
     docker(tmp_path, "exit 0")

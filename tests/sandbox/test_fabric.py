@@ -1,0 +1,57 @@
+"""Several nodes at work, on four that are up: they meet over TCP, and a fault is found on its nodes alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.sandbox import containers, faults
+from tests.support.rehearsal import Rehearsal, failing, wrongs
+
+pytestmark = pytest.mark.sandbox
+
+GIVEN: dict[str, tuple[dict[str, str], dict[str, set[str]], int]] = {
+    "two nodes": (
+        {"train-1": "fabric-slow", "train-0": "fabric-sockets"},
+        {"train-1": {"fabric.pairs"}, "train-0": {"fabric.transport"}},
+        1,
+    ),
+    "a path": ({"train-2": "cable-dead"}, {"train-0": {"fabric.path"}, "train-2": {"fabric.path"}}, 0),
+}
+"""Node → its fault; what fails; exit status. A path is told of both its ends, and is a warning."""
+
+
+def test_healthy_nodes_meet_and_nothing_is_left_on_them(p4d: Rehearsal) -> None:
+    found = p4d.verify("--level", "stress")
+    assert (found.status, failing(found.json)) == (0, {}), wrongs(found)
+    for node in found.json["nodes"]:
+        states = {check["id"]: check["status"] for check in node["checks"] if check["id"].startswith("fabric.")}
+        assert set(states.values()) == {"pass"}, (node["name"], states)
+        ring = next(check for check in node["checks"] if check["id"] == "fabric.ring")
+        assert ring["actual"].startswith("4 nodes")
+    said = p4d.run("exec", p4d.file, "--sandbox", "--", "sudo", "docker", "ps", "--all", "--quiet")
+    assert [line for line in said.stdout.splitlines() if line.strip()] == []
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_a_fault_between_nodes_is_found_on_its_nodes_alone(p4d: Rehearsal, case: str) -> None:
+    given, fails, status = GIVEN[case]
+    where = {node: containers.find_node(p4d.root, node).name for node in given}
+    try:
+        for node, fault in given.items():
+            faults.inject(where[node], fault)
+        found = p4d.verify("--level", "stress")
+    finally:
+        for container in where.values():
+            faults.clear(container)
+    assert failing(found.json) == fails, wrongs(found)
+    assert found.status == status
+
+
+def test_a_node_that_is_looked_at_alone_meets_nobody(p4d: Rehearsal) -> None:
+    found = p4d.verify("--level", "stress", "--node", "train-3")
+    assert found.status == 0, wrongs(found)
+    told = {
+        c["id"]: (c["status"], c["message"]) for c in found.json["nodes"][0]["checks"] if c["id"].startswith("fabric.")
+    }
+    assert {status for status, _ in told.values()} == {"skip"}
+    assert "no other node of its group" in told["fabric.pairs"][1]
