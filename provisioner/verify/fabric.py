@@ -16,6 +16,7 @@ single bad path cannot do that. A pair that does not work between two good nodes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
@@ -25,6 +26,8 @@ from typing import Any, Literal
 State = Literal["fine", "fault", "undecided", "untested"]
 ISOLATE = 4
 """Rounds at most in which nodes that worked with nobody meet further ones."""
+AGAIN = 2
+"""Rounds at most in which pairs are tried once more; a node that was unlucky is in two of them."""
 RING = 64
 """Nodes of a ring at most: as many ssh connections live while it runs, and one that fails is found in six halvings.
 More nodes make several rings, side by side."""
@@ -74,7 +77,7 @@ class Verdict:
 def most_rounds(nodes: int) -> int:
     """Rounds that a search takes at most."""
     ring = min(nodes, RING)
-    return 3 + ISOLATE + 1 + (1 + ceil(log2(ring)) if ring > 2 else 0)
+    return 3 + ISOLATE + AGAIN + (1 + ceil(log2(ring)) if ring > 2 else 0)
 
 
 class Search:
@@ -115,7 +118,9 @@ class Search:
         self.usual = self._healthy()
 
     def verdict(self) -> dict[str, Verdict]:
-        return {node: self._verdict(node) for node in self.nodes}
+        good = self._good()
+        paths = self._paths(good)
+        return {node: self._verdict(node, mets, good, paths) for node, mets in self._by_node().items()}
 
     # The plan
 
@@ -128,7 +133,8 @@ class Search:
                 break
             self._isolated |= {node for pair in sets for node in pair}
             yield sets
-        yield self._again()
+        for _ in range(AGAIN):
+            yield self._again()
         self._in_rings = True
         rings = self._whole()
         while rings:
@@ -158,7 +164,8 @@ class Search:
         ]
 
     def _isolating(self) -> list[tuple[str, ...]]:
-        """Each node that worked with nobody, with a good one that it has not met."""
+        """Each node that worked with nobody, with a good one that it has not met; where there is none, once more with
+        one that it has, because what was slow once may have been unlucky."""
         good = self._good()
         if not good:
             # Not one pair works: others, until one does.
@@ -172,19 +179,21 @@ class Search:
             met_good = {m.partner(node) for m in self.pairs if node in m.nodes} & good
             if len(met_good) >= 2 and node in self._isolated:
                 continue
-            partner = next((other for other in free if other not in met_good), None)
+            unmet = [other for other in free if other not in met_good]
+            partner = next(iter(unmet or ([] if node in self._isolated else free)), None)
             if partner is not None:
                 free.remove(partner)
                 sets.append((partner, node))
         return sets
 
     def _again(self) -> list[tuple[str, ...]]:
-        """Pairs to be tried once more: nothing explains that they did not work. Disjoint ones; the rest is believed."""
+        """Pairs to be tried once more: nothing explains that they did not work. Disjoint ones; the rest waits."""
         good, used = self._good(), set[str]()
+        times = Counter(met.pair for met in self.pairs)
         sets: list[tuple[str, ...]] = []
         for met in self.pairs:
             unexplained = met.pair <= good or len(self.nodes) - len(self.lost) == 2
-            if self._bad(met) and unexplained and not met.pair & used:
+            if self._bad(met) and unexplained and times[met.pair] == 1 and not met.pair & used:
                 used |= met.pair
                 sets.append(met.nodes)
         return sets
@@ -240,15 +249,21 @@ class Search:
             return False
         return not met.ok or met.wrong_way or self._below(met, self.ring_fall)
 
-    def _verdict(self, node: str) -> Verdict:
-        mets = [met for met in self.pairs if node in met.nodes]
+    def _by_node(self) -> dict[str, list[Met]]:
+        """Every node's pairs."""
+        found: dict[str, list[Met]] = {node: [] for node in self.nodes}
+        for met in self.pairs:
+            for node in met.nodes:
+                found[node].append(met)
+        return found
+
+    def _verdict(self, node: str, mets: list[Met], known: set[str], known_paths: list[frozenset[str]]) -> Verdict:
         good = tuple(met for met in mets if not self._bad(met))
         bad = tuple(met for met in mets if self._bad(met))
-        known = self._good()
         telling = [met for met in bad if met.partner(node) in known] or bad
         wrong_way = bool(telling) and all(met.wrong_way for met in telling)
         if good:
-            paths = tuple(next(iter(path - {node})) for path in self._paths(known) if node in path)
+            paths = tuple(next(iter(path - {node})) for path in known_paths if node in path)
             ring, ring_ok, why = self._ring(node)
             return Verdict("fine", "", good, bad, paths, False, ring, ring_ok, why)
         if not mets:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files as resources
 from time import monotonic
@@ -37,7 +37,9 @@ REHEARSED_S = 30.0
 WAY_S = 45.0
 """For the connection, and for killing and removing what did not end."""
 TOTAL_S = 1800.0
-"""After that no further round begins: half an hour of a fleet is what this is worth."""
+"""After that no further run begins: half an hour of a fleet is what this is worth."""
+AT_ONCE = 256
+"""Nodes that run at once: each costs this computer an ssh of some megabytes. More take turns, set by set."""
 PORTS = range(20_000, 30_000)
 """Below Linux's ports for outgoing connections (ip_local_port_range: 32768 and up)."""
 
@@ -118,23 +120,36 @@ def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float
     rounds = max(most_rounds(len(group)) for group in groups)
     longest = max(_deadline(tuple(group)) + WAY_S for group in groups)
     # The last round may begin just before the end.
-    most = min(rounds * longest, total_s + longest) / 60
+    turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
+    most = min(turns * longest, total_s + longest) / 60
     events("verify", "log", f"{len(members)} nodes meet in pairs and rings: {rounds} rounds, {most:.0f} min at most")
     begun, turn, late = monotonic(), 0, False
-    while wanted := [(search, sets) for search in searches if (sets := search.next_round())]:
-        if monotonic() - begun > total_s:
-            late = True
-            break
+    while not late and (wanted := [(search, sets) for search in searches if (sets := search.next_round())]):
         turn += 1
         sizes = [len(nodes) for _, sets in wanted for nodes in sets]
         what = f"{len(sizes)} pairs" if max(sizes) == 2 else f"{len(sizes)} rings of up to {max(sizes)} nodes"
         events("verify", "log", f"round {turn}: {what}")
-        found = _run([tuple(members[name] for name in nodes) for _, sets in wanted for nodes in sets])
+        found: dict[tuple[str, ...], Met] = {}
+        for batch in _batches([tuple(members[name] for name in nodes) for _, sets in wanted for nodes in sets]):
+            late = late or monotonic() - begun > total_s
+            if not late:
+                found |= _run(batch)
         for search, sets in wanted:
-            search.report([found[nodes] for nodes in sets])
+            search.report([found[nodes] for nodes in sets if nodes in found])
     if late:
-        events("verify", "warning", f"after {total_s / 60:.0f} min no further round was begun")
+        events("verify", "warning", f"after {total_s / 60:.0f} min no further run was begun")
     return {name: _verdict(search, name, v, late) for search in searches for name, v in search.verdict().items()}
+
+
+def _batches(sets: Sequence[tuple[Member, ...]]) -> Iterator[list[tuple[Member, ...]]]:
+    """Sets that run at once; a set is never divided."""
+    batch: list[tuple[Member, ...]] = []
+    for nodes in sets:
+        if batch and sum(map(len, batch)) + len(nodes) > AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(nodes)
+    yield batch
 
 
 def _search(group: Sequence[Member]) -> Search:

@@ -199,6 +199,14 @@ def test_what_was_looked_at_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) 
     }
 
 
+def test_many_nodes_take_turns_and_sets_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fabric_run, "AT_ONCE", 5)
+    nodes = Nodes()
+    found = verdicts(monkeypatch, nodes, some(8))
+    assert {verdict.state for verdict in found.values()} == {"fine"}
+    assert [len(requests) for requests in nodes.rounds] == [4, 4, 4, 4, 8]
+
+
 def test_after_its_time_no_further_round_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Event] = []
     nodes = Nodes()
