@@ -155,7 +155,8 @@ def _batches(sets: Sequence[tuple[Member, ...]]) -> Iterator[list[tuple[Member, 
 def _search(group: Sequence[Member]) -> Search:
     expected = group[0].expected
     # Where NVLink joins some nodes and the network others, two pairs are not alike.
-    spread = 1.0 if expected.nvlink_across else expected.most.get("fabric.pair_spread", 1.0)
+    name = "fabric.pair_spread" if expected.fabric == "rdma" else "fabric.socket_spread"
+    spread = 1.0 if expected.nvlink_across else expected.most.get(name, 1.0)
     fall = 1.0 if expected.nvlink_across else expected.most.get("fabric.ring_fall", 1.0)
     floor = expected.least.get("fabric")
     return Search([member.name for member in group], floor=floor, spread=spread, ring_fall=fall)
