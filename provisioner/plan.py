@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.spec.models import ClusterSpec, Group
-from provisioner.stack.models import Stack
+from provisioner.stack.models import BaseImage, Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Plan:
     spec: ClusterSpec
     groups: tuple[PlannedGroup, ...]
     sandbox: bool
+    bases: Mapping[str, Mapping[str, BaseImage]] = field(default_factory=dict)
+    """Site → distribution → what its machines boot, of the lock."""
     beside: tuple[Stack, ...] = ()
     """Stacks of other locks that machines still run, or may be brought back to: their packages must stay to be had."""
 

@@ -85,7 +85,9 @@ class Cluster:
                 )
             )
         others = tuple(stack for other in beside for stack in other.groups.values())
-        return Plan(spec=self.spec, groups=tuple(groups), sandbox=self.sandbox, beside=others)
+        return Plan(
+            spec=self.spec, groups=tuple(groups), sandbox=self.sandbox, bases=(lock or self.lock).bases, beside=others
+        )
 
     def ledger(self) -> Ledger:
         """Which lock each machine runs."""

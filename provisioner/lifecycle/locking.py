@@ -101,19 +101,20 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep:
     """The lock of these stacks, written. A rehearsal's packages and images are those of its mirror; all others are read
     from the vendors' repositories and registries."""
     pinned: dict[str, Stack] = {}
-    bases: dict[str, BaseImage] = {}
+    bases: dict[str, dict[str, BaseImage]] = {}
     if not cluster.sandbox:
         _refuse_architecture(cluster)
         from provisioner.stack import pinning  # it brings an HTTP client along, which a rehearsal does not need
 
         pinned = pinning.pin(wanted, _sources(cluster, keep), events)
-        bases = {site: _base(cluster, site) for site in cluster.spec.sites}
+        bases = {name: _bases(cluster, name, wanted, keep) for name in cluster.spec.sites}
     else:
         for site in cluster.spec.sites:
             provider = providers.get(cluster.spec.sites[site].provider, sandbox=True)
             mine = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) == site}
             pinned |= provider.pin(mine, events)
-            bases[site] = provider.base_image(site)
+            place = cluster.spec.sites[site]
+            bases[site] = {s: provider.base_image(place, s) for s in sorted({stack.os for stack in mine.values()})}
     lock = Lock(
         request=stack.request(cluster.spec),
         simulated=cluster.sandbox,
@@ -151,11 +152,24 @@ def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
     )
 
 
-def _base(cluster: Cluster, site: str) -> BaseImage:
-    """What the machines of a site boot, where its provider can say; else why it can't."""
-    name = cluster.spec.sites[site].provider
+def _bases(cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept | None) -> dict[str, BaseImage]:
+    """What the machines of a site boot, where its provider can say; else why it can't. An image that was locked stays
+    unless everything is upgraded."""
+    place = cluster.spec.sites[site]
+    systems = sorted({stack.os for name, stack in wanted.items() if cluster.spec.site_of(name) == site})
     try:
-        return providers.get(name, sandbox=False).base_image(site)
+        provider = providers.get(place.provider, sandbox=False)
     except GpuprovError:
-        why = f"gpuprov can't ask {name} for its images yet; the kernel is the image's, unless stack.kernel pins one"
-        return BaseImage(id=None, why=why)
+        why = f"gpuprov can't ask {place.provider} for its images yet; the kernel is the image's"
+        return {system: BaseImage(id=None, why=f"{why}, unless stack.kernel pins one") for system in systems}
+    before = lockfile.read(cluster.paths.lock_file)
+    known = before.bases.get(site, {}) if before is not None and not before.simulated and keep else {}
+    found = {}
+    for system in systems:
+        try:
+            found[system] = (
+                known[system] if system in known and known[system].id else provider.base_image(place, system)
+            )
+        except GpuprovError as error:
+            found[system] = BaseImage(id=None, why=f"{error.message}; {error.hint}" if error.hint else error.message)
+    return found

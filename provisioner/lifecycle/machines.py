@@ -82,7 +82,8 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
     """What keeps, or may keep, the fleet from being made. Nothing is spent."""
     findings = []
     for site in sites(plan):
-        for finding in provider_of(cluster, site).preflight(plan, site):
+        there = sum(node.site == site for node in cluster.nodes())
+        for finding in provider_of(cluster, site).preflight(plan, site, there):
             findings.append(finding)
             if finding.status != "ok":
                 text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")

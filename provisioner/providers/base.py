@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
+from provisioner.spec.models import Site
 from provisioner.stack.models import BaseImage, Stack
 
 
@@ -27,6 +28,15 @@ class Finding:
     action: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderBlock:
+    """A Terraform provider: where it comes from, which versions, and its configuration."""
+
+    source: str
+    version: str
+    configuration: Mapping[str, Any]
+
+
 class Provider(Protocol):
     """A provider of machines. Methods are called in this order; none of them makes a machine."""
 
@@ -37,11 +47,16 @@ class Provider(Protocol):
     def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
         """Give every image its digest and every repository its place."""
 
-    def base_image(self, site: str) -> BaseImage:
-        """What the machines of that site boot, by the provider's own id."""
+    def base_image(self, site: Site, system: str) -> BaseImage:
+        """What machines of that site boot for a distribution (ubuntu-24.04), by the provider's own id. Raises
+        GpuprovError where there is no such image, or nobody may ask."""
 
-    def preflight(self, plan: Plan, site: str) -> list[Finding]:
-        """What would keep `up` from working: found before anything is spent."""
+    def preflight(self, plan: Plan, site: str, there: int) -> list[Finding]:
+        """What would keep `up` from working: found before anything is spent. `there`: machines of the site that were
+        made already."""
+
+    def terraform(self, plan: Plan, site: str) -> Mapping[str, ProviderBlock]:
+        """The providers that the root module names, by their local name; {} where the module needs none."""
 
     def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         """The provider object of the module, and nothing of the common contract."""

@@ -10,10 +10,11 @@ from typing import Any
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
-from provisioner.providers.base import Finding
+from provisioner.providers.base import Finding, ProviderBlock
 from provisioner.sandbox import assets, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST
+from provisioner.spec.models import Site
 from provisioner.stack.models import BaseImage, Stack
 
 REGISTRY = f"{MIRROR_HOST}:5000"
@@ -37,11 +38,14 @@ class Sandbox:
         here = {"kernel": platform.release()}
         return {name: made.localise(stack).model_copy(update=here) for name, stack in stacks.items()}
 
-    def base_image(self, site: str) -> BaseImage:  # noqa: ARG002 (every site boots the same one)
+    def base_image(self, site: Site, system: str) -> BaseImage:  # noqa: ARG002 (every site boots the same one)
         """The nodes' container image, named after what it was built from."""
         return BaseImage(id=image.node_reference(), why="simulated: the sandbox's node image")
 
-    def preflight(self, plan: Plan, site: str) -> list[Finding]:
+    def terraform(self, plan: Plan, site: str) -> Mapping[str, ProviderBlock]:  # noqa: ARG002 (built into Terraform)
+        return {}
+
+    def preflight(self, plan: Plan, site: str, there: int) -> list[Finding]:  # noqa: ARG002
         """Enough addresses and memory for the nodes."""
         nodes = sum(group.spec.count for group in plan.groups if group.site == site)
         findings = []

@@ -50,12 +50,35 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class AwsVpc(Model):
+    """A VPC that exists."""
+
+    id: Annotated[str, Field(pattern=r"^vpc-[0-9a-f]{8,17}$")] = Field(
+        title="the id of a VPC, vpc-…", description="Its id", examples=["vpc-0123456789abcdef0"]
+    )
+    subnets: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^subnet-[0-9a-f]{8,17}$")], ...], Field(min_length=1, max_length=32)
+    ] = Field(title="a list of subnet ids", description="Its subnets for nodes, one in each zone")
+
+
 class AwsSite(Model):
     """A region of Amazon EC2."""
 
     provider: Literal["aws"] = Field(description="Who sells the machines")
     region: Region
     zones: Zones = ()
+    vpc: AwsVpc | None = Field(
+        default=None,
+        title="a block with id and subnets, or null",
+        description="A VPC of yours; null makes one for the cluster",
+        examples=[{"id": "vpc-0123456789abcdef0", "subnets": ["subnet-0123456789abcdef0"]}],
+    )
+    internet: Literal["public", "nat", "none"] = Field(
+        default="public",
+        title="public, nat or none",
+        description="public: each node has an address that `access.allow` reaches; nat: private addresses, for a "
+        "gpuprov that runs inside the network; none: private, and no way out",
+    )
 
 
 class AlicloudSite(Model):

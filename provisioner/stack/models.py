@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-LOCK_VERSION: Final = 2
+LOCK_VERSION: Final = 3
 
 Part = Literal[
     "driver", "fabric_manager", "imex", "cuda", "cudnn", "nccl", "dcgm", "dcgm_exporter", "container_toolkit",
@@ -68,7 +68,7 @@ class Component(Locked):
 
 
 class BaseImage(Locked):
-    """What the machines of a site boot. `id` is the provider's (an AMI, a URN); None where the provider could not be
+    """What machines boot. `id` is the provider's (an AMI, a URN); None where the provider could not be
     asked, which `why` says."""
 
     id: str | None
@@ -119,9 +119,10 @@ class Lock(Locked):
     """cluster.lock. `request` is what it was solved from, flat (groups.train.machine: p4d.24xlarge), so that a later
     difference can be named."""
 
-    version: Literal[2] = LOCK_VERSION
+    version: Literal[3] = LOCK_VERSION
     request: dict[str, str]
     simulated: bool
-    bases: dict[str, BaseImage] = {}
+    bases: dict[str, dict[str, BaseImage]] = {}
+    """Site → distribution → what its machines boot."""
     """Site → the image that its machines boot."""
     groups: dict[str, Stack]

@@ -53,6 +53,7 @@ def main_tf(plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_p
         ssh_public_key=ssh_public_key,
         user_data="",
         tags={"gpuprov-cluster": plan.spec.name, "gpuprov-site": site},
+        providers=provider.terraform(plan, site),
         module=provider.module,
         inputs=provider.module_inputs(plan, site, workspace),
     )

@@ -1,14 +1,143 @@
-"""Amazon EC2: what is asked before anything is spent (preflight.py). Machines are not made there yet."""
+"""Amazon EC2: real machines by terraform/aws. See providers/base.py for the contract."""
 
 from __future__ import annotations
 
+import re
+import urllib.request
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
 from provisioner.errors import GpuprovError
-from provisioner.providers.base import Provider
+from provisioner.events import Events
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.providers.aws import image
+from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.preflight import preflight
+from provisioner.providers.base import Finding, ProviderBlock
+from provisioner.spec.models import AwsSite, Site
+from provisioner.stack.models import BaseImage, Stack
+
+MY_ADDRESS = "https://checkip.amazonaws.com/"
+"""Answers with the address that it was called from (AWS's own service)."""
+VERSION = ">= 5.74, < 6.0"
+"""As terraform/aws/versions.tf; a test holds them equal."""
 
 
-def provider() -> Provider:
-    """Raises GpuprovError: there is no module yet that makes the machines."""
-    raise GpuprovError(
-        "gpuprov can rehearse aws but does not make machines there yet",
-        hint="add --sandbox to rehearse the file on this machine",
-    )
+class Aws:
+    """One region at a time: each method is told the site."""
+
+    name = "aws"
+    module = "aws"
+
+    def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:  # noqa: ARG002
+        """Packages and images are the vendors' own: nothing of EC2's is in them."""
+        return dict(stacks)
+
+    def base_image(self, site: Site, system: str) -> BaseImage:
+        return image.base_image(Region(_aws(site).region), system)
+
+    def terraform(self, plan: Plan, site: str) -> Mapping[str, ProviderBlock]:
+        place = _aws(plan.spec.sites[site])
+        return {"aws": ProviderBlock("hashicorp/aws", VERSION, {"region": place.region})}
+
+    def preflight(self, plan: Plan, site: str, there: int) -> list[Finding]:
+        place = _aws(plan.spec.sites[site])
+        groups = [group for group in plan.groups if group.site == site]
+        found = preflight(Region(place.region), groups, place.zones, own_vpc=place.vpc is None, running=there)
+        for group in groups:
+            base = plan.bases.get(site, {}).get(group.stack.os)
+            if base is None or base.id is None:
+                said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
+                found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
+        if place.internet == "public" and not plan.spec.access.allow:
+            try:
+                found.append(Finding("ok", "access", f"ssh is open to {self._here} alone"))
+            except GpuprovError as error:
+                found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
+        return found
+
+    def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:  # noqa: ARG002
+        place = _aws(plan.spec.sites[site])
+        allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
+        if place.internet == "public" and not plan.spec.access.allow:
+            allow = [self._here]
+        return {
+            "site": site if len(plan.spec.sites) > 1 else "",
+            "zones": list(place.zones),
+            "groups": {group.name: _group(plan, site, group) for group in plan.groups if group.site == site},
+            "internet": place.internet,
+            "access": {"allow": allow},
+            **({"vpc": {"id": place.vpc.id, "subnet_ids": list(place.vpc.subnets)}} if place.vpc else {}),
+        }
+
+    @cached_property
+    def _here(self) -> str:
+        """The network of one address that this computer is seen with."""
+        try:
+            with urllib.request.urlopen(MY_ADDRESS, timeout=10) as answer:
+                return f"{ip_address(answer.read(64).decode().strip())}/32"
+        except (OSError, ValueError) as error:
+            raise GpuprovError(
+                f"this computer's public address is not known: {error}", hint="say in access.allow who may log in"
+            ) from None
+
+    def address(self, node: str) -> str:
+        return f'module.site.aws_instance.node["{node}"]'
+
+    def lost(self, workspace: Path, known: Collection[str]) -> list[str]:  # noqa: ARG002 (a refresh sees it)
+        return []
+
+    def role_variables(self) -> dict[str, Any]:
+        return {}
+
+    def clean(self, workspace: Path, events: Events) -> list[str]:
+        """What the tags of the cluster still find: machines that Terraform's state does not know."""
+        tags = _written(workspace)
+        if tags is None:
+            return []
+        region, cluster, site = tags
+        filters = [{"Name": "tag:gpuprov-cluster", "Values": [cluster]}, {"Name": "tag:gpuprov-site", "Values": [site]}]
+        states = ["pending", "running", "stopping", "stopped"]
+        filters.append({"Name": "instance-state-name", "Values": states})
+        try:
+            rows = Region(region).all("ec2", "describe_instances", "Reservations", Filters=filters)
+        except Trouble as trouble:
+            return [f"whether machines are left in {region} could not be asked: {trouble}"]
+        events("down", "log", f"{region}: looked for machines with the tags of {cluster}")
+        return [f"{one['InstanceId']} in {region} ({one['State']['Name']})" for row in rows for one in row["Instances"]]
+
+
+def _aws(site: Site) -> AwsSite:
+    assert isinstance(site, AwsSite)
+    return site
+
+
+def provider() -> Aws:
+    return Aws()
+
+
+def _written(workspace: Path) -> tuple[str, str, str] | None:
+    """Region, cluster and site of a workspace that was rendered; None where there is none."""
+    try:
+        text = (workspace / "main.tf").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    found = [
+        re.search(rf'^ *"?{key}"? *= *"([^"]+)"', text, re.M) for key in ("region", "gpuprov-cluster", "gpuprov-site")
+    ]
+    region, cluster, site = (match[1] if match else "" for match in found)
+    return (region, cluster, site) if region and cluster and site else None
+
+
+def _group(plan: Plan, site: str, group: PlannedGroup) -> dict[str, Any]:
+    """What the module is told of a group beside what all modules are."""
+    base = plan.bases.get(site, {}).get(group.stack.os)
+    if base is None or base.id is None:
+        raise GpuprovError(
+            f"the lock has no image of {group.stack.os} for {site}", hint="run `gpuprov lock` again, signed in to AWS"
+        )
+    efa = group.machine.network.kind == "efa" and group.spec.network.efa is not False
+    return {"image_id": base.id, "efa_interfaces": group.machine.network.ports if efa else 0}

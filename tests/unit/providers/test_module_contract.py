@@ -12,6 +12,7 @@ import pytest
 
 from provisioner.paths import data
 from provisioner.workspace.binary import find
+from tests.support import terraform_plugins
 
 MODULES = sorted(path.parent for path in data("terraform").glob("*/main.tf"))
 COMMON = {"name", "groups", "ssh_public_key", "user_data", "tags"}
@@ -80,7 +81,7 @@ def test_a_required_version_is_named(module: Path) -> None:
 def test_terraform_validates_it(module: Path, folder: str, tmp_path: Path) -> None:
     copy = tmp_path / "terraform" / module.name
     shutil.copytree(module, copy, ignore=shutil.ignore_patterns(".terraform", "*.tfstate*"))
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CLI_CONFIG_FILE"}
+    environment = {**os.environ, "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
     for words in (["init", "-backend=false", "-input=false"], ["validate", "-no-color"]):
         done = subprocess.run(
             [*find().argv, *words],

@@ -100,8 +100,8 @@ def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys
     assert train.images[0].digest == vendors.image(IMAGE, "25.10-py3")
     assert train.images[0].pull == f"127.0.0.1:{vendors.port}/{IMAGE}@{train.images[0].digest}"
     assert train.kernel is None
-    assert lock.bases["virginia"].id is None
-    assert "stack.kernel" in lock.bases["virginia"].why
+    assert lock.bases["virginia"]["ubuntu-24.04"].id is None
+    assert "sign in" in lock.bases["virginia"]["ubuntu-24.04"].why
 
 
 def test_a_second_lock_is_the_same_and_reads_no_list_again(

@@ -221,7 +221,7 @@ def test_no_lock_is_none(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("version: 9\n", "format 9"),
-        ("version: 2\n", "not a lock"),
+        ("version: 3\n", "not a lock"),
         ("a: [", "not YAML"),
         ("- 1\n", "not a lock"),
         ("", "not a lock"),

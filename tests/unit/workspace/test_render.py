@@ -14,6 +14,7 @@ import pytest
 from provisioner import paths, spec
 from provisioner.errors import InputError
 from provisioner.plan import Plan
+from provisioner.providers.base import ProviderBlock
 from provisioner.workspace.binary import find
 from provisioner.workspace.render import main_tf, outputs_to_nodes, render
 from tests.support import plans
@@ -51,6 +52,9 @@ class Echo:
 
     def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         return self.inputs
+
+    def terraform(self, plan: Plan, site: str) -> dict[str, ProviderBlock]:
+        return {}
 
 
 @pytest.fixture

@@ -1,0 +1,31 @@
+"""Which image a distribution is in a region: the public SSM parameter of whoever publishes it, resolved once into the
+lock. Names and aliases move, ids do not."""
+
+from __future__ import annotations
+
+from provisioner.errors import GpuprovError
+from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.stack.models import BaseImage
+
+PARAMETERS = {
+    "ubuntu-22.04": "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id",
+    "ubuntu-24.04": "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id",
+    "debian-12": "/aws/service/debian/release/12/latest/amd64",
+}
+"""Sources: Canonical's as read in aws-samples/awsome-distributed-training (22.04) and by the same pattern (24.04);
+Debian's by the pattern of its wiki's AWS page (unverified)."""
+
+
+def base_image(region: Region, system: str) -> BaseImage:
+    """The newest image of a distribution. Raises GpuprovError where it is not there, or could not be asked for."""
+    parameter = PARAMETERS[system]
+    try:
+        found = region.ask("ssm", "get_parameter", Name=parameter)["Parameter"]
+    except Trouble as trouble:
+        if trouble.kind == "absent":
+            hint = "another region, or stack.os"
+            raise GpuprovError(f"{system} is not published in {region.name} ({parameter})", hint=hint) from None
+        hints = {"credentials": "sign in (`aws sso login`, AWS_PROFILE)", "denied": "allow ssm:GetParameter"}
+        hint = hints.get(trouble.kind, "run it again")
+        raise GpuprovError(f"the image of {system} could not be asked for: {trouble}", hint=hint) from None
+    return BaseImage(id=found["Value"], why=f"{parameter} in {region.name}, version {found['Version']}")
