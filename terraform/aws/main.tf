@@ -63,15 +63,13 @@ resource "aws_key_pair" "access" {
 resource "aws_launch_template" "group" {
   for_each = var.groups
 
-  name                    = "${local.prefix}-${each.key}"
-  update_default_version  = true
-  image_id                = var.aws.groups[each.key].image_id
-  instance_type           = each.value.machine
-  key_name                = aws_key_pair.access.key_name
-  user_data               = var.user_data == "" ? null : base64encode(var.user_data)
-  ebs_optimized           = true
-  disable_api_termination = var.aws.protect
-  tags                    = merge(local.tags, { gpuprov-group = each.key })
+  name                   = "${local.prefix}-${each.key}"
+  update_default_version = true
+  image_id               = var.aws.groups[each.key].image_id
+  instance_type          = each.value.machine
+  key_name               = aws_key_pair.access.key_name
+  ebs_optimized          = true
+  tags                   = merge(local.tags, { gpuprov-group = each.key })
 
   # A response that may hop once ends at the node: a container behind a bridge can't ask for the node's credentials.
   metadata_options {
@@ -232,6 +230,11 @@ resource "aws_instance" "node" {
     version = aws_launch_template.group[each.value.group].latest_version
   }
 
+  # Not in the template: the provider would show it as changed in every plan, because it hashes what it has read once more.
+  user_data_base64 = var.user_data == "" ? null : base64encode(var.user_data)
+
+  disable_api_termination = var.aws.protect
+
   tags = merge(local.tags, {
     Name          = "${local.prefix}-${each.key}"
     gpuprov-group = each.value.group
@@ -245,7 +248,7 @@ resource "aws_instance" "node" {
   }
 
   lifecycle {
-    ignore_changes = [launch_template]
+    ignore_changes = [launch_template, user_data_base64]
   }
 
   # A node needs its way out at first boot, and its permissions.

@@ -5,13 +5,13 @@ locals {
   own_vpc = var.aws.vpc.id == null
   letters = { a = 0, b = 1, c = 2, d = 3, e = 4, f = 5, g = 6 }
 
-  default_zone = try(var.aws.zones[0], data.aws_availability_zones.here[0].names[0])
+  default_zone = try(var.aws.zones[0], data.aws_availability_zones.here[0].names[0], "")
   zone = {
     for g, group in var.groups : g => coalesce(var.aws.groups[g].zone, group.zone, local.default_zone)
   }
   zones     = distinct(concat(var.aws.zones, [for g in sort(keys(local.zone)) : local.zone[g]]))
   slot      = { for zone in local.zones : zone => try(local.letters[substr(zone, -1, 1)], 7) }
-  nat_zones = !local.own_vpc || var.aws.internet != "nat" ? [] : var.aws.nat_per_zone ? local.zones : [local.zones[0]]
+  nat_zones = !local.own_vpc || var.aws.internet != "nat" ? [] : var.aws.nat_per_zone ? local.zones : slice(local.zones, 0, min(1, length(local.zones)))
 
   vpc_id = local.own_vpc ? aws_vpc.own[0].id : var.aws.vpc.id
   found  = { for subnet in data.aws_subnet.given : subnet.availability_zone => subnet.id... }
@@ -26,7 +26,7 @@ locals {
 data "aws_region" "here" {}
 
 data "aws_availability_zones" "here" {
-  count = length(var.aws.zones) == 0 && anytrue([for g, group in var.groups : group.zone == ""]) ? 1 : 0
+  count = length(var.aws.zones) == 0 && anytrue([for g, group in var.groups : group.zone == "" && var.aws.groups[g].zone == null]) ? 1 : 0
   state = "available"
   filter {
     name   = "opt-in-status"

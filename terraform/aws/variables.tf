@@ -14,7 +14,7 @@ variable "groups" {
   type = map(object({
     # EC2 instance type
     machine = string
-    # how many nodes; they are called <group>-0, <group>-1, …
+    # how many nodes; node 0 of group train is train-0
     count = number
     # availability zone of the whole group; empty: the first of `aws.zones`
     zone = optional(string, "")

@@ -1,14 +1,16 @@
 """EC2, IAM, S3, FSx and EFS on loopback: moto's server, with what it lacks for the AWS module.
 
 Added to moto 5.2, each marked by the name of what it adds:
-- placement groups: CreatePlacementGroup, DescribePlacementGroups, DeletePlacementGroup (with InvalidPlacementGroup.InUse)
+- placement groups: CreatePlacementGroup, DescribePlacementGroups, DeletePlacementGroup (InUse)
 - Instance Connect endpoints: create, describe, delete
+- spot requests of such instances: describe, cancel
 - a launch template's interfaces (network cards, EFA), placement group, market, metadata options, profile and tags hold
   for the instances that are made from it
 - the description of a security group's rule that names a group
+- a launch template's own tags are not its instances', and an instance without user data has none
 - the architecture and root device of a registered image
 - instance types that moto's copy of DescribeInstanceTypes lacks, made up from the catalogue (`SEEDED`)
-and every call is written down (`Cloud.calls`), as service:Action.
+and every call of Terraform is written down (`Cloud.calls`), as service:Action.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from moto.core.responses import ActionResult, BaseResponse
 from moto.ec2 import ec2_backends
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.elastic_network_interfaces import Attachment
-from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.models.instance_types import INSTANCE_TYPES, InstanceType, InstanceTypeBackend
 from moto.ec2.models.instances import InstanceBackend
 from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.ec2.responses import EC2Response
@@ -46,7 +48,7 @@ _ids = itertools.count(1)
 
 @dataclass
 class Cloud:
-    """A moto server. `images`: architecture → id of a registered image."""
+    """A moto server. `images`: ids of registered images, for x86_64, for arm64, and a newer one for x86_64."""
 
     endpoint: str
     images: dict[str, str]
@@ -72,7 +74,6 @@ class Cloud:
             "max_retries": 2,
             "skip_credentials_validation": True,
             "skip_metadata_api_check": True,
-            "skip_requesting_account_id": True,
             "s3_use_path_style": True,
             "endpoints": [dict.fromkeys(services, self.endpoint)],
         }
@@ -89,15 +90,15 @@ def serve() -> Iterator[Cloud]:
     cloud = Cloud(f"http://{host}:{port}", {}, calls)
     for name, value in (("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")):
         os.environ.setdefault(name, value)
-    for architecture in ("x86_64", "arm64"):
-        cloud.images[architecture] = cloud.client("ec2").register_image(
-            Name=f"ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-{architecture}-server-test",
+    for name, architecture in (("x86_64", "x86_64"), ("arm64", "arm64"), ("newer", "x86_64")):
+        cloud.images[name] = cloud.client("ec2").register_image(
+            Name=f"ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-{name}-server-test",
             Architecture=architecture,
             RootDeviceName="/dev/sda1",
             BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8}}],
             VirtualizationType="hvm",
         )["ImageId"]
-        registered = ec2_backends[ACCOUNT][REGION].amis[cloud.images[architecture]]
+        registered = ec2_backends[ACCOUNT][REGION].amis[cloud.images[name]]
         registered.architecture, registered.root_device_name = architecture, "/dev/sda1"
     calls.clear()
     try:
@@ -115,23 +116,29 @@ def _extend(calls: set[str]) -> None:
         ("create_instance_connect_endpoint", _create_instance_connect_endpoint),
         ("describe_instance_connect_endpoints", _describe_instance_connect_endpoints),
         ("delete_instance_connect_endpoint", _delete_instance_connect_endpoint),
+        ("describe_spot_instance_requests", _describe_spot_instance_requests),
+        ("cancel_spot_instance_requests", _cancel_spot_instance_requests),
     ):
         setattr(EC2Response, name, method)
     InstanceBackend.run_instances = _launch(InstanceBackend.run_instances)
+    EC2Response.create_launch_template = _own_tags_apart(EC2Response.create_launch_template)
+    EC2Response.describe_instance_attribute = _none_is_none(EC2Response.describe_instance_attribute)
     Attachment.__init__ = _with_card(Attachment.__init__)
     SecurityGroupRule.description = property(
         lambda rule: rule.ip_range.get("Description") or rule.source_group.get("Description")
     )
     known = catalog.load()
     for name in SEEDED:
-        INSTANCE_TYPES.setdefault(name, _described(known.machine(name)))
+        INSTANCE_TYPES[name] = _described(known.machine(name))
+        InstanceTypeBackend.instance_types.append(InstanceType(name))
 
 
 def _write_calls_down(calls: set[str]) -> None:
     wrapped = BaseResponse.call_action
 
     def call_action(response: BaseResponse) -> Any:
-        calls.add(f"{response.service_name}:{response._get_action()}")
+        if "Terraform" in response.headers.get("User-Agent", ""):  # not what tests look up themselves
+            calls.add(f"{response.service_name}:{response._get_action()}")
         return wrapped(response)
 
     BaseResponse.call_action = call_action
@@ -232,6 +239,36 @@ def _delete_instance_connect_endpoint(self: Any) -> ActionResult:
     return ActionResult({"InstanceConnectEndpoint": {**gone, "State": "delete-complete"}})
 
 
+# Spot requests
+
+
+def _describe_spot_instance_requests(self: Any) -> ActionResult:
+    wanted = self._get_param("SpotInstanceRequestIds", [])
+    found = {
+        request: instance
+        for instance in self.ec2_backend.all_instances()
+        if (request := getattr(instance, "spot_instance_request_id", None)) in wanted
+    }
+    described = [
+        {
+            "SpotInstanceRequestId": request,
+            "InstanceId": instance.id,
+            "InstanceInterruptionBehavior": "terminate",
+            "State": "active" if instance.state_code == 16 else "closed",
+            "Status": {"Code": "fulfilled", "Message": "Your spot request is fulfilled."},
+            "Type": "one-time",
+        }
+        for request, instance in found.items()
+    ]
+    return ActionResult({"SpotInstanceRequests": described})
+
+
+def _cancel_spot_instance_requests(self: Any) -> ActionResult:
+    wanted = self._get_param("SpotInstanceRequestIds", [])
+    cancelled = [{"SpotInstanceRequestId": request, "State": "cancelled"} for request in wanted]
+    return ActionResult({"CancelledSpotInstanceRequests": cancelled})
+
+
 # What a launch template says holds for its instances
 
 
@@ -256,6 +293,7 @@ def _launch(wrapped: Any) -> Any:
             {**nic, "DeviceIndex": card * _INTERFACES_A_CARD + device}
             for nic, (card, device) in zip(wanted, places, strict=True)
         ]
+        kwargs["block_device_mappings"] = data.get("BlockDeviceMappings", [])
         kwargs["metadata_options"] = data.get("MetadataOptions", {})
         kwargs["disable_api_termination"] = data.get("DisableApiTermination", False)
         reservation = wrapped(backend, image, count, user_data, groups, **kwargs)
@@ -263,7 +301,9 @@ def _launch(wrapped: Any) -> Any:
         for instance in reservation.instances:
             instance.placement.group_name = placement
             market = data.get("InstanceMarketOptions", {}).get("MarketType")
-            instance.lifecycle = {"spot": "spot", "capacity-block": "capacity-block"}.get(market)
+            instance.lifecycle = market
+            if market == "spot":
+                instance.spot_instance_request_id = f"sir-{next(_ids):08x}"
             for nic, (card, device) in zip(wanted, places, strict=True):
                 made = instance.nics[card * _INTERFACES_A_CARD + device]
                 made.network_card_index, made.device_index = card, device
@@ -277,6 +317,30 @@ def _launch(wrapped: Any) -> Any:
         return reservation
 
     return run_instances
+
+
+def _own_tags_apart(wrapped: Any) -> Any:
+    def create_launch_template(self: Any) -> ActionResult:
+        made: ActionResult = wrapped(self)
+        data = self.ec2_backend.get_launch_template_by_name(self._get_param("LaunchTemplateName")).versions[0].data
+        data["TagSpecifications"] = [
+            spec for spec in data.get("TagSpecifications", []) if spec["ResourceType"] != "launch-template"
+        ]
+        return made
+
+    return create_launch_template
+
+
+def _none_is_none(wrapped: Any) -> Any:
+    def describe_instance_attribute(self: Any) -> ActionResult:
+        if self._get_param("Attribute") == "userData":
+            instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
+            if not instance.user_data:
+                return ActionResult({"InstanceId": instance.id, "UserData": {}})
+        described: ActionResult = wrapped(self)
+        return described
+
+    return describe_instance_attribute
 
 
 def _with_card(wrapped: Any) -> Any:

@@ -1,0 +1,136 @@
+"""A cluster.yaml on AWS through gpuprov's own commands and stages, with moto in place of AWS and real Terraform.
+
+Locked, planned, made, found again, removed. Nobody logs in to these machines: what follows ssh is proven on rehearsed
+ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from moto.ssm import ssm_backends
+from moto.ssm.models import Parameter
+
+from provisioner.cli.main import run
+from provisioner.lifecycle import machines
+from provisioner.lifecycle.down import down
+from provisioner.session import open_cluster
+from provisioner.stack import lockfile
+from provisioner.workspace.binary import find
+from tests.support import terraform_plugins
+from tests.support.moto_aws import ACCOUNT, REGION, Cloud
+from tests.unit.stack.conftest import _served, keys, vendors  # noqa: F401 (fixtures)
+from tests.unit.stack.test_lock import p4d  # noqa: F401
+
+UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+
+
+@pytest.fixture
+def file(
+    p4d: Path,  # noqa: F811
+    cloud: Cloud,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
+    """Two p4d close together; moto knows Canonical's parameter, and whose address ssh is open to is said."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": cloud.endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_MAX_ATTEMPTS": "2",
+        "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path)),
+        "CHECKPOINT_DISABLE": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    publish(cloud.images["x86_64"])
+    document = yaml.safe_load(p4d.read_text())
+    document["groups"]["train"] |= {"count": 2, "placement": "cluster"}
+    document["access"] = {"allow": ["203.0.113.0/24"]}
+    p4d.write_text(yaml.safe_dump(document, sort_keys=False))
+    yield p4d
+    cluster = open_cluster(p4d, sandbox=False)
+    if (cluster.paths.root / "sites").exists():
+        down(cluster, find())
+
+
+def publish(image: str) -> None:
+    """A new version of Canonical's public parameter, which no account may write."""
+    known = ssm_backends[ACCOUNT][REGION]._parameters[UBUNTU]
+    known.append(
+        Parameter(
+            ACCOUNT, UBUNTU, image, "String", None, None, None, datetime.now(UTC), len(known) + 1, "aws:ec2:image"
+        )
+    )
+
+
+def running(cloud: Cloud) -> list[str]:
+    rows = cloud.client("ec2").describe_instances(
+        Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    )["Reservations"]
+    return [one["InstanceId"] for row in rows for one in row["Instances"]]
+
+
+def test_locked_planned_made_found_and_removed(file: Path, cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lock", str(file)]) == 0
+    lock = lockfile.read(file.with_name("cluster.lock"))
+    assert lock is not None
+    base = lock.bases["virginia"]["ubuntu-24.04"]
+    assert base.id == cloud.images["x86_64"]
+    assert UBUNTU in base.why
+
+    publish(cloud.images["newer"])
+    assert run(["lock", str(file)]) == 0
+    again = lockfile.read(file.with_name("cluster.lock"))
+    assert again is not None and again.bases == lock.bases  # what is locked stays
+    assert run(["lock", str(file), "--upgrade"]) == 0
+    moved = lockfile.read(file.with_name("cluster.lock"))
+    assert moved is not None and moved.bases["virginia"]["ubuntu-24.04"].id == cloud.images["newer"]
+
+    capsys.readouterr()
+    assert run(["plan", str(file), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    print(said["changes"])
+    assert said["changes"]["add"] > 10
+    assert running(cloud) == []
+
+    cluster, binary = open_cluster(file, sandbox=False), find()
+    plan = cluster.plan(moved)
+    prepared = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
+    assert prepared.changes.add == said["changes"]["add"]
+    nodes = machines.apply(plan, prepared, cluster.events)
+    assert [(node.name, node.group, node.machine) for node in nodes] == [
+        ("train-0", "train", "p4d.24xlarge"), ("train-1", "train", "p4d.24xlarge"),
+    ]  # fmt: skip
+    assert sorted(node.id for node in nodes) == sorted(running(cloud))
+    assert all(node.address for node in nodes)
+
+    provider = machines.provider_of(cluster, "virginia")
+    left = provider.clean(cluster.paths.site("virginia"), cluster.events)
+    assert len(left) == 2 and "us-east-1 (running)" in left[0]  # what `down` would name if Terraform forgot them
+    removal = down(cluster, binary)
+    assert removal.removed == prepared.changes.add
+    assert running(cloud) == []
+
+
+def test_without_credentials_a_lock_says_why_it_has_no_image_and_up_is_blocked(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    assert run(["lock", str(file)]) == 0
+    lock = lockfile.read(file.with_name("cluster.lock"))
+    assert lock is not None
+    base = lock.bases["virginia"]["ubuntu-24.04"]
+    assert base.id is None
+    assert "sign in" in base.why
+    capsys.readouterr()
+    assert run(["up", str(file), "--yes"]) == 3
+    said = capsys.readouterr().err
+    assert "credentials" in said
+    assert "Traceback" not in said
+    assert not (open_cluster(file, sandbox=False).paths.root / "sites").exists()

@@ -1,0 +1,153 @@
+"""The AWS module from nothing to nothing, by the real provider against moto: made, looked at, changed, removed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from provisioner.paths import data
+from tests.support.aws_life import Life
+from tests.support.moto_aws import REGION, Cloud
+
+NODE_KEYS = {"id", "group", "zone", "private_ip", "public_ip", "machine"}
+
+NOT_SEEN = {
+    # what moto can't show: calls that the tests don't make, and permissions that are no calls
+    "ec2:CreateNatGateway": "NAT gateways are only planned in the tests",
+    "ec2:DeleteNatGateway": "as above",
+    "ec2:DescribeNatGateways": "as above",
+    "ec2:DescribeAvailabilityZones": "only where no zone is named",
+    "ec2:CreateLaunchTemplateVersion": "a template that changes",
+    "ec2:ModifyLaunchTemplate": "as above",
+    "ec2:DeleteLaunchTemplateVersions": "as above",
+    "ec2:DeleteTags": "tags that change",
+    "ec2:ModifySecurityGroupRules": "networks of `access.allow` that change",
+    "ec2:ReplaceRoute": "internet = nat that becomes public",
+    "ec2:ModifyVpcEndpoint": "a zone more",
+    "ec2:DescribeSpotInstanceRequests": "spot: what became of a request",
+    "ec2:CancelSpotInstanceRequests": "spot: a request goes with its node",
+    "ec2:GetConsoleOutput": "host keys are compared with the console",
+    "iam:PassRole": "no call: RunInstances with a profile needs it",
+    "iam:CreateServiceLinkedRole": "no call of ours: the first spot request, FSx and EFS make their role",
+    "iam:AttachRolePolicy": "only where `policies` are given",
+    "iam:DetachRolePolicy": "as above",
+    "iam:TagRole": "no call: a role made with tags needs it",
+    "iam:TagInstanceProfile": "no call: a profile made with tags needs it",
+    "elasticfilesystem:TagResource": "no call: a file system made with tags needs it",
+    "elasticfilesystem:ListTagsForResource": "tags that change",
+    "fsx:CreateFileSystem": "moto's FSx never becomes available",
+    "fsx:DescribeFileSystems": "as above",
+    "fsx:UpdateFileSystem": "as above",
+    "fsx:DeleteFileSystem": "as above",
+    "fsx:TagResource": "as above",
+    "fsx:ListTagsForResource": "as above",
+}
+
+
+def test_nodes_come_out_as_the_contract_says(life: Life) -> None:
+    assert set(life.nodes) == {"train-0", "train-1", "infer-0"}
+    for name, node in life.nodes.items():
+        assert set(node) >= NODE_KEYS
+        assert node["group"] == name.rsplit("-", 1)[0]
+        assert node["zone"] == f"{REGION}a"
+        assert re.fullmatch(r"i-[0-9a-f]{17}", node["id"])
+        assert node["private_ip"].startswith("10.77.")
+        assert node["public_ip"]
+    assert {n: life.nodes[n]["machine"] for n in life.nodes} == {
+        "train-0": "p4d.24xlarge",
+        "train-1": "p4d.24xlarge",
+        "infer-0": "g5.xlarge",
+    }
+    assert life.nodes["train-0"]["capacity"] == "spot"
+    assert life.nodes["infer-0"]["capacity"] == "on-demand"
+    assert [mount["type"] for mount in life.nodes["train-0"]["mounts"]] == ["nfs4", "s3"]
+
+
+def test_machines_are_what_the_template_says(life: Life) -> None:
+    for name, node in life.nodes.items():
+        instance, interfaces = life.alive[name]["instance"], life.alive[name]["interfaces"]
+        group = f"gpuprov-test-train-{REGION}a" if node["group"] == "train" else ""
+        assert instance["Placement"].get("GroupName", "") == group
+        assert instance["MetadataOptions"]["HttpTokens"] == "required"
+        assert instance["MetadataOptions"]["HttpPutResponseHopLimit"] == 1
+        tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+        assert (tags["gpuprov-cluster"], tags["gpuprov-node"], tags["cost-centre"]) == ("test", name, "42")
+        assert len(interfaces) == (4 if node["group"] == "train" else 1)
+        (volume,) = life.alive[name]["volumes"]
+        assert volume["Encrypted"]
+        for found in (*(nic["TagSet"] for nic in interfaces), volume["Tags"]):
+            assert {tag["Key"]: tag["Value"] for tag in found}["gpuprov-cluster"] == "test"
+
+
+def test_a_changed_template_touches_no_node_that_exists(life: Life) -> None:
+    """Another image, zone, size, kind and user data: for new nodes alone."""
+    assert life.grown == {
+        'aws_launch_template.group["train"]': "update",
+        'aws_instance.node["train-2"]': "create",
+        'aws_eip.node["train-2"]': "create",
+        'aws_eip_association.node["train-2"]': "create",
+    }
+
+
+def test_a_second_plan_is_empty_but_for_the_node_that_is_to_be_made_anew(life: Life) -> None:
+    assert life.replaced == {
+        'aws_instance.node["train-1"]': "replace",
+        'aws_eip_association.node["train-1"]': "replace",
+    }
+
+
+def test_nothing_is_left(life: Life, cloud: Cloud) -> None:
+    ec2, iam = cloud.client("ec2"), cloud.client("iam")
+    instances = [i for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
+    assert {i["State"]["Name"] for i in instances if i["InstanceId"] in {n["id"] for n in life.nodes.values()}} == {
+        "terminated"
+    }
+    mine = [{"Name": "tag:gpuprov-cluster", "Values": ["test"]}]
+    assert not ec2.describe_vpcs(Filters=mine)["Vpcs"]
+    assert not ec2.describe_network_interfaces(Filters=mine)["NetworkInterfaces"]
+    assert not ec2.describe_volumes(Filters=mine)["Volumes"]
+    assert not ec2.describe_addresses(Filters=mine)["Addresses"]
+    assert not ec2.describe_placement_groups()["PlacementGroups"]
+    assert not ec2.describe_key_pairs()["KeyPairs"]
+    assert not ec2.describe_launch_templates()["LaunchTemplates"]
+    assert not ec2.describe_instance_connect_endpoints()["InstanceConnectEndpoints"]
+    assert not iam.list_roles()["Roles"]
+    assert not iam.list_instance_profiles()["InstanceProfiles"]
+    assert not cloud.client("efs").describe_file_systems()["FileSystems"]
+
+
+def policy() -> dict[str, Any]:
+    """The policy of docs/aws.md."""
+    text = (data("docs") / "aws.md").read_text(encoding="utf-8")
+    found = re.search(r"```json\n(.*?)```", text, re.S)
+    assert found
+    document: dict[str, Any] = json.loads(found.group(1))
+    return document
+
+
+def test_the_policy_of_the_documentation_is_enough_and_no_more(life: Life) -> None:
+    allowed = {action for statement in policy()["Statement"] for action in statement["Action"]}
+    services = {"efs": "elasticfilesystem"}
+    seen = {
+        f"{services.get(service, service)}:{action}"
+        for service, action in (call.split(":") for call in life.calls)
+        if service != "sts"
+    }
+    assert not seen - allowed
+    assert not NOT_SEEN.keys() & seen, "these are seen after all"
+    assert allowed - seen == NOT_SEEN.keys()
+    assert not any("*" in action for action in allowed)
+
+
+@pytest.mark.parametrize("service", ["iam"])
+def test_the_policy_gives_no_role_of_others_away(service: str) -> None:
+    """Roles that gpuprov makes have a name of its own: it may touch no others, and hand them to EC2 alone."""
+    for statement in policy()["Statement"]:
+        for action in statement["Action"]:
+            if action.startswith("iam:") and action != "iam:CreateServiceLinkedRole":
+                assert all(":role/gpuprov-" in r or ":instance-profile/gpuprov-" in r for r in statement["Resource"])
+            if action in ("iam:PassRole", "iam:CreateServiceLinkedRole"):
+                assert "Condition" in statement
