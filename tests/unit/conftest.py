@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,3 +23,13 @@ def runtime_dir(_runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """ssh's control sockets lie in a short folder of the tests' own, and nothing of them is left in /tmp."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(_runtime_dir))
     return _runtime_dir
+
+
+@pytest.fixture(autouse=True)
+def nobodys_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test has anybody's credentials, and none waits for the metadata of a machine that it does not run on."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

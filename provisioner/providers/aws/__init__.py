@@ -125,9 +125,8 @@ def _written(workspace: Path) -> tuple[str, str, str] | None:
         text = (workspace / "main.tf").read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    found = [
-        re.search(rf'^ *"?{key}"? *= *"([^"]+)"', text, re.M) for key in ("region", "gpuprov-cluster", "gpuprov-site")
-    ]
+    keys = ("region", "gpuprov-cluster", "gpuprov-site")
+    found = [re.search(rf'\b"?{key}"? *[=:] *"([^"]+)"', text) for key in keys]
     region, cluster, site = (match[1] if match else "" for match in found)
     return (region, cluster, site) if region and cluster and site else None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
+    from boto3.session import Session
     from botocore.client import BaseClient
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Region:
         self.name = name
         self._endpoint = endpoint
         self._clients: dict[str, BaseClient] = {}
+        self._session: Session | None = None
 
     def client(self, service: str) -> BaseClient:
         """A client of a service, made once. Raises Trouble where the profile or the region does not exist."""
@@ -50,8 +52,11 @@ class Region:
 
             retries = {"mode": "standard", "max_attempts": ATTEMPTS}
             config = Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries=retries)
+            # A session of its own: boto3's shared one keeps the credentials that it first found.
+            self._session = self._session or answered(boto3.session.Session)
+            session = self._session
             self._clients[service] = answered(
-                lambda: boto3.client(service, region_name=self.name, endpoint_url=self._endpoint, config=config)
+                lambda: session.client(service, region_name=self.name, endpoint_url=self._endpoint, config=config)
             )
         return self._clients[service]
 
