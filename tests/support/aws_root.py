@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.workspace.binary import find
-from tests.support.moto_aws import Cloud
+from tests.support.moto_aws import REGION, Cloud
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3nV3+3mY2YlqHOZzNmU8bUvMpWIOu0aYJvBqV test"
 DEADLINE_S = 240
@@ -22,6 +22,7 @@ class Root:
     folder: Path
     cloud: Cloud
     environment: dict[str, str]
+    region: str = REGION
 
     def write(self, groups: dict[str, Any], aws: dict[str, Any], **common: Any) -> None:
         """The root module; every value is taken literally."""
@@ -33,7 +34,7 @@ class Root:
         text = json.dumps(
             {
                 "terraform": {"required_version": ">= 1.6"},
-                "provider": {"aws": self.cloud.provider()},
+                "provider": {"aws": self.cloud.provider(self.region)},
                 "module": {name: {**shared, **_literal(call)} for name, call in calls.items()},
                 "output": {"nodes": {"value": "${module.site.nodes}"}},
             }

@@ -16,6 +16,7 @@ and every call of Terraform is written down (`Cloud.calls`), as service:Action.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,31 +49,46 @@ _ids = itertools.count(1)
 
 @dataclass
 class Cloud:
-    """A moto server. `images`: ids of registered images, for x86_64, for arm64, and a newer one for x86_64."""
+    """A moto server. `images`: ids of images in REGION, for x86_64, for arm64, and a newer one for x86_64. `calls`:
+    region and service:Action."""
 
     endpoint: str
     images: dict[str, str]
-    calls: set[str]
+    calls: set[tuple[str, str]]
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, region: str = REGION) -> Any:
         """A boto3 client of it."""
         return boto3.client(
             service,
-            region_name=REGION,
+            region_name=region,
             endpoint_url=self.endpoint,
             aws_access_key_id="test",
             aws_secret_access_key="test",
         )
 
-    def provider(self) -> dict[str, Any]:
+    def register(self, region: str) -> dict[str, str]:
+        """Register the images in a region. Returns their ids by name."""
+        made = {}
+        for name, architecture in (("x86_64", "x86_64"), ("arm64", "arm64"), ("newer", "x86_64")):
+            made[name] = self.client("ec2", region).register_image(
+                Name=f"ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-{name}-server-test",
+                Architecture=architecture,
+                RootDeviceName="/dev/sda1",
+                BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8}}],
+                VirtualizationType="hvm",
+            )["ImageId"]
+            registered = ec2_backends[ACCOUNT][region].amis[made[name]]
+            registered.architecture, registered.root_device_name = architecture, "/dev/sda1"
+        return made
+
+    def provider(self, region: str = REGION) -> dict[str, Any]:
         """The provider block that reaches it, as JSON configuration."""
         services = ("ec2", "iam", "s3", "sts", "fsx", "efs")
         return {
-            "region": REGION,
+            "region": region,
             "access_key": "test",
             "secret_key": "test",
             "max_retries": 2,
-            "skip_credentials_validation": True,
             "skip_metadata_api_check": True,
             "s3_use_path_style": True,
             "endpoints": [dict.fromkeys(services, self.endpoint)],
@@ -82,32 +98,23 @@ class Cloud:
 @contextmanager
 def serve() -> Iterator[Cloud]:
     """moto's server on a free port of loopback. One in a process: moto's state is the process's."""
-    calls: set[str] = set()
+    calls: set[tuple[str, str]] = set()
     _extend(calls)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     cloud = Cloud(f"http://{host}:{port}", {}, calls)
     for name, value in (("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")):
         os.environ.setdefault(name, value)
-    for name, architecture in (("x86_64", "x86_64"), ("arm64", "arm64"), ("newer", "x86_64")):
-        cloud.images[name] = cloud.client("ec2").register_image(
-            Name=f"ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-{name}-server-test",
-            Architecture=architecture,
-            RootDeviceName="/dev/sda1",
-            BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8}}],
-            VirtualizationType="hvm",
-        )["ImageId"]
-        registered = ec2_backends[ACCOUNT][REGION].amis[cloud.images[name]]
-        registered.architecture, registered.root_device_name = architecture, "/dev/sda1"
-    calls.clear()
+    cloud.images |= cloud.register(REGION)
     try:
         yield cloud
     finally:
         server.stop()
 
 
-def _extend(calls: set[str]) -> None:
+def _extend(calls: set[tuple[str, str]]) -> None:
     _write_calls_down(calls)
     for name, method in (
         ("create_placement_group", _create_placement_group),
@@ -133,12 +140,12 @@ def _extend(calls: set[str]) -> None:
         InstanceTypeBackend.instance_types.append(InstanceType(name))
 
 
-def _write_calls_down(calls: set[str]) -> None:
+def _write_calls_down(calls: set[tuple[str, str]]) -> None:
     wrapped = BaseResponse.call_action
 
     def call_action(response: BaseResponse) -> Any:
         if "Terraform" in response.headers.get("User-Agent", ""):  # not what tests look up themselves
-            calls.add(f"{response.service_name}:{response._get_action()}")
+            calls.add((response.region, f"{response.service_name}:{response._get_action()}"))
         return wrapped(response)
 
     BaseResponse.call_action = call_action
