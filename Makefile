@@ -28,12 +28,14 @@ test-sandbox: dev system-sandbox system-dev
 
 ## lint: every linter
 lint: dev system-dev
-	$(BIN)/ruff check provisioner tests bench
-	$(BIN)/ruff format --check provisioner tests bench
+	$(BIN)/ruff check provisioner tests bench scripts
+	$(BIN)/ruff format --check provisioner tests bench scripts
 	$(BIN)/mypy
 	cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline -q playbooks roles
 	shellcheck .ci/run $$(git ls-files '*.sh')
-	terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)
+	$(BIN)/python scripts/module_table.py --check terraform/aws
+	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \
+	  terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)
 
 ## bench: the promises, measured against named rivals
 bench: dev system-sandbox

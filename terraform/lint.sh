@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # terraform fmt and validate for every module and example. Usage: terraform/lint.sh TERRAFORM [ARGUMENT…]
+# TF_CLI_CONFIG_FILE, where it names a file, says where providers come from.
 set -euo pipefail
 cd "$(dirname "$0")"
-unset TF_CLI_CONFIG_FILE
+[ -f "${TF_CLI_CONFIG_FILE:-}" ] || unset TF_CLI_CONFIG_FILE
 
 "$@" fmt -check -recursive -diff .
 for folder in */ */examples/*/; do

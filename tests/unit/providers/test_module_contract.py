@@ -32,7 +32,7 @@ def blocks(pattern: re.Pattern[str], module: Path) -> dict[str, str]:
 
 
 def test_there_are_modules() -> None:
-    assert "sandbox" in [module.name for module in MODULES]
+    assert {"sandbox", "aws"} <= {module.name for module in MODULES}
 
 
 @every_module
