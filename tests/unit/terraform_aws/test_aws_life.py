@@ -25,8 +25,6 @@ NOT_SEEN = {
     "ec2:ModifySecurityGroupRules": "networks of `access.allow` that change",
     "ec2:ReplaceRoute": "internet = nat that becomes public",
     "ec2:ModifyVpcEndpoint": "a zone more",
-    "ec2:DescribeSpotInstanceRequests": "spot: what became of a request",
-    "ec2:CancelSpotInstanceRequests": "spot: a request goes with its node",
     "ec2:GetConsoleOutput": "host keys are compared with the console",
     "iam:PassRole": "no call: RunInstances with a profile needs it",
     "iam:CreateServiceLinkedRole": "no call of ours: the first spot request, FSx and EFS make their role",
