@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,10 @@ class SitePlan:
     provider: Provider
     workspace: Workspace
     changes: Changes
+    again: Callable[[Collection[str]], Changes] = lambda _: Changes()
+    """Render and plan once more; the argument are addresses to be made anew."""
+    there: frozenset[str] = frozenset()
+    """Addresses of the machines that stood before."""
 
 
 def provider_of(cluster: Cluster, site: str) -> Provider:
@@ -105,7 +109,8 @@ def prepare(
     provider, folder = provider_of(cluster, site), cluster.paths.site(site)
     wanted = None if cluster.sandbox else cluster.spec.access.ssh_key
     write_whole(private_dir(folder) / PROVIDER, provider.name + "\n")  # first: `down` goes by it
-    render(plan, site, provider, folder, ssh_public_key=ssh.ensure_key(cluster.paths, wanted))
+    key = ssh.ensure_key(cluster.paths, wanted)
+    render(plan, site, provider, folder, ssh_public_key=key)
     workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log" if run_dir else None)
     if damage := workspace.damage():
         if not cluster.sandbox:
@@ -117,7 +122,14 @@ def prepare(
     here = {node.name for node in cluster.nodes() if node.site == site}
     anew = dict.fromkeys([*provider.lost(folder, here), *(provider.address(name) for name in replace)])
     changes = workspace.plan(replace=list(anew))
-    return SitePlan(site, provider, workspace, changes)
+
+    def again(addresses: Collection[str]) -> Changes:
+        render(plan, site, provider, folder, ssh_public_key=key)
+        workspace.init()
+        return workspace.plan(replace=list(addresses))
+
+    there = frozenset(provider.address(name) for name in here)
+    return SitePlan(site, provider, workspace, changes, again, there)
 
 
 def write_intent(cluster: Cluster, plan: Plan) -> None:
@@ -138,10 +150,36 @@ def apply(plan: Plan, site: SitePlan, events: Events, *, always: bool = False) -
     if total:
         events("terraform", "started", f"{site.site}: {total} resources", total=total)
     if total or always:
-        site.workspace.apply()
+        _apply(plan, site, events)
     nodes = fleet.from_outputs(plan, site.site, outputs_to_nodes(site.workspace.outputs()))
     events("terraform", "done", f"{site.site}: {total} changes")
     return nodes
+
+
+def _apply(plan: Plan, site: SitePlan, events: Events) -> None:
+    """Apply; where machines can't be had, ask in the ways that the provider still knows. A group is had whole or not at
+    all: what was made of it meanwhile moves along, and goes where nothing is left to ask."""
+    workspace, provider = site.workspace, site.provider
+    while True:
+        try:
+            workspace.apply()
+        except ProviderError as error:
+            other = provider.instead(plan, site.site, workspace.path, error.message)
+            if other is None:
+                raise
+            names = [name for group in other.short for name in plan.group(group).node_names()]
+            made = {provider.address(name) for name in names} & set(workspace.addresses()) - site.there
+            if not other.groups:
+                if made:
+                    events("terraform", "warning", f"removing {len(made)} machines of groups that can't be had whole")
+                    workspace.destroy(only=sorted(made))
+                hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
+                raise ProviderError(other.message, where=f"site {site.site}", hint=hint) from None
+            events("terraform", "warning", other.message)
+            site.again(sorted(made))
+        else:
+            provider.settle(workspace.path)
+            return
 
 
 def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events) -> list[fleet.Node]:

@@ -37,6 +37,16 @@ class ProviderBlock:
     configuration: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What follows from machines that could not be had. `groups`: whose machines are asked for in another way now. If
+    it is empty, everything was tried, and what this run made of `short` goes: half a group is of no use."""
+
+    message: str
+    groups: tuple[str, ...]
+    short: tuple[str, ...]
+
+
 class Provider(Protocol):
     """A provider of machines. Methods are called in this order; none of them makes a machine."""
 
@@ -66,6 +76,13 @@ class Provider(Protocol):
 
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
         """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it."""
+
+    def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
+        """What to do after an apply that failed with that text; None where nothing can be done. The next
+        `module_inputs` then says it."""
+
+    def settle(self, workspace: Path) -> None:
+        """An apply has succeeded: what was tried in vain may be tried again next time."""
 
     def role_variables(self) -> dict[str, Any]:
         """Variables for the Ansible roles that only this provider knows (a registry's CA)."""

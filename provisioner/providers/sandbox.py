@@ -83,6 +83,12 @@ class Sandbox:
         gone = [self.address(name) for name in sorted(known) if ("node", name) not in running]
         return gone + ([] if ("mirror", "") in running else ["module.site.terraform_data.mirror"])
 
+    def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> None:
+        """This machine's shortages do not end elsewhere."""
+
+    def settle(self, workspace: Path) -> None:
+        """Nothing was tried."""
+
     def role_variables(self) -> dict[str, Any]:
         """The mirror's registry and the CA that signed its certificate."""
         if self._assets is None:

@@ -99,11 +99,26 @@ class Workspace:
         finally:
             (self.path / PLAN_FILE).unlink(missing_ok=True)
 
-    def destroy(self) -> Changes:
-        """Remove everything that the state knows."""
+    def destroy(self, *, only: Sequence[str] = ()) -> Changes:
+        """Remove everything that the state knows, or `only` these addresses."""
         return self._run(
-            "destroy", json=IsFlagged, input=False, auto_approve=IsFlagged, lock_timeout=LOCK_TIMEOUT
+            "destroy",
+            json=IsFlagged,
+            input=False,
+            auto_approve=IsFlagged,
+            lock_timeout=LOCK_TIMEOUT,
+            target=list(only) or None,
         ).changes
+
+    def addresses(self) -> list[str]:
+        """Every resource that the state knows; none where there is no state yet."""
+        done = subprocess.run(
+            [*self._argv, "state", "list"], cwd=self.path, env=self._environment(), capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        if done.returncode and "No state file" not in done.stderr:
+            raise ProviderError(f"terraform state list: {done.stderr.strip()[-500:]}", where=str(self.path))
+        return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
     def damage(self) -> str | None:
         """What is wrong with a local state, or None. A run that was killed while it wrote can leave half a file;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,8 +15,9 @@ from provisioner.events import Events
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers.aws import image
 from provisioner.providers.aws.ask import Region, Trouble
-from provisioner.providers.aws.preflight import preflight
-from provisioner.providers.base import Finding, ProviderBlock
+from provisioner.providers.aws.capacity import Choices, Way, shortages, ways_of
+from provisioner.providers.aws.preflight import preflight, zones_selling
+from provisioner.providers.base import Finding, Instead, ProviderBlock
 from provisioner.spec.models import AwsSite, Site
 from provisioner.stack.models import BaseImage, Stack
 
@@ -24,6 +25,10 @@ MY_ADDRESS = "https://checkip.amazonaws.com/"
 """Answers with the address that it was called from (AWS's own service)."""
 VERSION = ">= 5.74, < 6.0"
 """As terraform/aws/versions.tf; a test holds them equal."""
+
+
+RETRIES = 6
+"""Of one call: Terraform's own 25 would ask for ten minutes where EC2 has said that it has no such machine."""
 
 
 class Aws:
@@ -41,7 +46,7 @@ class Aws:
 
     def terraform(self, plan: Plan, site: str) -> Mapping[str, ProviderBlock]:
         place = _aws(plan.spec.sites[site])
-        return {"aws": ProviderBlock("hashicorp/aws", VERSION, {"region": place.region})}
+        return {"aws": ProviderBlock("hashicorp/aws", VERSION, {"region": place.region, "max_retries": RETRIES})}
 
     def preflight(self, plan: Plan, site: str, there: int) -> list[Finding]:
         place = _aws(plan.spec.sites[site])
@@ -59,19 +64,66 @@ class Aws:
                 found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
         return found
 
-    def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:  # noqa: ARG002
+    def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         place = _aws(plan.spec.sites[site])
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
         if place.internet == "public" and not plan.spec.access.allow:
             allow = [self._here]
         return {
             "site": site if len(plan.spec.sites) > 1 else "",
-            "zones": list(place.zones),
-            "groups": {group.name: _group(plan, site, group) for group in plan.groups if group.site == site},
+            "zones": list(self._zones(plan, site, workspace)),
+            "groups": {
+                group.name: _group(plan, site, group, Choices.read(workspace).taken.get(group.name))
+                for group in plan.groups
+                if group.site == site
+            },
             "internet": place.internet,
             "access": {"allow": allow},
             **({"vpc": {"id": place.vpc.id, "subnet_ids": list(place.vpc.subnets)}} if place.vpc else {}),
         }
+
+    def _zones(self, plan: Plan, site: str, workspace: Path) -> Sequence[str]:
+        """cluster.yaml's zones in its order, or those that sell every machine of the site, found once and kept."""
+        place, choices = _aws(plan.spec.sites[site]), Choices.read(workspace)
+        if place.zones or choices.zones:
+            return place.zones or choices.zones
+        region = Region(place.region)
+        names = sorted({group.machine.name for group in plan.groups if group.site == site})
+        try:
+            sold = [set(zones_selling(region, name)) for name in names]
+        except Trouble as trouble:
+            raise GpuprovError(f"which zones sell {names[0]}: {trouble}", hint="name them in sites.*.zones") from None
+        choices.zones = tuple(sorted(set.intersection(*sold)))
+        if not choices.zones:
+            raise GpuprovError(
+                f"no zone of {place.region} sells {' and '.join(names)}", hint="give each group a site of its own"
+            )
+        choices.write(workspace)
+        return choices.zones
+
+    def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
+        short, choices = shortages(error), Choices.read(workspace)
+        zones = self._zones(plan, site, workspace)
+        told, gone = [], []
+        for name, shortage in short.items():
+            group = plan.group(name)
+            before = choices.taken.get(name, ways_of(group, zones)[0])
+            way = choices.after(shortage, group, zones)
+            told.append(f"{name}: {shortage.code} for {before}" + (f", now {way}" if way else ""))
+            gone += [] if way else [f"{name} ({', '.join(map(str, choices.tried[name]))})"]
+        if not short:
+            return None
+        if gone:
+            choices.settled().write(workspace)
+            said = f"{region_of(plan, site)} has no machines for {'; '.join(gone)}"
+            return Instead(said, (), tuple(short))
+        choices.write(workspace)
+        return Instead("; ".join(told), tuple(short), tuple(short))
+
+    def settle(self, workspace: Path) -> None:
+        choices = Choices.read(workspace)
+        if choices.tried:
+            choices.settled().write(workspace)
 
     @cached_property
     def _here(self) -> str:
@@ -131,7 +183,11 @@ def _written(workspace: Path) -> tuple[str, str, str] | None:
     return (region, cluster, site) if region and cluster and site else None
 
 
-def _group(plan: Plan, site: str, group: PlannedGroup) -> dict[str, Any]:
+def region_of(plan: Plan, site: str) -> str:
+    return _aws(plan.spec.sites[site]).region
+
+
+def _group(plan: Plan, site: str, group: PlannedGroup, way: Way | None) -> dict[str, Any]:
     """What the module is told of a group beside what all modules are."""
     base = plan.bases.get(site, {}).get(group.stack.os)
     if base is None or base.id is None:
@@ -139,4 +195,5 @@ def _group(plan: Plan, site: str, group: PlannedGroup) -> dict[str, Any]:
             f"the lock has no image of {group.stack.os} for {site}", hint="run `gpuprov lock` again, signed in to AWS"
         )
     efa = group.machine.network.kind == "efa" and group.spec.network.efa is not False
-    return {"image_id": base.id, "efa_interfaces": group.machine.network.ports if efa else 0}
+    ports = group.machine.network.ports if efa else 0
+    return {"image_id": base.id, "efa_interfaces": ports, **({"zone": way.zone, "kind": way.kind} if way else {})}

@@ -113,18 +113,23 @@ def _described(region: Region, machines: dict[str, PlannedGroup]) -> tuple[dict[
     return {row["InstanceType"]: row for row in rows}, []
 
 
+def zones_selling(region: Region, machine: str) -> list[str]:
+    """The zones of a region that sell a machine type, sorted. Raises Trouble."""
+    rows = region.all(
+        "ec2", "describe_instance_type_offerings", "InstanceTypeOfferings", LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": [machine]}],
+    )  # fmt: skip
+    return sorted(row["Location"] for row in rows)
+
+
 def _offered(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Iterator[Finding]:
     """The machine type is sold in the zones that are wanted."""
     name = group.machine.name
     try:
-        rows = region.all(
-            "ec2", "describe_instance_type_offerings", "InstanceTypeOfferings", LocationType="availability-zone",
-            Filters=[{"Name": "instance-type", "Values": [name]}],
-        )  # fmt: skip
+        sold = zones_selling(region, name)
     except Trouble as trouble:
         yield unknown(f"group {group.name}", trouble, "ec2:DescribeInstanceTypeOfferings")
         return
-    sold = sorted(row["Location"] for row in rows)
     if not sold:
         hint = f"another region; `aws ec2 describe-instance-type-offerings --filters Name=instance-type,Values={name}`"
         yield Finding("blocks", f"group {group.name}", f"{name} is not sold in {region.name}", hint)

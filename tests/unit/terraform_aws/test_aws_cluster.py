@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instances import InstanceBackend
 from moto.ssm import ssm_backends
 from moto.ssm.models import Parameter
 
+from provisioner import fleet
 from provisioner.cli.main import run
+from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import down
 from provisioner.session import open_cluster
@@ -134,3 +141,59 @@ def test_without_credentials_a_lock_says_why_it_has_no_image_and_up_is_blocked(
     assert "credentials" in said
     assert "Traceback" not in said
     assert not (open_cluster(file, sandbox=False).paths.root / "sites").exists()
+
+
+@contextmanager
+def sold_out(*zones: str) -> Iterator[list[str]]:
+    """EC2 has no machine in these zones, in its own words; the zones that were asked, in order."""
+    plain, asked = InstanceBackend.run_instances, []
+
+    def run_instances(backend: Any, *arguments: Any, **kwargs: Any) -> Any:
+        subnet = backend._get_template_from_args(kwargs["launch_template"]).data["NetworkInterfaces"][0]["SubnetId"]
+        zone = backend.get_subnet(subnet).availability_zone
+        asked.append(zone)
+        if zone in zones:
+            raise EC2ClientError(
+                "InsufficientInstanceCapacity",
+                "We currently do not have sufficient p4d.24xlarge capacity in the Availability Zone you requested "
+                f"({zone}). Our system will be working on provisioning additional capacity. You can currently get "
+                "p4d.24xlarge capacity by not specifying an Availability Zone in your request or choosing us-east-1c.",
+            )
+        return plain(backend, *arguments, **kwargs)
+
+    InstanceBackend.run_instances = run_instances
+    try:
+        yield asked
+    finally:
+        InstanceBackend.run_instances = plain
+
+
+def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, cloud: Cloud) -> None:
+    document = yaml.safe_load(file.read_text())
+    document["sites"]["virginia"]["zones"] = ["us-east-1a", "us-east-1b", "us-east-1c"]
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    assert run(["lock", str(file)]) == 0
+    heard: list[str] = []
+    cluster, binary = open_cluster(file, sandbox=False), find()
+    cluster.events.subscribe(lambda event: heard.append(event.message))
+    plan = cluster.plan()
+    with sold_out("us-east-1a") as asked:
+        prepared = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
+        nodes = machines.apply(plan, prepared, cluster.events)
+    assert {node.zone for node in nodes} == {"us-east-1c"}  # the one that EC2 names
+    assert set(asked) == {"us-east-1a", "us-east-1c"}
+    assert any(
+        "InsufficientInstanceCapacity for on-demand in us-east-1a, now on-demand in us-east-1c" in m for m in heard
+    )
+    assert sorted(node.id for node in nodes) == sorted(running(cloud))
+    fleet.save(cluster.paths, nodes)
+    again = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
+    assert again.changes.total == 0  # they stay where they are
+
+    wider = replace(plan, groups=tuple(replace(g, spec=g.spec.model_copy(update={"count": 3})) for g in plan.groups))
+    with sold_out("us-east-1a", "us-east-1b", "us-east-1c"):
+        prepared = machines.prepare(cluster, wider, "virginia", binary, cluster.events)
+        with pytest.raises(ProviderError, match="us-east-1 has no machines for train") as caught:
+            machines.apply(wider, prepared, cluster.events)
+    assert "on-demand in us-east-1c, on-demand in us-east-1a, on-demand in us-east-1b" in str(caught.value)
+    assert sorted(node.id for node in nodes) == sorted(running(cloud))  # those that stood still stand

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -67,37 +67,46 @@ def efas(machine: Machine) -> int:
     return machine.network.ports if machine.network.kind == "efa" else 0
 
 
-def resources(shown: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Planned:
+    """What one call of the module would make. `configured`: the module's own resources, as they are written."""
+
+    made: list[tuple[str, str, dict[str, Any]]]
+    configured: dict[str, dict[str, Any]]
+    subnets: dict[str, str]
+
+
+def planned(shown: dict[str, Any], call: str, subnets: dict[str, str]) -> Planned:
+    """Of `terraform show -json`: address below the module, type and values of all that would be made."""
+    modules = {m["address"]: m for m in shown["planned_values"]["root_module"]["child_modules"]}
+    module = f"module.{call}"
+    made = [
+        (resource["address"].removeprefix(f"{module}."), resource["type"], resource["values"])
+        for resource in modules[module]["resources"]
+        if resource["mode"] == "managed"
+    ]
+    written = shown["configuration"]["root_module"]["module_calls"][call]["module"]["resources"]
+    return Planned(made, {resource["address"]: resource for resource in written}, subnets)
+
+
+def resources(shown: Planned, kind: str) -> dict[str, dict[str, Any]]:
     """Address below the module → values of every planned resource of that type."""
-    module = shown["planned_values"]["root_module"]["child_modules"][0]
-    return {
-        f["address"].removeprefix("module.site."): f["values"]
-        for f in module["resources"]
-        if f["mode"] == "managed" and f["type"] == kind
-    }
+    return {address: values for address, found, values in shown.made if found == kind}
 
 
-def templates(shown: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def templates(shown: Planned) -> dict[str, dict[str, Any]]:
     """Group → values of its launch template."""
     return {address.split('"')[1]: t for address, t in resources(shown, "aws_launch_template").items()}
 
 
-def everything(shown: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for resource in shown["planned_values"]["root_module"]["child_modules"][0]["resources"]:
-        if resource["mode"] == "managed":
-            yield resource["address"].removeprefix("module.site."), resource["type"], resource["values"]
-
-
-@pytest.fixture(scope="module")
-def fleet(started: object, new_root: Any, cloud: Cloud) -> dict[str, Any]:
-    """A plan of every machine of the catalogue in private subnets, with everything that can be asked for."""
-    root: Root = new_root()
-    root.write(
-        {
+def every_machine(cloud: Cloud) -> dict[str, Any]:
+    """Every machine of the catalogue in private subnets, with everything that can be asked for."""
+    return {
+        "groups": {
             group_name(m): {"machine": m.name, "count": 1, "placement": "cluster", "root_gb": 300, "zone": ""}
             for m in MACHINES
         },
-        {
+        "aws": {
             "zones": [f"{REGION}a", f"{REGION}b"],
             "groups": {
                 group_name(m): {
@@ -117,22 +126,12 @@ def fleet(started: object, new_root: Any, cloud: Cloud) -> dict[str, Any]:
                 {"bucket": "out", "path": "/o", "write": True},
             ],
         },
-        tags={"gpuprov-cluster": "test", "cost-centre": "42"},
-    )
-    return root.plan()
+        "tags": {"gpuprov-cluster": "test", "cost-centre": "42"},
+    }
 
 
-@pytest.fixture(scope="module")
-def guest(new_root: Any, cloud: Cloud) -> dict[str, Any]:
-    """A plan in somebody's VPC, with public addresses and every way to buy machines."""
-    ec2 = cloud.client("ec2")
-    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
-    subnets = {}
-    for number, zone in enumerate("ab"):
-        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.9.{number}.0/24", AvailabilityZone=f"{REGION}{zone}")
-        subnets[zone] = subnet["Subnet"]["SubnetId"]
-        ec2.create_tags(Resources=[subnets[zone]], Tags=[{"Key": "tier", "Value": "gpu"}])
-    ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.9.0/24", AvailabilityZone=f"{REGION}a")
+def every_way(cloud: Cloud, vpc: str) -> dict[str, Any]:
+    """Machines bought in every way, in somebody's VPC, with public addresses."""
     arn = "arn:aws:resource-groups:us-east-1:123456789012:group/mine"
     ways: dict[str, dict[str, Any]] = {
         "demand": {"capacity": {"kind": "on-demand"}},
@@ -142,10 +141,11 @@ def guest(new_root: Any, cloud: Cloud) -> dict[str, Any]:
         "pooled": {"capacity": {"kind": "reservation", "id": arn}},
         "block": {"capacity": {"kind": "block", "id": "cr-0123456789abcdef1"}, "machine": "p5.48xlarge"},
     }
-    root: Root = new_root()
-    root.write(
-        {name: {"machine": "g6.48xlarge", "count": 2, "zone": f"{REGION}b", **way} for name, way in ways.items()},
-        {
+    return {
+        "groups": {
+            name: {"machine": "g6.48xlarge", "count": 2, "zone": f"{REGION}b", **way} for name, way in ways.items()
+        },
+        "aws": {
             "site": "east",
             "groups": {
                 **{name: {"image_id": cloud.images["x86_64"]} for name in ways},
@@ -158,11 +158,37 @@ def guest(new_root: Any, cloud: Cloud) -> dict[str, Any]:
             "spot_max_price": "10.5",
             "metadata_hop_limit": 2,
         },
-        user_data="#cloud-config\n",
-    )
+        "user_data": "#cloud-config\n",
+    }
+
+
+@pytest.fixture(scope="module")
+def both(started: object, new_root: Any, cloud: Cloud) -> dict[str, Planned]:
+    """One plan of two calls: most of a plan's time is the provider's start."""
+    ec2 = cloud.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnets = {}
+    for number, zone in enumerate("ab"):
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.9.{number}.0/24", AvailabilityZone=f"{REGION}{zone}")
+        subnets[zone] = subnet["Subnet"]["SubnetId"]
+        ec2.create_tags(Resources=[subnets[zone]], Tags=[{"Key": "tier", "Value": "gpu"}])
+    ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.9.0/24", AvailabilityZone=f"{REGION}a")
+    root: Root = new_root()
+    root.write_calls({"site": every_machine(cloud), "guest": every_way(cloud, vpc)})
     shown = root.plan()
-    shown["subnets"] = subnets
-    return shown
+    return {call: planned(shown, call, subnets) for call in ("site", "guest")}
+
+
+@pytest.fixture
+def fleet(both: dict[str, Planned]) -> Planned:
+    """Every machine, in a VPC of its own."""
+    return both["site"]
+
+
+@pytest.fixture
+def guest(both: dict[str, Planned]) -> Planned:
+    """Every way to buy, in a VPC that exists."""
+    return both["guest"]
 
 
 def test_every_machine_of_the_catalogue_is_documented_here() -> None:
@@ -170,7 +196,7 @@ def test_every_machine_of_the_catalogue_is_documented_here() -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
-def test_interfaces_are_as_documented(machine: Machine, fleet: dict[str, Any]) -> None:
+def test_interfaces_are_as_documented(machine: Machine, fleet: Planned) -> None:
     template = templates(fleet)[group_name(machine)]
     found = [
         (nic["network_card_index"] or 0, nic["device_index"] or 0, nic["interface_type"] or "interface")
@@ -197,7 +223,7 @@ def test_the_catalogue_agrees_with_what_ec2_says_of_a_machine(machine: Machine, 
     assert described["ProcessorInfo"]["SupportedArchitectures"] == ["arm64" if machine.cpu == "arm64" else "x86_64"]
 
 
-def test_metadata_needs_a_token_and_one_hop(fleet: dict[str, Any], guest: dict[str, Any]) -> None:
+def test_metadata_needs_a_token_and_one_hop(fleet: Planned, guest: Planned) -> None:
     assert len(templates(fleet)) == len(MACHINES)
     for shown, hops in ((fleet, 1), (guest, 2)):
         for template in templates(shown).values():
@@ -207,7 +233,7 @@ def test_metadata_needs_a_token_and_one_hop(fleet: dict[str, Any], guest: dict[s
             assert options["http_put_response_hop_limit"] == hops
 
 
-def test_disks_are_encrypted(fleet: dict[str, Any]) -> None:
+def test_disks_are_encrypted(fleet: Planned) -> None:
     for template in templates(fleet).values():
         (mapping,) = template["block_device_mappings"]
         (disk,) = mapping["ebs"]
@@ -218,9 +244,9 @@ def test_disks_are_encrypted(fleet: dict[str, Any]) -> None:
     assert shared["encrypted"] is True
 
 
-def test_nothing_is_open_to_the_world(fleet: dict[str, Any], guest: dict[str, Any]) -> None:
+def test_nothing_is_open_to_the_world(fleet: Planned, guest: Planned) -> None:
     for shown in (fleet, guest):
-        for address, kind, values in everything(shown):
+        for address, kind, values in shown.made:
             assert kind != "aws_security_group" or not values.get("ingress"), address
             if kind == "aws_vpc_security_group_ingress_rule":
                 assert values["cidr_ipv4"] not in ("0.0.0.0/0",), address
@@ -238,7 +264,7 @@ def test_nothing_is_open_to_the_world(fleet: dict[str, Any], guest: dict[str, An
     assert not unused.get("egress")
 
 
-def test_efa_traffic_goes_both_ways_among_nodes(fleet: dict[str, Any]) -> None:
+def test_efa_traffic_goes_both_ways_among_nodes(fleet: Planned) -> None:
     for kind in ("ingress", "egress"):
         rule = resources(fleet, f"aws_vpc_security_group_{kind}_rule")[f"aws_vpc_security_group_{kind}_rule.self"]
         assert (rule["ip_protocol"], rule["cidr_ipv4"], rule["from_port"]) == ("-1", None, None)
@@ -246,12 +272,12 @@ def test_efa_traffic_goes_both_ways_among_nodes(fleet: dict[str, Any]) -> None:
             r["address"]: r
             for r in fleet["configuration"]["root_module"]["module_calls"]["site"]["module"]["resources"]
         }
-        said = configured[f"aws_vpc_security_group_{kind}_rule.self"]["expressions"]
+        said = fleet.configured[f"aws_vpc_security_group_{kind}_rule.self"]["expressions"]
         for end in ("security_group_id", "referenced_security_group_id"):
             assert "aws_security_group.nodes.id" in said[end]["references"]
 
 
-def test_private_nodes_have_a_way_out_and_none_in(fleet: dict[str, Any]) -> None:
+def test_private_nodes_have_a_way_out_and_none_in(fleet: Planned) -> None:
     assert set(resources(fleet, "aws_nat_gateway")) == {f'aws_nat_gateway.own["{REGION}{z}"]' for z in "ab"}
     assert not resources(fleet, "aws_eip_association")
     for subnet in resources(fleet, "aws_subnet").values():
@@ -262,10 +288,10 @@ def test_private_nodes_have_a_way_out_and_none_in(fleet: dict[str, Any]) -> None
     assert s3["service_name"] == f"com.amazonaws.{REGION}.s3"
 
 
-def test_cost_and_owner_are_on_everything_that_takes_tags(fleet: dict[str, Any]) -> None:
+def test_cost_and_owner_are_on_everything_that_takes_tags(fleet: Planned) -> None:
     expected = {"gpuprov-cluster": "test", "cost-centre": "42"}
     seen = 0
-    for address, kind, values in everything(fleet):
+    for address, kind, values in fleet.made:
         if "tags" in values:
             assert expected.items() <= (values["tags"] or {}).items(), address
             seen += 1
@@ -276,7 +302,7 @@ def test_cost_and_owner_are_on_everything_that_takes_tags(fleet: dict[str, Any])
     assert seen > 100
 
 
-def test_nodes_may_do_nothing_that_was_not_asked_for(fleet: dict[str, Any]) -> None:
+def test_nodes_may_do_nothing_that_was_not_asked_for(fleet: Planned) -> None:
     assert not resources(fleet, "aws_iam_role_policy_attachment")
     policies = resources(fleet, "aws_iam_role_policy")
     assert set(policies) == {"aws_iam_role_policy.ssm[0]", "aws_iam_role_policy.s3[0]"}
@@ -296,7 +322,7 @@ def test_nodes_may_do_nothing_that_was_not_asked_for(fleet: dict[str, Any]) -> N
     assert [s["Condition"] for s in buckets if "Condition" in s] == [{"StringLike": {"s3:prefix": ["sets/*"]}}]
 
 
-def test_placement_groups_are_one_for_each_zone(fleet: dict[str, Any]) -> None:
+def test_placement_groups_are_one_for_each_zone(fleet: Planned) -> None:
     made = resources(fleet, "aws_placement_group")
     assert len(made) == 2 * len(MACHINES)
     assert all(group["strategy"] == "cluster" for group in made.values())
@@ -304,8 +330,8 @@ def test_placement_groups_are_one_for_each_zone(fleet: dict[str, Any]) -> None:
         assert [p["group_name"] for p in template["placement"]] == [f"gpuprov-test-{name}-{REGION}a"]
 
 
-def test_a_vpc_that_exists_is_left_as_it_is(guest: dict[str, Any]) -> None:
-    kinds = {kind for _, kind, _ in everything(guest)}
+def test_a_vpc_that_exists_is_left_as_it_is(guest: Planned) -> None:
+    kinds = {kind for _, kind, _ in guest.made}
     assert not kinds & {
         "aws_vpc",
         "aws_subnet",
@@ -320,7 +346,7 @@ def test_a_vpc_that_exists_is_left_as_it_is(guest: dict[str, Any]) -> None:
     for name, template in templates(guest).items():
         zone = "a" if name == "fell-back" else "b"
         interfaces = template["network_interfaces"]
-        assert {nic["subnet_id"] for nic in interfaces} == {guest["subnets"][zone]}
+        assert {nic["subnet_id"] for nic in interfaces} == {guest.subnets[zone]}
         if len(interfaces) == 1:
             assert interfaces[0]["associate_public_ip_address"] == "true"
         assert [profile["name"] for profile in template["iam_instance_profile"]] == ["ours"]
@@ -339,7 +365,7 @@ def test_a_vpc_that_exists_is_left_as_it_is(guest: dict[str, Any]) -> None:
     ],
 )
 def test_machines_are_bought_as_the_group_says(
-    group: str, market: str | None, reservation: str | None, guest: dict[str, Any]
+    group: str, market: str | None, reservation: str | None, guest: Planned
 ) -> None:
     template = templates(guest)[group]
     assert [o["market_type"] for o in template["instance_market_options"]] == ([market] if market else [])
@@ -401,7 +427,7 @@ def test_wrong_values_are_refused_before_anything_is_asked_of_aws(root: Root) ->
             "root": {"iops": 3000, "throughput": 1000},
         },
     }
-    root.write_calls({"site": site, "locked": {"groups": {}, "aws": {"groups": {}, "access": {"ssm": False}}}})
+    root.write_calls({"site": site, "guest": {"groups": {}, "aws": {"groups": {}, "access": {"ssm": False}}}})
     said = root.refusal()
     for message in (
         "The name has lower-case letters",
