@@ -45,7 +45,7 @@ def initialised(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Root:
         data("terraform") / "aws", folder / "module", ignore=shutil.ignore_patterns("examples", ".terraform*")
     )
     root = Root(folder, cloud, environment)
-    root.write_calls({name: {"groups": {}, "aws": {"groups": {}}} for name in ("site", "guest")})
+    root.write_calls({name: {"groups": {}, "aws": {"groups": {}}} for name in ("site", "guest", "closed")})
     root.terraform("init", "-input=false", "-no-color")
     return root
 

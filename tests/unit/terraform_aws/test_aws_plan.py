@@ -164,7 +164,7 @@ def every_way(cloud: Cloud, vpc: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def both(started: object, new_root: Any, cloud: Cloud) -> dict[str, Planned]:
-    """One plan of two calls: most of a plan's time is the provider's start."""
+    """One plan of three calls: most of a plan's time is the provider's start."""
     ec2 = cloud.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnets = {}
@@ -174,9 +174,14 @@ def both(started: object, new_root: Any, cloud: Cloud) -> dict[str, Planned]:
         ec2.create_tags(Resources=[subnets[zone]], Tags=[{"Key": "tier", "Value": "gpu"}])
     ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.9.0/24", AvailabilityZone=f"{REGION}a")
     root: Root = new_root()
-    root.write_calls({"site": every_machine(cloud), "guest": every_way(cloud, vpc)})
+    closed = {
+        "groups": {"lone": {"machine": "g6.xlarge", "count": 1}},
+        "aws": {"groups": {"lone": {"image_id": cloud.images["x86_64"]}}, "internet": "none"},
+    }
+    calls = {"site": every_machine(cloud), "guest": every_way(cloud, vpc), "closed": closed}
+    root.write_calls(calls)
     shown = root.plan()
-    return {call: planned(shown, call, subnets) for call in ("site", "guest")}
+    return {call: planned(shown, call, subnets) for call in calls}
 
 
 @pytest.fixture
@@ -268,10 +273,6 @@ def test_efa_traffic_goes_both_ways_among_nodes(fleet: Planned) -> None:
     for kind in ("ingress", "egress"):
         rule = resources(fleet, f"aws_vpc_security_group_{kind}_rule")[f"aws_vpc_security_group_{kind}_rule.self"]
         assert (rule["ip_protocol"], rule["cidr_ipv4"], rule["from_port"]) == ("-1", None, None)
-        configured = {
-            r["address"]: r
-            for r in fleet["configuration"]["root_module"]["module_calls"]["site"]["module"]["resources"]
-        }
         said = fleet.configured[f"aws_vpc_security_group_{kind}_rule.self"]["expressions"]
         for end in ("security_group_id", "referenced_security_group_id"):
             assert "aws_security_group.nodes.id" in said[end]["references"]
@@ -286,6 +287,15 @@ def test_private_nodes_have_a_way_out_and_none_in(fleet: Planned) -> None:
     assert blocks == {"10.77.0.0/19", "10.77.32.0/19", "10.77.224.0/23", "10.77.226.0/23"}
     (s3,) = resources(fleet, "aws_vpc_endpoint").values()
     assert s3["service_name"] == f"com.amazonaws.{REGION}.s3"
+
+
+def test_closed_nodes_reach_session_manager_alone(both: dict[str, Planned]) -> None:
+    closed = both["closed"]
+    kinds = {kind for _, kind, _ in closed.made}
+    assert not kinds & {"aws_internet_gateway", "aws_nat_gateway", "aws_route", "aws_eip"}
+    services = {values["service_name"].rsplit(".", 1)[1] for values in resources(closed, "aws_vpc_endpoint").values()}
+    assert services == {"s3", "ssm", "ssmmessages"}
+    assert set(resources(closed, "aws_subnet")) == {f'aws_subnet.nodes["{REGION}a"]'}  # no zone was named: the first
 
 
 def test_cost_and_owner_are_on_everything_that_takes_tags(fleet: Planned) -> None:
