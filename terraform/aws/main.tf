@@ -219,6 +219,10 @@ resource "aws_launch_template" "group" {
       condition     = contains(keys(local.subnets), local.zone[each.key])
       error_message = "Group ${each.key}: no subnet of the VPC is in ${local.zone[each.key]}."
     }
+    precondition {
+      condition     = length(try(local.found[local.zone[each.key]], [])) <= 1
+      error_message = "Group ${each.key}: several subnets are in ${local.zone[each.key]}: name one for each zone."
+    }
   }
 }
 

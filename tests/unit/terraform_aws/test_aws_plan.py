@@ -418,9 +418,23 @@ def test_what_cannot_work_is_refused_with_the_page_that_says_so(root: Root, clou
             "groups": {name: {"image_id": x86, **group} for name, (_, group, _) in wrong.items()},
         },
     )
+    site = json.loads((root.folder / "main.tf.json").read_text(encoding="utf-8"))["module"]["site"]
+    ec2 = cloud.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"]
+    twins = [
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.8.{i}.0/24", AvailabilityZone=f"{REGION}a")["Subnet"]["SubnetId"]
+        for i in range(2)
+    ]
+    there = {
+        "groups": {zone: {"machine": "g6.xlarge", "count": 1, "zone": f"{REGION}{zone}"} for zone in "ab"},
+        "aws": {"groups": {zone: {"image_id": x86} for zone in "ab"}, "vpc": {"id": vpc, "subnet_ids": twins}},
+    }
+    root.write_calls({"site": {key: site[key] for key in ("groups", "aws")}, "guest": there})
     said = root.refusal()
     for name, (_, _, message) in wrong.items():
         assert f"Group {name}: {message}" in said, name
+    assert f"Group a: several subnets are in {REGION}a" in said
+    assert f"Group b: no subnet of the VPC is in {REGION}b" in said
 
 
 def test_wrong_values_are_refused_before_anything_is_asked_of_aws(root: Root) -> None:
