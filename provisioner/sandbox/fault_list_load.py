@@ -17,6 +17,14 @@ def _gpu(**values: Any) -> Change:
     return change
 
 
+def _all(**values: Any) -> Change:
+    def change(machine: Json, _gpu: int) -> None:
+        for gpu in machine["gpus"]:
+            gpu.setdefault("load", {}).update(values)
+
+    return change
+
+
 def _node(**values: Any) -> Change:
     def change(machine: Json, _gpu: int) -> None:
         machine.setdefault("load", {}).update(values)
@@ -79,7 +87,7 @@ FAULTS: tuple[Fault, ...] = (
           _gpu(tflops=0.8)),
     Fault("memory-slow", "one GPU's memory is a fifth slower than its neighbours'", "load.memory", _several, MORE,
           _gpu(memory_gbps=0.8)),
-    Fault("clocks-fall", "one GPU falls to 70 % after the first second", "load.sustained", change=_gpu(sustained=0.7)),
+    Fault("clocks-fall", "all GPUs fall to 70 % after the first second", "load.sustained", change=_all(sustained=0.7)),
     Fault("host-copy-slow", "one GPU's copies with the host go at half their rate", "load.host_copy", _several, MORE,
           _gpu(h2d_gbps=0.45, d2h_gbps=0.45)),
     Fault("peer-copy-slow", "one GPU's copies to its neighbour go through the host", "load.peer_copy", _several, MORE,
