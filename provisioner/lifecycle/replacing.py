@@ -172,11 +172,12 @@ class _Machines:
 def refuse_more(done: SitePlan, names: Sequence[str], anew: Collection[str]) -> None:
     """Raise ProviderError where Terraform would touch more than these nodes' machines, or not make those of `anew`."""
     mine = {done.provider.address(name): name for name in names}
+    beside = {address for name in names for address in done.provider.attached(name)}
     planned = dict(done.changes.actions)
     more = [
         f"{action} {address}"
         for address, action in planned.items()
-        if address not in mine or action not in ("replace", "create")
+        if address not in beside and (address not in mine or action not in ("replace", "create"))
     ]
     less = [name for address, name in mine.items() if name in anew and address not in planned]
     if more or less:

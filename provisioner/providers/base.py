@@ -74,6 +74,9 @@ class Provider(Protocol):
     def address(self, node: str) -> str:
         """The Terraform address of a node's machine. Its `id` is the node's, and replacing it alone makes a new one."""
 
+    def attached(self, node: str) -> Collection[str]:
+        """Terraform addresses of what is made anew with a node's machine and belongs to it alone."""
+
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
         """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it."""
 

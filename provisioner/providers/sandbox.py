@@ -75,6 +75,9 @@ class Sandbox:
         """The resource of a node's container (terraform/sandbox/main.tf)."""
         return f'module.site.terraform_data.node["{node}"]'
 
+    def attached(self, node: str) -> Collection[str]:  # noqa: ARG002 (a container is whole)
+        return ()
+
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
         """Nodes whose container is gone or stopped: `terraform_data` has no refresh that would see it."""
         if not known:

@@ -51,7 +51,10 @@ class Aws:
     def preflight(self, plan: Plan, site: str, there: int) -> list[Finding]:
         place = _aws(plan.spec.sites[site])
         groups = [group for group in plan.groups if group.site == site]
-        found = preflight(Region(place.region), groups, place.zones, own_vpc=place.vpc is None, running=there)
+        found = preflight(
+            Region(place.region), groups, place.zones, own_vpc=place.vpc is None, public=place.internet == "public",
+            running=there,
+        )  # fmt: skip
         for group in groups:
             base = plan.bases.get(site, {}).get(group.stack.os)
             if base is None or base.id is None:
@@ -138,6 +141,9 @@ class Aws:
 
     def address(self, node: str) -> str:
         return f'module.site.aws_instance.node["{node}"]'
+
+    def attached(self, node: str) -> Collection[str]:
+        return (f'module.site.aws_eip_association.node["{node}"]',)
 
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:  # noqa: ARG002 (a refresh sees it)
         return []

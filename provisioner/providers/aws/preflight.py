@@ -21,6 +21,8 @@ from provisioner.providers.base import Finding
 CONSOLE = "https://{region}.console.aws.amazon.com"
 VPC_QUOTA = "L-F678F1CE"
 """VPCs per Region (Service Quotas, service vpc)."""
+ADDRESS_QUOTA = "L-0263D0A3"
+"""EC2-VPC Elastic IPs (Service Quotas, service ec2; the code unverified)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,16 @@ def quota_of(machine: str, kind: str) -> Quota | None:
 
 
 def preflight(
-    region: Region, groups: Sequence[PlannedGroup], zones: Sequence[str], *, own_vpc: bool, running: int
+    region: Region,
+    groups: Sequence[PlannedGroup],
+    zones: Sequence[str],
+    *,
+    own_vpc: bool,
+    public: bool = False,
+    running: int,
 ) -> list[Finding]:
     """Everything about these groups of one region. `running`: of their machines those that are there already, so that
-    an `up` of a running fleet does not ask for room twice."""
+    an `up` of a running fleet does not ask for room twice. `public`: nodes get addresses of their own."""
     try:
         who = region.ask("sts", "get_caller_identity")
     except Trouble as trouble:
@@ -66,6 +74,8 @@ def preflight(
     found += _room(region, groups, described, running)
     if own_vpc and not running:
         found += _vpcs(region)
+    if public and not running:
+        found += _addresses(region, groups, described)
     return found
 
 
@@ -266,3 +276,33 @@ def _vpcs(region: Region) -> Iterator[Finding]:
         return
     if there >= most:
         yield Finding("blocks", "VPCs", f"{there} of {most:g} are there", f"remove one, use one of yours, or {page}")
+
+
+def _addresses(
+    region: Region, groups: Sequence[PlannedGroup], described: dict[str, dict[str, Any]]
+) -> Iterator[Finding]:
+    """There is room for an elastic IP address for each public node with several interfaces, which gets no other."""
+    wanted = 0
+    for group in groups:
+        cards = described.get(group.machine.name, {}).get("NetworkInfo", {}).get("MaximumNetworkCards", 1)
+        several = cards > 1 and group.machine.network.kind == "efa" and group.spec.network.efa is not False
+        wanted += group.spec.count if several else 0
+    if not wanted:
+        return
+    page = f"{CONSOLE.format(region=region.name)}/servicequotas/home/services/ec2/quotas/{ADDRESS_QUOTA}"
+    try:
+        there = len(region.ask("ec2", "describe_addresses")["Addresses"])
+        most = float(
+            region.ask("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=ADDRESS_QUOTA)["Quota"][
+                "Value"
+            ]
+        )
+    except Trouble as trouble:
+        yield unknown("elastic IP addresses", trouble, "ec2:DescribeAddresses and servicequotas:GetServiceQuota")
+        return
+    said = f"{most:g} may be had, {there} are there and {wanted} are wanted"
+    if there + wanted > most:
+        hint = f"sites.*.internet: nat, where gpuprov runs inside the network; or ask for more: {page}"
+        yield Finding("blocks", "elastic IP addresses", said, hint)
+    else:
+        yield Finding("ok", "elastic IP addresses", said)

@@ -42,8 +42,10 @@ def group(machine: str = P4D, count: int = 2, **keys: object) -> PlannedGroup:
     return replace(planned_group(machine), spec=spec)
 
 
-def look(region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), running: int = 0) -> list[Finding]:
-    return preflight(region, groups or (group(),), zones, own_vpc=True, running=running)
+def look(
+    region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), running: int = 0, public: bool = False
+) -> list[Finding]:
+    return preflight(region, groups or (group(),), zones, own_vpc=True, public=public, running=running)
 
 
 def told(found: list[Finding], status: str) -> str:
@@ -208,3 +210,13 @@ def test_a_reservation_that_is_not_there(aws: Answers) -> None:
     aws.rules["ec2.DescribeCapacityReservations"] = (400, ec2_error(code, "The Capacity Reservation does not exist."))
     said = told(look(aws.region(), group(capacity={"kind": "reservation", "id": "cr-0abc"})), "blocks")
     assert "there is no reservation cr-0abc in us-east-1" in said
+
+
+@pytest.mark.parametrize(("most", "status"), [(2, "ok"), (1, "blocks")])
+def test_public_nodes_with_several_cards_need_an_address_each(aws: Answers, most: int, status: str) -> None:
+    region = aws.region()
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(1000))
+    assert "elastic IP" not in told(look(region, group("g5.xlarge"), public=True), "ok")
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(most))
+    said = told(look(region, public=True), status)
+    assert f"elastic IP addresses: {most} may be had, 0 are there and 2 are wanted" in said

@@ -26,6 +26,7 @@ from provisioner.cli.main import run
 from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import down
+from provisioner.lifecycle.replacing import refuse_more
 from provisioner.session import open_cluster
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
@@ -115,6 +116,10 @@ def test_locked_planned_made_found_and_removed(file: Path, cloud: Cloud, capsys:
     ]  # fmt: skip
     assert sorted(node.id for node in nodes) == sorted(running(cloud))
     assert all(node.address for node in nodes)
+
+    fleet.save(cluster.paths, nodes)
+    anew = machines.prepare(cluster, plan, "virginia", binary, cluster.events, replace=["train-0"])
+    refuse_more(anew, ["train-0"], ["train-0"])  # its machine, its address, and nothing else
 
     provider = machines.provider_of(cluster, "virginia")
     left = provider.clean(cluster.paths.site("virginia"), cluster.events)
