@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from moto import mock_aws
 
 from provisioner import catalog
+from provisioner.errors import GpuprovError
+from provisioner.paths import data
 from provisioner.plan import PlannedGroup
+from provisioner.providers.aws import image
 from provisioner.providers.aws.ask import Region
 from provisioner.providers.aws.preflight import preflight, quota_of
 from provisioner.providers.base import Finding
@@ -220,3 +226,17 @@ def test_public_nodes_with_several_cards_need_an_address_each(aws: Answers, most
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(most))
     said = told(look(region, public=True), status)
     assert f"elastic IP addresses: {most} may be had, 0 are there and 2 are wanted" in said
+
+
+def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -> None:
+    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default"}
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
+    region = aws.region()
+    look(region, group(capacity={"kind": "reservation", "id": "cr-0abc"}), public=True)
+    with suppress(GpuprovError):
+        image.base_image(region, "ubuntu-24.04")
+    asked = {call.replace("service-quotas.", "servicequotas.").replace(".", ":") for call in aws.asked}
+    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
+    (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Preflight"' in part]
+    (statement,) = policy["Statement"]
+    assert set(statement["Action"]) == asked - {"sts:GetCallerIdentity"}  # which needs no permission
