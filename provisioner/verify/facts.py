@@ -250,6 +250,15 @@ def _links(errors: dict[int, dict[int, nvlink_errors.Counters]] | None) -> dict[
     return {str(gpu): {str(link): counts for link, counts in links.items()} for gpu, links in errors.items()}
 
 
+def _load(found: load.Load | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return asdict(found) | {
+        "busbw": {str(size): rate for size, rate in found.busbw},
+        "transports": dict(found.transports),
+    }
+
+
 def _document(facts: Facts) -> dict[str, Any]:
     smi, rocm = facts.smi, facts.rocm
     listed: list[dict[str, Any]] = []
@@ -312,6 +321,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "reboot": facts.reboot,
         "unattended": asdict(facts.unattended) if facts.unattended else None,
         "host": asdict(facts.host) if facts.host else None,
+        "load": _load(facts.load),
         "fabric": asdict(facts.fabric) if facts.fabric else None,
         "error": facts.error or None,
         "unreadable": [
