@@ -18,6 +18,10 @@ from provisioner.verify.judge import Case, judge
 from provisioner.verify.results import NodeReport, Report
 
 
+WAITING = 256
+"""Nodes that are loaded at once: an ssh that waits for minutes costs this computer some memory and no more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One node to verify, with where its outputs come from.
@@ -69,7 +73,7 @@ def verify(
     requests = {s.name: request_for(s.expected) for s in subjects if s.name in targets}
     bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
     bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
-    bundles |= _loaded(subjects, bundles, parallel=parallel, events=events)
+    bundles |= _loaded(subjects, bundles, events=events)
     bundles |= fabric(subjects, bundles, events=events)
     probed = time.monotonic()
     if workdir is not None:
@@ -103,9 +107,7 @@ def verify(
     return report
 
 
-def _loaded(
-    subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, parallel: int, events: Events
-) -> dict[str, Bundle]:
+def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, events: Events) -> dict[str, Bundle]:
     """The bundles of those nodes that their level loads, with what came of it. A node that did not answer, or whose
     GPUs did not, is not loaded."""
     found: dict[str, Bundle] = {}
@@ -125,6 +127,6 @@ def _loaded(
     if targets:
         seconds = max(request.deadline for request in requests.values())
         events("verify", "log", f"testing {len(targets)} nodes at work, {seconds / 60:.0f} min at most")
-        for name, later in collect(targets, requests, parallel=parallel, events=events).items():
+        for name, later in collect(targets, requests, parallel=WAITING, events=events).items():
             found[name] = bundles[name].joined(later, requests[name].files)
     return found
