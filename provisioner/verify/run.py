@@ -17,7 +17,6 @@ from provisioner.verify.fabric_run import fabric
 from provisioner.verify.judge import Case, judge
 from provisioner.verify.results import NodeReport, Report
 
-
 WAITING = 256
 """Nodes that are loaded at once: an ssh that waits for minutes costs this computer some memory and no more."""
 
