@@ -15,12 +15,16 @@ demo: runtime system-sandbox
 
 ## test: every test; the fast ones first
 test: dev system-sandbox system-dev
-	$(BIN)/python -m pytest tests/unit tests/schema -q
+	$(BIN)/python -m pytest tests/unit tests/schema -q -m "not slow"
 	$(SUDO) $(BIN)/python -m pytest tests/sandbox -q
 
 ## test-fast: the tests that make no nodes
 test-fast: dev
-	$(BIN)/python -m pytest tests/unit tests/schema -q
+	$(BIN)/python -m pytest tests/unit tests/schema -q -m "not slow"
+
+## test-slow: what takes minutes each and is not in `make test`
+test-slow: dev
+	$(BIN)/python -m pytest tests/unit -q -m slow
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev

@@ -148,6 +148,17 @@ def test_without_credentials_a_lock_says_why_it_has_no_image_and_up_is_blocked(
     assert not (open_cluster(file, sandbox=False).paths.root / "sites").exists()
 
 
+def own_network(cloud: Cloud, zones: list[str]) -> dict[str, object]:
+    """A VPC that was there before, with a subnet in each zone; what stands in it is not gpuprov's."""
+    ec2 = cloud.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.20.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.20.{i}.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
+        for i, zone in enumerate(zones)
+    ]
+    return {"id": vpc, "subnets": subnets}
+
+
 @contextmanager
 def sold_out(*zones: str) -> Iterator[list[str]]:
     """EC2 has no machine in these zones, in its own words; the zones that were asked, in order."""
@@ -173,9 +184,11 @@ def sold_out(*zones: str) -> Iterator[list[str]]:
         InstanceBackend.run_instances = plain
 
 
+@pytest.mark.slow  # four applies, each with the provider's own waits; test_capacity.py has the order of things
 def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, cloud: Cloud) -> None:
     document = yaml.safe_load(file.read_text())
-    document["sites"]["virginia"]["zones"] = ["us-east-1a", "us-east-1b", "us-east-1c"]
+    zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
+    document["sites"]["virginia"] |= {"zones": zones, "internet": "nat", "vpc": own_network(cloud, zones)}
     file.write_text(yaml.safe_dump(document, sort_keys=False))
     assert run(["lock", str(file)]) == 0
     heard: list[str] = []
