@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,20 +87,23 @@ def contact(
     *,
     wait_s: float = SSH_WAIT_S,
     only: Collection[str] | None = None,
+    vouched: Callable[[Node], str | None] = lambda _: None,
 ) -> None:
     """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration. `only`: of
     the machines that are known, the ones to be waited for.
 
-    A machine that is known by its id must show the key that was pinned; ssh itself refuses another one.
+    A machine that is known by its id must show the key that was pinned; ssh itself refuses another one. `vouched` gives
+    a new machine's key as its provider knows it by another way than the network; None where it does not. Raises
+    ProviderError where the two differ.
     """
     pins = ssh.load_pins(paths)
     new = [node for node in nodes if pins.get(node.name, ("", ""))[0] != node.id]
     deadline = time.monotonic() + wait_s
     ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
-        for node, key in zip(new, pool.map(lambda n: _first_key(n, deadline), new), strict=True):
+        for node, (key, told) in zip(new, pool.map(lambda n: _first_key(n, deadline, vouched), new), strict=True):
             pins[node.name] = (node.id, key)
-            events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}", node=node.name)
+            events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}{told}", node=node.name)
         known = [node for node in nodes if node not in new and (only is None or node.name in only)]
         for node, error in zip(known, pool.map(lambda n: _wait_for_port(n.address, deadline), known), strict=True):
             if error:
@@ -109,14 +112,14 @@ def contact(
     ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, user)
 
 
-def _first_key(node: Node, deadline: float) -> str:
-    """The host key that a machine shows at first contact."""
+def _first_key(node: Node, deadline: float, vouched: Callable[[Node], str | None]) -> tuple[str, str]:
+    """The host key that a machine shows at first contact, and what speaks for it."""
     error = _wait_for_port(node.address, deadline)
     if error is None:
         while True:
             key = ssh.scan(node.address)
             if key:
-                return key
+                return key, _compared(node, key, vouched(node))
             if time.monotonic() > deadline:
                 error = "no ed25519 host key was shown"
                 break
@@ -126,6 +129,20 @@ def _first_key(node: Node, deadline: float) -> str:
         where=node.name,
         hint="look at the machine's console; run `gpuprov up` again, it goes on from here",
     )
+
+
+def _compared(node: Node, key: str, known: str | None) -> str:
+    """What a provider's word about a host key adds to it. Raises ProviderError where it is another key."""
+    if known is None:
+        return ""
+    if known.split()[:2] != key.split()[:2]:
+        shown, said = ssh.fingerprint(key), ssh.fingerprint(known)
+        raise ProviderError(
+            f"{node.address} shows the host key {shown}, the machine's own console says {said}",
+            where=node.name,
+            hint="somebody may stand between you and the machine: nothing was sent to it. Look at network and proxy",
+        )
+    return ", as its console says"
 
 
 def _wait_for_port(address: str, deadline: float, port: int = 22) -> str | None:

@@ -182,11 +182,20 @@ def _apply(plan: Plan, site: SitePlan, events: Events) -> None:
             return
 
 
+def vouched(cluster: Cluster) -> Callable[[fleet.Node], str | None]:
+    """What the providers know of their machines' host keys."""
+
+    def of(node: fleet.Node) -> str | None:
+        return provider_of(cluster, node.site).host_key(cluster.spec.sites[node.site], node.id)
+
+    return of
+
+
 def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events) -> list[fleet.Node]:
     """Apply what has something to do; give every node of the fleet, pinned and reachable."""
     nodes = [node for site in prepared for node in apply(plan, site, events)]
     fleet.save(cluster.paths, nodes)
     events("fleet", "started", f"waiting for ssh on {len(nodes)} nodes", total=len(nodes))
-    fleet.contact(cluster.paths, nodes, cluster.spec.access.user, events)
+    fleet.contact(cluster.paths, nodes, cluster.spec.access.user, events, vouched=vouched(cluster))
     events("fleet", "done", f"{len(nodes)} nodes reachable", total=len(nodes))
     return nodes

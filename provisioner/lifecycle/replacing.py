@@ -74,7 +74,8 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                 if node.id == journal.nodes[node.name].id:
                     raise ProviderError("Terraform made no new machine", where=node.name, hint="run it again")
             journal.set(cluster.paths, new, "proving")
-            fleet.contact(cluster.paths, cluster.nodes(), cluster.spec.access.user, events, only=names)
+            sure = machines.vouched(cluster)
+            fleet.contact(cluster.paths, cluster.nodes(), cluster.spec.access.user, events, only=names, vouched=sure)
         with run.stage("configure"):
             assigned = upgrade_state.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}

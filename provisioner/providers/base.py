@@ -87,6 +87,10 @@ class Provider(Protocol):
     def settle(self, workspace: Path) -> None:
         """An apply has succeeded: what was tried in vain may be tried again next time."""
 
+    def host_key(self, site: Site, machine: str) -> str | None:
+        """The ed25519 host key ("ssh-ed25519 AAAA…") of a machine by its id, learnt by another way than ssh's network;
+        None where there is none, or it is not known yet."""
+
     def role_variables(self) -> dict[str, Any]:
         """Variables for the Ansible roles that only this provider knows (a registry's CA)."""
 

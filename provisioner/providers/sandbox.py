@@ -92,6 +92,9 @@ class Sandbox:
     def settle(self, workspace: Path) -> None:
         """Nothing was tried."""
 
+    def host_key(self, site: Site, machine: str) -> None:
+        """Its network is this machine."""
+
     def role_variables(self) -> dict[str, Any]:
         """The mirror's registry and the CA that signed its certificate."""
         if self._assets is None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from provisioner import process
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +36,15 @@ def nobodys_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """A command that a test runs in this process may handle signals; the next test finds Python's own handlers, also
+    where whoever started the tests had Ctrl-C ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for sign, handler in before.items():
+        signal.signal(sign, handler)
+    process._asked.clear()

@@ -252,3 +252,28 @@ def test_a_machine_without_ssh_is_named(paths: ClusterPaths, monkeypatch: pytest
 def test_every_field_of_a_node_is_remembered(paths: ClusterPaths) -> None:
     fleet.save(paths, [NODE])
     assert json.loads(paths.nodes.read_text()) == [asdict(NODE)]
+
+
+KEY, OTHER = f"ssh-ed25519 {'A' * 68}", f"ssh-ed25519 {'B' * 68}"
+
+
+def test_a_key_that_the_console_says_too_is_told_so(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
+    monkeypatch.setattr(ssh, "scan", lambda _: KEY)
+    private_dir(paths.ssh)
+    seen: list[Event] = []
+    fleet.contact(paths, [NODE], "ubuntu", Events(seen.append), vouched=lambda _: f"{KEY} root@ip-10-0-0-1")
+    assert seen[0].message.endswith("as its console says")
+
+
+def test_another_key_than_the_console_says_ends_the_run_and_pins_nothing(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
+    monkeypatch.setattr(ssh, "scan", lambda _: OTHER)
+    private_dir(paths.ssh)
+    with pytest.raises(ProviderError) as caught:
+        fleet.contact(paths, [NODE], "ubuntu", Events(), vouched=lambda _: KEY)
+    assert "console says" in caught.value.message
+    assert ssh.fingerprint(OTHER) in caught.value.message
+    assert not paths.known_hosts.exists()

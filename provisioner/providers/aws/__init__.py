@@ -13,7 +13,7 @@ from typing import Any
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws import image
+from provisioner.providers.aws import console, image
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.capacity import Choices, Way, shortages, ways_of
 from provisioner.providers.aws.preflight import preflight, zones_selling
@@ -147,6 +147,9 @@ class Aws:
 
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:  # noqa: ARG002 (a refresh sees it)
         return []
+
+    def host_key(self, site: Site, machine: str) -> str | None:
+        return console.host_key(Region(_aws(site).region), machine)
 
     def role_variables(self) -> dict[str, Any]:
         return {}
