@@ -90,7 +90,7 @@ def _commands(fleet: Fleet) -> list[list[str]]:
     more = {
         "holds.txt": ["apt-mark", "showhold"],
         "modules.txt": ["lsmod"],
-        "os-release.txt": ["cat", "/etc/os-release", *files],
+        "os-release.txt": ["cat", "/etc/os-release"],
         "dcgm-exporter.prom": ["curl", "-s", f"http://127.0.0.1:{request.port}/metrics"],
         "nvidia-dev.txt": ["ls", "-l", "/dev"],
         "units.txt": ["systemctl", "show", probe.UNIT, "--no-pager", "--", *request.units],
@@ -98,7 +98,8 @@ def _commands(fleet: Fleet) -> list[list[str]]:
     }
     wanted = [probe.COMMANDS.get(name) or more.get(name) for name in request.files]
     beside = [probe_host.DF, probe_host.SYNC, ["sshd", "-T"], ["docker", "info"]]  # of host.json
-    return [argv for argv in (*wanted, *beside) if argv]
+    read = [["cat", file] for file in files]
+    return [argv for argv in (*wanted, *beside, *read) if argv]
 
 
 def _expected(fleet: Fleet) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """The commands of gpuprov's probe at level quick, as people type them: for a bare parallel ssh and for testinfra.
 
-Files that the probe reads itself are one `cat` here, which is kinder to the rivals than a command for each.
+Every file that the probe opens by its name is a `cat` here; what it finds by walking through folders (network cards,
+RDMA ports, processors, mounts) is left out, which is kinder to the rivals.
 """
 
 from __future__ import annotations
