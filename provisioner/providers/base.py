@@ -71,6 +71,9 @@ class Provider(Protocol):
     def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         """The provider object of the module, and nothing of the common contract."""
 
+    def user_data(self, plan: Plan, site: str, ssh_public_key: str) -> str:
+        """What machines do at first boot: let the access user in, and nothing else."""
+
     def address(self, node: str) -> str:
         """The Terraform address of a node's machine. Its `id` is the node's, and replacing it alone makes a new one."""
 

@@ -71,6 +71,9 @@ class Sandbox:
         stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
         return module_inputs(plan, site, workspace, self._prepare(stacks, Events()))
 
+    def user_data(self, plan: Plan, site: str, ssh_public_key: str) -> str:  # noqa: ARG002 (node.sh makes the user)
+        return ""
+
     def address(self, node: str) -> str:
         """The resource of a node's container (terraform/sandbox/main.tf)."""
         return f'module.site.terraform_data.node["{node}"]'

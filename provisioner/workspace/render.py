@@ -51,7 +51,7 @@ def main_tf(plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_p
             if g.site == site
         },
         ssh_public_key=ssh_public_key,
-        user_data="",
+        user_data=provider.user_data(plan, site, ssh_public_key),
         tags={"gpuprov-cluster": plan.spec.name, "gpuprov-site": site},
         providers=provider.terraform(plan, site),
         module=provider.module,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from collections.abc import Collection, Mapping, Sequence
@@ -138,6 +139,13 @@ class Aws:
             raise GpuprovError(
                 f"this computer's public address is not known: {error}", hint="say in access.allow who may log in"
             ) from None
+
+    def user_data(self, plan: Plan, site: str, ssh_public_key: str) -> str:  # noqa: ARG002
+        user = {
+            "name": plan.spec.access.user, "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL", "lock_passwd": True,
+            "ssh_authorized_keys": [ssh_public_key.strip()],
+        }  # fmt: skip
+        return "#cloud-config\n" + json.dumps({"users": [user], "disable_root": True, "ssh_pwauth": False}) + "\n"
 
     def address(self, node: str) -> str:
         return f'module.site.aws_instance.node["{node}"]'

@@ -53,6 +53,9 @@ class Echo:
     def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         return self.inputs
 
+    def user_data(self, plan: Plan, site: str, ssh_public_key: str) -> str:
+        return ""
+
     def terraform(self, plan: Plan, site: str) -> dict[str, ProviderBlock]:
         return {}
 
