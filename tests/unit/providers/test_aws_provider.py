@@ -1,0 +1,94 @@
+"""What the AWS provider tells Terraform and asks of the world, without either."""
+
+from __future__ import annotations
+
+import io
+import urllib.request
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.errors import GpuprovError
+from provisioner.paths import data
+from provisioner.plan import Plan
+from provisioner.providers import aws as module
+from provisioner.providers.aws.capacity import Choices, Way
+from provisioner.stack.models import BaseImage
+from tests.support import plans
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3 me@here"
+
+
+def plan(**keys: Any) -> Plan:
+    """Two p4d in us-east-1 with an image in their lock."""
+    made = plans.plan(plans.cluster_spec("p4d.24xlarge", count=2, **keys))
+    system = made.groups[0].stack.os
+    bases = {"here": {system: BaseImage(id="ami-0123456789abcdef0", why="test")}}
+    return Plan(spec=made.spec, groups=made.groups, sandbox=False, bases=bases)
+
+
+def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(address.encode()))
+
+
+def test_the_provider_is_the_modules_own() -> None:
+    text = (data("terraform") / "aws" / "versions.tf").read_text(encoding="utf-8")
+    assert f'version = "{module.VERSION}"' in text
+    block = module.provider().terraform(plan(), "here")["aws"]
+    assert (block.source, block.version, block.configuration["region"]) == (
+        "hashicorp/aws",
+        module.VERSION,
+        "us-east-1",
+    )
+
+
+def test_first_boot_lets_the_access_user_in_with_the_key_and_nobody_else() -> None:
+    text = module.provider().user_data(plan(access={"user": "ops"}), "here", KEY + "\n")
+    assert text.startswith("#cloud-config\n")
+    (user,) = yaml.safe_load(text)["users"]
+    assert (user["name"], user["ssh_authorized_keys"], user["lock_passwd"]) == ("ops", [KEY], True)
+    assert yaml.safe_load(text)["ssh_pwauth"] is False
+
+
+def test_ssh_is_open_to_this_computer_alone_where_nobody_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at("198.51.100.7\n", monkeypatch)
+    given = module.provider().module_inputs(plan(), "here", tmp_path)
+    assert given["access"] == {"allow": ["198.51.100.7/32"]}
+    assert given["zones"] == ["us-east-1a"]
+    assert given["groups"]["train"] == {"image_id": "ami-0123456789abcdef0", "efa_interfaces": 4}
+
+
+@pytest.mark.parametrize("answer", ["<html>proxy</html>", ""])
+def test_an_address_that_is_none_is_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    at(answer, monkeypatch)
+    with pytest.raises(GpuprovError, match=r"access\.allow"):
+        module.provider().module_inputs(plan(), "here", tmp_path)
+
+
+def test_networks_that_are_named_are_taken_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(urllib.request, "urlopen", None)
+    given = module.provider().module_inputs(plan(access={"allow": (IPv4Network("203.0.113.0/24"),)}), "here", tmp_path)
+    assert given["access"] == {"allow": ["203.0.113.0/24"]}
+
+
+def test_the_way_that_was_found_is_told_to_the_module(tmp_path: Path) -> None:
+    Choices({"train": Way("on-demand", "us-east-1c")}).write(tmp_path)
+    given = module.provider().module_inputs(plan(access={"allow": (IPv4Network("203.0.113.0/24"),)}), "here", tmp_path)
+    assert given["groups"]["train"]["zone"] == "us-east-1c"
+    assert given["groups"]["train"]["kind"] == "on-demand"
+
+
+def test_without_an_image_nothing_is_rendered(tmp_path: Path) -> None:
+    wanted = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    bare = Plan(spec=wanted.spec, groups=wanted.groups, sandbox=False)
+    with pytest.raises(GpuprovError, match="no image of"):
+        module.provider().module_inputs(bare, "here", tmp_path)
+
+
+def test_a_workspace_that_was_never_rendered_has_nothing_to_clean(tmp_path: Path) -> None:
+    assert module.provider().clean(tmp_path, lambda *_, **__: None) == []  # type: ignore[arg-type]
