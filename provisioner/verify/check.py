@@ -31,6 +31,9 @@ ACTIONS: tuple[Action, ...] = ("none", "reconfigure", "reset", "reboot", "replac
 F = TypeVar("F", bound=Callable[..., None])
 
 
+CUT_UP = "GPUs that are cut up by MIG are not loaded: a program sees one instance of one of them"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """What is declared of a check. `says` is the sentence for the person on call."""
@@ -54,6 +57,8 @@ class Check:
         """Why the check does not apply to a node, or ""."""
         if self.vendor and self.vendor != expected.vendor:
             return f"for {self.vendor} GPUs"
+        if "load.json" in self.needs and expected.mig:
+            return CUT_UP
         return self.otherwise if self.applies is not None and not self.applies(expected) else ""
 
 

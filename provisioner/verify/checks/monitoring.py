@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.check import CUT_UP, check, fail, saw, skip, unknown
 from provisioner.verify.checks.load import reached
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts
@@ -102,6 +102,8 @@ def _of_load(node: Facts, expected: Expected) -> Nccl:
     if said.state not in ("absent", "missing"):
         unknown(said.reason)
     if node.load is None:
+        if expected.mig:
+            skip(CUT_UP)
         if LEVELS.index(expected.level) < LEVELS.index("standard"):
             skip("only from level standard on")
         if expected.gpu_count == 1 or (node.source("load.json").state == "absent" and node.collected is None):

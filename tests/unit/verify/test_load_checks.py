@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.catalog import load
+from provisioner.spec.models import GpuOptions, Group
 from provisioner.verify.bundle import Output
 from provisioner.verify.judge import Case, Judged, judge
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
@@ -221,3 +222,12 @@ def test_what_was_not_seen_again_is_unknown(name: str) -> None:
         "dmesg-after.txt": {"load.xid"},
     }
     assert ids(found, "unknown") == blind[name]
+
+
+def test_gpus_that_are_cut_up_are_not_loaded_and_that_is_no_hole() -> None:
+    mig = Group(machine=P4D, gpu=GpuOptions(mig="1g.5gb"))
+    texts = {name: text for name, text in healthy(P4D).items() if "load" not in name and "after" not in name}
+    del texts["all_reduce.txt"]
+    found = judge({"cut": Case(bundle(texts), expected(P4D, group=mig))})["cut"]
+    assert ids(found, "skip") >= LOAD_CHECKS | {"nccl.bandwidth"}
+    assert not {check.id for check in found.checks if "load.json" in check.message}
