@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-from provisioner.verify.probe import COMMANDS, MERGED, PATH, WALKS, kernel_log, listed, rdma, result, run
+from provisioner.verify.probe import COMMANDS, MERGED, PATH, WALKS, kernel_log, listed, rdma, result, run, short
 
 LOAD_MARK = "@gpuprov-load-1 "
 ASK_S = 30.0
@@ -45,7 +45,7 @@ def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if told["timed_out"] and command[0] == "docker":
         run(["docker", "rm", "--force", container()], ASK_S)
     if nvidia:
-        watched.update({name: run(COMMANDS[of], ASK_S, merge=of in MERGED) for of, name in AFTER.items()})
+        watched.update({name: short(run(COMMANDS[of], ASK_S, merge=of in MERGED)) for of, name in AFTER.items()})
     watched["dmesg-after.txt"] = kernel_log(ASK_S)
     watched["rdma-after.json"] = rdma()
     told.update(state="ran", launcher=launcher)
@@ -131,7 +131,7 @@ def follow(
         time.sleep(settle)
         assert watched is not None
         if process.poll() is None:
-            watched["nvidia-smi-load.xml"] = run(COMMANDS["nvidia-smi.xml"], ASK_S)
+            watched["nvidia-smi-load.xml"] = short(run(COMMANDS["nvidia-smi.xml"], ASK_S))
 
     def read() -> None:
         for raw in process.stdout:  # type: ignore[union-attr]

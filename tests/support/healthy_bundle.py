@@ -180,6 +180,9 @@ def smi_xml(row: Machine) -> str:
             put(element, "mig_mode/current_mig", "N/A")
             put(element, "mig_mode/pending_mig", "N/A")
         root.append(element)
+    for element in root.iter("gpu"):  # as the probe sends it
+        for clocks in element.findall("supported_clocks"):
+            element.remove(clocks)
     return '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n' + ElementTree.tostring(
         root, "unicode"
     )
