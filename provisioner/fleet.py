@@ -247,5 +247,5 @@ def health(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
 
 def efa_devices(group: PlannedGroup) -> int:
     """EFA devices of one machine of the group; 0 where the machine has none or cluster.yaml does not want them."""
-    network = group.machine.network
-    return network.ports if network.kind == "efa" and group.spec.network.efa is not False else 0
+    machine = group.machine
+    return machine.network.ports if machine.uses_efa(group.spec.network.efa) else 0

@@ -109,6 +109,10 @@ class Machine(Row):
             return ()
         return (self.topo_peer_cell,) if isinstance(self.topo_peer_cell, str) else self.topo_peer_cell
 
+    def uses_efa(self, asked: bool | None) -> bool:
+        """Whether nodes have EFA with that word of cluster.yaml (network.efa): null takes what the machine has."""
+        return self.network.kind == "efa" and asked is not False
+
     @property
     def subnet_manager_required(self) -> bool:
         """NVLink 5 switches on the node: their fabric manager needs nvlsm (NVIDIA/deepops, amazon-eks-ami)."""

@@ -75,7 +75,7 @@ def solve(
         machine = known.machine(group.machine)
         gpu = known.gpu(machine.gpu_model)
         kept = tuple(sorted((keep or {}).get(name, {}).items()))
-        efa = machine.network.kind == "efa" and group.network.efa is not False
+        efa = machine.uses_efa(group.network.efa)
         pins = _pins(spec, gpu)
         try:
             like, chip = _like(machine, gpu)

@@ -172,7 +172,7 @@ def expect(
         ports=machine.network.ports,
         rate_gbps=machine.network.rate_gbps,
         rdma_devices=machine.rdma_devices,
-        efa=machine.network.kind == "efa" and (group is None or group.network.efa is not False),
+        efa=machine.uses_efa(group.network.efa if group else None),
         system=stack.os if stack else None,
         driver=stack.driver if stack else None,
         cuda=stack.cuda_driver if stack else None,
@@ -233,8 +233,8 @@ def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "socke
     and its rate is nobody's promise: nodes on it are for themselves, unless cluster.yaml wants them close together."""
     if group is not None and group.gpu.mig:
         return ""  # a slice of a GPU can't be joined with others
-    kind = machine.network.kind
-    if kind in ("infiniband", "roce", "eri") or (kind == "efa" and (group is None or group.network.efa is not False)):
+    efa = machine.uses_efa(group.network.efa if group else None)
+    if efa or machine.network.kind in ("infiniband", "roce", "eri"):
         return "rdma"
     return "sockets" if group is not None and group.placement == "cluster" else ""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.fleet import efa_devices
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers.aws import console, image
 from provisioner.providers.aws.ask import Region, Trouble
@@ -26,8 +27,6 @@ MY_ADDRESS = "https://checkip.amazonaws.com/"
 """Answers with the address that it was called from (AWS's own service)."""
 VERSION = ">= 5.74, < 6.0"
 """As terraform/aws/versions.tf; a test holds them equal."""
-
-
 RETRIES = 6
 """Of one call: Terraform's own 25 would ask for ten minutes where EC2 has said that it has no such machine."""
 
@@ -73,11 +72,13 @@ class Aws:
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
         if place.internet == "public" and not plan.spec.access.allow:
             allow = [self._here]
+        zones = self._zones(plan, site, workspace)
+        taken = Choices.read(workspace).taken
         return {
             "site": site if len(plan.spec.sites) > 1 else "",
-            "zones": list(self._zones(plan, site, workspace)),
+            "zones": list(zones),
             "groups": {
-                group.name: _group(plan, site, group, Choices.read(workspace).taken.get(group.name))
+                group.name: _group(plan, site, group, taken.get(group.name))
                 for group in plan.groups
                 if group.site == site
             },
@@ -106,8 +107,10 @@ class Aws:
         return choices.zones
 
     def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
-        short, choices = shortages(error), Choices.read(workspace)
-        zones = self._zones(plan, site, workspace)
+        short = shortages(error)
+        if not short:
+            return None
+        zones, choices = self._zones(plan, site, workspace), Choices.read(workspace)
         told, gone = [], []
         for name, shortage in short.items():
             group = plan.group(name)
@@ -115,11 +118,9 @@ class Aws:
             way = choices.after(shortage, group, zones)
             told.append(f"{name}: {shortage.code} for {before}" + (f", now {way}" if way else ""))
             gone += [] if way else [f"{name} ({', '.join(map(str, choices.tried[name]))})"]
-        if not short:
-            return None
         if gone:
             choices.settled().write(workspace)
-            said = f"{region_of(plan, site)} has no machines for {'; '.join(gone)}"
+            said = f"{_aws(plan.spec.sites[site]).region} has no machines for {'; '.join(gone)}"
             return Instead(said, (), tuple(short))
         choices.write(workspace)
         return Instead("; ".join(told), tuple(short), tuple(short))
@@ -200,10 +201,6 @@ def _written(workspace: Path) -> tuple[str, str, str] | None:
     return (region, cluster, site) if region and cluster and site else None
 
 
-def region_of(plan: Plan, site: str) -> str:
-    return _aws(plan.spec.sites[site]).region
-
-
 def _group(plan: Plan, site: str, group: PlannedGroup, way: Way | None) -> dict[str, Any]:
     """What the module is told of a group beside what all modules are."""
     base = plan.bases.get(site, {}).get(group.stack.os)
@@ -211,6 +208,8 @@ def _group(plan: Plan, site: str, group: PlannedGroup, way: Way | None) -> dict[
         raise GpuprovError(
             f"the lock has no image of {group.stack.os} for {site}", hint="run `gpuprov lock` again, signed in to AWS"
         )
-    efa = group.machine.network.kind == "efa" and group.spec.network.efa is not False
-    ports = group.machine.network.ports if efa else 0
-    return {"image_id": base.id, "efa_interfaces": ports, **({"zone": way.zone, "kind": way.kind} if way else {})}
+    return {
+        "image_id": base.id,
+        "efa_interfaces": efa_devices(group),
+        **({"zone": way.zone, "kind": way.kind} if way else {}),
+    }

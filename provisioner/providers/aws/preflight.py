@@ -153,7 +153,7 @@ def _offered(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Itera
 
 def _efa(group: PlannedGroup, described: dict[str, Any] | None) -> Iterator[Finding]:
     """The region agrees with the catalogue on the network cards, where EFA is to be had of them."""
-    if group.machine.network.kind != "efa" or group.spec.network.efa is False or described is None:
+    if not group.machine.uses_efa(group.spec.network.efa) or described is None:
         return
     network = described.get("NetworkInfo", {})
     most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces")
@@ -223,13 +223,23 @@ def _room(
         yield _one_quota(region, kinds[code], vcpus, running)
 
 
+def _allowed(region: Region, service: str, code: str) -> float:
+    """A quota's value. Raises Trouble."""
+    return float(
+        region.ask("service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code)["Quota"]["Value"]
+    )
+
+
+def _quota_page(region: Region, service: str, code: str) -> str:
+    """Where a person asks for more."""
+    return f"{CONSOLE.format(region=region.name)}/servicequotas/home/services/{service}/quotas/{code}"
+
+
 def _one_quota(region: Region, quota: Quota, vcpus: int, running: int) -> Finding:
     subject = f"quota {quota.name}"
-    page = f"{CONSOLE.format(region=region.name)}/servicequotas/home/services/ec2/quotas/{quota.code}"
+    page = _quota_page(region, "ec2", quota.code)
     try:
-        value = float(
-            region.ask("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=quota.code)["Quota"]["Value"]
-        )
+        value = _allowed(region, "ec2", quota.code)
     except Trouble as trouble:
         return unknown(subject, trouble, "servicequotas:GetServiceQuota")
     try:
@@ -265,12 +275,10 @@ def _used(region: Region, quota: Quota) -> int:
 
 def _vpcs(region: Region) -> Iterator[Finding]:
     """There is room for one more VPC."""
-    page = f"{CONSOLE.format(region=region.name)}/servicequotas/home/services/vpc/quotas/{VPC_QUOTA}"
+    page = _quota_page(region, "vpc", VPC_QUOTA)
     try:
         there = len(region.all("ec2", "describe_vpcs", "Vpcs"))
-        most = float(
-            region.ask("service-quotas", "get_service_quota", ServiceCode="vpc", QuotaCode=VPC_QUOTA)["Quota"]["Value"]
-        )
+        most = _allowed(region, "vpc", VPC_QUOTA)
     except Trouble as trouble:
         yield unknown("VPCs", trouble, "ec2:DescribeVpcs and servicequotas:GetServiceQuota")
         return
@@ -285,18 +293,13 @@ def _addresses(
     wanted = 0
     for group in groups:
         cards = described.get(group.machine.name, {}).get("NetworkInfo", {}).get("MaximumNetworkCards", 1)
-        several = cards > 1 and group.machine.network.kind == "efa" and group.spec.network.efa is not False
-        wanted += group.spec.count if several else 0
+        wanted += group.spec.count if cards > 1 and group.machine.uses_efa(group.spec.network.efa) else 0
     if not wanted:
         return
-    page = f"{CONSOLE.format(region=region.name)}/servicequotas/home/services/ec2/quotas/{ADDRESS_QUOTA}"
+    page = _quota_page(region, "ec2", ADDRESS_QUOTA)
     try:
         there = len(region.ask("ec2", "describe_addresses")["Addresses"])
-        most = float(
-            region.ask("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=ADDRESS_QUOTA)["Quota"][
-                "Value"
-            ]
-        )
+        most = _allowed(region, "ec2", ADDRESS_QUOTA)
     except Trouble as trouble:
         yield unknown("elastic IP addresses", trouble, "ec2:DescribeAddresses and servicequotas:GetServiceQuota")
         return

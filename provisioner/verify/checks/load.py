@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.checks.nvlink_health import COUNTERS
+from provisioner.verify.checks.nvlink_health import COUNTERS, errors_of
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
@@ -408,8 +408,8 @@ def test_nvlink(node: Facts, expected: Expected) -> None:
     for gpu, links in sorted(after.items()):
         for link, counters in sorted(links.items()):
             old = before.get(gpu, {}).get(link, {})
-            for what, names in COUNTERS.items():
-                grown = sum(counters.get(name, 0) - old.get(name, 0) for name in names)
+            for what in COUNTERS:
+                grown = errors_of(counters, what) - errors_of(old, what)
                 told += [f"GPU {gpu} link {link}: {grown} {what}"] if grown > 0 else []
     saw(expected="no counter grows", actual=told[:16] or "none grew")
     if told:

@@ -44,7 +44,8 @@ def test_speed(node: Facts, expected: Expected) -> None:
         unknown("no link is active")
 
 
-def _counted(counters: Counters, what: str) -> int:
+def errors_of(counters: Counters, what: str) -> int:
+    """The errors of one kind of COUNTERS on a link."""
     return sum(counters.get(name, 0) for name in COUNTERS[what])
 
 
@@ -52,7 +53,7 @@ def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
     """ "GPU 0 link 3" → the counters that matter."""
     assert node.nvlink_errors is not None
     found = {
-        f"GPU {gpu} link {link}": {what: _counted(counters, what) for what in COUNTERS}
+        f"GPU {gpu} link {link}": {what: errors_of(counters, what) for what in COUNTERS}
         for gpu, links in sorted(node.nvlink_errors.items())
         for link, counters in sorted(links.items())
     }
