@@ -16,17 +16,21 @@ import yaml
 
 from provisioner.catalog.models import (
     Board,
+    Bought,
     Ceiling,
     CopyLimit,
     FabricLimit,
     Gpu,
+    ListPrices,
     Machine,
     NcclLimit,
+    Price,
     Provider,
     ProviderName,
     RdmaLimit,
     Row,
     Topology,
+    Without,
     Xid,
 )
 from provisioner.errors import GpuprovError
@@ -87,6 +91,20 @@ class Catalog:
     def _providers(self) -> Mapping[str, Provider]:
         return {row.name: row for row in _rows("providers", "providers", Provider)}
 
+    @cached_property
+    def _prices(self) -> Mapping[str, Mapping[str, Price]]:
+        rows = _rows("prices", "on_demand", ListPrices)
+        return {row.machine: {price.region: price for price in row.prices} for row in rows}
+
+    @cached_property
+    def _bought(self) -> Mapping[tuple[str, str], Bought]:
+        return {(row.provider, row.kind): row for row in _rows("prices", "bought", Bought)}
+
+    @cached_property
+    def price_sources(self) -> Mapping[str, str]:
+        """Where prices were read, by the id that `Price.source` gives."""
+        return dict(_document("prices")["sources"])
+
     def machine(self, name: str) -> Machine:
         """The machine type of that name. Raises GpuprovError."""
         try:
@@ -140,6 +158,23 @@ class Catalog:
     def rdma_limit(self, machine: Machine) -> RdmaLimit | None:
         """The RDMA write bandwidth that each port of a healthy node reaches; None where nobody has published one."""
         return self._rdma.get(machine.name)
+
+    def price(self, machine: Machine, region: str) -> Price | None:
+        """The on-demand list price in a region; None where nobody has written it down, which is not free of charge."""
+        return self._prices.get(machine.name, {}).get(region)
+
+    def prices(self, machine: Machine) -> tuple[Price, ...]:
+        """The list prices that are known, by the region's name."""
+        return tuple(self._prices.get(machine.name, {}).values())
+
+    def without_price(self, machine: Machine) -> str:
+        """Why there is no list price of a machine anywhere; empty where nobody has looked."""
+        rows = _rows("prices", "without", Without)
+        return next((row.why for row in rows if row.machine == machine.name), "")
+
+    def bought(self, provider: ProviderName, kind: str) -> Bought:
+        """What that way of buying costs. Raises KeyError for a kind that the provider does not sell."""
+        return self._bought[provider, kind]
 
     def topology(self, machine: Machine) -> dict[tuple[int, int], frozenset[str]]:
         """For each pair i < j of GPUs the cells that `nvidia-smi topo -m` may print between them.
