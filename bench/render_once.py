@@ -20,7 +20,7 @@ def main(file: str) -> None:
         group = wanted.groups[name]
         machine = known.machine(group.machine)
         groups.append(PlannedGroup(name, wanted.site_of(name), group, machine, known.gpu(machine.gpu_model), solved))
-    plan = Plan(spec=wanted, groups=tuple(groups), sandbox=False)
+    plan = Plan(spec=wanted, groups=tuple(groups), simulated=False)
     names = len(plan.nodes())
     provider: Any = SimpleNamespace(module="aws", module_inputs=lambda *_: {"region": "us-east-1"})
     text = main_tf(plan, next(iter(wanted.sites)), provider, Path(), ssh_public_key="ssh-ed25519 AAAA")

@@ -235,7 +235,7 @@ def health(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
     from provisioner.verify.expectations import expect
 
     expected = expect(
-        group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=plan.sandbox
+        group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=plan.simulated
     )
     return {
         "every": wanted.every,

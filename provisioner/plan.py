@@ -31,7 +31,8 @@ class Plan:
 
     spec: ClusterSpec
     groups: tuple[PlannedGroup, ...]
-    sandbox: bool
+    simulated: bool
+    """Whether the hardware is; what is expected of it is then what a rehearsal can show."""
     bases: Mapping[str, Mapping[str, BaseImage]] = field(default_factory=dict)
     """Site → distribution → what its machines boot, of the lock."""
     beside: tuple[Stack, ...] = ()

@@ -85,8 +85,9 @@ class Cluster:
                 )
             )
         others = tuple(stack for other in beside for stack in other.groups.values())
+        wanted = lock or self.lock
         return Plan(
-            spec=self.spec, groups=tuple(groups), sandbox=self.sandbox, bases=(lock or self.lock).bases, beside=others
+            spec=self.spec, groups=tuple(groups), simulated=wanted.simulated, bases=wanted.bases, beside=others
         )
 
     def ledger(self) -> Ledger:
@@ -141,7 +142,8 @@ class Cluster:
         releases = self.releases(nodes, self.lock) if releases is None else releases
         subjects = []
         for node in nodes:
-            group = releases[node.name].plan.group(node.group)
+            plan = releases[node.name].plan
+            group = plan.group(node.group)
             subjects.append(
                 Subject(
                     name=node.name,
@@ -156,9 +158,9 @@ class Cluster:
                         group.spec,
                         known,
                         level=self.spec.verify.level,
-                        simulated=self.sandbox,
+                        simulated=plan.simulated,
                     ),
-                    simulated=self.sandbox,
+                    simulated=plan.simulated,
                     address=node.private_address,
                     host_spec=f"ssh://{node.name}?ssh_config={self.paths.ssh / 'config'}",
                 )

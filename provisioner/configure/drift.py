@@ -74,7 +74,7 @@ class Wanted:
 def wanted(plan: Plan, group: PlannedGroup, stamp: str, units: Sequence[str]) -> Wanted:
     """What the lock, the catalogue and cluster.yaml want of this group's nodes."""
     stack = group.stack
-    kernel = None if plan.sandbox else stack.kernel
+    kernel = None if plan.simulated else stack.kernel
     return Wanted(stamp, stack.packages, stack.images, tuple(units), stack.os, kernel)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -38,7 +39,15 @@ def current(cluster: Cluster, events: Events) -> Lock:
             where=str(cluster.paths.user_lock),
             hint=f"`gpuprov lock {cluster.file}` solves again and shows what moves",
         )
-    return _pinned(cluster, found.groups, events) if cluster.sandbox else found
+    if cluster.sandbox:
+        return _pinned(cluster, found.groups, events)
+    if found.simulated and not _simulated(cluster):
+        raise GpuprovError(
+            "this lock was made in a rehearsal: its packages are simulated",
+            where=str(cluster.paths.user_lock),
+            hint=f"`gpuprov lock {cluster.file}` makes a real one",
+        )
+    return found
 
 
 def renew(cluster: Cluster, events: Events, keep: Kept | None = None) -> Lock:
@@ -101,29 +110,35 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep:
     """The lock of these stacks, written. A rehearsal's packages and images are those of its mirror; all others are read
     from the vendors' repositories and registries."""
     pinned: dict[str, Stack] = {}
-    bases: dict[str, dict[str, BaseImage]] = {}
-    if not cluster.sandbox:
+    simulated = _simulated(cluster)
+    for site in simulated:
+        provider = providers.get(cluster.spec.sites[site].provider, sandbox=cluster.sandbox)
+        pinned |= provider.pin({n: s for n, s in wanted.items() if cluster.spec.site_of(n) == site}, events)
+    real = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) not in simulated}
+    if real:
         _refuse_architecture(cluster)
         from provisioner.stack import pinning  # it brings an HTTP client along, which a rehearsal does not need
 
-        pinned = pinning.pin(wanted, _sources(cluster, keep), events)
-        bases = {name: _bases(cluster, name, wanted, keep) for name in cluster.spec.sites}
-    else:
-        for site in cluster.spec.sites:
-            provider = providers.get(cluster.spec.sites[site].provider, sandbox=True)
-            mine = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) == site}
-            pinned |= provider.pin(mine, events)
-            place = cluster.spec.sites[site]
-            bases[site] = {s: provider.base_image(place, s) for s in sorted({stack.os for stack in mine.values()})}
+        pinned |= pinning.pin(real, _sources(cluster, keep), events)
     lock = Lock(
         request=stack.request(cluster.spec),
-        simulated=cluster.sandbox,
-        bases=bases,
+        simulated=bool(simulated),
+        bases={name: _bases(cluster, name, wanted, keep) for name in cluster.spec.sites},
         groups={name: pinned[name] for name in cluster.spec.groups},
     )
     lockfile.write(cluster.paths.lock_file, lock)
     events("stack", "done", f"{len({s.driver for s in pinned.values()})} driver version(s) locked")
     return lock
+
+
+def _simulated(cluster: Cluster) -> list[str]:
+    """The sites whose machines are simulated."""
+    found = []
+    for name, site in cluster.spec.sites.items():
+        with contextlib.suppress(GpuprovError):  # a cloud that gpuprov makes no machines in yet
+            if providers.get(site.provider, sandbox=cluster.sandbox).simulated:
+                found.append(name)
+    return found
 
 
 def _refuse_architecture(cluster: Cluster) -> None:
@@ -158,7 +173,7 @@ def _bases(cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept 
     place = cluster.spec.sites[site]
     systems = sorted({stack.os for name, stack in wanted.items() if cluster.spec.site_of(name) == site})
     try:
-        provider = providers.get(place.provider, sandbox=False)
+        provider = providers.get(place.provider, sandbox=cluster.sandbox)
     except GpuprovError:
         why = f"gpuprov can't ask {place.provider} for its images yet; the kernel is the image's"
         return {system: BaseImage(id=None, why=f"{why}, unless stack.kernel pins one") for system in systems}

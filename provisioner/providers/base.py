@@ -54,8 +54,12 @@ class Provider(Protocol):
     module: str
     """The folder in terraform/ that makes the machines."""
 
+    simulated: bool
+    """Whether its machines only act as if they had the hardware. Every verdict on them says so."""
+
     def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
-        """Give every image its digest and every repository its place."""
+        """Of simulated machines: give every image its digest and every repository its place. Packages of all others
+        are the vendors' (stack/pinning.py)."""
 
     def base_image(self, site: Site, system: str) -> BaseImage:
         """What machines of that site boot for a distribution (ubuntu-24.04), by the provider's own id. Raises

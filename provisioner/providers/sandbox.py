@@ -27,6 +27,7 @@ class Sandbox:
 
     name = "sandbox"
     module = "sandbox"
+    simulated = True
 
     def __init__(self) -> None:
         self._assets: assets.Assets | None = None

@@ -21,6 +21,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import boto3
@@ -34,12 +35,15 @@ from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import convert_tag_spec
 from moto.server import ThreadedMotoServer
+from moto.ssm import ssm_backends
+from moto.ssm.models import Parameter
 
 from provisioner import catalog
 from provisioner.catalog.models import Machine
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
+UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 SEEDED = ("p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "p6e-gb200.36xlarge")
 """Machines whose description moto lacks: what is said of them here is the catalogue's, and proves nothing about AWS."""
 
@@ -80,6 +84,12 @@ class Cloud:
             registered = ec2_backends[ACCOUNT][region].amis[made[name]]
             registered.architecture, registered.root_device_name = architecture, "/dev/sda1"
         return made
+
+    def publish(self, image: str) -> None:
+        """A new version of Canonical's public parameter (UBUNTU), which no account may write."""
+        known = ssm_backends[ACCOUNT][REGION]._parameters[UBUNTU]
+        now, kind = datetime.now(UTC), "aws:ec2:image"
+        known.append(Parameter(ACCOUNT, UBUNTU, image, "String", None, None, None, now, len(known) + 1, kind))
 
     def provider(self, region: str = REGION) -> dict[str, Any]:
         """The provider block that reaches it, as JSON configuration."""

@@ -54,7 +54,7 @@ def plan(spec: ClusterSpec) -> Plan:
                 stack=with_digests(wanted),
             )
         )
-    return Plan(spec=spec, groups=tuple(groups), sandbox=True)
+    return Plan(spec=spec, groups=tuple(groups), simulated=True)
 
 
 def planned_group(machine: str) -> PlannedGroup:

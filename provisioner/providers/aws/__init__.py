@@ -36,6 +36,7 @@ class Aws:
 
     name = "aws"
     module = "aws"
+    simulated = False
 
     def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:  # noqa: ARG002
         """Packages and images are the vendors' own: nothing of EC2's is in them."""

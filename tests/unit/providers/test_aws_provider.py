@@ -27,7 +27,7 @@ def plan(**keys: Any) -> Plan:
     made = plans.plan(plans.cluster_spec("p4d.24xlarge", count=2, **keys))
     system = made.groups[0].stack.os
     bases = {"here": {system: BaseImage(id="ami-0123456789abcdef0", why="test")}}
-    return Plan(spec=made.spec, groups=made.groups, sandbox=False, bases=bases)
+    return Plan(spec=made.spec, groups=made.groups, simulated=False, bases=bases)
 
 
 def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_the_way_that_was_found_is_told_to_the_module(tmp_path: Path) -> None:
 
 def test_without_an_image_nothing_is_rendered(tmp_path: Path) -> None:
     wanted = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    bare = Plan(spec=wanted.spec, groups=wanted.groups, sandbox=False)
+    bare = Plan(spec=wanted.spec, groups=wanted.groups, simulated=False)
     with pytest.raises(GpuprovError, match="no image of"):
         module.provider().module_inputs(bare, "here", tmp_path)
 

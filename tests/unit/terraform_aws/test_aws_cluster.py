@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ import pytest
 import yaml
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
-from moto.ssm import ssm_backends
-from moto.ssm.models import Parameter
 
 from provisioner import fleet
 from provisioner.cli.main import run
@@ -31,11 +28,9 @@ from provisioner.session import open_cluster
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
 from tests.support import terraform_plugins
-from tests.support.moto_aws import ACCOUNT, REGION, Cloud
+from tests.support.moto_aws import UBUNTU, Cloud
 from tests.unit.stack.conftest import _served, keys, vendors  # noqa: F401 (fixtures)
 from tests.unit.stack.test_lock import p4d  # noqa: F401
-
-UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 
 
 @pytest.fixture
@@ -55,7 +50,7 @@ def file(
         "CHECKPOINT_DISABLE": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    publish(cloud.images["x86_64"])
+    cloud.publish(cloud.images["x86_64"])
     document = yaml.safe_load(p4d.read_text())
     document["groups"]["train"] |= {"count": 2, "placement": "cluster"}
     document["access"] = {"allow": ["203.0.113.0/24"]}
@@ -64,16 +59,6 @@ def file(
     cluster = open_cluster(p4d, sandbox=False)
     if (cluster.paths.root / "sites").exists():
         down(cluster, find())
-
-
-def publish(image: str) -> None:
-    """A new version of Canonical's public parameter, which no account may write."""
-    known = ssm_backends[ACCOUNT][REGION]._parameters[UBUNTU]
-    known.append(
-        Parameter(
-            ACCOUNT, UBUNTU, image, "String", None, None, None, datetime.now(UTC), len(known) + 1, "aws:ec2:image"
-        )
-    )
 
 
 def running(cloud: Cloud) -> list[str]:
@@ -91,7 +76,7 @@ def test_locked_planned_made_found_and_removed(file: Path, cloud: Cloud, capsys:
     assert base.id == cloud.images["x86_64"]
     assert UBUNTU in base.why
 
-    publish(cloud.images["newer"])
+    cloud.publish(cloud.images["newer"])
     assert run(["lock", str(file)]) == 0
     again = lockfile.read(file.with_name("cluster.lock"))
     assert again is not None and again.bases == lock.bases  # what is locked stays

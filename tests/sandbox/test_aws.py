@@ -1,0 +1,147 @@
+"""A fleet on AWS from nothing to nothing, as its users meet it: gpuprov's own command line, the real provider, real
+Ansible and ssh. EC2 is moto, and its instances are rehearsed nodes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.sandbox import faults
+from provisioner.stack import lockfile
+from tests.support import moto_aws, terraform_plugins
+from tests.support.aws_machines import Machines, behind_moto
+from tests.support.moto_aws import Cloud
+from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
+
+pytestmark = pytest.mark.sandbox
+
+
+class OnAws(Rehearsal):
+    """A cluster.yaml that is not rehearsed: its machines are EC2's, and those are rehearsed nodes."""
+
+    @property
+    def root(self) -> Path:
+        return self.file.parent / ".gpuprov" / self.name
+
+    def up(self, *words: object) -> Done:
+        return self.run("up", self.file, "--yes", "--json", *words)
+
+    def down(self) -> Done:
+        return self.run("down", self.file, "--yes", "--json")
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with moto_aws.serve() as served:
+        served.publish(served.images["x86_64"])
+        yield served
+
+
+@pytest.fixture(scope="module")
+def fleet(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAws, Machines]]:
+    """The example aws-p4d with two nodes, locked; its machines are not made yet."""
+    folder = tmp_path_factory.mktemp("aws")
+    made = OnAws.of_example("aws-p4d", folder, count=2)
+    made.gpuprov = [sys.executable, "-m", "tests.support.aws_rehearsal"]
+    document = yaml.safe_load(made.file.read_text())
+    document["access"] = {"allow": ["203.0.113.0/24"]}  # without it, AWS would be asked for this computer's address
+    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": cloud.endpoint,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(folder)),
+            "CHECKPOINT_DISABLE": "1",
+        }.items():
+            patch.setenv(name, value)
+        locked = made.run("lock", made.file)
+        assert locked.status == 0, locked.stderr
+        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        assert lock is not None
+        with behind_moto(Machines(folder, made.name, lock)) as machines:
+            yield made, machines
+            made.down()
+
+
+def standing(cloud: Cloud) -> dict[str, list[Any]]:
+    """What of a cluster is in the account, by kind; nothing is left out but what AWS keeps of what is gone."""
+    ec2, iam = cloud.client("ec2"), cloud.client("iam")
+    tagged = [{"Name": "tag-key", "Values": ["gpuprov-cluster"]}]
+    alive = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]
+    rows = ec2.describe_instances(Filters=alive)["Reservations"]
+    found = {
+        "instances": [one["InstanceId"] for row in rows for one in row["Instances"]],
+        "addresses": ec2.describe_addresses()["Addresses"],
+        "volumes": ec2.describe_volumes()["Volumes"],
+        "interfaces": ec2.describe_network_interfaces()["NetworkInterfaces"],
+        "placement groups": ec2.describe_placement_groups()["PlacementGroups"],
+        "launch templates": ec2.describe_launch_templates()["LaunchTemplates"],
+        "keys": ec2.describe_key_pairs()["KeyPairs"],
+        "roles": iam.list_roles()["Roles"],
+        "profiles": iam.list_instance_profiles()["InstanceProfiles"],
+        "security groups": ec2.describe_security_groups(Filters=tagged)["SecurityGroups"],
+        "subnets": ec2.describe_subnets(Filters=tagged)["Subnets"],
+        "routes": ec2.describe_route_tables(Filters=tagged)["RouteTables"],
+        "gateways": ec2.describe_internet_gateways(Filters=tagged)["InternetGateways"],
+        "endpoints": [e for e in ec2.describe_vpc_endpoints()["VpcEndpoints"] if e["State"] != "deleted"],
+        "networks": ec2.describe_vpcs(Filters=tagged)["Vpcs"],
+    }
+    return {kind: things for kind, things in found.items() if things}
+
+
+def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: Cloud) -> None:
+    """In order, as a person would; each step needs the one before."""
+    made, machines = fleet
+    planned = made.run("plan", made.file, "--json")
+    assert planned.status == 0, planned.stderr
+    assert planned.json["changes"]["virginia"]["add"] > 10
+    assert standing(cloud) == {}
+
+    first = made.up()
+    assert first.status == 0, (first.stderr, wrongs(first))
+    assert first.json["ok"]
+    assert first.json["simulated"]
+    assert failing(first.json) == {}
+    assert unknown(first.json) == {}
+    here = cloud.client("ec2").describe_instances()["Reservations"]
+    instances = [one for row in here for one in row["Instances"]]
+    assert len(instances) == 2
+    assert {one["InstanceLifecycle"] for one in instances} == {"spot"}
+    log = max((made.root / "runs").iterdir()) / "events.jsonl"
+    pinned = [e for e in map(json.loads, log.read_text().splitlines()) if "host key pinned" in e["message"]]
+    assert len(pinned) == 2
+    assert all("as its console says" in event["message"] for event in pinned)
+
+    said = made.run("status", made.file, "--json").json
+    assert [(n["stage"], n["ok"]) for n in said["nodes"]] == [("verified", True)] * 2
+    assert all(n["address"].startswith("127.77.") for n in said["nodes"])
+    assert made.run("exec", made.file, "hostname").stdout.splitlines() == ["train-0: train-0", "train-1: train-1"]
+
+    again = made.up()
+    assert again.status == 0, again.stderr
+    assert again.json["changes"] == {"resources": 0, "configured": 0}
+
+    bad = next(one["InstanceId"] for one in instances if {"Key": "gpuprov-node", "Value": "train-1"} in one["Tags"])
+    faults.inject(machines.running[bad], "gpu-lost")
+    verdict = made.verify()
+    assert verdict.status == 1
+    assert [n["name"] for n in verdict.json["nodes"] if not n["ok"]] == ["train-1"]
+    mended = made.run("replace", made.file, "train-1", "--yes", "--json")
+    assert mended.status == 0, (mended.stderr, wrongs(mended))
+    assert bad not in machines.running
+    assert len(machines.running) == 2
+    assert made.verify().status == 0
+
+    gone = made.down()
+    assert gone.status == 0, gone.stderr
+    assert machines.running == {}
+    assert standing(cloud) == {}
+    assert not made.root.exists()

@@ -1,0 +1,170 @@
+"""Machines behind moto's addresses: every EC2 instance that gets an elastic address is a rehearsed node.
+
+EC2 → here: RunInstances gives the instance an address of podman's network, AllocateAddress gives one of loopback,
+AssociateAddress boots the node (its user data says who may log in), GetConsoleOutput shows the node's host keys,
+TerminateInstances removes it. Everything else is moto's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import moto.ec2.models.elastic_ip_addresses as addresses
+from moto.core.responses import ActionResult
+from moto.core.types import Base64EncodedString
+from moto.ec2.models.elastic_ip_addresses import ElasticAddressBackend
+from moto.ec2.models.instances import InstanceBackend
+from moto.ec2.responses import EC2Response
+
+from provisioner import catalog
+from provisioner.events import Events
+from provisioner.paths import data
+from provisioner.sandbox import assets, network
+from provisioner.sandbox.hardware import hardware
+from provisioner.sandbox.runtime import find_podman, limits, network_prefix
+from provisioner.sandbox.systems import system
+from provisioner.stack.models import Lock
+
+DEADLINE_S = 150
+
+
+@dataclass
+class Machines:
+    """The containers behind one moto server. `folder` is theirs; `cluster` is a label by which people find them."""
+
+    folder: Path
+    cluster: str
+    lock: Lock
+    running: dict[str, str] = field(default_factory=dict)
+    """Instance id → container."""
+
+    def __post_init__(self) -> None:
+        self.octet = network.allocate_octet(self.folder)
+        self.made = assets.prepare(self.lock.groups.values(), Events())
+        self.prefix = f"{network_prefix(find_podman())}.{self.octet}"
+        self.numbers = itertools.count(network.FIRST)
+        self._run(
+            "create", "mirror", self._name("mirror"), {"MIRROR_DIR": str(self.made.mirror), "PRIVATE_IP": self._mirror}
+        )
+
+    @property
+    def _mirror(self) -> str:
+        return f"{self.prefix}.{network.MIRROR}"
+
+    def _name(self, what: str) -> str:
+        return f"gpuprov-{self.cluster}-{what}.{self.octet}"
+
+    def boot(self, instance: Any, address: str) -> None:
+        """A node with the hardware of the instance's type, at its private address and at that public one."""
+        tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
+        known, group = catalog.load(), tags["gpuprov-group"]
+        machine = known.machine(instance.instance_type)
+        described = hardware(machine, known.gpu(machine.gpu_model), instance.id, known)
+        described |= {"os": system(self.lock.groups[group].os)}
+        file = self.folder / f"{instance.id}.json"
+        file.write_text(json.dumps(described))
+        user = _user(instance.user_data.decode())
+        ulimits = dict(item.split("=") for item in limits()[1::2])
+        name = self._name(f"{tags['gpuprov-node']}-{instance.id[-6:]}")
+        self._run("create", "node", name, {
+            "NODE": tags["gpuprov-node"], "PRIVATE_IP": instance.private_ip, "PUBLIC_IP": address,
+            "MIRROR_IP": self._mirror, "HARDWARE": str(file), "USER": user["name"],
+            "SSH_KEY": user["ssh_authorized_keys"][0], "USER_DATA": "",
+            "NOFILE": ulimits["nofile"].split(":")[0], "NPROC": ulimits["nproc"].split(":")[0],
+        })  # fmt: skip
+        self.running[instance.id] = name
+
+    def remove(self, instance: str) -> None:
+        if name := self.running.pop(instance, None):
+            self._run("destroy", "node", name, {})
+
+    def close(self) -> None:
+        for instance in list(self.running):
+            self.remove(instance)
+        self._run("destroy", "mirror", self._name("mirror"), {})
+        network.release_octet(self.folder)
+
+    def console(self, instance: str) -> str:
+        """What cloud-init writes there at first boot; nothing while there is no such node."""
+        if instance not in self.running:
+            return ""
+        podman = self.made.podman
+        shown = subprocess.run(
+            [podman.path, "exec", self.running[instance], "cat", "/etc/ssh/ssh_host_ed25519_key.pub"],
+            capture_output=True, text=True, timeout=30, check=False,
+        ).stdout  # fmt: skip
+        return f"-----BEGIN SSH HOST KEY KEYS-----\r\n{shown.strip()}\r\n-----END SSH HOST KEY KEYS-----\r\n"
+
+    def _run(self, what: str, role: str, name: str, values: Mapping[str, str]) -> None:
+        common = {
+            "PODMAN": self.made.podman.path, "RUNTIME": self.made.podman.runtime, "CLUSTER": self.cluster, "NODE": "",
+            "WORKSPACE": str(self.folder), "OCTET": str(self.octet), "IMAGE": self.made.image, "LABELS": "",
+            "ROLE": role, "NAME": name,
+        }  # fmt: skip
+        given = {f"GPUPROV_{key}": value for key, value in {**common, **values}.items()}
+        script = data("terraform") / "sandbox" / "node.sh"
+        subprocess.run(["sh", str(script), what], env={**os.environ, **given}, check=True, timeout=DEADLINE_S)
+
+
+def _user(text: str) -> dict[str, Any]:
+    """The access user of a cloud-config."""
+    assert text.startswith("#cloud-config\n")
+    user: dict[str, Any] = json.loads(text.removeprefix("#cloud-config\n"))["users"][0]
+    return user
+
+
+@contextmanager
+def behind_moto(machines: Machines) -> Iterator[Machines]:
+    """moto's instances are these machines until the block ends; what is left of them then is removed."""
+    launch, stop = InstanceBackend.run_instances, InstanceBackend.terminate_instances
+    associate, console, free = (
+        ElasticAddressBackend.associate_address,
+        EC2Response.get_console_output,
+        addresses.random_ip,
+    )
+    public = itertools.count(network.FIRST)
+
+    def run_instances(backend: Any, *arguments: Any, **options: Any) -> Any:
+        reservation = launch(backend, *arguments, **options)
+        for instance in reservation.instances:
+            instance.nics[0].private_ip_addresses[0]["PrivateIpAddress"] = f"{machines.prefix}.{next(machines.numbers)}"
+            instance.nics[0].private_ip_address = instance.nics[0].private_ip_addresses[0]["PrivateIpAddress"]
+        return reservation
+
+    def terminate_instances(backend: Any, ids: list[str]) -> Any:
+        done = stop(backend, ids)
+        for number in ids:
+            machines.remove(number)
+        return done
+
+    def associate_address(backend: Any, **options: Any) -> Any:
+        address = associate(backend, **options)
+        instance = options.get("instance") or address.eni.instance
+        machines.boot(instance, address.public_ip)
+        return address
+
+    def get_console_output(response: Any) -> ActionResult:
+        number = response._get_param("InstanceId")
+        return ActionResult(
+            {"InstanceId": number, "Output": Base64EncodedString.from_raw_string(machines.console(number))}
+        )
+
+    InstanceBackend.run_instances, InstanceBackend.terminate_instances = run_instances, terminate_instances
+    ElasticAddressBackend.associate_address = associate_address
+    EC2Response.get_console_output = get_console_output
+    addresses.random_ip = lambda: f"127.77.{machines.octet}.{next(public)}"
+    try:
+        yield machines
+    finally:
+        InstanceBackend.run_instances, InstanceBackend.terminate_instances = launch, stop
+        ElasticAddressBackend.associate_address, EC2Response.get_console_output = associate, console
+        addresses.random_ip = free
+        machines.close()
