@@ -29,6 +29,7 @@ from provisioner.catalog.models import (
     ProviderName,
     RdmaLimit,
     Row,
+    Seller,
     Topology,
     Without,
     Xid,
@@ -175,6 +176,9 @@ class Catalog:
     def bought(self, provider: ProviderName, kind: str) -> Bought:
         """What that way of buying costs. Raises KeyError for a kind that the provider does not sell."""
         return self._bought[provider, kind]
+
+    def seller(self, provider: ProviderName) -> Seller:
+        return next(row for row in _rows("prices", "sellers", Seller) if row.provider == provider)
 
     def topology(self, machine: Machine) -> dict[tuple[int, int], frozenset[str]]:
         """For each pair i < j of GPUs the cells that `nvidia-smi topo -m` may print between them.

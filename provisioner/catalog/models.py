@@ -242,6 +242,14 @@ class Bought(Row):
     source: str
 
 
+class Seller(Row):
+    """`page`: where a provider says itself what machines cost; `beside`: what a bill has beside machines and disks."""
+
+    provider: ProviderName
+    page: str
+    beside: tuple[str, ...]
+
+
 class Price(Row):
     """The on-demand list price of a machine for one hour. `date`: the source's own, or two with .. between where it
     says no more than that; `source`: an id of the file's `sources`."""

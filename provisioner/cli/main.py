@@ -61,6 +61,7 @@ COMMANDS: dict[str, Entry] = {
     "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a holder that is dead."),
     "down": Entry("provisioner.cli.lifecycle:down", "Remove everything that `up` made."),
     "catalog": Entry("provisioner.cli.catalog:catalog", "Show the machine types that are known."),
+    "cost": Entry("provisioner.cli.cost:cost", "Show what a fleet or a machine costs, here and in other regions."),
     "doctor": Entry("provisioner.cli.doctor:doctor", "Show what this machine lacks, with the command that mends it."),
     "schema": Entry("provisioner.cli.spec:schema", "Print a JSON schema: cluster.yaml or a --json output."),
     "sandbox": Entry("provisioner.cli.sandbox:app", "List, inject and clear faults on sandbox nodes."),

@@ -7,17 +7,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-
-class Output(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class OpenOutput(BaseModel):
-    """May carry more keys than are named here."""
-
-    model_config = ConfigDict(extra="allow")
+from provisioner.spec.output_cost import CostOutput
+from provisioner.spec.output_shape import OpenOutput, Output
 
 
 class ProblemOutput(Output):
@@ -357,5 +350,6 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "plan": PlanOutput,
     "upgrade": UpgradeOutput,
     "down": DownOutput,
+    "cost": CostOutput,
     "doctor": DoctorOutput,
 }

@@ -46,8 +46,10 @@ class Answers:
 
     def region(self, name: str = "us-east-1") -> Region:
         """A region whose every client goes through these rules first, and to moto where there is none."""
-        region = Region(name)
-        plain = region.client
+        return self._ruled(Region(name))
+
+    def _ruled(self, region: Region) -> Region:
+        plain, beside = region.client, region.beside
 
         def client(service: str) -> Any:
             known = service in region._clients
@@ -57,6 +59,7 @@ class Answers:
             return made
 
         region.client = client  # type: ignore[method-assign]
+        region.beside = lambda name: self._ruled(beside(name))  # type: ignore[method-assign]
         return region
 
     def _answer(self, model: OperationModel, **_: object) -> tuple[AWSResponse, dict[str, Any]] | None:

@@ -6,6 +6,7 @@ codes and botocore's own exceptions.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -43,21 +44,38 @@ class Region:
         self._endpoint = endpoint
         self._clients: dict[str, BaseClient] = {}
         self._session: Session | None = None
+        self._making = threading.Lock()
+
+    def beside(self, name: str) -> Region:
+        """Another region with the same credentials, and what was read of the services' descriptions. Raises Trouble."""
+        other = Region(name, self._endpoint)
+        other._session, other._making = self._own(), self._making
+        return other
+
+    def partition(self) -> str:
+        """The partition that the region is in: aws, aws-cn, aws-us-gov … Raises Trouble for a region of none."""
+        session = self._own()
+        return answered(lambda: str(session.get_partition_for_region(self.name)))
+
+    def _own(self) -> Session:
+        import boto3
+
+        # A session of its own: boto3's shared one keeps the credentials that it first found.
+        self._session = self._session or answered(boto3.session.Session)
+        return self._session
 
     def client(self, service: str) -> BaseClient:
         """A client of a service, made once. Raises Trouble where the profile or the region does not exist."""
         if service not in self._clients:
-            import boto3
             from botocore.config import Config
 
             retries = {"mode": "standard", "max_attempts": ATTEMPTS}
             config = Config(connect_timeout=CONNECT_S, read_timeout=READ_S, retries=retries)
-            # A session of its own: boto3's shared one keeps the credentials that it first found.
-            self._session = self._session or answered(boto3.session.Session)
-            session = self._session
-            self._clients[service] = answered(
-                lambda: session.client(service, region_name=self.name, endpoint_url=self._endpoint, config=config)
-            )
+            with self._making:  # a session may not make two clients at once
+                session = self._own()
+                self._clients[service] = answered(
+                    lambda: session.client(service, region_name=self.name, endpoint_url=self._endpoint, config=config)
+                )
         return self._clients[service]
 
     def ask(self, service: str, call: str, **arguments: Any) -> dict[str, Any]:

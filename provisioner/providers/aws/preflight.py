@@ -62,7 +62,7 @@ def preflight(
     try:
         who = region.ask("sts", "get_caller_identity")
     except Trouble as trouble:
-        return [_credentials(trouble)]
+        return [credentials(trouble)]
     found = [Finding("ok", "credentials", f"{who['Arn']}, account {who['Account']}")]
     found += _zones(region, zones)
     machines = {group.machine.name: group for group in groups}
@@ -88,7 +88,8 @@ def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
     return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")
 
 
-def _credentials(trouble: Trouble) -> Finding:
+def credentials(trouble: Trouble) -> Finding:
+    """Nobody knows who is asking."""
     hint = "set AWS_PROFILE or sign in (`aws sso login`, `aws configure`); gpuprov takes the AWS CLI's own credentials"
     if trouble.kind == "credentials":
         expired = "expired" in (trouble.code + trouble.message).lower()

@@ -1,0 +1,73 @@
+"""The same machines in every region for which a price is known, cheapest first, and what is asked of each region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from provisioner import catalog
+from provisioner.cost import Total, Wanted, asking, offer, totals
+from provisioner.providers import market
+from provisioner.providers.market import Market, SpotPrice, Unanswered
+
+DAYS = 7
+"""Of spot's history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What providers answered, by (provider, region, machine); nothing of what was not asked."""
+
+    zones: Mapping[tuple[str, str, str], list[str] | Unanswered] = field(default_factory=dict)
+    spot: Mapping[tuple[str, str, str], list[SpotPrice] | Unanswered] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A fleet in one region, on demand at list price. `sums`: one, or none where a machine has no price there."""
+
+    provider: str
+    region: str
+    sums: tuple[Total, ...]
+    missing: tuple[str, ...]
+
+
+def compare(fleet: Sequence[Wanted], only: Sequence[str] = ()) -> list[Place]:
+    """Every region where all machines of a provider have a price, cheapest first in each currency; `only`: those of
+    that name instead, whether they have one or not."""
+    known, places = catalog.load(), []
+    for provider in dict.fromkeys(one.provider for one in fleet):
+        mine = [one for one in fleet if one.provider == provider]
+        priced = [{price.region for price in known.prices(one.machine)} for one in mine]
+        names = list(only) or sorted(set.intersection(*priced))
+        for name in names:
+            offers = [(one.machine.name, one.count, offer(one.machine, name)) for one in mine]
+            missing = tuple(dict.fromkeys(machine for machine, _, found in offers if found.each is None))
+            places.append(Place(provider, name, () if missing else tuple(totals(offers)), missing))
+    return sorted(places, key=lambda p: (p.sums[0].currency, p.sums[0].hour) if p.sums else ("~", 0.0))
+
+
+def listen(
+    fleet: Sequence[Wanted], places: Sequence[Place], *, spot: bool, of: Callable[[str], Market | None] = market.of
+) -> Heard:
+    """Ask of every region which zones sell the machines, and what spot costs where somebody wants it (`spot`: in any
+    case)."""
+    asks: dict[tuple[str, str, str, str], Callable[[], list[str] | list[SpotPrice]]] = {}
+    spots = {one.machine.name for one in fleet if spot or "spot" in one.kinds}
+    for provider in dict.fromkeys(one.provider for one in fleet):
+        seller = of(provider)
+        if seller is None:
+            continue
+        # The regions that cluster.yaml names go first: whose credentials these are is asked there.
+        regions = dict.fromkeys(one.region for one in fleet if one.provider == provider and one.region)
+        regions |= dict.fromkeys(place.region for place in places if place.provider == provider)
+        for region in regions:
+            for name in dict.fromkeys(one.machine.name for one in fleet if one.provider == provider):
+                asks["zones", provider, region, name] = partial(seller.zones, region, name)
+                if name in spots:
+                    asks["spot", provider, region, name] = partial(seller.spot, region, name, DAYS)
+    heard = asking.answers(asks)
+    zones = {key[1:]: answer for key, answer in heard.items() if key[0] == "zones"}
+    prices = {key[1:]: answer for key, answer in heard.items() if key[0] == "spot"}
+    return Heard(zones, prices)  # type: ignore[arg-type]

@@ -1,0 +1,111 @@
+"""EC2's market: which zones of a region sell a machine, and what spot costs and has cost there."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.preflight import credentials, unknown, zones_selling
+from provisioner.providers.market import SpotPrice, Unanswered
+
+SYSTEM = "Linux/UNIX"
+"""What the price includes, as EC2 calls it (ProductDescription)."""
+
+
+class Ec2:
+    """The regions that these credentials reach. Who they are is asked once, before anything else."""
+
+    def __init__(self, region: Callable[[str], Region] = Region) -> None:
+        self._new = region
+        self._regions: dict[str, Region] = {}
+        self._partition = ""
+        self._trouble: Trouble | None = None
+        self._lock = threading.Lock()
+
+    def zones(self, region: str, machine: str) -> list[str]:
+        place = self._reached(region)
+        try:
+            return zones_selling(place, machine)
+        except Trouble as trouble:
+            raise unanswered(trouble, "ec2:DescribeInstanceTypeOfferings") from None
+
+    def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
+        place, now = self._reached(region), datetime.now(UTC)
+        begin = now - timedelta(days=days)
+        try:
+            rows = place.all(
+                "ec2", "describe_spot_price_history", "SpotPriceHistory", InstanceTypes=[machine],
+                ProductDescriptions=[SYSTEM], StartTime=begin, EndTime=now,
+            )  # fmt: skip
+        except Trouble as trouble:
+            raise unanswered(trouble, "ec2:DescribeSpotPriceHistory") from None
+        currency = "CNY" if self._partition == "aws-cn" else "USD"
+        return history(rows, begin, now, currency)
+
+    def _reached(self, name: str) -> Region:
+        """The region, where these credentials are good for it. Raises Unanswered."""
+        with self._lock:
+            try:
+                if self._trouble is not None:
+                    raise self._trouble
+                if not self._regions:
+                    self._regions[name] = self._new(name)
+                    who = self._regions[name].ask("sts", "get_caller_identity")
+                    self._partition = str(who["Arn"]).split(":")[1]
+                if name not in self._regions:
+                    self._regions[name] = next(iter(self._regions.values())).beside(name)
+                partition = self._regions[name].partition()
+            except Trouble as trouble:
+                self._trouble = trouble
+                raise unanswered(trouble, "sts:GetCallerIdentity") from None
+        if partition != self._partition:
+            said = f"not signed in there: {name} is in {partition}, these credentials are of {self._partition}"
+            raise Unanswered(said, "sign in with an account of that partition")
+        return self._regions[name]
+
+
+def unanswered(trouble: Trouble, permission: str) -> Unanswered:
+    """Why AWS gave no answer, in the words of preflight."""
+    if trouble.kind == "credentials":
+        found = credentials(trouble)
+        return Unanswered(f"not signed in: {found.message}", found.action)
+    found = unknown("", trouble, permission)
+    return Unanswered(found.message, found.action)
+
+
+def history(rows: list[dict[str, Any]], begin: datetime, now: datetime, currency: str) -> list[SpotPrice]:
+    """EC2's price changes as a price of each zone. A price holds until the next one; the last one before `begin` held
+    when it began."""
+    changes: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
+    for row in rows:
+        changes[row["AvailabilityZone"]].append((row["Timestamp"], float(row["SpotPrice"])))
+    found = []
+    for zone, told in sorted(changes.items()):
+        told.sort()
+        ends = [when for when, _ in told[1:]] + [now]
+        held = [
+            (price, (end - max(when, begin)).total_seconds()) for (when, price), end in zip(told, ends, strict=True)
+        ]
+        within = sorted((price, seconds) for price, seconds in held if seconds > 0) or [(told[-1][1], 1.0)]
+        found.append(
+            SpotPrice(zone, told[-1][1], within[0][0], _median(within), within[-1][0], currency)
+        )  # fmt: skip
+    return found
+
+
+def _median(held: list[tuple[float, float]]) -> float:
+    """The price that was not exceeded for half of the time. `held`: price and seconds, cheapest first."""
+    half, passed = sum(seconds for _, seconds in held) / 2, 0.0
+    for price, seconds in held:
+        passed += seconds
+        if passed >= half:
+            return price
+    return held[-1][0]
+
+
+def market() -> Ec2:
+    return Ec2()

@@ -1,0 +1,54 @@
+"""What only a provider itself knows of its prices and offers: asked online, and never guessed where it does not answer.
+
+A provider that can be asked has a module `market` in its folder, with `market()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+
+class Unanswered(Exception):
+    """A question without an answer: why, and what to do about it."""
+
+    def __init__(self, message: str, action: str = "") -> None:
+        super().__init__(message)
+        self.message, self.action = message, action
+
+
+@dataclass(frozen=True, slots=True)
+class SpotPrice:
+    """What one machine cost for an hour in one zone. `low`, `median` and `high` are of the days that were asked for,
+    each price weighed by the time that it held."""
+
+    zone: str
+    now: float
+    low: float
+    median: float
+    high: float
+    currency: str
+
+
+class Market(Protocol):
+    """Asked from several threads at once. Every question has a deadline of its own."""
+
+    def zones(self, region: str, machine: str) -> list[str]:
+        """The zones of a region that sell a machine; empty: none does. Raises Unanswered."""
+
+    def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
+        """The zones of a region that have had a spot price of it, by name. Raises Unanswered."""
+
+
+def of(provider: str) -> Market | None:
+    """The market of a provider; None where gpuprov can't ask it."""
+    name = f"provisioner.providers.{provider}.market"
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        return None
+    found: Market = module.market()
+    return found

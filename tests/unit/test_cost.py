@@ -1,0 +1,144 @@
+"""What machines cost, offline: list prices, sums, regions, and everything that is not known."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from provisioner import catalog, cost
+from provisioner.catalog.models import Machine
+from provisioner.cli.main import run
+from provisioner.cost import Wanted, offer, totals
+from provisioner.cost.document import document
+from provisioner.cost.regions import compare
+from provisioner.spec import schema
+from tests.support.rehearsal import ROOT
+
+
+def machine(name: str) -> Machine:
+    return catalog.load().machine(name)
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert run(["cost", *words, "--offline", "--json"]) == 0
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.validate(said, schema.schema("cost"))
+    return said
+
+
+WAYS = {
+    "on demand": ("p4d.24xlarge", "us-east-1", "on-demand", 21.9576, ""),
+    "a reservation is paid like on demand": ("p4d.24xlarge", "us-east-1", "reservation", 21.9576, ""),
+    "spot moves": ("p4d.24xlarge", "us-east-1", "spot", None, "moves with the market"),
+    "a block has its own": ("p5.48xlarge", "us-east-1", "block", None, "as a whole when it is bought"),
+    "no such region": ("p4d.24xlarge", "sa-east-1", "on-demand", None, "no list price of p4d.24xlarge in sa-east-1"),
+    "blocks only": ("p5e.48xlarge", "us-east-2", "on-demand", None, "sold by capacity blocks"),
+    "one's own": ("dgx-h100", "", "on-demand", None, "nothing is bought"),
+}
+
+
+@pytest.mark.parametrize("name", list(WAYS))
+def test_a_price_is_the_list_price_or_unknown_with_the_reason(name: str) -> None:
+    which, region, kind, each, words = WAYS[name]
+    found = offer(machine(which), region, kind)
+    assert found.each == each
+    assert words in found.unknown
+    assert (found.date and found.source and found.currency) or each is None
+
+
+def test_currencies_are_never_added_up() -> None:
+    here, there = offer(machine("g5.xlarge"), "us-east-1"), offer(machine("g5.xlarge"), "cn-north-1")
+    dollars, yuan = totals([("a", 2, here), ("b", 3, there), ("c", 1, offer(machine("g5.xlarge"), "nowhere-1"))])
+    assert (dollars.currency, round(dollars.hour, 4), dollars.groups) == ("USD", 2.012, ("a",))
+    assert (yuan.currency, round(yuan.hour, 4), yuan.groups) == ("CNY", 28.5417, ("b",))
+    assert dollars.month == dollars.hour * 730
+
+
+def test_regions_are_cheapest_first_and_only_where_all_machines_have_a_price() -> None:
+    fleet = [Wanted(machine("p4d.24xlarge"), "us-east-1", 4), Wanted(machine("g6.xlarge"), "us-east-1", 1)]
+    assert [place.region for place in compare(fleet)] == ["us-east-1", "us-gov-west-1"]
+    hours = [place.sums[0].hour for place in compare([fleet[0]])]
+    assert hours == sorted(hours) and len(hours) == 13
+
+
+def test_a_region_that_is_asked_for_is_there_also_without_a_price() -> None:
+    priced, without = compare([Wanted(machine("p4d.24xlarge"))], ["sa-east-1", "us-east-1"])
+    assert (priced.region, without.region) == ("us-east-1", "sa-east-1")
+    assert without.sums == () and without.missing == ("p4d.24xlarge",)
+    said = document([Wanted(machine("p4d.24xlarge"))], [without], None)
+    assert said["regions"][0]["hour"] is None
+    assert said["regions"][0]["unknown"] == "no list price of p4d.24xlarge is known there"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_example_has_a_price_or_says_why_not(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = asked(capsys, str(file))
+    assert said["asked"] is False
+    for group in said["groups"]:
+        for way in group["ways"]:
+            assert (way["each"] is None) == bool(way["unknown"])
+            assert way["each"] != 0
+    assert run(["cost", str(file), "--offline"]) == 0
+    assert "0.00" not in capsys.readouterr().out
+
+
+def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    said = asked(capsys, str(ROOT / "examples" / "aws-p4d.yaml"))
+    spot, fallback = said["groups"][0]["ways"]
+    assert (spot["each"], spot["action"]) == (None, "run it without --offline")
+    assert (fallback["each"], fallback["hour"], fallback["month"]) == (21.9576, 87.8304, 64116.19)
+    assert fallback["date"] == "2026-07-20"
+    assert said["totals"]["wanted"] == {"sums": [], "unknown": ["train"]}
+    assert said["totals"]["on_demand"]["sums"][0]["hour"] == 87.8304
+    assert "4 root volumes of 200 GB (train)" in said["not_included"]
+
+
+def test_machines_of_ones_own_cost_nothing_here_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cost", str(ROOT / "examples" / "dgx-h100.yaml")]) == 0
+    text = capsys.readouterr().out
+    assert "machines of your own: nothing is bought" in text
+    assert "total" not in text
+
+
+def test_one_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    said = asked(capsys, "--machine", "p5.48xlarge", "--region", "us-west-2")
+    assert said["groups"] == []
+    assert [(p["region"], p["hour"], p["month"]) for p in said["regions"]] == [("us-west-2", 55.04, 40179.2)]
+    assert run(["cost", "--machine", "p5e.48xlarge", "--offline"]) == 0
+    assert "unknown: sold by capacity blocks" in capsys.readouterr().out
+
+
+WRONG = {
+    "neither": ([], "a cluster.yaml or --machine is needed"),
+    "both": (["cluster.yaml", "--machine", "p4d.24xlarge"], "and not both"),
+    "no such machine": (["--machine", "p4d.24xlarg"], "did you mean p4d.24xlarge"),
+    "no such region": (["--machine", "p4d.24xlarge", "--region", "virginia"], "--region virginia"),
+    "no such file": (["nowhere.yaml"], "nowhere.yaml"),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_what_can_not_be_meant_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, said = WRONG[name]
+    assert run(["cost", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_offline_imports_no_cloud() -> None:
+    code = (
+        "import sys; from provisioner.cli.main import run; "
+        "run(['cost', '--machine', 'p4d.24xlarge', '--offline']); sys.exit('boto3' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True).returncode == 0
+
+
+def test_amounts_are_read_easily() -> None:
+    assert cost.money(0.526, "USD") == "0.53 USD"
+    assert cost.money(64116.19, "USD") == "64,116 USD"
+    assert cost.as_of(["2026-07-20", "2025-11..2026-08"]) == "2025-11 to 2026-08, 2026-07-20"
