@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines
     from provisioner.lifecycle.up import Confirm, Run
     from provisioner.plan import Plan
+    from provisioner.session import Cluster
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
 Sandbox = Annotated[
@@ -99,7 +100,7 @@ def up(
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, interrupt)
     screen = display(quiet=json_)
-    confirm = _confirm(screen, yes=yes, file=file, simulated=cluster.sandbox)
+    confirm = _confirm(screen, cluster, yes=yes)
     try:
         with screen as show:
             cluster.events.subscribe(show)
@@ -123,17 +124,27 @@ def _again(file: Path, sandbox: bool) -> str:
     return f"gpuprov up {file}{' --sandbox' if sandbox else ''}"
 
 
-def _confirm(screen: Bars | Lines, *, yes: bool, file: Path, simulated: bool) -> Confirm:
+def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
+    from provisioner.cost import telling
+    from provisioner.cost import wanted as asked_for
+
     def ask(wanted: Plan, changes: int) -> bool:
         if yes:
             return True
         if not sys.stdin.isatty():
             raise GpuprovError(
-                f"{changes} Terraform changes, and nobody to ask", where=str(file), hint="give --yes to make them"
+                f"{changes} Terraform changes, and nobody to ask",
+                where=str(cluster.file),
+                hint="give --yes to make them",
             )
         what = ", ".join(f"{g.spec.count} × {g.machine.name}" for g in wanted.groups)
         with screen.paused():
-            return typer.confirm(f"{'Rehearse' if simulated else 'Make'} {what} ({changes} changes)?", err=True)
+            if cluster.sandbox:
+                return typer.confirm(f"Rehearse {what} ({changes} changes)?", err=True)
+            there = {node.name for node in cluster.nodes()}
+            missing = {g.name: len(set(g.node_names()) - there) for g in wanted.groups}
+            price = telling.making(asked_for(cluster.spec), missing)
+            return typer.confirm(f"Make {what} ({changes} changes{f'; new: {price}' if price else ''})?", err=True)
 
     return ask
 
@@ -202,6 +213,7 @@ def status(
     offline: Annotated[bool, typer.Option("--offline", help="Read files only; ask no node.")] = False,
 ) -> None:
     """Nodes, how far they are, their last verdict, which lock they run, and what differs from it."""
+    from provisioner.lifecycle import spent
     from provisioner.lifecycle.status import status as read
     from provisioner.session import open_cluster
 
@@ -241,6 +253,8 @@ def status(
     if document["upgrade"] and document["upgrade"]["phase"] != "done":
         reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
         typer.echo(f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}")
+    for line in spent.lines(document["cost"]) if document["cost"] else ():
+        typer.echo(line)
     if document["report"]:
         typer.echo(f"report: {document['report']}")
 

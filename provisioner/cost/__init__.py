@@ -92,7 +92,10 @@ def offer(machine: Machine, region: str, kind: str = "on-demand") -> Offer:
     bought = known.bought(machine.provider, kind)
     if bought.price == "spot":
         return Offer(
-            kind, bought.price, unknown=f"{bought.why}, and was not asked for", action="`gpuprov cost` asks, signed in"
+            kind,
+            bought.price,
+            unknown=f"{bought.why}, and was not asked for",
+            action="`gpuprov cost` asks, without --offline",
         )
     if bought.price in ("own", "nothing"):
         action = "look at what was agreed when it was bought" if bought.price == "own" else ""

@@ -51,7 +51,7 @@ def _priced(one: Wanted, kind: str, heard: Heard | None) -> Offer:
     answer = heard.spot.get((one.provider, one.region, one.machine.name)) if heard is not None else None
     if answer is None:
         if heard is None:
-            return replace(found, unknown="spot was not asked for (--offline)", action="run it without --offline")
+            return found
         return replace(found, unknown=f"gpuprov can't ask {one.provider} for spot prices", action="look at its console")
     if isinstance(answer, Unanswered):
         return replace(found, unknown=answer.message, action=answer.action)

@@ -10,6 +10,7 @@ from pathlib import Path
 from provisioner import fleet, ssh
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
+from provisioner.lifecycle import spent
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers import base as providers
@@ -195,6 +196,7 @@ def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events)
     """Apply what has something to do; give every node of the fleet, pinned and reachable."""
     nodes = [node for site in prepared for node in apply(plan, site, events)]
     fleet.save(cluster.paths, nodes)
+    spent.seen(cluster, nodes)
     events("fleet", "started", f"waiting for ssh on {len(nodes)} nodes", total=len(nodes))
     fleet.contact(cluster.paths, nodes, cluster.spec.access.user, events, vouched=vouched(cluster))
     events("fleet", "done", f"{len(nodes)} nodes reachable", total=len(nodes))

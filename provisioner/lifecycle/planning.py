@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from provisioner.cost import telling
 from provisioner.lifecycle import configuring, locking, machines, status, upgrade_state
 from provisioner.lifecycle.applied import changes, same
 from provisioner.session import Cluster
@@ -14,10 +15,11 @@ from provisioner.workspace.binary import Binary
 def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     """What `up` would do: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "drift", "reboot",
     "waiting"}], "changes": {site: {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}},
-    "findings": [{"status", "subject", "message", "action"}]}.
+    "findings": [{"status", "subject", "message", "action"}], "cost": {"hours", "groups", "totals", "not_included"}}.
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
-    whether the node will have to; `waiting` what only `gpuprov upgrade` would change."""
+    whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `cost` is what all
+    that is wanted costs by list prices, None for a rehearsal."""
     for site in cluster.spec.sites:
         machines.provider_of(cluster, site)  # refuses before anything is written
     existed = cluster.paths.exists()
@@ -48,6 +50,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
+            "cost": None if cluster.sandbox else telling.planned(cluster.spec),
         }
         if not existed and cluster.sandbox:  # a rehearsal that was only looked at leaves nothing behind
             for looked_at in prepared:
@@ -84,6 +87,7 @@ def text(document: dict[str, Any]) -> str:
         lines.append(f"  {group}: {len(names)} × {machine}{known}")
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {counts['add']} to make, {counts['change']} to change, {counts['destroy']} to remove")
+    lines += [f"  {line}" for line in telling.lines(document["cost"])] if document.get("cost") else []
     for node in document["nodes"]:
         lines += [f"  {node['name']}: {line}" for line in told(node)]
     for finding in document["findings"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from provisioner import fleet
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, quarantine, replace_state, upgrade_state
+from provisioner.lifecycle import configuring, locking, machines, quarantine, replace_state, spent, upgrade_state
 from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.machines import SitePlan
 from provisioner.lifecycle.replace_state import Journal
@@ -168,6 +168,7 @@ class _Machines:
             nodes = machines.apply(self.plan, site, self.cluster.events, always=True)
             others = [node for node in self.cluster.nodes() if node.site != site.site]
             fleet.save(self.cluster.paths, [*others, *nodes])
+            spent.seen(self.cluster, [*others, *nodes])
 
 
 def refuse_more(done: SitePlan, names: Sequence[str], anew: Collection[str]) -> None:

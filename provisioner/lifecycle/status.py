@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, quarantine_state, replace_state, upgrade_state
+from provisioner.lifecycle import configuring, quarantine_state, replace_state, spent, upgrade_state
 from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
@@ -27,11 +27,12 @@ CONNECT_S = 5
 
 def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
-    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace"}], "report", "upgrade"}.
+    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace"}], "report", "upgrade", "cost"}.
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; nodes that are there and of which nothing was noted have stage "unknown". `drift` is None
-    where the node was not asked or did not answer; `waiting` is what `gpuprov upgrade` would change.
+    where the node was not asked or did not answer; `waiting` is what `gpuprov upgrade` would change; `cost` is what
+    the machines have cost so far, about (spent.so_far).
     """
     nodes, noted = cluster.nodes(), cluster.state().get("nodes", {})
     known = {node.name: node for node in nodes}
@@ -75,6 +76,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "nodes": rows,
         "report": cluster.state().get("report") or None,
         "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
+        "cost": spent.so_far(cluster),
     }
 
 

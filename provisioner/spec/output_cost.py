@@ -86,6 +86,32 @@ class CostTotals(OpenOutput):
     on_demand: CostTotal = Field(description="Bought on demand, at list price")
 
 
+class PlannedCost(OpenOutput):
+    """What everything that is wanted costs, by list prices: of `gpuprov plan`."""
+
+    hours: int = Field(description="Of a month")
+    groups: list[CostGroup]
+    totals: CostTotals
+    not_included: list[str]
+
+
+class SpentSum(OpenOutput):
+    """What is known in one currency."""
+
+    currency: Literal["USD", "CNY"]
+    amount: float
+    hour: float = Field(description="What the machines that are there now cost for one")
+    dates: list[str] = Field(description="Of the list prices")
+
+
+class SpentOutput(OpenOutput):
+    """What the machines have cost so far: list prices on demand x the time since each was first seen. An estimate."""
+
+    since: str = Field(description="When the first one was seen: UTC, 2026-01-31T12:00:00Z")
+    sums: list[SpentSum]
+    unknown: list[str] = Field(description="Nodes whose price is not known")
+
+
 class CostThere(OpenOutput):
     """What a region was asked of one machine."""
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from provisioner.spec.output_cost import CostOutput
+from provisioner.spec.output_cost import CostOutput, PlannedCost, SpentOutput
 from provisioner.spec.output_shape import OpenOutput, Output
 
 
@@ -240,6 +240,7 @@ class StatusOutput(OpenOutput):
     cluster: str
     nodes: list[StatusNode]
     upgrade: StatusUpgrade | None = None
+    cost: SpentOutput | None = Field(default=None, description="null for a rehearsal, and where nothing was made yet")
 
 
 class PlannedNode(OpenOutput):
@@ -290,6 +291,7 @@ class PlanOutput(OpenOutput):
     changes: dict[str, SiteChanges] = Field(description="By site")
     stack: dict[str, PlannedStack] = Field(description="By group")
     findings: list[FindingOutput]
+    cost: PlannedCost | None = Field(default=None, description="By list prices; null for a rehearsal")
 
 
 class UpgradeNode(OpenOutput):

@@ -91,7 +91,7 @@ def test_every_example_has_a_price_or_says_why_not(file: Path, capsys: pytest.Ca
 def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
     said = asked(capsys, str(ROOT / "examples" / "aws-p4d.yaml"))
     spot, fallback = said["groups"][0]["ways"]
-    assert (spot["each"], spot["action"]) == (None, "run it without --offline")
+    assert (spot["each"], spot["action"]) == (None, "`gpuprov cost` asks, without --offline")
     assert (fallback["each"], fallback["hour"], fallback["month"]) == (21.9576, 87.8304, 64116.19)
     assert fallback["date"] == "2026-07-20"
     assert said["totals"]["wanted"] == {"sums": [], "unknown": ["train"]}
