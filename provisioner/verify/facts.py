@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from provisioner.verify.bundle import FILES, Bundle, Output
+from provisioner.verify.document import asdict
 from provisioner.verify.parsers import (
     Unreadable,
     apt_config,
@@ -73,6 +74,7 @@ class Facts:
 
     sources: dict[str, Source]
     outputs: dict[str, Output] = field(repr=False)
+    """How each command ended; its text has been read, and is not kept."""
     error: str = ""
     collected: float | None = None
     received: float | None = None
@@ -206,7 +208,7 @@ def read(bundle: Bundle) -> Facts:
         ),
         fabric=get("fabric.json", fabric.parse),
         sources=sources,
-        outputs=dict(bundle.files),
+        outputs={name: replace(output, text="") for name, output in bundle.files.items()},
         error=bundle.error,
         collected=bundle.collected,
         received=bundle.received,

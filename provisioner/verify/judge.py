@@ -22,6 +22,7 @@ import provisioner
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import ACTIONS, SEVERITIES
+from provisioner.verify.document import Document
 from provisioner.verify.expectations import Expected
 from provisioner.verify.results import CheckResult, blame
 
@@ -127,24 +128,32 @@ class _Records:
         self.facts: dict[str, Mapping[str, Any]] = {}
         self.measures: dict[str, Mapping[str, float]] = {}
         self.of: dict[str, list[str]] = {name: [] for name in nodes}
-        self.results: dict[tuple[str, str], dict[str, Any]] = {}
+        self.outcomes: dict[int, tuple[str, CheckResult]] = {}
+        self.results: dict[str, dict[str, CheckResult]] = {name: {} for name in self.of}
         with suppress(FileNotFoundError), found.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                with suppress(ValueError):
+                with suppress(ValueError, KeyError):
                     self._take(json.loads(line))
 
     def _take(self, record: dict[str, Any]) -> None:
         match record["kind"]:
             case "facts":
-                self.facts[record["node"]], self.measures[record["node"]] = record["facts"], record["measures"]
+                self.facts[record["node"]], self.measures[record["node"]] = (
+                    Document(record["facts"]),
+                    record["measures"],
+                )
             case "broken":
                 self.broken.append(record)
             case "collected":
                 self.tests[record["test"]] = record["check"]
                 for name in (record["node"],) if record["node"] is not None else self.of:
                     self.of[name].append(record["test"])
+            case "outcome":
+                test = record["test"]
+                self.outcomes[record["number"]] = test, _result(self.tests[test], record)
             case "result":
-                self.results[record["node"], record["test"]] = record
+                test, result = self.outcomes[record["outcome"]]
+                self.results[record["node"]][test] = result
 
 
 def _judged(name: str, records: _Records, trouble: str) -> Judged:
@@ -154,14 +163,19 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
         results[f"broken:{record['where']}"] = CheckResult(
             "verify.checks", "fatal", "unknown", "reconfigure", "a directory of checks is broken", message=message
         )
+    missing = {"status": "unknown", "message": f"not run: {trouble or 'stopped before it'}"}
+    found = records.results[name]
     for test in records.of[name]:
-        missing = {"status": "unknown", "message": f"not run: {trouble or 'stopped before it'}"}
-        results[test] = _result(records.tests[test], records.results.get((name, test), missing))
+        results[test] = found.get(test) or _result(records.tests[test], missing)
     if trouble and not results:
         results["trouble"] = CheckResult(
             "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=trouble
         )
-    follows = {test: records.tests[test]["follows"] for test in records.of[name]}
+    follows = {
+        test: records.tests[test]["follows"]
+        for test, result in results.items()
+        if result.status == "fail" and test in records.tests
+    }
     return Judged(tuple(blame(results, follows)), records.facts.get(name, {}), records.measures.get(name, {}))
 
 

@@ -12,10 +12,12 @@ costs a thousand times what such a function does. Any other test is run once for
 from __future__ import annotations
 
 import functools
+import gc
+import itertools
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -50,14 +52,16 @@ class Judgement:
     def __init__(self, config: pytest.Config) -> None:
         self.out: IO[str] = Path(config.getoption("--gpuprov-out")).open("w")  # noqa: SIM115 (closed at unconfigure)
         self.nodes: dict[str, NodeUnderTest] = {}
+        self.outcomes: dict[Hashable, int] = {}
         for node, document in nodes_of(Path(config.getoption("--gpuprov-in"))):
             self.nodes[node.name] = node
             self.out.write(document)
         self.out.flush()
         self.peers_of = _peers(self.nodes.values())
+        gc.freeze()  # facts stay until the end: no collection need go through them
 
     def write(self, **record: Any) -> None:
-        self.out.write(json.dumps(record, default=str) + "\n")
+        self.out.write(_json(record) + "\n")
         self.out.flush()
 
     def found(self, node: str, test: str, error: BaseException | None, *, called: bool = True) -> None:
@@ -65,16 +69,18 @@ class Judgement:
         self.told(node, test, Outcome.of(_plainly(error), called=called))
 
     def told(self, node: str, test: str, outcome: Outcome) -> None:
-        self.write(
-            kind="result",
-            node=node,
-            test=test,
-            status=outcome.status,
-            message=outcome.message,
-            action=outcome.action,
-            expected=outcome.expected,
-            actual=outcome.actual,
-        )
+        """An outcome is written once; the nodes on which a check ended so name it by its number."""
+        record = {"test": test} | {key: getattr(outcome, key) for key in Outcome.__slots__}
+        # 1, 1.0 and True are one key of a mapping, and three values in a report.
+        key: Hashable = test, outcome, type(outcome.expected), type(outcome.actual)
+        try:
+            number = self.outcomes.get(key)
+        except TypeError:
+            number = self.outcomes.get(key := _json(record))
+        if number is None:
+            number = self.outcomes[key] = len(self.outcomes)
+            self.write(kind="outcome", number=number, **record)
+        self.write(kind="result", node=node, outcome=number)
 
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
         if one.plain(obj) is not None:
@@ -201,6 +207,9 @@ def _record(declared: Check) -> dict[str, Any]:
     }
 
 
+_json = json.JSONEncoder(default=str).encode
+
+
 def _plainly(error: BaseException | None) -> BaseException | None:
     """pytest's own words for a verdict, as checks have them."""
     match error:
@@ -219,30 +228,34 @@ MANY = 32
 def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
     """The nodes of judge.py's file (a line for each expectation, then a line for each node) with their `facts`
     documents as lines for the output. Facts of many nodes are read on all cores."""
-    expectations: list[Expected] = []
-    with given.open(encoding="utf-8") as lines:
+    with given.open("rb") as lines:
         count = json.loads(next(lines))
-        for _ in range(count["expectations"]):
-            expectations.append(Expected.from_json(json.loads(next(lines))))
-        cores = min(len(os.sched_getaffinity(0)), 8)
-        with ExitStack() as stack:
-            found: Iterable[tuple[Facts, str, dict[str, Any]]] = map(_read, lines)
-            if count["nodes"] >= MANY and cores > 1:
-                pool = stack.enter_context(multiprocessing.get_context("fork").Pool(cores))
-                found = pool.imap(_read, lines, chunksize=8)
-            for facts, document, data in found:
-                expected = expectations[data["expects"]]
-                record = Baseline.from_json(data["baseline"]) if data["baseline"] is not None else None
-                yield NodeUnderTest(data["node"], facts, expected, data["host"], data["group"], record), document
+        expectations = [Expected.from_json(json.loads(next(lines))) for _ in range(count["expectations"])]
+        ends = itertools.accumulate(map(len, lines), initial=lines.tell())
+        places = [(given, start) for start in list(ends)[: count["nodes"]]]
+    cores = min(len(os.sched_getaffinity(0)), 8)
+    with ExitStack() as stack:
+        found: Iterable[tuple[Facts, str, dict[str, Any]]] = map(_read, places)
+        if count["nodes"] >= MANY and cores > 1:
+            # Nothing that reading makes goes in circles, so it is not looked for.
+            pool = stack.enter_context(multiprocessing.get_context("fork").Pool(cores, gc.disable))
+            found = pool.imap(_read, places, chunksize=8)
+        for facts, document, data in found:
+            expected = expectations[data["expects"]]
+            record = Baseline.from_json(data["baseline"]) if data["baseline"] is not None else None
+            yield NodeUnderTest(data["node"], facts, expected, data["host"], data["group"], record), document
 
 
-def _read(line: str) -> tuple[Facts, str, dict[str, Any]]:
-    """Facts of a node, their document as a line, and what else was given of the node."""
-    data = json.loads(line)
+def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:
+    """Facts of the node whose line begins at a place of the file, their document as a line, and what else was given of
+    the node."""
+    with place[0].open("rb") as lines:
+        lines.seek(place[1])
+        data = json.loads(next(lines))
     facts = read(Bundle.from_json(data.pop("bundle")))
-    found = {"kind": "facts", "node": data["node"], "facts": facts.to_json(), "measures": measured(facts)}
-    document = json.dumps(found, default=str)
-    return facts, document + "\n", data
+    # The document is a string in this record: it is parsed if somebody looks at it.
+    found = {"kind": "facts", "node": data["node"], "facts": _json(facts.to_json()), "measures": measured(facts)}
+    return facts, _json(found) + "\n", data
 
 
 def _peers(nodes: Iterable[NodeUnderTest]) -> dict[str, Peers]:

@@ -83,13 +83,29 @@ def bundle(texts: dict[str, str | Output]) -> Bundle:
 
 
 def nth(machine: str, number: int) -> dict[str, str | Output]:
-    """The texts of one of several healthy nodes: its GPUs and its names are its own."""
+    """The texts of one of several healthy nodes: its GPUs, its names and its readings are its own."""
     texts = healthy(machine)
     host = json.loads(str(texts["host.json"])) | {"hostname": f"node-{number}"}
     host["files"] |= {"etc/machine-id": f"{number:032x}", "etc/ssh/ssh_host_ed25519_key.pub": f"ssh-ed25519 A{number}"}
     texts["host.json"] = json.dumps(host)
-    for name in [name for name in texts if name.startswith("nvidia-smi")]:
-        texts[name] = re.sub(r"<uuid>GPU-....", f"<uuid>GPU-{number:04x}", str(texts[name]))
+    serial = f"{1650000000000 + number * 16}"[:-1]
+    for place, name in enumerate(sorted(name for name in texts if name.startswith("nvidia-smi"))):
+        text = re.sub("<serial>.{12}", f"<serial>{serial}", str(texts[name]))
+        texts[name] = re.sub(
+            r"<(gpu_temp|sm_clock|instant_power_draw|average_power_draw)>(\d+)",
+            # Up to three more, each reading another: no two nodes are equally warm.
+            lambda m, n=number + place: f"<{m[1]}>{int(m[2]) + (n * 7 + m.start() * 13) % 4}",  # type: ignore[misc]
+            text,
+        )
+    for name in [name for name in texts if name.startswith(("nvidia-smi", "nvlink", "dcgm-exporter"))]:
+        texts[name] = re.sub(r"\bGPU-\d{4}(?=\d{4}-)", f"GPU-{number:04x}", str(texts[name]))
+    texts["load.json"] = re.sub(
+        r'((?:_gbps|tflops|tflops_last|samples_per_s)\\?": )(\d+(?:\.\d+)?)',
+        lambda m: f"{m[1]}{float(m[2]) * (1 + (number * 7 + m.start()) % 11 / 2000):.3f}",
+        str(texts["load.json"]),
+    )
+    for name in [name for name in texts if name.startswith("dmesg")]:
+        texts[name] = re.sub(r"(?m)^\[ *(\d+)\.(\d\d)", lambda m: f"[{m[1]:>5}.{number % 90 + 10}", str(texts[name]))
     return texts
 
 

@@ -16,6 +16,8 @@ COUNTERS = {
 }
 """Counters that matter, by what nvidia-smi calls them: NVLink 2 to 4 first, then NVLink 5 (unverified). Symbol and FEC
 errors of NVLink 5 are mended on the way and count on healthy links."""
+QUIET = dict.fromkeys(COUNTERS, 0)
+"""A link that has counted nothing."""
 
 
 @check(
@@ -54,6 +56,8 @@ def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
     assert node.nvlink_errors is not None
     found = {
         f"GPU {gpu} link {link}": {what: errors_of(counters, what) for what in COUNTERS}
+        if any(counters.values())
+        else QUIET
         for gpu, links in sorted(node.nvlink_errors.items())
         for link, counters in sorted(links.items())
     }

@@ -7,7 +7,9 @@ that the tool did not give is None. It never guesses.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
+_NUMBER = re.compile(r"\s*(-?[0-9]{1,18}(?:\.[0-9]{1,9})?)(?![0-9])", re.ASCII)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -29,9 +31,10 @@ def first_line(text: str, width: int = 120) -> str:
     return "nothing"
 
 
+@lru_cache(4096)
 def number(text: str | None) -> float | None:
     """The number at the start of a value such as "40960 MiB" or "16x"; None for N/A, [N/A], GPU is lost, …"""
-    match = re.match(r"\s*(-?[0-9]{1,18}(?:\.[0-9]{1,9})?)(?![0-9])", text or "", re.ASCII)
+    match = _NUMBER.match(text or "")
     return float(match[1]) if match else None
 
 

@@ -9,7 +9,8 @@ remapper moved between branches; messages of the library stand among the element
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Literal, TypeVar
 from xml.etree import ElementTree  # the document comes from our own node; expat >= 2.4.1 bounds entities
 
@@ -39,6 +40,8 @@ UNREACHABLE = re.compile(
 )
 
 Failure = Literal["mismatch", "no-driver"]
+Texts = Mapping[str, str | None]
+"""Path below an element → the text of the first element there."""
 _T = TypeVar("_T")
 
 
@@ -67,18 +70,45 @@ def parse(text: str) -> Smi:
         root = ElementTree.fromstring(text[start:end].encode("utf-8", "replace"))  # noqa: S314
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise Unreadable(f"not XML: {error}") from error
-    around = [text[:start], text[end:], *(element.tail or "" for element in root.iter())]
+    around = [text[:start], text[end:]]
+    try:
+        top, gpus = _texts(root, around, apart="gpu"), []
+        for index, element in enumerate(root.findall("gpu")):
+            gpus.append(_gpu(index, element, _texts(element, around)))
+    except RecursionError as error:
+        raise Unreadable("elements within elements without an end") from error
     blank = " \t\r\x00\ufeff"
     said = [line.strip(blank)[:200] for part in around for line in part.splitlines() if line.strip(blank)]
     said = [line for line in said if not line.startswith("<")]
     return Smi(
-        driver_version=_given(root, "driver_version") or _given(root, "kmd_version"),
-        cuda_version=_given(root, "cuda_version") or _given(root, "cuda_umd_version"),
-        attached_gpus=whole(_given(root, "attached_gpus")),
-        gpus=tuple(_gpu(i, element) for i, element in enumerate(root.findall("gpu"))),
+        driver_version=_given(top, "driver_version") or _given(top, "kmd_version"),
+        cuda_version=_given(top, "cuda_version") or _given(top, "cuda_umd_version"),
+        attached_gpus=whole(_given(top, "attached_gpus")),
+        gpus=tuple(gpus),
         warnings=tuple(dict.fromkeys(line for line in said if not UNREACHABLE.search(line))),
         unreachable=_unreachable("\n".join(said)),
     )
+
+
+def _texts(element: ElementTree.Element, stray: list[str], *, apart: str = "") -> dict[str, str | None]:
+    """One walk over all below an element: path → text. What stands between elements goes to `stray`. Elements named
+    `apart` that lie directly below are left out."""
+    found: dict[str, str | None] = {}
+    _walk(element, "", found, stray, apart)
+    return found
+
+
+def _walk(above: ElementTree.Element, path: str, found: dict[str, str | None], stray: list[str], apart: str) -> None:
+    for child in above:
+        tail, place = child.tail, path + child.tag
+        if tail and tail.strip(" \t\r\n"):
+            stray.append(tail)
+        if place == apart:
+            continue
+        if place not in found:
+            found[place] = child.text
+        if len(child):
+            _walk(child, place + "/", found, stray, apart)
 
 
 def _unreachable(text: str) -> tuple[str, ...]:
@@ -87,11 +117,11 @@ def _unreachable(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(pci(match[1].strip(".:")) for match in found if match))
 
 
-def _gpu(index: int, gpu: ElementTree.Element) -> Gpu:
-    values = {(element.text or "").strip().strip("[]").lower() for element in gpu.iter()}
+def _gpu(index: int, element: ElementTree.Element, gpu: Texts) -> Gpu:
+    states = _states(element)
     name = _given(gpu, "product_name")
-    volatile, aggregate = gpu.find("ecc_errors/volatile"), gpu.find("ecc_errors/aggregate")
-    address = gpu.get("id") or _given(gpu, "pci/pci_bus_id")
+    volatile, aggregate = element.find("ecc_errors/volatile"), element.find("ecc_errors/aggregate")
+    address = element.get("id") or _given(gpu, "pci/pci_bus_id")
     link, heat, rows, pages = "pci/pci_gpu_link_info", "temperature", "remapped_rows", "retired_pages"
     # Branch 520 moved the limits from power_readings to gpu_power_readings and renamed them.
     old, power = "power_readings", "gpu_power_readings"
@@ -109,9 +139,9 @@ def _gpu(index: int, gpu: ElementTree.Element) -> Gpu:
         memory_mib=whole(_given(gpu, "fb_memory_usage/total")),
         memory_used_mib=whole(_given(gpu, "fb_memory_usage/used")),
         bar1_mib=whole(_given(gpu, "bar1_memory_usage/total")),
-        lost="gpu is lost" in values or (name or "").lower() in ("err!", "unknown error", "gpu is lost"),
+        lost="gpu is lost" in states or (name or "").lower() in ("err!", "unknown error", "gpu is lost"),
         reset_required=(
-            True if "gpu requires reset" in values else _yes(_given(gpu, "gpu_reset_status/reset_required"))
+            True if "gpu requires reset" in states else _yes(_given(gpu, "gpu_reset_status/reset_required"))
         ),
         drain_and_reset=_yes(_given(gpu, "gpu_reset_status/drain_and_reset_recommended")),
         recovery_action=_given(gpu, "gpu_recovery_action"),
@@ -141,7 +171,7 @@ def _gpu(index: int, gpu: ElementTree.Element) -> Gpu:
         ),
         mig_mode=_given(gpu, "mig_mode/current_mig"),
         mig_pending=_given(gpu, "mig_mode/pending_mig"),
-        mig_devices=len(gpu.findall("mig_devices/mig_device")),
+        mig_devices=len(element.findall("mig_devices/mig_device")),
         persistence=_yes(_given(gpu, "persistence_mode")),
         pcie_gen=whole(_given(gpu, f"{link}/pcie_gen/current_link_gen")),
         pcie_gen_max=whole(_given(gpu, f"{link}/pcie_gen/max_link_gen")),
@@ -176,19 +206,19 @@ def _gpu(index: int, gpu: ElementTree.Element) -> Gpu:
         fabric_health=_given(gpu, "fabric/health/summary"),
         fabric_bandwidth=_given(gpu, "fabric/health/bandwidth"),
         fabric_faults=tuple(_faults(gpu)),
-        processes=tuple(_processes(gpu)),
+        processes=tuple(_processes(element)),
         throttle=tuple(dict.fromkeys(_throttle(gpu))),
     )
 
 
-def _throttle(gpu: ElementTree.Element) -> Iterator[str]:
+def _throttle(gpu: Texts) -> Iterator[str]:
     for family in ("clocks_event_reasons/clocks_event_reason_", "clocks_throttle_reasons/clocks_throttle_reason_"):
         for reason in THROTTLE:
             if (_given(gpu, family + reason) or "").lower() == "active":
                 yield reason
 
 
-def _faults(gpu: ElementTree.Element) -> Iterator[str]:
+def _faults(gpu: Texts) -> Iterator[str]:
     """Health words of the fabric that say other than False, No or None. Older branches call them "Degraded …"."""
     for word in FABRIC_FAULTS:
         said = _given(gpu, f"fabric/health/{word}")
@@ -197,7 +227,8 @@ def _faults(gpu: ElementTree.Element) -> Iterator[str]:
 
 
 def _processes(gpu: ElementTree.Element) -> Iterator[Process]:
-    for info in gpu.findall("processes/process_info"):
+    for one in gpu.findall("processes/process_info"):
+        info = {child.tag: child.text for child in reversed(one)}  # of several with one name the first
         yield Process(
             pid=whole(_given(info, "pid")),
             kind=_given(info, "type"),
@@ -206,10 +237,25 @@ def _processes(gpu: ElementTree.Element) -> Iterator[Process]:
         )
 
 
-def _given(element: ElementTree.Element, path: str) -> str | None:
+def _states(gpu: ElementTree.Element) -> set[str]:
+    """Of the states that stand in the values' place, those that say what is wrong with the whole GPU."""
+    said = "\n".join(gpu.itertext()).lower()
+    if "gpu is lost" not in said and "gpu requires reset" not in said:
+        return set()
+    return {(element.text or "").strip().strip("[]").lower() for element in gpu.iter()}
+
+
+def _given(texts: Texts, path: str) -> str | None:
     """The text at a path; None where the tool said that it does not know."""
-    text = (element.findtext(path) or "").strip()
-    return None if not text or (text.strip("[]").lower() in BLANK and path != "product_name") else text[:200]
+    text = texts.get(path)
+    return None if text is None else _value(text, path == "product_name")
+
+
+@lru_cache(4096)
+def _value(text: str, name: bool) -> str | None:
+    """A value's text, the same object for the same text. A name may be a word that stands for nothing elsewhere."""
+    text = text.strip()
+    return None if not text or (not name and text.strip("[]").lower() in BLANK) else text[:200]
 
 
 def _first(*values: _T | None) -> _T | None:
@@ -225,13 +271,18 @@ def _total(counters: ElementTree.Element | None, *keys: str) -> int | None:
         return None
     total: int | None = None
     for element in counters:
-        if not any(key in element.tag for key in keys):
+        if not _named(element.tag, keys):
             continue
         text = element.findtext("total") if len(element) else element.text
         value = number(text)
         if value is not None:
             total = (total or 0) + int(value)
     return total
+
+
+@lru_cache(1024)
+def _named(tag: str, keys: tuple[str, ...]) -> bool:
+    return any(key in tag for key in keys)
 
 
 def _yes(text: str | None) -> bool | None:

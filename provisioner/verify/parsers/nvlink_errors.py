@@ -7,6 +7,7 @@ mixes bit error rates among them; blank lines between links; MIG answers nothing
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
 
@@ -23,13 +24,18 @@ def parse(text: str) -> dict[int, dict[int, Counters]]:
     found: dict[int, dict[int, Counters]] = {}
     gpu: int | None = None
     for line in lines(text):
-        if match := _GPU.match(line):
+        if "GPU" in line and (match := _GPU.match(line)):
             gpu = int(match[1])
             found.setdefault(gpu, {})
         elif gpu is not None and (match := _COUNTER.match(line)):
-            name = re.sub(r"\s*\berrors?\b", "", match[2].lower()).strip() or "errors"
+            name = _name(match[2])
             counters = found[gpu].setdefault(int(match[1]), {})
             counters[name] = max(counters.get(name, 0), int(match[3]))
     if not found:
         raise Unreadable(f"no GPU in it: {first_line(text)}")
     return found
+
+
+@lru_cache(256)
+def _name(printed: str) -> str:
+    return re.sub(r"\s*\berrors?\b", "", printed.lower()).strip() or "errors"

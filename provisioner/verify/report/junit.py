@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from xml.etree import ElementTree
+from xml.sax.saxutils import escape, quoteattr
 
 from provisioner.verify.results import CheckResult, NodeReport, Report
 
@@ -13,45 +13,55 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def junit(report: Report) -> bytes:
     """The document, UTF-8. Warnings and informative checks that are not met are failures too, marked by their type."""
-    root = ElementTree.Element("testsuites", name=_text(report.title), time=f"{report.seconds.get('verify', 0):.3f}")
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    suites: list[str] = []
+    inner: dict[int, tuple[str, str]] = {}
     for node in report.nodes:
-        counts = _suite(root, node, report.started)
+        text, counts = _suite(node, report.started, inner)
+        suites.append(text)
         totals = {key: totals[key] + counts[key] for key in totals}
-    for key in ("tests", "failures", "errors"):
-        root.set(key, str(totals[key]))
-    ElementTree.indent(root)
-    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return document + b"\n"
+    counted = {key: totals[key] for key in ("tests", "failures", "errors")}
+    head = _tag("testsuites", name=report.title, time=f"{report.seconds.get('verify', 0):.3f}", **counted)
+    text = "\n".join(["<?xml version='1.0' encoding='utf-8'?>", head, *suites, "</testsuites>\n"])
+    return text.encode("utf-8", "replace")
 
 
-def _suite(root: ElementTree.Element, node: NodeReport, started: float) -> dict[str, int]:
-    suite = ElementTree.SubElement(root, "testsuite", name=_text(node.name))
-    suite.set("timestamp", datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
-    suite.set("hostname", _text(node.name))
-    properties = ElementTree.SubElement(suite, "properties")
-    for key in ("group", "site", "machine"):
-        ElementTree.SubElement(properties, "property", name=key, value=_text(getattr(node, key)))
-    if node.simulated:
-        ElementTree.SubElement(properties, "property", name="simulated", value="true")
+def _suite(node: NodeReport, started: float, inner: dict[int, tuple[str, str]]) -> tuple[str, dict[str, int]]:
+    """The suite and its counts. `inner` keeps what is in a test case by its result, which many nodes can share."""
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     checks = node.checks or (
         CheckResult("verify.checks", "fatal", "unknown", "reconfigure", message=node.error or "nothing was checked"),
     )
+    cases, where = [], f' classname={quoteattr(_text(node.name))} time="0">'
     for check in checks:
-        counts["tests"] += 1
-        case = ElementTree.SubElement(suite, "testcase", name=_text(check.id), classname=_text(node.name), time="0")
         outcome = _outcome(check)
+        counts["tests"] += 1
         if outcome:
             counts[{"failure": "failures", "error": "errors"}.get(outcome, outcome)] += 1
-            element = ElementTree.SubElement(case, outcome, message=_text(check.message))
-            if outcome != "skipped":
-                element.set("type", f"{check.severity}.{check.action}")
-                element.text = _text(f"{check.says}\nexpected: {check.expected}\nactual: {check.actual}")
-    for key, value in counts.items():
-        suite.set(key, str(value))
-    suite.set("time", "0")
-    return counts
+        if id(check) not in inner or not node.checks:
+            inner[id(check)] = (f"  <testcase name={quoteattr(_text(check.id))}", _inner(check, outcome))
+        begin, rest = inner[id(check)]
+        cases.append(f"{begin}{where}{rest}</testcase>")
+    properties = {key: getattr(node, key) for key in ("group", "site", "machine")}
+    properties |= {"simulated": "true"} if node.simulated else {}
+    stamp = datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    head = _tag("testsuite", name=node.name, timestamp=stamp, hostname=node.name, **counts, time="0")
+    known = "".join(_tag("property", name=key, value=value)[:-1] + "/>" for key, value in properties.items())
+    return "\n".join([head, f"  <properties>{known}</properties>", *cases, "</testsuite>"]), counts
+
+
+def _inner(check: CheckResult, outcome: str) -> str:
+    if not outcome:
+        return ""
+    if outcome == "skipped":
+        return _tag(outcome, message=check.message) + f"</{outcome}>"
+    said = escape(_text(f"{check.says}\nexpected: {check.expected}\nactual: {check.actual}"))
+    return _tag(outcome, message=check.message, type=f"{check.severity}.{check.action}") + f"{said}</{outcome}>"
+
+
+def _tag(name: str, /, **attributes: object) -> str:
+    """A tag that opens."""
+    return f"<{name}" + "".join(f" {key}={quoteattr(_text(value))}" for key, value in attributes.items()) + ">"
 
 
 def _outcome(check: CheckResult) -> str:

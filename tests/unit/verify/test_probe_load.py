@@ -59,14 +59,17 @@ def torchrun(folder: Path, *lines: str, then: str = "") -> None:
     )
 
 
-def ask(deadline: float = 20.0, **load: Any) -> Facts:
-    """Facts of load.json and the files beside it."""
+def asked(deadline: float = 20.0, **load: Any) -> Bundle:
+    """load.json and the files beside it."""
     request = load_request(expected("p4d.24xlarge"))
     assert request is not None
-    asked = request.to_json()
-    asked["load"] |= {"settle": 0.05, **load}
-    found = probe.probe({**asked, "files": {"load.json": deadline}, "deadline": deadline + 5})
-    return read(Bundle.from_json(found))
+    document = request.to_json()
+    document["load"] |= {"settle": 0.05, **load}
+    return Bundle.from_json(probe.probe({**document, "files": {"load.json": deadline}, "deadline": deadline + 5}))
+
+
+def ask(deadline: float = 20.0, **load: Any) -> Facts:
+    return read(asked(deadline, **load))
 
 
 def good() -> str:
@@ -156,6 +159,7 @@ echo '{probe_load.LOAD_MARK}{good()}'
 
 def test_what_a_program_prints_is_bounded(node: Path) -> None:
     torchrun(node, *["phase x"] * 300, then="yes trouble | head -n 100000 >&2; yes noise | head -n 100000")
-    facts = ask()
+    found = asked()
+    assert len(found.files["load.json"].text) < 20_000
+    facts = read(found)
     assert facts.load is not None and facts.load.phase == "x"
-    assert len(facts.outputs["load.json"].text) < 20_000

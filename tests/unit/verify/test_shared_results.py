@@ -1,0 +1,118 @@
+"""What is kept once for many nodes stays what each of them said: results, facts, the report's lines."""
+
+from __future__ import annotations
+
+import gc
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from provisioner.verify import document
+from provisioner.verify.facts import read
+from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.parsers import Unreadable, nvidia_smi
+from provisioner.verify.report import write
+from provisioner.verify.results import CheckResult, NodeReport, Report
+from tests.support.healthy_bundle import bundle, expected, healthy, nth
+
+P4D = "p4d.24xlarge"
+MINE = """
+from provisioner.verify.check import check, fail, saw
+
+@check("mine.kinds", severity="warn", action="none", says="x")
+def test_kinds(name):
+    saw(expected={"a": 1, "b": 1.0, "c": True}[name], actual={"a": 0, "b": False, "c": 0.0}[name])
+
+@check("mine.list", severity="warn", action="none", says="x")
+def test_list(name):
+    saw(actual=["one"] if name != "b" else ["another"])
+    if name == "c":
+        fail("only here")
+"""
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
+    own = tmp_path_factory.mktemp("checks")
+    (own / "mine.py").write_text(MINE)
+    wanted = expected(P4D)
+    return judge({name: Case(bundle(nth(P4D, i)), wanted) for i, name in enumerate("abc")}, checks=[own])
+
+
+def of(judged: dict[str, Judged], check: str) -> dict[str, CheckResult]:
+    return {name: next(c for c in one.checks if c.id == check) for name, one in judged.items()}
+
+
+def test_equal_results_are_one_and_others_are_not(judged: dict[str, Judged]) -> None:
+    count = of(judged, "gpu.count")
+    assert count["a"] is count["b"] is count["c"]
+    kinds = of(judged, "mine.kinds")
+    assert [repr((kinds[n].expected, kinds[n].actual)) for n in "abc"] == ["(1, 0)", "(1.0, False)", "(True, 0.0)"]
+    lists = of(judged, "mine.list")
+    assert [(lists[n].status, lists[n].actual) for n in "abc"] == [
+        ("pass", ["one"]),
+        ("pass", ["another"]),
+        ("fail", ["one"]),
+    ]
+
+
+def test_each_node_has_facts_of_its_own(judged: dict[str, Judged]) -> None:
+    serials = {name: one.facts["gpus"][0]["serial"] for name, one in judged.items()}
+    assert len(set(serials.values())) == 3
+    own = json.loads(json.dumps(read(bundle(nth(P4D, 1))).to_json(), default=str))
+    assert dict(judged["b"].facts) == own
+    assert len(judged["b"].facts) == len(own)
+
+
+def test_the_written_report_says_what_the_report_says(judged: dict[str, Judged], tmp_path: Path) -> None:
+    nodes = [NodeReport(name, "g", "s", P4D, False, one.checks, one.facts) for name, one in judged.items()]
+    evil = 'no "checks": [] and no "nodes": [] here'
+    silent = NodeReport(evil, evil, "s", P4D, True, (), error=evil)
+    report = Report((silent, *nodes), {"verify": 1.0}, 0.0)
+    write(report, tmp_path, title=evil)
+    text = (tmp_path / "report.json").read_text()
+    assert json.loads(text) == json.loads(json.dumps(report.to_json()))
+    assert '{"id": "gpu.count", ' in text.replace("\n", "\n "), "a line for each check"
+    suites = list(ElementTree.parse(tmp_path / "report.xml").getroot())
+    cases = [(suite.get("name"), case.get("classname"), case.get("name")) for suite in suites for case in suite][1:]
+    told = [(node.name, node.name, check.id) for node in nodes for check in node.checks]
+    assert [case for case in cases if case[2]] == [(evil, evil, "verify.checks"), *told]
+
+
+def test_a_mapping_of_facts_is_that_of_the_standard_library() -> None:
+    facts = read(bundle(healthy(P4D)))
+    assert facts.smi is not None and facts.host is not None and facts.load is not None
+    for one in (*facts.smi.gpus, facts.host, facts.load, *(facts.rdma or ())):
+        assert json.dumps(document.asdict(one)) == json.dumps(asdict(one))
+
+
+def test_texts_are_not_kept_and_reading_leaves_nothing_behind() -> None:
+    """A worker that reads a thousand nodes looks for no circles: there are to be none."""
+    texts = bundle(healthy(P4D))
+    facts = read(texts)
+    assert {name: replace(output, text="") for name, output in texts.files.items()} == facts.outputs
+    gc.collect()
+    gc.disable()
+    try:
+        read(texts)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("said", ["GPU is lost", "[GPU is lost]", "&#71;PU is &#108;ost", " gpu IS lost\n"])
+def test_a_lost_gpu_is_seen_however_it_is_spelled(said: str) -> None:
+    text = str(healthy(P4D)["nvidia-smi.xml"])
+    place = text.index("<fan_speed>", text.index("<fan_speed>") + 1) + len("<fan_speed>")
+    end = text.index("<", place)
+    found = nvidia_smi.parse(text[:place] + said + text[end:])
+    assert [gpu.lost for gpu in found.gpus] == [False, True, *[False] * 6]
+
+
+def test_elements_without_an_end_are_not_walked() -> None:
+    deep = "<a>" * 20_000 + "</a>" * 20_000
+    with pytest.raises(Unreadable):
+        nvidia_smi.parse(f"<nvidia_smi_log><gpu id='0:1:0.0'>{deep}</gpu></nvidia_smi_log>")
