@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from provisioner import catalog, fleet, spec, ssh
-from provisioner.errors import GpuprovError, LockedError
+from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.sharing import Sharing
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
+from provisioner.workspace.remote import Remote, remote_of
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -43,6 +45,8 @@ class Cluster:
     spec: ClusterSpec
     paths: ClusterPaths
     events: Events = field(default_factory=Events)
+    sharing: Sharing | None = None
+    """With whom state is shared; None where it is this machine's alone."""
 
     @property
     def sandbox(self) -> bool:
@@ -86,9 +90,7 @@ class Cluster:
             )
         others = tuple(stack for other in beside for stack in other.groups.values())
         wanted = lock or self.lock
-        return Plan(
-            spec=self.spec, groups=tuple(groups), simulated=wanted.simulated, bases=wanted.bases, beside=others
-        )
+        return Plan(spec=self.spec, groups=tuple(groups), simulated=wanted.simulated, bases=wanted.bases, beside=others)
 
     def ledger(self) -> Ledger:
         """Which lock each machine runs."""
@@ -167,12 +169,44 @@ class Cluster:
             )
         return subjects
 
+    @property
+    def remote(self) -> Remote | None:
+        """Where Terraform's state lies; None: beside its workspace."""
+        return self.sharing.remote if self.sharing else None
+
+    def share(self) -> None:
+        """Let the other operators know what is known by now; the caller is the one at work."""
+        if self.sharing:
+            self.sharing.share()
+
     @contextlib.contextmanager
     def exclusively(self, command: str) -> Iterator[Path]:
-        """Hold the cluster's lock and give a fresh run directory, whose events.jsonl has everything that happens.
+        """Be the only one at work on the cluster, on this machine and on all others, with a fresh run directory whose
+        events.jsonl has everything that happens. Raises LockedError naming the holder."""
+        with self.alone_here(command) as run_dir:
+            if self.sharing is None:
+                yield run_dir
+            else:
+                with self.sharing.held(command, self.events):
+                    yield run_dir
 
-        Raises LockedError naming the holder. The kernel lets go of the lock when this process dies.
-        """
+    @contextlib.contextmanager
+    def noted(self, command: str) -> Iterator[bool]:
+        """For what is written down after something that needed no lock: shared with the others where they can be kept
+        out for it (gives True), else kept here alone."""
+        with contextlib.ExitStack() as stack:
+            held = False
+            if self.sharing:
+                try:
+                    stack.enter_context(self.exclusively(command))
+                    held = True
+                except LockedError as error:
+                    self.events("run", "warning", f"what is found now stays on this machine: {error.message}")
+            yield held
+
+    @contextlib.contextmanager
+    def alone_here(self, command: str) -> Iterator[Path]:
+        """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
         private_dir(self.paths.root)
         lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
         holder = self.paths.root / "holder.json"
@@ -226,10 +260,10 @@ class Cluster:
     def note_verdicts(self, report: Report, page: Path | None = None) -> None:
         """Remember each node's verdict for `status`, and the report's page where one was written."""
         verdicts = {n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes}
-        self.note(nodes=verdicts, **({"report": str(page)} if page else {}))
+        self.note(nodes=verdicts, **({"report": page.relative_to(self.paths.root).as_posix()} if page else {}))
 
     def state(self) -> dict[str, Any]:
-        """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path}; empty before the first run.
+        """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path or None}; empty before the first run.
 
         What is damaged of it is left out: it only says how far the nodes were.
         """
@@ -241,17 +275,23 @@ class Cluster:
             return {}
         nodes = loaded.get("nodes")
         whole = {k: v for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
-        return {**loaded, "nodes": whole}
+        report = loaded.get("report")
+        return {**loaded, "nodes": whole, "report": str(self.paths.root / report) if isinstance(report, str) else None}
 
 
-def open_cluster(file: str | Path, *, sandbox: bool | None = None, events: Events | None = None) -> Cluster:
-    """Read cluster.yaml and find its run directory.
+def open_cluster(
+    file: str | Path, *, sandbox: bool | None = None, events: Events | None = None, offline: bool = False
+) -> Cluster:
+    """Read cluster.yaml and find its run directory; where others share it, what they have done since is read first, but
+    for `offline`.
 
     `sandbox` None takes what is there: the rehearsal where only that has been made, else the real cluster. Raises
-    InputError for a bad file and GpuprovError where both exist and nobody said which.
+    InputError for a bad file, GpuprovError where both exist and nobody said which, and ProviderError where what is
+    shared can't be reached.
     """
     path = Path(file)
     loaded = spec.load(path)
+    shared = None if sandbox else _shared(path, loaded, offline=offline)
     if sandbox is None:
         real, rehearsal = (ClusterPaths(path, loaded.name, sandbox=s).root.is_dir() for s in (False, True))
         if real and rehearsal:
@@ -263,7 +303,31 @@ def open_cluster(file: str | Path, *, sandbox: bool | None = None, events: Event
         sandbox = rehearsal
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
     ssh.mend(paths)
-    return Cluster(path, loaded, paths, events or Events())
+    return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
+
+
+def _shared(path: Path, loaded: ClusterSpec, *, offline: bool) -> Sharing | None:
+    """What is shared, up to date. Raises InputError at the key of cluster.yaml that keeps it from being shared."""
+    if loaded.state.backend == "local":
+        return None
+    try:
+        remote = remote_of(loaded)
+    except ProviderError:
+        raise
+    except GpuprovError as error:
+        raise InputError([spec.problem_at(path, error.where, error.message, error.hint)]) from None
+    assert remote is not None
+    paths = ClusterPaths(path, loaded.name, sandbox=False)
+    shared = Sharing(paths, loaded, remote)
+    if not offline:
+        private_dir(paths.root.parent)
+        with contextlib.suppress(Timeout):  # a run on this machine knows it better
+            if paths.root.is_dir():
+                with FileLock(paths.run_lock, timeout=0, mode=0o600):
+                    shared.pull()
+            else:
+                shared.pull()
+    return shared
 
 
 def _run_dir(paths: ClusterPaths) -> Path:

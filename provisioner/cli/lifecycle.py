@@ -217,7 +217,7 @@ def status(
     from provisioner.lifecycle.status import status as read
     from provisioner.session import open_cluster
 
-    document = read(open_cluster(file, sandbox=sandbox), ask=not offline)
+    document = read(open_cluster(file, sandbox=sandbox, offline=offline), ask=not offline)
     if json_:
         _print_json(document)
         return
@@ -264,13 +264,15 @@ def unlock(file: File, sandbox: Sandbox = None) -> None:
     from provisioner.session import open_cluster
 
     cluster = open_cluster(file, sandbox=sandbox)
-    if not cluster.paths.exists():
+    if not cluster.paths.exists() and cluster.sharing is None:
         typer.echo(f"{cluster.spec.name}: nothing is there")
         return
-    with cluster.exclusively("unlock"):  # raises LockedError while the holder lives: the kernel knows
-        stale = sorted(cluster.paths.root.glob("sites/*/.terraform.tfstate.lock.info"))
+    with cluster.alone_here("unlock"):  # raises LockedError while a holder here lives: the kernel knows
+        stale = [str(path) for path in sorted(cluster.paths.root.glob("sites/*/.terraform.tfstate.lock.info"))]
         for info in stale:
-            info.unlink()
+            Path(info).unlink()
+        if cluster.sharing:
+            stale += cluster.sharing.clear()
     typer.echo(f"{cluster.spec.name}: no run holds it" + (f", {len(stale)} stale file(s) removed" if stale else ""))
 
 

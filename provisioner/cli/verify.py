@@ -63,11 +63,12 @@ def verify(
         subjects = baselines.beside(cluster, subjects, machines)
         checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
         found = run(subjects, checks=checks, events=cluster.events)
-        found = baselines.note(cluster, found, machines, deep)
-        saved = baselines.save(cluster, found, machines, deep) if save_baseline else None
-        found = quarantine.after_verdict(cluster, found, machines, deep, holding=False)
-        healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
-        cluster.note_verdicts(found)
+        with cluster.noted("verify") as holding:
+            found = baselines.note(cluster, found, machines, deep)
+            saved = baselines.save(cluster, found, machines, deep) if save_baseline else None
+            found = quarantine.after_verdict(cluster, found, machines, deep, holding=holding)
+            healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
+            cluster.note_verdicts(found)
         title, previous = str(cluster.spec.name), cluster.state().get("report")
         if saved is not None:
             _tell_saved(saved, cluster.paths.baseline)

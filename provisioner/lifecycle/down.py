@@ -43,7 +43,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
                 if not cluster.sandbox:
                     raise ProviderError(damage, where=f"site {site}", hint="restore it from your own backup")
                 events("down", "warning", f"{damage}: looking for nodes by their labels instead")
-            elif (folder / "main.tf").exists() and (folder / "terraform.tfstate").exists():
+            elif (folder / "main.tf").exists() and (cluster.remote or (folder / "terraform.tfstate").exists()):
                 workspace.init()
                 removal.removed += workspace.destroy().destroy
             removal.left += provider.clean(folder, events)
@@ -54,4 +54,6 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
         ssh.close(cluster.paths, cluster.nodes())
         events("down", "done", f"{removal.removed} resources removed, nothing is left")
         cluster.forget()
+        if cluster.sharing:
+            cluster.sharing.remove()
     return removal

@@ -85,14 +85,14 @@ def sites(plan: Plan) -> list[str]:
 
 def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
     """What keeps, or may keep, the fleet from being made. Nothing is spent."""
-    findings = []
+    findings = list(cluster.sharing.findings) if cluster.sharing else []
     for site in sites(plan):
         there = sum(node.site == site for node in cluster.nodes())
-        for finding in provider_of(cluster, site).preflight(plan, site, there):
-            findings.append(finding)
-            if finding.status != "ok":
-                text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
-                events("preflight", "warning", text, data={"status": finding.status})
+        findings += provider_of(cluster, site).preflight(plan, site, there)
+    for finding in findings:
+        if finding.status != "ok":
+            text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
+            events("preflight", "warning", text, data={"status": finding.status})
     return findings
 
 
@@ -111,7 +111,8 @@ def prepare(
     wanted = None if cluster.sandbox else cluster.spec.access.ssh_key
     write_whole(private_dir(folder) / PROVIDER, provider.name + "\n")  # first: `down` goes by it
     key = ssh.ensure_key(cluster.paths, wanted)
-    render(plan, site, provider, folder, ssh_public_key=key)
+    backend = cluster.remote.terraform(site) if cluster.remote else None
+    render(plan, site, provider, folder, ssh_public_key=key, backend=backend)
     workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log" if run_dir else None)
     if damage := workspace.damage():
         if not cluster.sandbox:
@@ -125,7 +126,7 @@ def prepare(
     changes = workspace.plan(replace=list(anew))
 
     def again(addresses: Collection[str]) -> Changes:
-        render(plan, site, provider, folder, ssh_public_key=key)
+        render(plan, site, provider, folder, ssh_public_key=key, backend=backend)
         workspace.init()
         return workspace.plan(replace=list(addresses))
 
@@ -142,6 +143,7 @@ def write_intent(cluster: Cluster, plan: Plan) -> None:
         "nodes": {name: {"site": group.site, "machine": group.machine.name} for name, group in plan.nodes()},
     }
     write_whole(cluster.paths.intent, json.dumps(intent, indent=1) + "\n")
+    cluster.share()
 
 
 def apply(plan: Plan, site: SitePlan, events: Events, *, always: bool = False) -> list[fleet.Node]:
@@ -200,4 +202,5 @@ def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events)
     events("fleet", "started", f"waiting for ssh on {len(nodes)} nodes", total=len(nodes))
     fleet.contact(cluster.paths, nodes, cluster.spec.access.user, events, vouched=vouched(cluster))
     events("fleet", "done", f"{len(nodes)} nodes reachable", total=len(nodes))
+    cluster.share()
     return nodes

@@ -464,11 +464,33 @@ class Upgrade(Model):
 
 
 class State(Model):
-    """Where Terraform's state is kept."""
+    """Where Terraform's state is kept, and with it what other operators of the cluster need."""
 
     backend: Literal["local", "s3", "oss", "azurerm", "cos", "http"] = Field(
-        default="local", description="Kind of Terraform backend"
+        default="local", description="Kind of Terraform backend; local: on this machine alone"
     )
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = Field(
+        default=None,
+        title="the name of a bucket",
+        description="s3: its bucket; null: gpuprov-<account>-<region>",
+        examples=["acme-gpuprov"],
+    )
+    region: Text | None = Field(
+        default=None,
+        title="a region name",
+        description="s3: the bucket's region; null: that of the first AWS site",
+        examples=["us-east-1"],
+    )
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+/?)*$", max_length=200)] = Field(
+        default="gpuprov", title="a folder name", description="s3: folder in the bucket; each cluster has one in it"
+    )
+    kms_key: Text | None = Field(
+        default=None,
+        title="a KMS key",
+        description="s3: ARN of the key that encrypts; null: the bucket's own encryption",
+        examples=["arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"],
+    )
+    create: bool = Field(default=False, description="s3: make the bucket where there is none")
 
 
 class ClusterSpec(Model):

@@ -21,6 +21,7 @@ from provisioner.spec.models import (
     Monitoring,
     Site,
     StackRequest,
+    State,
     Verify,
 )
 from provisioner.spec.places import Loc, shown
@@ -51,6 +52,7 @@ class Draft:
     access: Access | None = None
     monitoring: Monitoring | None = None
     verify: Verify | None = None
+    state: State | None = None
     whole: bool = False
     dropped: set[Loc] = field(default_factory=set)
 
@@ -205,6 +207,10 @@ def _fleet(draft: Draft) -> Iterator[Finding]:
             yield Finding(("verify", "min_healthy"), message, f"at most {count}, or a percentage")
     if draft.monitoring is not None and draft.monitoring.grafana and not draft.monitoring.prometheus:
         yield Finding(("monitoring", "grafana"), "grafana has nothing to show without prometheus", "prometheus: true")
+    if draft.state is not None and draft.state.backend != "s3":
+        for key in sorted(draft.state.model_fields_set - {"backend"}):
+            said = f"{key} belongs to backend: s3, and this is {draft.state.backend}"
+            yield Finding(("state", key), said, "leave it out, or write backend: s3", at_key=True)
     if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):
         hint = "write where the file is, and keep the key itself out of here"
         yield Finding(("access", "ssh_key"), "this is a key, not the path of one", hint)

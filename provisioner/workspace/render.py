@@ -6,6 +6,7 @@ The module is copied, so that a workspace can be planned and destroyed with plai
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,17 @@ from provisioner.plan import Plan
 from provisioner.providers.base import Provider
 from provisioner.workspace.hcl import hcl
 
+Backend = tuple[str, Mapping[str, Any]]
+"""A Terraform backend: its type and its values."""
 
-def render(plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_public_key: str) -> bool:
+
+def render(
+    plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_public_key: str, backend: Backend | None = None
+) -> bool:
     """Write the root module of `site` into `workspace`. Returns whether anything differs from what was there."""
     paths.private_dir(workspace)
     changed = _copy_module(paths.data("terraform") / provider.module, workspace / "module")
-    text = main_tf(plan, site, provider, workspace, ssh_public_key=ssh_public_key)
+    text = main_tf(plan, site, provider, workspace, ssh_public_key=ssh_public_key, backend=backend)
     main = workspace / "main.tf"
     if not main.exists() or main.read_text(encoding="utf-8") != text:
         paths.write_whole(main, text)
@@ -29,12 +35,16 @@ def render(plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_pu
     return changed
 
 
-def main_tf(plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_public_key: str) -> str:
-    """The text of main.tf. Its length grows with the groups, not with the nodes."""
+def main_tf(
+    plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_public_key: str, backend: Backend | None = None
+) -> str:
+    """The text of main.tf. Its length grows with the groups, not with the nodes. Without `backend` the state is beside
+    it."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - HCL, not HTML: every value goes through `hcl`
     environment.filters["hcl"] = hcl
     template = environment.from_string((paths.data("templates") / "root.tf.j2").read_text(encoding="utf-8"))
     return template.render(
+        backend=backend,
         cluster=plan.spec.name,
         site=site,
         name=plan.spec.name,

@@ -14,7 +14,7 @@ from typing import Any
 from python_terraform import IsFlagged, Terraform
 
 from provisioner import process
-from provisioner.errors import ProviderError
+from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import write_whole
 from provisioner.workspace.binary import Binary
@@ -77,7 +77,12 @@ class Workspace:
         seal = hashlib.sha256(wanted.encode()).hexdigest()
         if stamp.exists() and stamp.read_text(encoding="utf-8") == seal:
             return
-        self._run("init", input=False, no_color=IsFlagged)
+        state = self.path / "terraform.tfstate"
+        moves = 'backend "local"' not in wanted and state.exists()
+        self._run("init", input=False, no_color=IsFlagged, **({"force_copy": IsFlagged} if moves else {}))
+        if moves:
+            self._events("terraform", "log", "the state has moved to the backend that cluster.yaml names")
+            state.replace(state.with_name("terraform.tfstate.moved"))
         stamp.parent.mkdir(exist_ok=True)
         write_whole(stamp, seal)
 
@@ -243,10 +248,13 @@ class Workspace:
             run.errors.append(text)
         self._events("terraform", "warning", text, data={"command": command, "severity": found.get("severity", "")})
 
-    def _failure(self, command: str, status: int, run: _Run, plain: list[str]) -> ProviderError:
+    def _failure(self, command: str, status: int, run: _Run, plain: list[str]) -> GpuprovError:
         """The cause and the resource, not the wall: diagnostics first, else the last lines that Terraform printed."""
         said = run.errors or [line.strip() for line in plain if line.strip() and line.strip() not in "╷╵│"][-6:]
         cause = "\n  ".join(dict.fromkeys(said)) or f"it exited with status {status} and said nothing"
+        if "Error acquiring the state lock" in cause:
+            hint = "another Terraform is at work on it; where none is, `gpuprov unlock` clears what it left"
+            return LockedError(f"terraform {command}: {cause}", where=str(self.path), hint=hint)
         return ProviderError(
             f"terraform {command} failed: {cause}",
             where=str(self.path),

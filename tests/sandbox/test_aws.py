@@ -1,9 +1,12 @@
 """A fleet on AWS from nothing to nothing, as its users meet it: gpuprov's own command line, the real provider, real
-Ansible and ssh. EC2 is moto, and its instances are rehearsed nodes."""
+Ansible and ssh. EC2 and S3 are moto, and its instances are rehearsed nodes. Two operators work on it, each in a folder
+of their own; what they share is in S3."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from tests.support.moto_aws import Cloud
 from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
 
 pytestmark = pytest.mark.sandbox
+BUCKET = "acme-gpuprov"
 
 
 class OnAws(Rehearsal):
@@ -50,7 +54,11 @@ def fleet(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     made = OnAws.of_example("aws-p4d", folder, count=2)
     made.gpuprov = [sys.executable, "-m", "tests.support.aws_rehearsal"]
     document = yaml.safe_load(made.file.read_text())
-    document["access"] = {"allow": ["203.0.113.0/24"]}  # without it, AWS would be asked for this computer's address
+    key = folder / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    # Without `allow`, AWS would be asked for this computer's address.
+    document["access"] = {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
+    document["state"] = {"backend": "s3", "bucket": BUCKET, "create": True}
     made.file.write_text(yaml.safe_dump(document, sort_keys=False))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
@@ -69,6 +77,18 @@ def fleet(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
         with behind_moto(Machines(folder, made.name, lock)) as machines:
             yield made, machines
             made.down()
+
+
+def colleague(made: OnAws) -> OnAws:
+    """Somebody else with the same cluster.yaml and the same key, and nothing else."""
+    folder = made.file.parent / "colleague"
+    folder.mkdir()
+    shutil.copy(made.file, folder)
+    return OnAws(folder / made.file.name, made.name, gpuprov=made.gpuprov)
+
+
+def bucket(cloud: Cloud) -> bool:
+    return any(one["Name"] == BUCKET for one in cloud.client("s3").list_buckets()["Buckets"])
 
 
 def standing(cloud: Cloud) -> dict[str, list[Any]]:
@@ -92,6 +112,7 @@ def standing(cloud: Cloud) -> dict[str, list[Any]]:
         "routes": ec2.describe_route_tables(Filters=tagged)["RouteTables"],
         "gateways": ec2.describe_internet_gateways(Filters=tagged)["InternetGateways"],
         "endpoints": [e for e in ec2.describe_vpc_endpoints()["VpcEndpoints"] if e["State"] != "deleted"],
+        "state": cloud.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", []) if bucket(cloud) else [],
         "networks": ec2.describe_vpcs(Filters=tagged)["Vpcs"],
     }
     return {kind: things for kind, things in found.items() if things}
@@ -103,7 +124,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     planned = made.run("plan", made.file, "--json")
     assert planned.status == 0, planned.stderr
     assert planned.json["changes"]["virginia"]["add"] > 10
-    assert standing(cloud) == {}
+    assert set(standing(cloud)) == {"state"}  # who works on it, and with what; no machine, and nothing that costs
 
     first = made.up()
     assert first.status == 0, (first.stderr, wrongs(first))
@@ -129,19 +150,29 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert again.status == 0, again.stderr
     assert again.json["changes"] == {"resources": 0, "configured": 0}
 
+    other = colleague(made)
+    assert other.run("status", other.file, "--json").json["nodes"] == said["nodes"]
+    assert other.verify().status == 0
+    theirs = other.up()
+    assert theirs.status == 0, theirs.stderr
+    assert theirs.json["changes"] == {"resources": 0, "configured": 0}
+
     bad = next(one["InstanceId"] for one in instances if {"Key": "gpuprov-node", "Value": "train-1"} in one["Tags"])
     faults.inject(machines.running[bad], "gpu-lost")
     verdict = made.verify()
     assert verdict.status == 1
     assert [n["name"] for n in verdict.json["nodes"] if not n["ok"]] == ["train-1"]
-    mended = made.run("replace", made.file, "train-1", "--yes", "--json")
+    held = {n["name"]: n["quarantine"] for n in other.run("status", other.file, "--json").json["nodes"]}
+    assert held["train-0"] is None and held["train-1"]["owner"] == "gpuprov"
+    mended = other.run("replace", other.file, "train-1", "--yes", "--json")
     assert mended.status == 0, (mended.stderr, wrongs(mended))
     assert bad not in machines.running
     assert len(machines.running) == 2
-    assert made.verify().status == 0
+    assert made.verify().status == 0  # the new machine's host key is pinned here too
 
-    gone = made.down()
+    gone = other.down()
     assert gone.status == 0, gone.stderr
     assert machines.running == {}
     assert standing(cloud) == {}
-    assert not made.root.exists()
+    assert not other.root.exists()
+    assert [n["stage"] for n in made.run("status", made.file, "--json").json["nodes"]] == ["planned"] * 2

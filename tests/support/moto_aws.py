@@ -40,6 +40,7 @@ from moto.ssm.models import Parameter
 
 from provisioner import catalog
 from provisioner.catalog.models import Machine
+from tests.support import moto_s3
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
@@ -126,6 +127,7 @@ def serve() -> Iterator[Cloud]:
 
 def _extend(calls: set[tuple[str, str]]) -> None:
     _write_calls_down(calls)
+    moto_s3.as_over_tls()
     for name, method in (
         ("create_placement_group", _create_placement_group),
         ("describe_placement_groups", _describe_placement_groups),

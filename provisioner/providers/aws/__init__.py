@@ -194,6 +194,7 @@ def _written(workspace: Path) -> tuple[str, str, str] | None:
     """Region, cluster and site of a workspace that was rendered; None where there is none."""
     try:
         text = (workspace / "main.tf").read_text(encoding="utf-8")
+        text = text[text.find('provider "aws"') :]  # what comes before it is the state's
     except FileNotFoundError:
         return None
     keys = ("region", "gpuprov-cluster", "gpuprov-site")

@@ -1,0 +1,78 @@
+"""Where a cluster's state lies when several people work on it: `state` of cluster.yaml → a place that all reach.
+
+Terraform keeps its own state there (`terraform`); what operators need beside it goes through `read` and `write`
+(provisioner/sharing.py), and `take` keeps two runs apart. One file of a provider makes a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from provisioner.errors import GpuprovError
+from provisioner.providers.base import Finding
+from provisioner.spec.models import ClusterSpec
+
+PLACES = {"s3": "provisioner.providers.aws.state"}
+"""`state.backend` → the module whose `remote(spec)` gives its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """What lies there. Two objects of one `tag` are equal; `age_s`: seconds since it was written, by the place's own
+    clock."""
+
+    content: bytes
+    tag: str
+    age_s: float = 0.0
+
+
+class Moved(Exception):
+    """Somebody else wrote it meanwhile."""
+
+
+class Remote(Protocol):
+    """One cluster's part of the place. All methods raise ProviderError where it can't be reached or may not be used."""
+
+    where: str
+    """For people: s3://bucket/prefix/cluster."""
+
+    def terraform(self, site: str) -> tuple[str, Mapping[str, Any]]:
+        """Terraform's backend block for a site: its type and its values."""
+
+    def prepare(self) -> list[Finding]:
+        """See that it is there, make it where cluster.yaml asks for that, and say what is wrong with it."""
+
+    def read(self, name: str, known: str | None = None) -> Object | None:
+        """An object; None where there is none. Where its tag is `known` the content is empty."""
+
+    def write(self, name: str, content: bytes, before: str | None) -> str:
+        """Put it there in place of the one with the tag `before` (None: there is none). Gives its tag; raises Moved."""
+
+    def remove(self, name: str) -> None:
+        """Take an object away; nothing happens where there is none."""
+
+    def names(self) -> list[str]:
+        """Every object of the cluster."""
+
+
+def remote_of(spec: ClusterSpec) -> Remote | None:
+    """The place of a cluster's state; None where that is this machine. Raises GpuprovError for a backend that gpuprov
+    can't use yet, and for a cluster that only one machine could log in to."""
+    backend = spec.state.backend
+    if backend == "local":
+        return None
+    if backend not in PLACES:
+        raise GpuprovError(
+            f"gpuprov keeps no state in {backend} yet", where="state.backend", hint=f"local or {', '.join(PLACES)}"
+        )
+    if spec.access.ssh_key is None:
+        raise GpuprovError(
+            "whoever works on this cluster needs the key that its nodes know, and a key made here stays here",
+            where="access.ssh_key",
+            hint="name a key that all of you have, such as ~/.ssh/fleet (made with `ssh-keygen -t ed25519`)",
+        )
+    found: Remote = import_module(PLACES[backend]).remote(spec)
+    return found
