@@ -61,7 +61,7 @@ def test_every_kind_of_row(cluster: Cluster) -> None:
         ("old-0", "unwanted", None, "203.0.113.7"),
     ]
     assert {n["site"] for n in document["nodes"]} == {"here"}
-    assert document["report"] == "runs/x/report.html"
+    assert document["report"] == str(cluster.paths.root / "runs/x/report.html")
 
 
 def test_an_unhealthy_node_is_told_as_such(cluster: Cluster) -> None:
