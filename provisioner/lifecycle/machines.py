@@ -121,6 +121,7 @@ def prepare(
         provider.clean(folder, events)
         (folder / "terraform.tfstate").unlink(missing_ok=True)
     workspace.init()
+    _adopt(plan, site, provider, workspace, events)
     here = {node.name for node in cluster.nodes() if node.site == site}
     anew = dict.fromkeys([*provider.lost(folder, here), *(provider.address(name) for name in replace)])
     changes = workspace.plan(replace=list(anew))
@@ -132,6 +133,37 @@ def prepare(
 
     there = frozenset(provider.address(name) for name in here)
     return SitePlan(site, provider, workspace, changes, again, there)
+
+
+def _adopt(plan: Plan, site: str, provider: Provider, workspace: Workspace, events: Events) -> None:
+    """Write machines into Terraform's state that a run which died had made and could not write there. Raises
+    ProviderError where they can't be this folder's."""
+    standing = provider.standing(plan, site)
+    recorded = workspace.recorded() if standing else set()
+    strays = [(name, number) for name, number in standing if number not in recorded]
+    if not strays:
+        return
+    told = ", ".join(f"{number} ({name})" for name, number in strays[:5])
+    told += f" and {len(strays) - 5} more" if len(strays) > 5 else ""
+    if not recorded:
+        raise ProviderError(
+            f"machines of {plan.spec.name} stand already, made from another folder: {told}",
+            where=f"site {site}",
+            hint="share that folder's state (docs/operators.md), give this cluster another name, or remove what a "
+            "crash left with `gpuprov gc`",
+        )
+    known = set(workspace.addresses())
+    for name, number in strays:
+        address = provider.address(name)
+        if address in known or name not in dict(plan.nodes()):
+            raise ProviderError(
+                f"{number} says that it is {name}, and Terraform's state knows another machine or none of that name",
+                where=f"site {site}",
+                hint=f"look at it, then remove it; `gpuprov gc` names everything of {plan.spec.name}",
+            )
+        events("terraform", "warning", f"{number} was made by a run that died: taken in as {name}", node=name)
+        workspace.adopt(address, number)
+        known.add(address)
 
 
 def write_intent(cluster: Cluster, plan: Plan) -> None:

@@ -87,6 +87,10 @@ class Provider(Protocol):
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
         """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it."""
 
+    def standing(self, plan: Plan, site: str) -> list[tuple[str, str]]:
+        """Node name and id of every machine of the site that stands, asked of the provider, not of Terraform's state.
+        Raises ProviderError where it can't be known."""
+
     def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
         """What to do after an apply that failed with that text; None where nothing can be done. The next
         `module_inputs` then says it."""

@@ -90,6 +90,10 @@ class Sandbox:
         gone = [self.address(name) for name in sorted(known) if ("node", name) not in running]
         return gone + ([] if ("mirror", "") in running else ["module.site.terraform_data.mirror"])
 
+    def standing(self, plan: Plan, site: str) -> list[tuple[str, str]]:  # noqa: ARG002
+        """A container of its workspace takes no other's place (node.sh): none stands beside the state."""
+        return []
+
     def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> None:
         """This machine's shortages do not end elsewhere."""
 

@@ -125,6 +125,22 @@ class Workspace:
             raise ProviderError(f"terraform state list: {done.stderr.strip()[-500:]}", where=str(self.path))
         return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
+    def recorded(self) -> set[str]:
+        """The id of every resource that the state knows; empty where there is none yet. Raises ProviderError."""
+        done = subprocess.run(
+            [*self._argv, "state", "pull"], cwd=self.path, env=self._environment(), capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise ProviderError(f"terraform state pull: {done.stderr.strip()[-500:]}", where=str(self.path))
+        resources = json.loads(done.stdout or "{}").get("resources", [])
+        managed = (one for r in resources if r.get("mode") == "managed" for one in r.get("instances", []))
+        return {str(one["attributes"]["id"]) for one in managed if (one.get("attributes") or {}).get("id")}
+
+    def adopt(self, address: str, number: str) -> None:
+        """Write a resource that stands into the state, as if it had been made by it. Raises ProviderError."""
+        self._run("import", address, number, input=False, no_color=IsFlagged, lock_timeout=LOCK_TIMEOUT)
+
     def damage(self) -> str | None:
         """What is wrong with a local state, or None. A run that was killed while it wrote can leave half a file;
         the copy that Terraform made before is then put back."""

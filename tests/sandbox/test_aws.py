@@ -4,10 +4,14 @@ of their own; what they share is in S3."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,18 +91,56 @@ def colleague(made: OnAws) -> OnAws:
     return OnAws(folder / made.file.name, made.name, gpuprov=made.gpuprov)
 
 
+def running(cloud: Cloud) -> list[dict[str, Any]]:
+    alive = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]
+    rows = cloud.client("ec2").describe_instances(Filters=alive)["Reservations"]
+    return [one for row in rows for one in row["Instances"]]
+
+
+def machine(cloud: Cloud, node: str) -> str:
+    """The id of a node's instance."""
+    tag = {"Key": "gpuprov-node", "Value": node}
+    return next(one["InstanceId"] for one in running(cloud) if tag in one["Tags"])
+
+
+def killed_while_machines_are_made(made: OnAws, cloud: Cloud) -> None:
+    """An `up` whose every process is killed when EC2 has made machines and Terraform has not written them down."""
+    process = made.start("up", made.file, "--yes")
+    try:
+        deadline = time.monotonic() + 300
+        while not running(cloud):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        for number in (process.pid, *descendants(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        process.communicate()
+
+
+def descendants(parent: int) -> list[int]:
+    """Processes below one, whatever session they are in."""
+    children = Path(f"/proc/{parent}/task").glob("*/children")
+    found = [int(child) for file in children for child in file.read_text().split()]
+    return found + [deeper for child in found for deeper in descendants(child)]
+
+
 def bucket(cloud: Cloud) -> bool:
     return any(one["Name"] == BUCKET for one in cloud.client("s3").list_buckets()["Buckets"])
+
+
+def names(cloud: Cloud) -> set[str]:
+    """The last part of every object's name in the bucket."""
+    return {one["Key"].rpartition("/")[2] for one in cloud.client("s3").list_objects_v2(Bucket=BUCKET)["Contents"]}
 
 
 def standing(cloud: Cloud) -> dict[str, list[Any]]:
     """What of a cluster is in the account, by kind; nothing is left out but what AWS keeps of what is gone."""
     ec2, iam = cloud.client("ec2"), cloud.client("iam")
     tagged = [{"Name": "tag-key", "Values": ["gpuprov-cluster"]}]
-    alive = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]
-    rows = ec2.describe_instances(Filters=alive)["Reservations"]
     found = {
-        "instances": [one["InstanceId"] for row in rows for one in row["Instances"]],
+        "instances": running(cloud),
         "addresses": ec2.describe_addresses()["Addresses"],
         "volumes": ec2.describe_volumes()["Volumes"],
         "interfaces": ec2.describe_network_interfaces()["NetworkInterfaces"],
@@ -126,15 +168,19 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert planned.json["changes"]["virginia"]["add"] > 10
     assert set(standing(cloud)) == {"state"}  # who works on it, and with what; no machine, and nothing that costs
 
+    killed_while_machines_are_made(made, cloud)
+    assert "terraform.tfstate.tflock" in names(cloud)
+    assert made.run("unlock", made.file).status == 0
+    assert not {"terraform.tfstate.tflock", "holder.json"} & names(cloud)
     first = made.up()
     assert first.status == 0, (first.stderr, wrongs(first))
+    assert "was made by a run that died: taken in as train-" in first.stderr
     assert first.json["ok"]
     assert first.json["simulated"]
     assert failing(first.json) == {}
     assert unknown(first.json) == {}
-    here = cloud.client("ec2").describe_instances()["Reservations"]
-    instances = [one for row in here for one in row["Instances"]]
-    assert len(instances) == 2
+    instances = running(cloud)
+    assert len(instances) == 2  # the machines of the run that was killed, and no others
     assert {one["InstanceLifecycle"] for one in instances} == {"spot"}
     log = max((made.root / "runs").iterdir()) / "events.jsonl"
     pinned = [e for e in map(json.loads, log.read_text().splitlines()) if "host key pinned" in e["message"]]
@@ -157,7 +203,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert theirs.status == 0, theirs.stderr
     assert theirs.json["changes"] == {"resources": 0, "configured": 0}
 
-    bad = next(one["InstanceId"] for one in instances if {"Key": "gpuprov-node", "Value": "train-1"} in one["Tags"])
+    bad = machine(cloud, "train-1")
     faults.inject(machines.running[bad], "gpu-lost")
     verdict = made.verify()
     assert verdict.status == 1
@@ -169,6 +215,12 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert bad not in machines.running
     assert len(machines.running) == 2
     assert made.verify().status == 0  # the new machine's host key is pinned here too
+
+    cloud.client("ec2").terminate_instances(InstanceIds=[machine(cloud, "train-0")])  # as EC2 takes a spot machine back
+    restored = made.up()
+    assert restored.status == 0, (restored.stderr, wrongs(restored))
+    assert restored.json["changes"]["configured"] == 1
+    assert len(running(cloud)) == 2
 
     gone = other.down()
     assert gone.status == 0, gone.stderr

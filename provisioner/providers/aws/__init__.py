@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import efa_devices
 from provisioner.plan import Plan, PlannedGroup
@@ -107,6 +107,14 @@ class Aws:
         choices.write(workspace)
         return choices.zones
 
+    def standing(self, plan: Plan, site: str) -> list[tuple[str, str]]:
+        region = _aws(plan.spec.sites[site]).region
+        try:
+            found = _machines(Region(region), plan.spec.name, site)
+        except Trouble as trouble:
+            raise ProviderError(f"which machines stand in {region}: {trouble}", where=f"site {site}") from None
+        return [(_tag(one, "gpuprov-node"), one["InstanceId"]) for one in found]
+
     def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
         short = shortages(error)
         if not short:
@@ -170,20 +178,30 @@ class Aws:
         if tags is None:
             return []
         region, cluster, site = tags
-        filters = [{"Name": "tag:gpuprov-cluster", "Values": [cluster]}, {"Name": "tag:gpuprov-site", "Values": [site]}]
-        states = ["pending", "running", "stopping", "stopped"]
-        filters.append({"Name": "instance-state-name", "Values": states})
         try:
-            rows = Region(region).all("ec2", "describe_instances", "Reservations", Filters=filters)
+            found = _machines(Region(region), cluster, site)
         except Trouble as trouble:
             return [f"whether machines are left in {region} could not be asked: {trouble}"]
         events("down", "log", f"{region}: looked for machines with the tags of {cluster}")
-        return [f"{one['InstanceId']} in {region} ({one['State']['Name']})" for row in rows for one in row["Instances"]]
+        return [f"{one['InstanceId']} in {region} ({one['State']['Name']})" for one in found]
 
 
 def _aws(site: Site) -> AwsSite:
     assert isinstance(site, AwsSite)
     return site
+
+
+def _machines(region: Region, cluster: str, site: str) -> list[dict[str, Any]]:
+    """The instances of a site that are not gone, by tag. Raises Trouble."""
+    tags = {"gpuprov-cluster": cluster, "gpuprov-site": site}
+    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
+    filters.append({"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]})
+    rows = region.all("ec2", "describe_instances", "Reservations", Filters=filters)
+    return [one for row in rows for one in row["Instances"]]
+
+
+def _tag(instance: dict[str, Any], key: str) -> str:
+    return next((tag["Value"] for tag in instance.get("Tags", ()) if tag["Key"] == key), "")
 
 
 def provider() -> Aws:
