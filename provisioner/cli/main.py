@@ -59,6 +59,7 @@ COMMANDS: dict[str, Entry] = {
     "replace": Entry("provisioner.cli.replace:replace", "Make a new machine for a bad one, under the same name."),
     "upgrade": Entry("provisioner.cli.lifecycle:upgrade", "Move a running fleet to a new lock; stop and roll back."),
     "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a holder that is dead."),
+    "gc": Entry("provisioner.cli.gc:gc", "Find by tag what a crash left behind, and remove it."),
     "down": Entry("provisioner.cli.lifecycle:down", "Remove everything that `up` made."),
     "catalog": Entry("provisioner.cli.catalog:catalog", "Show the machine types that are known."),
     "cost": Entry("provisioner.cli.cost:cost", "Show what a fleet or a machine costs, here and in other regions."),

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from provisioner.spec.output_cost import CostOutput, PlannedCost, SpentOutput
+from provisioner.spec.output_gc import GcOutput
 from provisioner.spec.output_shape import OpenOutput, Output
 
 
@@ -352,6 +353,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "plan": PlanOutput,
     "upgrade": UpgradeOutput,
     "down": DownOutput,
+    "gc": GcOutput,
     "cost": CostOutput,
     "doctor": DoctorOutput,
 }

@@ -1,0 +1,153 @@
+"""gc: what a crash left behind, found by tag; a cluster that is named is removed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provisioner.errors import Exit, GpuprovError
+
+if TYPE_CHECKING:
+    from provisioner.lifecycle.gc import Cluster, Remainder
+    from provisioner.providers.remains import Remains
+    from provisioner.spec.models import ClusterSpec
+
+MOST_IDS = 4
+"""Of one kind, told one by one."""
+
+
+def gc(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="cluster.yaml: its regions are looked at")
+    ] = None,
+    region: Annotated[
+        list[str] | None, typer.Option("--region", metavar="REGION", help="A region instead. May be repeated.")
+    ] = None,
+    provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="Of --region.")] = "aws",
+    sandbox: Annotated[bool, typer.Option("--sandbox", help="Containers of rehearsals on this machine.")] = False,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME", help="Remove what is left of this cluster.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Find by tag what a crash left behind; remove it where a cluster is named that nobody here knows."""
+    from provisioner import spec
+    from provisioner.lifecycle import gc as lifecycle
+
+    loaded = spec.load(file) if file is not None else None
+    places = _places(loaded, region or [], provider, sandbox=sandbox)
+    folders = [*([file.absolute().parent] if file is not None else []), Path.cwd(), *Path.cwd().parents]
+    found = lifecycle.look(places, folders, loaded)
+    removed, left = 0, list[str]()
+    if not as_json:
+        _show(found)
+    chosen = lifecycle.chosen(found, cluster) if cluster is not None else []
+    if chosen and _may(chosen, yes=yes):
+        removed, left = lifecycle.remove(places, chosen, lambda line: typer.echo(line, err=True))
+    if as_json:
+        typer.echo(json.dumps(_document(found, removed, left), indent=2))
+    elif cluster is not None:
+        typer.echo(f"{cluster}: {removed} things removed" if chosen else f"{cluster}: nothing is there")
+    for line in left:
+        typer.echo(f"left: {line}", err=True)
+    if left or found.unknown:
+        raise typer.Exit(Exit.PROVIDER_FAILED)
+
+
+def _places(loaded: ClusterSpec | None, regions: list[str], provider: str, *, sandbox: bool) -> list[Remains]:
+    """Where to look. Raises GpuprovError where nobody said so."""
+    from provisioner.providers import remains
+
+    if sandbox:
+        return [remains.of("", "", sandbox=True)]
+    wanted = [(provider, name) for name in regions]
+    if loaded is not None and not regions:
+        sites = [site for site in loaded.sites.values() if site.provider != "baremetal"]
+        wanted = list(dict.fromkeys((site.provider, str(getattr(site, "region", ""))) for site in sites))
+    if not wanted:
+        raise GpuprovError(
+            "where to look?", hint="give a cluster.yaml with a cloud's site, --region REGION or --sandbox"
+        )
+    return [remains.of(name, place) for name, place in wanted]
+
+
+def _may(chosen: list[Cluster], *, yes: bool) -> bool:
+    """Whether a person wants it."""
+    name = chosen[0].name
+    count = sum(not thing.kept for one in chosen for thing in one.things)
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise GpuprovError(f"{count} things would be removed, and nobody to ask", where=name, hint="give --yes")
+    if typer.confirm(f"Remove these {count} things of {name}? Somebody else may be using them", err=True):
+        return True
+    typer.echo("nothing was removed", err=True)
+    return False
+
+
+def _show(found: Remainder) -> None:
+    for one in found.clusters:
+        site = f", site {one.site}" if one.site else ""
+        age = f", the oldest {_age(one.since)} old" if one.since else ""
+        known = f"alive here ({one.alive})" if one.alive else "nobody on this machine knows it"
+        typer.echo(f"{one.place}: cluster {one.name}{site}: {len(one.things)} things{age}; {known}")
+        for kind, count in Counter(thing.kind for thing in one.things).items():
+            mine = [thing for thing in one.things if thing.kind == kind]
+            ids = [f"{t.id} ({t.state})" if t.state else t.id for t in mine[:MOST_IDS]]
+            more = [f"and {count - MOST_IDS} more"] if count > MOST_IDS else []
+            kept = f": {mine[0].kept}" if mine[0].kept else ""
+            typer.echo(f"  {count} {kind}{'s' if count > 1 else ''}: {', '.join(ids + more)}{kept}")
+    for line in found.unknown:
+        typer.echo(f"unknown: {line}")
+    if not found.clusters and not found.unknown:
+        typer.echo("nothing with gpuprov's tags is there")
+    if any(not one.alive for one in found.clusters):
+        typer.echo(
+            "a colleague's cluster looks the same from here: ask, then name the one to remove with --cluster NAME"
+        )
+
+
+def _age(since: datetime) -> str:
+    hours = (datetime.now(UTC) - since).total_seconds() / 3600
+    return (
+        f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.0f} hours" if hours >= 2 else f"{hours * 60:.0f} minutes"
+    )
+
+
+def _document(found: Remainder, removed: int, left: list[str]) -> dict[str, Any]:
+    def text(moment: datetime | None) -> str | None:
+        return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
+
+    return {
+        "clusters": [
+            {
+                "cluster": one.name,
+                "site": one.site,
+                "place": one.place,
+                "alive": one.alive,
+                "since": text(one.since),
+                "things": [
+                    {
+                        "kind": thing.kind,
+                        "id": thing.id,
+                        "name": thing.name,
+                        "state": thing.state,
+                        "since": text(thing.since),
+                        "kept": thing.kept,
+                    }
+                    for thing in one.things
+                ],
+            }
+            for one in found.clusters
+        ],
+        "removed": removed,
+        "left": left,
+        "unknown": list(found.unknown),
+    }

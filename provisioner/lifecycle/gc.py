@@ -1,0 +1,151 @@
+"""`gpuprov gc`: what a crash left behind, found by tag, and whether anybody here still knows it.
+
+A cluster whose run directory is on this machine, with state in it, is alive: it is `down`'s. Of another one nothing
+here tells whether it was left behind or is somebody else's, so only a cluster that a person names is ever removed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from provisioner.errors import GpuprovError
+from provisioner.paths import ClusterPaths
+from provisioner.providers.remains import Remains, Thing
+from provisioner.spec.models import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All that has the tags of one cluster at one place. `alive`: who knows it here; empty where nobody does."""
+
+    name: str
+    site: str
+    place: str
+    things: tuple[Thing, ...]
+    alive: str
+
+    @property
+    def since(self) -> datetime | None:
+        return min((thing.since for thing in self.things if thing.since), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What was found, and what could not be asked."""
+
+    clusters: tuple[Cluster, ...]
+    unknown: tuple[str, ...]
+
+
+def look(places: Sequence[Remains], folders: Iterable[Path], spec: ClusterSpec | None = None) -> Remainder:
+    """Everything that is there. `folders`: where a `.gpuprov` may lie; `spec`: the file that was named, whose cluster
+    is alive also where its state is kept elsewhere. Raises ProviderError."""
+    known = [folder.absolute() for folder in folders]
+    things, unknown = _found(places)
+    found: dict[tuple[str, str, str, str], list[Thing]] = {}
+    for thing in things.values():
+        found.setdefault((thing.place, thing.cluster, thing.site, thing.workspace), []).append(thing)
+    clusters = []
+    for (where, name, site, workspace), mine in sorted(found.items()):
+        alive = alive_here(name, known, spec)
+        if workspace:  # the provider knows which directory made it, and `down` finds all of it from there
+            alive = workspace if Path(workspace).is_dir() else ""
+        clusters.append(Cluster(name, site, where, tuple(mine), alive))
+    return Remainder(tuple(clusters), unknown)
+
+
+def _found(places: Sequence[Remains]) -> tuple[dict[tuple[str, str], Thing], tuple[str, ...]]:
+    """Things by kind and id. What several regions see (IAM) is kept only if none of them can say whose it is."""
+    things: dict[tuple[str, str], Thing] = {}
+    unknown: list[str] = []
+    for place in places:
+        answer = place.find()
+        unknown += answer.unknown
+        for thing in answer.things:
+            key = (thing.kind, thing.id)
+            things[key] = things[key] if key in things and not things[key].kept else thing
+    return things, tuple(dict.fromkeys(unknown))
+
+
+def chosen(found: Remainder, name: str) -> list[Cluster]:
+    """The clusters of that name, if nobody here knows them. Raises GpuprovError."""
+    mine = [cluster for cluster in found.clusters if cluster.name == name]
+    if alive := next((cluster.alive for cluster in mine if cluster.alive), ""):
+        raise GpuprovError(
+            f"{name} is alive here: {alive}", where=name, hint="`gpuprov down FILE` removes it; gc does not touch it"
+        )
+    return mine
+
+
+def remove(
+    places: Sequence[Remains], clusters: Collection[Cluster], tell: Callable[[str], None]
+) -> tuple[int, list[str]]:
+    """Remove all of these clusters that may be removed. Returns how many things are gone, and one sentence for each
+    that is left: what was refused, what holds data, what is found again. Raises ProviderError."""
+    wanted = {(thing.kind, thing.id) for cluster in clusters for thing in cluster.things}
+    left: list[str] = []
+    for place in places:
+        mine = [thing for thing in place.find().things if (thing.kind, thing.id) in wanted and not thing.kept]
+        left += place.remove(mine, tell) if mine else []
+    again, unknown = _found(places)
+    still = [thing for key, thing in again.items() if key in wanted]
+    if not left:  # else they wait for what was refused
+        left = [f"{thing}: {thing.kept or 'still there'}" for thing in still]
+    return len(wanted) - len(still), [*left, *unknown]
+
+
+def alive_here(name: str, folders: Iterable[Path], spec: ClusterSpec | None = None) -> str:
+    """Who on this machine knows a cluster of that name; empty where nobody does."""
+    if spec is not None and spec.name == name and spec.state.backend != "local":
+        return f"its state is kept in {spec.state.backend}"
+    for folder in folders:
+        if said := _directory(ClusterPaths(folder / "cluster.yaml", name, sandbox=False).root):
+            return said
+    return ""
+
+
+def _directory(root: Path) -> str:
+    """Why the cluster of a run directory is alive; empty where there is none, or nothing in it stands for anything."""
+    if not root.is_dir():
+        return ""
+    if _held(root):
+        return f"a run is at work in {root}"
+    for workspace in sorted(root.glob("sites/*")):
+        if _state(workspace):
+            return str(root)
+    return ""
+
+
+def _held(root: Path) -> bool:
+    """Whether a living run holds its lock; a lock that can't be tried is taken for held."""
+    path = root / "run.lock"
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True
+
+
+def _state(workspace: Path) -> bool:
+    """Whether Terraform's state there has resources; one that can't be read, or lies elsewhere, counts."""
+    try:
+        if re.search(r'backend\s+"(?!local")', (workspace / "main.tf").read_text(encoding="utf-8")):
+            return True
+    except (OSError, ValueError):
+        pass
+    try:
+        state = json.loads((workspace / "terraform.tfstate").read_text(encoding="utf-8"))
+        return any(resource.get("mode") == "managed" for resource in state["resources"])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return True

@@ -1,0 +1,67 @@
+"""What a provider finds by tag of clusters that nobody may remember any more, and how it removes it.
+
+A provider that can look has a module `remains` in its folder, with `remains(place)`; the sandbox's is in sandbox/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import import_module
+from typing import Protocol
+
+from provisioner.errors import GpuprovError
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One thing with the tags of a cluster. `kept`: why it is not to be removed; empty where it may be. `workspace`:
+    the directory that made it, where the provider knows that."""
+
+    kind: str
+    id: str
+    cluster: str
+    site: str
+    place: str
+    name: str = ""
+    state: str = ""
+    since: datetime | None = None
+    kept: str = ""
+    workspace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}" + (f" ({self.state})" if self.state else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found, and one sentence for every question that has no answer: it may hide more."""
+
+    things: tuple[Thing, ...]
+    unknown: tuple[str, ...] = ()
+
+
+class Remains(Protocol):
+    """One region, or this machine."""
+
+    def find(self) -> Found:
+        """Everything with gpuprov's tags, of every cluster. Raises ProviderError where nothing can be asked."""
+
+    def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
+        """Remove these things, in the order that the provider accepts. One sentence for each that it refused."""
+
+
+def of(provider: str, place: str, *, sandbox: bool = False) -> Remains:
+    """Who looks in a region. Raises GpuprovError where gpuprov can't look there."""
+    name = "provisioner.sandbox.remains" if sandbox else f"provisioner.providers.{provider}.remains"
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        raise GpuprovError(
+            f"gpuprov can't look for what is left at {provider}", hint="it made nothing there; look at its console"
+        ) from None
+    found: Remains = module.remains(place)
+    return found

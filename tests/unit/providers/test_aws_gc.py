@@ -1,0 +1,344 @@
+"""gc on AWS: all that the module makes is found by its tag and removed, and nothing else is ever touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import jsonschema
+import pytest
+from moto import mock_aws
+from moto.ec2 import ec2_backends
+from moto.ec2.responses import EC2Response
+
+from provisioner.cli.main import run
+from provisioner.paths import data
+from provisioner.providers.aws import remains as module
+from provisioner.providers.aws import tagged
+from provisioner.providers.aws.ask import Region
+from provisioner.providers.aws.remains import InRegion
+from provisioner.spec import schema
+from tests.support import moto_aws
+from tests.support.aws_answers import Answers, ec2_error, sts_error
+
+REGION = "us-east-1"
+IMAGE = "ami-12c6146b"
+"""One that moto knows."""
+POLICY = json.dumps(
+    {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
+)
+LACKING = [
+    f"{verb}_{what}{many}"
+    for what in ("placement_group", "instance_connect_endpoint")
+    for verb, many in (("create", ""), ("describe", "s"), ("delete", ""))
+]
+"""What moto has not, and tests/support/moto_aws.py adds to it."""
+
+
+ANSWERS = Answers()
+RULED, PLACE = ANSWERS.region(REGION), Region(REGION)
+"""For all tests: reading EC2's description takes longer than most of them."""
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Answers]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.chdir(tmp_path)
+    for name in (*LACKING, "describe_spot_instance_requests"):
+        monkeypatch.setattr(EC2Response, name, getattr(moto_aws, f"_{name}"), raising=False)
+    with mock_aws():
+        ANSWERS.rules.clear()
+        ANSWERS.asked.clear()
+        monkeypatch.setattr(module, "remains", lambda _: InRegion(RULED, wait_s=0.5, pause_s=0.01))
+        yield ANSWERS
+        for backend in ec2_backends[moto_aws.ACCOUNT].values():  # what the additions keep there
+            for kept in ("placement_groups", "instance_connect_endpoints"):
+                if hasattr(backend, kept):
+                    delattr(backend, kept)
+
+
+def tags(cluster: str, kind: str = "") -> Any:
+    told = [{"Key": "gpuprov-cluster", "Value": cluster}, {"Key": "gpuprov-site", "Value": "virginia"}]
+    return [{"ResourceType": kind, "Tags": told}] if kind else told
+
+
+def make(cluster: str, *, protect: bool = False) -> dict[str, str]:
+    """One of each kind, joined as the module joins them. Their ids by kind."""
+    ec2, iam = boto3.client("ec2", REGION), boto3.client("iam", REGION)
+    vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16", TagSpecifications=tags(cluster, "vpc"))["Vpc"]["VpcId"]
+    default = ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["SecurityGroups"][0]
+    ec2.create_tags(Resources=[default["GroupId"]], Tags=tags(cluster))
+    subnet = ec2.create_subnet(
+        VpcId=vpc, CidrBlock="10.7.0.0/24", TagSpecifications=tags(cluster, "subnet")
+    )["Subnet"]["SubnetId"]  # fmt: skip
+    gateway = ec2.create_internet_gateway(
+        TagSpecifications=tags(cluster, "internet-gateway")
+    )["InternetGateway"]["InternetGatewayId"]  # fmt: skip
+    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    table = ec2.create_route_table(
+        VpcId=vpc, TagSpecifications=tags(cluster, "route-table")
+    )["RouteTable"]["RouteTableId"]  # fmt: skip
+    ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
+    groups = [
+        ec2.create_security_group(
+            GroupName=f"gpuprov-{cluster}{end}", Description="x", VpcId=vpc,
+            TagSpecifications=tags(cluster, "security-group"),
+        )["GroupId"]
+        for end in ("", "-connect")
+    ]  # fmt: skip
+    for one, other in (groups, reversed(groups)):
+        ec2.authorize_security_group_ingress(
+            GroupId=one, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": other}]}]
+        )
+    name = f"gpuprov-{cluster}-role"
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}", Tags=tags(cluster))
+    iam.put_role_policy(RoleName=name, PolicyName="session-manager", PolicyDocument=POLICY)
+    arn = iam.create_policy(PolicyName=f"{cluster}-asked", PolicyDocument=POLICY)["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName=name, PolicyArn=arn)
+    iam.create_instance_profile(InstanceProfileName=name, Tags=tags(cluster))
+    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+    template = ec2.create_launch_template(
+        LaunchTemplateName=f"gpuprov-{cluster}-train", LaunchTemplateData={"IamInstanceProfile": {"Name": name}},
+        TagSpecifications=tags(cluster, "launch-template"),
+    )["LaunchTemplate"]["LaunchTemplateId"]  # fmt: skip
+    key = ec2.create_key_pair(KeyName=f"gpuprov-{cluster}", TagSpecifications=tags(cluster, "key-pair"))["KeyName"]
+    ec2.create_placement_group(
+        GroupName=f"gpuprov-{cluster}-train", Strategy="cluster", TagSpecifications=tags(cluster, "placement-group")
+    )
+    instance = ec2.run_instances(
+        ImageId=IMAGE, InstanceType="p4d.24xlarge", MinCount=1, MaxCount=1, SubnetId=subnet,
+        SecurityGroupIds=[groups[0]],
+        TagSpecifications=tags(cluster, "instance") + tags(cluster, "volume"),
+    )["Instances"][0]["InstanceId"]  # fmt: skip
+    ec2.modify_instance_attribute(InstanceId=instance, DisableApiTermination={"Value": protect})
+    address = ec2.allocate_address(Domain="vpc", TagSpecifications=tags(cluster, "elastic-ip"))["AllocationId"]
+    ec2.associate_address(AllocationId=address, InstanceId=instance)
+    loose = ec2.create_network_interface(
+        SubnetId=subnet, Groups=[groups[0]], TagSpecifications=tags(cluster, "network-interface")
+    )["NetworkInterface"]["NetworkInterfaceId"]  # fmt: skip
+    volume = ec2.create_volume(
+        AvailabilityZone=f"{REGION}a", Size=8, TagSpecifications=tags(cluster, "volume")
+    )["VolumeId"]  # fmt: skip
+    nat = ec2.create_nat_gateway(
+        SubnetId=subnet, ConnectivityType="private", TagSpecifications=tags(cluster, "natgateway")
+    )["NatGateway"]["NatGatewayId"]  # fmt: skip
+    endpoint = ec2.create_vpc_endpoint(
+        VpcId=vpc, ServiceName=f"com.amazonaws.{REGION}.s3", VpcEndpointType="Gateway", RouteTableIds=[table],
+        TagSpecifications=tags(cluster, "vpc-endpoint"),
+    )["VpcEndpoint"]["VpcEndpointId"]  # fmt: skip
+    door = ec2.create_instance_connect_endpoint(
+        SubnetId=subnet, SecurityGroupIds=[groups[1]], TagSpecifications=tags(cluster, "instance-connect-endpoint")
+    )["InstanceConnectEndpoint"]["InstanceConnectEndpointId"]  # fmt: skip
+    return {
+        "VPC": vpc, "subnet": subnet, "internet gateway": gateway, "route table": table, "security group": groups[0],
+        "role": name, "instance profile": name, "launch template": template, "key pair": key,
+        "placement group": f"gpuprov-{cluster}-train", "instance": instance, "elastic IP address": address,
+        "network interface": loose, "volume": volume, "NAT gateway": nat, "VPC endpoint": endpoint,
+        "instance connect endpoint": door,
+    }  # fmt: skip
+
+
+def found(cluster: str) -> dict[str, list[str]]:
+    """What is there now, by kind."""
+    kinds: dict[str, list[str]] = {}
+    for thing in tagged.find(PLACE).things:
+        if thing.cluster == cluster:
+            kinds.setdefault(thing.kind, []).append(thing.id)
+    return kinds
+
+
+def gc(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    assert run(["gc", "--region", REGION, "--json", *words]) == code, capsys.readouterr().err
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.validate(said, schema.schema("gc"))
+    return said
+
+
+def test_everything_that_the_module_makes_is_found_and_removed_and_the_other_cluster_stays(
+    aws: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, other = make("crashed"), make("other")
+    before = found("other")
+    there = found("crashed")
+    assert {kind: number for kind, number in mine.items() if number not in there[kind]} == {}
+    said = gc(capsys)
+    assert {(c["cluster"], c["site"], c["alive"]) for c in said["clusters"]} == {
+        ("crashed", "virginia", ""), ("other", "virginia", ""),
+    }  # fmt: skip
+    assert said["removed"] == 0
+    assert found("crashed")  # nobody named a cluster: nothing was touched
+    listed = {call for call in aws.asked if not re.match(r"\w+\.(Describe|List|Get)", call)}
+    assert listed == set()
+
+    said = gc(capsys, "--cluster", "crashed", "--yes")
+    assert found("crashed") == {}
+    assert (said["left"], said["unknown"]) == ([], [])
+    things = sum(len(c["things"]) for c in said["clusters"] if c["cluster"] == "crashed")
+    assert said["removed"] == things > 15
+    assert found("other") == before
+    assert other["role"] in [role["RoleName"] for role in boto3.client("iam").list_roles()["Roles"]]
+    assert gc(capsys, "--cluster", "crashed", "--yes")["removed"] == 0  # and once more, of nothing
+
+
+def test_the_policy_in_the_docs_allows_what_gc_asks_and_no_more(
+    aws: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("crashed")
+    gc(capsys, "--cluster", "crashed", "--yes")
+    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
+    (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Gc' in part]
+    names = {"efs": "elasticfilesystem"}
+    asked = {f"{names.get(s, s)}:{action}" for s, action in (call.split(".") for call in aws.asked)}
+    allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
+    unseen = {"ec2:CancelSpotInstanceRequests"}  # moto has no spot request with tags
+    assert allowed - unseen == asked - {"sts:GetCallerIdentity"}
+
+
+def test_a_machine_that_is_protected_stays_with_all_that_it_needs(
+    aws: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = make("crashed", protect=True)
+    before = found("crashed")
+    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert found("crashed") == before
+    assert said["left"][0].startswith(f"instance {mine['instance']} (running): protected, and not forced: ")
+    assert "other things were not touched" in said["left"][1]
+    assert said["removed"] == 0
+
+
+def test_a_refusal_is_told_and_the_rest_goes(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = make("crashed")
+    no = "You are not authorized to perform this operation."
+    aws.rules["ec2.DeleteKeyPair"] = (403, ec2_error("UnauthorizedOperation", no))
+    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert said["left"] == [f"key pair {mine['key pair']}: {no}"]
+    assert found("crashed") == {"key pair": [mine["key pair"]]}
+
+
+def test_what_is_in_use_is_tried_until_the_deadline(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = make("crashed")
+    aws.rules["ec2.DeleteSubnet"] = (400, ec2_error("DependencyViolation", "The subnet has dependencies."))
+    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert f"subnet {mine['subnet']}: The subnet has dependencies." in said["left"]
+    assert aws.asked.count("ec2.DeleteSubnet") > 3
+
+
+def test_a_machine_that_will_not_go_keeps_what_it_may_need(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = make("crashed")
+    aws.rules["ec2.TerminateInstances"] = (
+        200,
+        b"<TerminateInstancesResponse><instancesSet/></TerminateInstancesResponse>",
+    )
+    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert said["left"][0] == f"instance {mine['instance']} (running): it was deleted, and is still there"
+    assert mine["VPC"] in found("crashed")["VPC"]
+
+
+@pytest.mark.parametrize("call", ["ec2.DescribeVolumes", "efs.DescribeFileSystems", "iam.ListRoles"])
+def test_what_could_not_be_asked_is_no_all_clear(aws: Answers, call: str, capsys: pytest.CaptureFixture[str]) -> None:
+    service = call.partition(".")[0]
+    refused = {
+        "ec2": ec2_error("UnauthorizedOperation", "no"),
+        "iam": sts_error("AccessDenied", "no"),
+        "efs": b'{"ErrorCode": "AccessDeniedException", "__type": "AccessDeniedException", "Message": "no"}',
+    }[service]
+    aws.rules[call] = (403, refused)
+    said = gc(capsys, code=3)
+    assert len(said["unknown"]) == 1
+    assert "not allowed to look: no (allow " in said["unknown"][0]
+
+
+def test_nobody_is_signed_in(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.rules["sts.GetCallerIdentity"] = (403, sts_error("ExpiredToken", "The security token is expired"))
+    assert run(["gc", "--region", REGION]) == 3
+    assert "they have expired" in capsys.readouterr().err
+
+
+def test_file_systems_hold_data_and_are_named_only(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    efs = boto3.client("efs", REGION).create_file_system(CreationToken="x", Tags=tags("crashed"))["FileSystemId"]
+    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert said["left"] == [f"EFS file system {efs}: {tagged.HOLDS_DATA}"]
+    assert found("crashed") == {"EFS file system": [efs]}
+
+
+def test_a_role_that_nothing_here_uses_may_be_another_regions(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    boto3.client("iam").create_role(RoleName="gpuprov-crashed-x", AssumeRolePolicyDocument="{}", Tags=tags("crashed"))
+    said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
+    assert said["left"] == [f"role gpuprov-crashed-x: {tagged.SOMEWHERE}"]
+
+
+def test_without_yes_and_without_a_terminal_nothing_is_removed(
+    aws: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("crashed")
+    before = found("crashed")
+    assert run(["gc", "--region", REGION, "--cluster", "crashed"]) == 2
+    assert "nobody to ask" in capsys.readouterr().err
+    assert found("crashed") == before
+
+
+def workspace(folder: Path, state: str | None, main: str = "") -> Path:
+    site = folder / ".gpuprov" / "crashed" / "sites" / "virginia"
+    site.mkdir(parents=True)
+    (site / "main.tf").write_text(main)
+    if state is not None:
+        (site / "terraform.tfstate").write_text(state)
+    return site
+
+
+ALIVE = {
+    "state": ('{"resources": [{"mode": "managed"}]}', "", True),
+    "state that can't be read": ("{", "", True),
+    "state elsewhere": (None, 'terraform {\n  backend "s3" {}\n}', True),
+    "state of nothing": ('{"resources": []}', 'terraform {\n  backend "local" {}\n}', False),
+    "no state": (None, 'terraform {\n  backend "local" {}\n}', False),
+}
+
+
+@pytest.mark.parametrize("name", list(ALIVE))
+def test_a_cluster_that_is_alive_here_is_downs(
+    aws: Answers, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, main, alive = ALIVE[name]
+    boto3.client("ec2", REGION).create_key_pair(KeyName="x", TagSpecifications=tags("crashed", "key-pair"))
+    workspace(tmp_path, state, main)
+    below = tmp_path / "deep" / "down"
+    below.mkdir(parents=True)
+    os.chdir(below)  # also seen from a folder below
+    code = run(["gc", "--region", REGION, "--cluster", "crashed", "--yes"])
+    said = capsys.readouterr()
+    assert code == (2 if alive else 0)
+    assert bool(found("crashed")) is alive
+    assert ("alive here" in said.out) is alive
+
+
+def test_a_file_names_its_regions_and_its_state_elsewhere_is_alive(
+    aws: Answers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boto3.client("ec2", REGION).create_key_pair(KeyName="x", TagSpecifications=tags("crashed", "key-pair"))
+    file = tmp_path / "cluster.yaml"
+    text = "name: crashed\nsites: {virginia: {provider: aws, region: us-east-1}}\ngroups: {a: {machine: g5.xlarge}}\n"
+    file.write_text(text)
+    assert run(["gc", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "us-east-1: cluster crashed, site virginia: 1 things" in told
+    assert "nobody on this machine knows it" in told
+
+
+NOWHERE = {
+    "nothing said": ([], "where to look?"),
+    "no such provider": (["--region", "eastus", "--provider", "azure"], "can't look for what is left at azure"),
+}
+
+
+@pytest.mark.parametrize("name", list(NOWHERE))
+def test_somebody_has_to_say_where(aws: Answers, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, said = NOWHERE[name]
+    assert run(["gc", *words]) == 2
+    assert said in capsys.readouterr().err
