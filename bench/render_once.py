@@ -23,7 +23,9 @@ def main(file: str) -> None:
     plan = Plan(spec=wanted, groups=tuple(groups), simulated=False)
     names = len(plan.nodes())
     provider: Any = SimpleNamespace(module="aws", module_inputs=lambda *_: {"region": "us-east-1"})
-    text = main_tf(plan, next(iter(wanted.sites)), provider, Path(), ssh_public_key="ssh-ed25519 AAAA")
+    text = main_tf(
+        plan, next(iter(wanted.sites)), provider, Path(), ssh_public_key="ssh-ed25519 AAAA", identity="0123456789ab"
+    )
     print(json.dumps({"nodes": names, "characters": len(text)}))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,6 +169,16 @@ class Cluster:
                 )
             )
         return subjects
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells this cluster from every other one of its name, in tags: 12 hex digits, made once and kept."""
+        file = self.paths.root / "id"
+        with contextlib.suppress(FileNotFoundError):
+            return file.read_text(encoding="utf-8").strip()
+        made = secrets.token_hex(6)
+        write_whole(private_dir(self.paths.root) / "id", made + "\n")
+        return made
 
     @property
     def remote(self) -> Remote | None:

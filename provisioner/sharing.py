@@ -33,7 +33,7 @@ from provisioner.spec.models import ClusterSpec
 from provisioner.workspace.remote import Moved, Remote
 
 SHARED = (
-    "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
+    "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
     "upgrade.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json", "sites/*/provider",
     "sites/*/main.tf", "sites/*/capacity.json", "sites/*/.terraform.lock.hcl", "sites/*/module/*.tf",
 )  # fmt: skip

@@ -112,7 +112,7 @@ def prepare(
     write_whole(private_dir(folder) / PROVIDER, provider.name + "\n")  # first: `down` goes by it
     key = ssh.ensure_key(cluster.paths, wanted)
     backend = cluster.remote.terraform(site) if cluster.remote else None
-    render(plan, site, provider, folder, ssh_public_key=key, backend=backend)
+    render(plan, site, provider, folder, ssh_public_key=key, identity=cluster.identity, backend=backend)
     workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log" if run_dir else None)
     if damage := workspace.damage():
         if not cluster.sandbox:
@@ -127,7 +127,7 @@ def prepare(
     changes = workspace.plan(replace=list(anew))
 
     def again(addresses: Collection[str]) -> Changes:
-        render(plan, site, provider, folder, ssh_public_key=key, backend=backend)
+        render(plan, site, provider, folder, ssh_public_key=key, identity=cluster.identity, backend=backend)
         workspace.init()
         return workspace.plan(replace=list(addresses))
 
@@ -137,32 +137,39 @@ def prepare(
 
 def _adopt(plan: Plan, site: str, provider: Provider, workspace: Workspace, events: Events) -> None:
     """Write machines into Terraform's state that a run which died had made and could not write there. Raises
-    ProviderError where they can't be this folder's."""
-    standing = provider.standing(plan, site)
+    ProviderError for those of somebody else, and where the state is lost."""
+    standing = provider.standing(plan, site, workspace.path)
     recorded = workspace.recorded() if standing else set()
-    strays = [(name, number) for name, number in standing if number not in recorded]
+    strays = [machine for machine in standing if machine.id not in recorded]
     if not strays:
         return
-    told = ", ".join(f"{number} ({name})" for name, number in strays[:5])
+    told = ", ".join(f"{machine.id} ({machine.node})" for machine in strays[:5])
     told += f" and {len(strays) - 5} more" if len(strays) > 5 else ""
+    if not all(machine.ours for machine in strays):
+        raise ProviderError(
+            f"machines of a cluster {plan.spec.name} stand there already, made from another folder: {told}",
+            where=f"site {site}",
+            hint="share that folder's state (docs/operators.md), or give this cluster another name",
+        )
     if not recorded:
         raise ProviderError(
-            f"machines of {plan.spec.name} stand already, made from another folder: {told}",
+            f"Terraform's state knows nothing of machines that were made here: {told}",
             where=f"site {site}",
-            hint="share that folder's state (docs/operators.md), give this cluster another name, or remove what a "
-            "crash left with `gpuprov gc`",
+            hint="the state is lost, or the run that made them was killed before it was written: restore it, or remove "
+            "them with `gpuprov down` and run `gpuprov up` again",
         )
     known = set(workspace.addresses())
-    for name, number in strays:
-        address = provider.address(name)
-        if address in known or name not in dict(plan.nodes()):
+    for machine in strays:
+        address = provider.address(machine.node)
+        if address in known or machine.node not in dict(plan.nodes()):
             raise ProviderError(
-                f"{number} says that it is {name}, and Terraform's state knows another machine or none of that name",
+                f"{machine.id} says that it is {machine.node}, and Terraform's state or cluster.yaml says otherwise",
                 where=f"site {site}",
-                hint=f"look at it, then remove it; `gpuprov gc` names everything of {plan.spec.name}",
+                hint="look at it, then terminate it",
             )
-        events("terraform", "warning", f"{number} was made by a run that died: taken in as {name}", node=name)
-        workspace.adopt(address, number)
+        said = f"{machine.id} was made by a run that died: taken in as {machine.node}"
+        events("terraform", "warning", said, node=machine.node)
+        workspace.adopt(address, machine.id)
         known.add(address)
 
 

@@ -38,6 +38,15 @@ class ProviderBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """A machine that bears the cluster's and the site's name. `ours`: it was made from this run directory."""
+
+    node: str
+    id: str
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Instead:
     """What follows from machines that could not be had. `groups`: whose machines are asked for in another way now. If
     it is empty, everything was tried, and what this run made of `short` goes: half a group is of no use."""
@@ -87,9 +96,9 @@ class Provider(Protocol):
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
         """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it."""
 
-    def standing(self, plan: Plan, site: str) -> list[tuple[str, str]]:
-        """Node name and id of every machine of the site that stands, asked of the provider, not of Terraform's state.
-        Raises ProviderError where it can't be known."""
+    def standing(self, plan: Plan, site: str, workspace: Path) -> list[Standing]:
+        """Every machine of the site that stands, asked of the provider, not of Terraform's state. Raises ProviderError
+        where it can't be known."""
 
     def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
         """What to do after an apply that failed with that text; None where nothing can be done. The next

@@ -10,7 +10,7 @@ from typing import Any
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
-from provisioner.providers.base import Finding, ProviderBlock
+from provisioner.providers.base import Finding, ProviderBlock, Standing
 from provisioner.sandbox import assets, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST
@@ -90,7 +90,7 @@ class Sandbox:
         gone = [self.address(name) for name in sorted(known) if ("node", name) not in running]
         return gone + ([] if ("mirror", "") in running else ["module.site.terraform_data.mirror"])
 
-    def standing(self, plan: Plan, site: str) -> list[tuple[str, str]]:  # noqa: ARG002
+    def standing(self, plan: Plan, site: str, workspace: Path) -> list[Standing]:  # noqa: ARG002
         """A container of its workspace takes no other's place (node.sh): none stands beside the state."""
         return []
 

@@ -22,12 +22,19 @@ Backend = tuple[str, Mapping[str, Any]]
 
 
 def render(
-    plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_public_key: str, backend: Backend | None = None
+    plan: Plan,
+    site: str,
+    provider: Provider,
+    workspace: Path,
+    *,
+    ssh_public_key: str,
+    identity: str,
+    backend: Backend | None = None,
 ) -> bool:
     """Write the root module of `site` into `workspace`. Returns whether anything differs from what was there."""
     paths.private_dir(workspace)
     changed = _copy_module(paths.data("terraform") / provider.module, workspace / "module")
-    text = main_tf(plan, site, provider, workspace, ssh_public_key=ssh_public_key, backend=backend)
+    text = main_tf(plan, site, provider, workspace, ssh_public_key=ssh_public_key, identity=identity, backend=backend)
     main = workspace / "main.tf"
     if not main.exists() or main.read_text(encoding="utf-8") != text:
         paths.write_whole(main, text)
@@ -36,7 +43,14 @@ def render(
 
 
 def main_tf(
-    plan: Plan, site: str, provider: Provider, workspace: Path, *, ssh_public_key: str, backend: Backend | None = None
+    plan: Plan,
+    site: str,
+    provider: Provider,
+    workspace: Path,
+    *,
+    ssh_public_key: str,
+    identity: str,
+    backend: Backend | None = None,
 ) -> str:
     """The text of main.tf. Its length grows with the groups, not with the nodes. Without `backend` the state is beside
     it."""
@@ -62,7 +76,7 @@ def main_tf(
         },
         ssh_public_key=ssh_public_key,
         user_data=provider.user_data(plan, site, ssh_public_key),
-        tags={"gpuprov-cluster": plan.spec.name, "gpuprov-site": site},
+        tags={"gpuprov-cluster": plan.spec.name, "gpuprov-site": site, "gpuprov-id": identity},
         providers=provider.terraform(plan, site),
         module=provider.module,
         inputs=provider.module_inputs(plan, site, workspace),

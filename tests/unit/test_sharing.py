@@ -311,7 +311,7 @@ def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_
     remote = operators.open("ann").remote
     assert remote is not None
     plan = aws_plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    text = main_tf(plan, "here", Aws(), tmp_path, ssh_public_key="", backend=remote.terraform("here"))
+    text = main_tf(plan, "here", Aws(), tmp_path, ssh_public_key="", identity="0", backend=remote.terraform("here"))
     assert 'key = "gpuprov/vision/sites/here/terraform.tfstate"' in text
     for line in ('backend "s3"', "encrypt = true", "use_lockfile = true", 'allowed_account_ids = ["123456789012"]'):
         assert line in text

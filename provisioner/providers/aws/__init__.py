@@ -19,7 +19,7 @@ from provisioner.providers.aws import console, image
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.capacity import Choices, Way, shortages, ways_of
 from provisioner.providers.aws.preflight import preflight, zones_selling
-from provisioner.providers.base import Finding, Instead, ProviderBlock
+from provisioner.providers.base import Finding, Instead, ProviderBlock, Standing
 from provisioner.spec.models import AwsSite, Site
 from provisioner.stack.models import BaseImage, Stack
 
@@ -107,13 +107,17 @@ class Aws:
         choices.write(workspace)
         return choices.zones
 
-    def standing(self, plan: Plan, site: str) -> list[tuple[str, str]]:
+    def standing(self, plan: Plan, site: str, workspace: Path) -> list[Standing]:
         region = _aws(plan.spec.sites[site]).region
+        mine = _written(workspace).get("gpuprov-id")
         try:
             found = _machines(Region(region), plan.spec.name, site)
         except Trouble as trouble:
             raise ProviderError(f"which machines stand in {region}: {trouble}", where=f"site {site}") from None
-        return [(_tag(one, "gpuprov-node"), one["InstanceId"]) for one in found]
+        return [
+            Standing(_tag(one, "gpuprov-node"), one["InstanceId"], bool(mine) and _tag(one, "gpuprov-id") == mine)
+            for one in found
+        ]
 
     def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
         short = shortages(error)
@@ -175,11 +179,11 @@ class Aws:
     def clean(self, workspace: Path, events: Events) -> list[str]:
         """What the tags of the cluster still find: machines that Terraform's state does not know."""
         tags = _written(workspace)
-        if tags is None:
+        if not tags:
             return []
-        region, cluster, site = tags
+        region, cluster = tags["region"], tags["gpuprov-cluster"]
         try:
-            found = _machines(Region(region), cluster, site)
+            found = _machines(Region(region), cluster, tags["gpuprov-site"])
         except Trouble as trouble:
             return [f"whether machines are left in {region} could not be asked: {trouble}"]
         events("down", "log", f"{region}: looked for machines with the tags of {cluster}")
@@ -208,17 +212,16 @@ def provider() -> Aws:
     return Aws()
 
 
-def _written(workspace: Path) -> tuple[str, str, str] | None:
-    """Region, cluster and site of a workspace that was rendered; None where there is none."""
+def _written(workspace: Path) -> dict[str, str]:
+    """The region and the tags of a workspace that was rendered; empty where there is none."""
     try:
         text = (workspace / "main.tf").read_text(encoding="utf-8")
         text = text[text.find('provider "aws"') :]  # what comes before it is the state's
     except FileNotFoundError:
-        return None
-    keys = ("region", "gpuprov-cluster", "gpuprov-site")
-    found = [re.search(rf'\b"?{key}"? *[=:] *"([^"]+)"', text) for key in keys]
-    region, cluster, site = (match[1] if match else "" for match in found)
-    return (region, cluster, site) if region and cluster and site else None
+        return {}
+    keys = ("region", "gpuprov-cluster", "gpuprov-site", "gpuprov-id")
+    found = {key: re.search(rf'\b"?{key}"? *[=:] *"([^"]+)"', text) for key in keys}
+    return {key: match[1] for key, match in found.items() if match} if all(found.values()) else {}
 
 
 def _group(plan: Plan, site: str, group: PlannedGroup, way: Way | None) -> dict[str, Any]:

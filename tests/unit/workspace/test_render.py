@@ -140,7 +140,9 @@ def test_free_text_arrives_in_terraform_as_it_is_or_is_refused(modules: Path, tm
         plan, workspace = plans.plan(loaded), tmp_path / f"site-{number}"
         group = loaded.groups["train"]
         inputs = {"image": group.image, "key": loaded.access.ssh_key, "checks": loaded.verify.checks, text: text}
-        render(plan, "here", Echo(inputs), workspace, ssh_public_key=f"ssh-ed25519 AAAA {text}")  # type: ignore[arg-type]
+        render(
+            plan, "here", Echo(inputs), workspace, ssh_public_key=f"ssh-ed25519 AAAA {text}", identity="0123456789ab"
+        )  # type: ignore[arg-type]
         terraform(workspace, "init", "-input=false")
         terraform(workspace, "apply", "-auto-approve", "-input=false")
         seen = outputs_to_nodes(json.loads(terraform(workspace, "output", "-json")))
@@ -154,14 +156,14 @@ def test_free_text_arrives_in_terraform_as_it_is_or_is_refused(modules: Path, tm
 def test_a_group_is_one_line_however_many_nodes_it_has(tmp_path: Path) -> None:
     def length(count: int) -> int:
         plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=count))
-        return len(main_tf(plan, "here", Echo({}), tmp_path, ssh_public_key="k"))  # type: ignore[arg-type]
+        return len(main_tf(plan, "here", Echo({}), tmp_path, ssh_public_key="k", identity="0123456789ab"))  # type: ignore[arg-type]
 
     assert length(9_999) - length(1) == len("9999") - len("1")
 
 
 def test_only_the_groups_of_the_site_are_rendered(tmp_path: Path) -> None:
     wanted = spec.load(_written(tmp_path, TWO_SITES))
-    text = main_tf(plans.plan(wanted), "b", Echo({}), tmp_path, ssh_public_key="k")  # type: ignore[arg-type]
+    text = main_tf(plans.plan(wanted), "b", Echo({}), tmp_path, ssh_public_key="k", identity="0123456789ab")  # type: ignore[arg-type]
     assert '"second" = ' in text
     assert '"first" = ' not in text
     assert '"gpuprov-site" = "b"' in text
@@ -187,7 +189,7 @@ def test_the_module_is_copied_without_its_examples_and_tests(modules: Path, tmp_
     plan, workspace = plans.plan(plans.cluster_spec("p4d.24xlarge")), tmp_path / "site"
 
     def again() -> bool:
-        return render(plan, "here", Echo({}), workspace, ssh_public_key="k")  # type: ignore[arg-type]
+        return render(plan, "here", Echo({}), workspace, ssh_public_key="k", identity="0123456789ab")  # type: ignore[arg-type]
 
     assert again()
     copied = {str(path.relative_to(workspace / "module")) for path in workspace.rglob("module/**/*") if path.is_file()}
