@@ -92,12 +92,14 @@ def remove(
     wanted = {(thing.kind, thing.id) for cluster in clusters for thing in cluster.things}
     left: list[str] = []
     for place in places:
-        mine = [thing for thing in place.find().things if (thing.kind, thing.id) in wanted and not thing.kept]
-        left += place.remove(mine, tell) if mine else []
+        mine = [thing for thing in place.find().things if (thing.kind, thing.id) in wanted]
+        left += place.remove(mine, tell) if any(not thing.kept for thing in mine) else []
     again, unknown = _found(places)
     still = [thing for key, thing in again.items() if key in wanted]
+    kept = [f"{thing}: {thing.kept}" for thing in still if thing.kept]
     if not left:  # else they wait for what was refused
-        left = [f"{thing}: {thing.kept or 'still there'}" for thing in still]
+        left = [f"{thing}: still there" for thing in still if not thing.kept]
+    left += kept
     return len(wanted) - len(still), [*left, *unknown]
 
 

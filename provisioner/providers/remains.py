@@ -49,7 +49,8 @@ class Remains(Protocol):
         """Everything with gpuprov's tags, of every cluster. Raises ProviderError where nothing can be asked."""
 
     def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
-        """Remove these things, in the order that the provider accepts. One sentence for each that it refused."""
+        """Remove these things but those that are to be kept, and what they need, in the order that the provider
+        accepts. One sentence for each that it refused, or that has to stay for another."""
 
 
 def of(provider: str, place: str, *, sandbox: bool = False) -> Remains:

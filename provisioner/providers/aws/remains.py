@@ -31,8 +31,10 @@ LINGER = ("instance connect endpoint", "VPC endpoint", "NAT gateway")
 """What holds interfaces and addresses until it is gone, minutes after it was deleted."""
 THEN = (
     "network interface", "elastic IP address", "volume", "instance profile", "role", "launch template",
-    "placement group", "key pair", "security group", "subnet", "route table", "internet gateway", "VPC",
+    "placement group", "key pair",
 )  # fmt: skip
+NETWORK = ("security group", "subnet", "route table", "internet gateway", "VPC")
+"""What a file system's own interfaces stand in."""
 Tell = Callable[[str], None]
 
 
@@ -54,21 +56,26 @@ class InRegion:
         self._end = time.monotonic() + self._wait_s
         by_kind: dict[str, list[Thing]] = {}
         for thing in things:
-            by_kind.setdefault(thing.kind, []).append(thing)
+            if not thing.kept:
+                by_kind.setdefault(thing.kind, []).append(thing)
         left = list(self._delete(by_kind, MACHINES, tell))
         refused = {line.partition(":")[0] for line in left}
         going = [thing for thing in by_kind.get("instance", []) if str(thing) not in refused]
         left += self._wait("instance", going, tell)
         if left:
-            rest = len(things) - sum(len(by_kind.get(kind, ())) for kind in MACHINES)
+            rest = sum(len(found) for kind, found in by_kind.items() if kind not in MACHINES)
             return [*left, f"{rest} other things were not touched: the machines that are left may need them"]
         left += self._delete(by_kind, LINGER, tell)
         for kind in LINGER:
             left += self._wait(kind, by_kind.get(kind, []), tell)
+        left += self._delete(by_kind, THEN, tell)
+        network = sum(len(by_kind.get(kind, ())) for kind in NETWORK)
+        if network and any(thing.kept == tagged.HOLDS_DATA for thing in things):
+            return [*left, f"{network} things of the network were not touched: the file system stands in it"]
         for group in by_kind.get("security group", []):
             with suppress(Trouble):  # deleting it says what is wrong
                 close(self._region, group.id)
-        return left + list(self._delete(by_kind, THEN, tell))
+        return left + list(self._delete(by_kind, NETWORK, tell))
 
     def _delete(self, by_kind: dict[str, list[Thing]], kinds: Sequence[str], tell: Tell) -> Iterator[str]:
         """One sentence for each thing that AWS refuses to delete."""

@@ -1,0 +1,69 @@
+"""A fleet whose Terraform state is lost: made by the real provider against moto, found and removed by `gpuprov gc`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import boto3
+import pytest
+
+from provisioner.cli.main import run
+from provisioner.providers.aws import remains as module
+from provisioner.providers.aws import tagged
+from provisioner.providers.aws.ask import Region
+from provisioner.providers.aws.remains import InRegion
+from tests.support.aws_root import Root
+
+REGION = "eu-west-1"
+
+
+@pytest.mark.slow  # an apply with the provider's own waits; tests/unit/providers/test_aws_gc.py has the rest
+@pytest.mark.parametrize("internet", ["public", "nat"])
+def test_all_that_the_module_makes_is_found_and_removed(
+    root: Root, internet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": root.cloud.endpoint, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "remains", lambda place: InRegion(Region(place), wait_s=20, pause_s=0.05))
+    root.region = REGION
+    images = root.cloud.register(REGION)
+    groups = {"train": {"machine": "p4d.24xlarge", "count": 2, "placement": "cluster", "capacity": {"kind": "spot"}}}
+    aws = {
+        "zones": [f"{REGION}a", f"{REGION}b"],
+        "groups": {"train": {"image_id": images["x86_64"]}},
+        "internet": internet,
+        "access": {"allow": ["203.0.113.0/24"], "instance_connect": True},
+        "efs": {},
+        "s3": [{"bucket": "data", "path": "/data"}],
+    }
+    root.write(groups, aws, name="forgotten", tags={"gpuprov-site": "ireland"})
+    root.apply()
+    (root.folder / "terraform.tfstate").unlink()  # nobody knows any more
+
+    assert run(["gc", "--region", REGION, "--cluster", "forgotten", "--yes", "--json"]) == 3
+    said = json.loads(capsys.readouterr().out)
+    kinds = {thing["kind"] for cluster in said["clusters"] for thing in cluster["things"]}
+    assert {kind.name for kind in tagged.KINDS} - kinds == {"spot request", "FSx file system"} | (
+        {"NAT gateway"} if internet == "public" else set()
+    )
+    assert {"role", "instance profile"} <= kinds
+    assert "things of the network were not touched" in said["left"][0]
+    assert tagged.HOLDS_DATA in said["left"][1] and len(said["left"]) == 2
+
+    efs = boto3.client("efs", REGION)
+    for system in efs.describe_file_systems()["FileSystems"]:
+        for target in efs.describe_mount_targets(FileSystemId=system["FileSystemId"])["MountTargets"]:
+            efs.delete_mount_target(MountTargetId=target["MountTargetId"])
+        efs.delete_file_system(FileSystemId=system["FileSystemId"])
+    assert run(["gc", "--region", REGION, "--cluster", "forgotten", "--yes", "--json"]) == 0, capsys.readouterr().out
+    assert [thing for thing in tagged.find(Region(REGION)).things if thing.cluster == "forgotten"] == []
+    ec2, mine = boto3.client("ec2", REGION), [{"Name": "tag:gpuprov-cluster", "Values": ["forgotten"]}]
+    assert not ec2.describe_vpcs(Filters=mine)["Vpcs"]
+    assert not ec2.describe_network_interfaces(Filters=mine)["NetworkInterfaces"]
+    assert not ec2.describe_placement_groups()["PlacementGroups"]
+    roles = boto3.client("iam", REGION).list_roles()["Roles"]
+    assert not [role["RoleName"] for role in roles if role["RoleName"].startswith("gpuprov-forgotten")]
