@@ -73,7 +73,7 @@ def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
     console.width = max(console.width, WIDTH)
     where = {group["region"] for group in answer["groups"] if group["region"]}
     head = f"{answer['cluster'] or machine}: list prices on demand, Linux; a month is {answer['hours']} hours"
-    typer.echo(head + (f"; {', '.join(sorted(where))}" if where else "") + "\n")
+    typer.echo(head + (f"; {', '.join(sorted(where))}" if where else ""))
     if answer["groups"]:
         _groups(console, answer)
     for group in answer["groups"]:
@@ -117,6 +117,7 @@ def _groups(console: Console, answer: dict[str, Any]) -> None:
             said = said or (f"the price in {way['zone']} now" if way["zone"] else way["note"])
             if said:
                 why.setdefault(said if way["price"] == "nothing" else f"{way['kind']}: {said}", []).append(name)
+    typer.echo()
     console.print(table)
     for reason, names in why.items():
         typer.echo(f"{', '.join(dict.fromkeys(names))}: {reason}")

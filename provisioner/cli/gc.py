@@ -47,7 +47,7 @@ def gc(
     found = lifecycle.look(places, folders, loaded)
     removed, left = 0, list[str]()
     if not as_json:
-        _show(found)
+        _show(found, hint=cluster is None)
     chosen = lifecycle.chosen(found, cluster) if cluster is not None else []
     if chosen and _may(chosen, yes=yes):
         removed, left = lifecycle.remove(places, chosen, lambda line: typer.echo(line, err=True))
@@ -92,7 +92,7 @@ def _may(chosen: list[Cluster], *, yes: bool) -> bool:
     return False
 
 
-def _show(found: Remainder) -> None:
+def _show(found: Remainder, *, hint: bool) -> None:
     for one in found.clusters:
         site = f", site {one.site}" if one.site else ""
         age = f", the oldest {_age(one.since)} old" if one.since else ""
@@ -108,7 +108,7 @@ def _show(found: Remainder) -> None:
         typer.echo(f"unknown: {line}")
     if not found.clusters and not found.unknown:
         typer.echo("nothing with gpuprov's tags is there")
-    if any(not one.alive for one in found.clusters):
+    if hint and any(not one.alive for one in found.clusters):
         typer.echo(
             "a colleague's cluster looks the same from here: ask, then name the one to remove with --cluster NAME"
         )

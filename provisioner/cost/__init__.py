@@ -128,10 +128,11 @@ def totals(offers: Iterable[tuple[str, int, Offer]]) -> list[Total]:
 def money(amount: float, currency: str) -> str:
     """An amount as people read it.
 
-    >>> money(87.8304, "USD"), money(64116.192, "USD")
-    ('87.83 USD', '64,116 USD')
+    >>> money(0.526, "USD"), money(87.8304, "USD"), money(64116.192, "USD")
+    ('0.5260 USD', '87.83 USD', '64,116 USD')
     """
-    return f"{amount:,.0f} {currency}" if amount >= 1000 else f"{amount:,.2f} {currency}"
+    digits = 0 if amount >= 1000 else 2 if amount >= 1 or amount == 0 else 4
+    return f"{amount:,.{digits}f} {currency}"
 
 
 def as_of(dates: Iterable[str]) -> str:

@@ -139,6 +139,6 @@ def test_offline_imports_no_cloud() -> None:
 
 
 def test_amounts_are_read_easily() -> None:
-    assert cost.money(0.526, "USD") == "0.53 USD"
+    assert cost.money(0.526, "USD") == "0.5260 USD"
     assert cost.money(64116.19, "USD") == "64,116 USD"
     assert cost.as_of(["2026-07-20", "2025-11..2026-08"]) == "2025-11 to 2026-08, 2026-07-20"

@@ -82,6 +82,8 @@ def history(rows: list[dict[str, Any]], begin: datetime, now: datetime, currency
     when it began."""
     changes: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
     for row in rows:
+        if float(row["SpotPrice"]) <= 0:  # never a price, whatever it is
+            continue
         changes[row["AvailabilityZone"]].append((row["Timestamp"], float(row["SpotPrice"])))
     found = []
     for zone, told in sorted(changes.items()):
