@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import jsonschema
 import pytest
 from moto import mock_aws
@@ -63,6 +62,10 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Answers]:
                     delattr(backend, kept)
 
 
+def client(service: str) -> Any:
+    return PLACE.client(service)
+
+
 def tags(cluster: str, kind: str = "") -> Any:
     told = [{"Key": "gpuprov-cluster", "Value": cluster}, {"Key": "gpuprov-site", "Value": "virginia"}]
     return [{"ResourceType": kind, "Tags": told}] if kind else told
@@ -70,7 +73,7 @@ def tags(cluster: str, kind: str = "") -> Any:
 
 def make(cluster: str, *, protect: bool = False) -> dict[str, str]:
     """One of each kind, joined as the module joins them. Their ids by kind."""
-    ec2, iam = boto3.client("ec2", REGION), boto3.client("iam", REGION)
+    ec2, iam = client("ec2"), client("iam")
     vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16", TagSpecifications=tags(cluster, "vpc"))["Vpc"]["VpcId"]
     default = ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["SecurityGroups"][0]
     ec2.create_tags(Resources=[default["GroupId"]], Tags=tags(cluster))
@@ -182,7 +185,7 @@ def test_everything_that_the_module_makes_is_found_and_removed_and_the_other_clu
     things = sum(len(c["things"]) for c in said["clusters"] if c["cluster"] == "crashed")
     assert said["removed"] == things > 15
     assert found("other") == before
-    assert other["role"] in [role["RoleName"] for role in boto3.client("iam").list_roles()["Roles"]]
+    assert other["role"] in [role["RoleName"] for role in client("iam").list_roles()["Roles"]]
     assert gc(capsys, "--cluster", "crashed", "--yes")["removed"] == 0  # and once more, of nothing
 
 
@@ -261,14 +264,14 @@ def test_nobody_is_signed_in(aws: Answers, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_file_systems_hold_data_and_are_named_only(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    efs = boto3.client("efs", REGION).create_file_system(CreationToken="x", Tags=tags("crashed"))["FileSystemId"]
+    efs = client("efs").create_file_system(CreationToken="x", Tags=tags("crashed"))["FileSystemId"]
     said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
     assert said["left"] == [f"EFS file system {efs}: {tagged.HOLDS_DATA}"]
     assert found("crashed") == {"EFS file system": [efs]}
 
 
 def test_a_role_that_nothing_here_uses_may_be_another_regions(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    boto3.client("iam").create_role(RoleName="gpuprov-crashed-x", AssumeRolePolicyDocument="{}", Tags=tags("crashed"))
+    client("iam").create_role(RoleName="gpuprov-crashed-x", AssumeRolePolicyDocument="{}", Tags=tags("crashed"))
     said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
     assert said["left"] == [f"role gpuprov-crashed-x: {tagged.SOMEWHERE}"]
 
@@ -306,7 +309,7 @@ def test_a_cluster_that_is_alive_here_is_downs(
     aws: Answers, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state, main, alive = ALIVE[name]
-    boto3.client("ec2", REGION).create_key_pair(KeyName="x", TagSpecifications=tags("crashed", "key-pair"))
+    client("ec2").create_key_pair(KeyName="x", TagSpecifications=tags("crashed", "key-pair"))
     workspace(tmp_path, state, main)
     below = tmp_path / "deep" / "down"
     below.mkdir(parents=True)
@@ -321,7 +324,7 @@ def test_a_cluster_that_is_alive_here_is_downs(
 def test_a_file_names_its_regions_and_its_state_elsewhere_is_alive(
     aws: Answers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    boto3.client("ec2", REGION).create_key_pair(KeyName="x", TagSpecifications=tags("crashed", "key-pair"))
+    client("ec2").create_key_pair(KeyName="x", TagSpecifications=tags("crashed", "key-pair"))
     file = tmp_path / "cluster.yaml"
     text = "name: crashed\nsites: {virginia: {provider: aws, region: us-east-1}}\ngroups: {a: {machine: g5.xlarge}}\n"
     file.write_text(text)

@@ -53,14 +53,21 @@ CHANGES = (
 )  # fmt: skip
 
 
+ANSWERS = Answers()
+HERE = ANSWERS.region("us-east-1")
+"""For all tests: reading EC2's description takes longer than most of them."""
+
+
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     with mock_aws():
-        answers = Answers({"ec2.DescribeSpotPriceHistory": answer(*CHANGES)})
-        monkeypatch.setattr(ec2_market, "market", lambda: Ec2(answers.region))
-        yield answers
+        ANSWERS.rules.clear()
+        ANSWERS.asked.clear()
+        ANSWERS.rules["ec2.DescribeSpotPriceHistory"] = answer(*CHANGES)
+        monkeypatch.setattr(ec2_market, "market", lambda: Ec2(HERE.beside))
+        yield ANSWERS
 
 
 def test_a_price_weighs_as_long_as_it_held() -> None:
@@ -80,7 +87,7 @@ def test_no_history_is_no_price() -> None:
 
 
 def test_zones_and_spot_of_a_region(aws: Answers) -> None:
-    ec2 = Ec2(aws.region)
+    ec2 = Ec2(HERE.beside)
     assert ec2.zones("us-east-1", P4D) == ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"]
     assert [price.zone for price in ec2.spot("us-east-1", P4D, 7)] == ["us-east-1a", "us-east-1b"]
     assert aws.asked.count("sts.GetCallerIdentity") == 1
@@ -113,17 +120,17 @@ REFUSALS: dict[str, tuple[str, Any, str, str]] = {
 }  # fmt: skip
 
 
+def once(name: str) -> Region:
+    """A region whose questions are not asked again."""
+    made = HERE.beside(name)
+    made.client("ec2").meta.config.retries["total_max_attempts"] = 1
+    return made
+
+
 @pytest.mark.parametrize("name", list(REFUSALS))
 def test_what_was_not_answered_is_unknown_with_the_reason_and_no_price(aws: Answers, name: str) -> None:
     call, rule, words, action = REFUSALS[name]
     aws.rules[call] = rule
-    asked: list[Region] = []
-
-    def once(region: str) -> Region:
-        asked.append(aws.region(region))
-        asked[-1].client("ec2").meta.config.retries["total_max_attempts"] = 1
-        return asked[-1]
-
     fleet = [Wanted(machine(P4D), "us-east-1", 4, ("spot", "on-demand"), "train", "virginia", ("us-east-1a",))]
     heard = regions.listen(fleet, [], spot=False, of=lambda _: Ec2(once))
     said = document(fleet, [], heard)
@@ -137,7 +144,7 @@ def test_what_was_not_answered_is_unknown_with_the_reason_and_no_price(aws: Answ
 
 
 def test_credentials_of_one_partition_do_not_ask_another(aws: Answers) -> None:
-    ec2 = Ec2(aws.region)
+    ec2 = Ec2(HERE.beside)
     assert ec2.zones("us-east-1", P4D)
     with pytest.raises(Unanswered, match="us-gov-west-1 is in aws-us-gov, these credentials are of aws"):
         ec2.zones("us-gov-west-1", P4D)
