@@ -29,6 +29,7 @@ from provisioner.catalog.models import (
     ProviderName,
     RdmaLimit,
     Row,
+    ScratchLimit,
     Seller,
     Topology,
     Without,
@@ -155,6 +156,11 @@ class Catalog:
         """host_copy and peer_copy, GB/s, that each GPU of a healthy node reaches; without what nobody has published."""
         rows = [row for row in _rows("limits", "copies", CopyLimit) if machine.name in row.machines]
         return {f"{row.way}_copy": row.threshold for row in rows}
+
+    def scratch_limits(self, machine: Machine) -> dict[str, float]:
+        """scratch_read and scratch_write, GB/s, that a healthy node reaches; without what nobody has published."""
+        rows = [row for row in _rows("limits", "scratch", ScratchLimit) if machine.name in row.machines]
+        return {f"scratch_{row.way}": row.threshold for row in rows}
 
     def rdma_limit(self, machine: Machine) -> RdmaLimit | None:
         """The RDMA write bandwidth that each port of a healthy node reaches; None where nobody has published one."""

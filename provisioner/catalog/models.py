@@ -197,6 +197,12 @@ class CopyLimit(Limit):
     way: Literal["host", "peer"]
 
 
+class ScratchLimit(Limit):
+    """All local disks of a machine together, GB/s, big pieces one after the other."""
+
+    way: Literal["read", "write"]
+
+
 class RdmaLimit(Limit):
     """ib_write_bw of one port, Gbit/s, from GPU or host memory."""
 

@@ -73,7 +73,25 @@ def _wide(machine: Json) -> bool:
     return _nvidia(machine) and machine["gpus"][0]["pcie"]["gen"] > 1
 
 
+def _scratch(**values: Any) -> Change:
+    """What fio finds on the local disks."""
+
+    def change(machine: Json, _gpu: int) -> None:
+        machine.setdefault("scratch", {}).update(values)
+
+    return change
+
+
+def _promised(machine: Json) -> bool:
+    return bool(machine["disks"]) and "scratch_limited" in machine["reaches"]
+
+
+def _local_disks(machine: Json) -> bool:
+    return bool(machine["disks"])
+
+
 MORE = "more than one NVIDIA GPU"
+DISKS = "local disks"
 WIDTH = "pci__pci_gpu_link_info__link_widths__current_link_width"
 
 FAULTS: tuple[Fault, ...] = (
@@ -107,5 +125,10 @@ FAULTS: tuple[Fault, ...] = (
           "GPUs that remap rows", _ecc),
     Fault("nvlink-under-load", "one NVLink repeats transfers once it carries data", "load.nvlink", _has_links, NVLINK,
           _links),
+    Fault("slow-scratch", "scratch goes at a third of its disks' rate", "storage.bandwidth", _promised,
+          "local disks with a published rate", _scratch(speed=0.33)),
+    Fault("scratch-io-error", "writes to scratch fail", "storage.io", _local_disks, DISKS, _scratch(errno=5)),
+    Fault("scratch-stutters", "some small reads of scratch take half a second", "storage.latency", _local_disks, DISKS,
+          _scratch(tail_ms=480)),
 )  # fmt: skip
 """Found at level standard and above; at level quick a node with one of these looks healthy."""

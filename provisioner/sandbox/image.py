@@ -50,7 +50,8 @@ PACKAGES = (
     "docker-registry",
     "busybox-static",
     "mdadm",
-    "xfsprogs",  # what the scratch role takes; simulated programs stand before theirs in PATH
+    "xfsprogs",
+    "fio",  # what the scratch role takes; simulated programs stand before theirs in PATH
     "rdma-core",
     "infiniband-diags",
     "ibverbs-providers",

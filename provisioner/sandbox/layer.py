@@ -17,6 +17,7 @@ TOOLS = (
     "mdadm",
     "mkfs.xfs",
     "mkfs.ext4",
+    "fio",
     "mount",
     "umount",
     "dmesg",

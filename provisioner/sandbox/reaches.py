@@ -11,6 +11,8 @@ HOST = {3: 12.4, 4: 25.1, 5: 55.3, 6: 100.0}
 MEMORY = {"volta": 790, "turing": 262, "ampere": 1320, "ada": 820, "hopper": 2900, "blackwell": 6500, "cdna": 2700}
 TFLOPS = {"volta": 96, "turing": 45, "ampere": 245, "ada": 140, "hopper": 640, "blackwell": 1500, "cdna": 480}
 """Dense products in half precision; a share of the data sheets' peak that real programs reach."""
+DISK = (2.4, 1.1, 180_000)
+"""Of one local disk: GB/s read and written, small reads per second; about what data sheets of NVMe disks say."""
 ABOVE = 1.06
 """By how much a healthy simulated node stands above a published limit."""
 
@@ -36,7 +38,7 @@ def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float]:
     host = max(HOST[generation], least.get("host_copy", 0) * ABOVE)
     links = min(catalog.nvlinks_per_gpu(machine), default=0) if gpu.vendor == "nvidia" else 0
     wire = links * machine.nvlink.gbps_per_link / 2 if links and machine.nvlink.gbps_per_link else host * 0.8
-    tflops = TFLOPS[arch]
+    tflops, disks, limits = TFLOPS[arch], machine.local_nvme.count, catalog.scratch_limits(machine)
     return {
         "h2d_gbps": host,
         "d2h_gbps": host * 0.98,
@@ -46,4 +48,8 @@ def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float]:
         "busbw": limit.threshold * ABOVE if limit else wire * 0.75,
         **({"limited": limit.threshold} if limit else {}),
         "samples_per_s": round(tflops * machine.gpu_count * 0.9, 1),
+        "scratch_read": max(DISK[0] * disks, limits.get("scratch_read", 0) * ABOVE),
+        "scratch_write": max(DISK[1] * disks, limits.get("scratch_write", 0) * ABOVE),
+        "scratch_iops": DISK[2] * disks,
+        **({"scratch_limited": limits["scratch_read"]} if "scratch_read" in limits else {}),
     }

@@ -83,6 +83,28 @@ def clock(node: Facts) -> float | None:
     return float(median(found)) if found else None
 
 
+def _scratch(node: Facts, part: str, of: str) -> float | None:
+    phase = node.fio.phase(part) if node.fio is not None else None
+    value: float | None = getattr(phase, of) if phase is not None else None
+    return value
+
+
+def scratch_write(node: Facts) -> float | None:
+    """GB/s that fio wrote to the scratch filesystem, one after the other."""
+    return _scratch(node, "write", "gbps")
+
+
+def scratch_read(node: Facts) -> float | None:
+    """GB/s that fio read from it, one after the other."""
+    return _scratch(node, "read", "gbps")
+
+
+def scratch_iops(node: Facts) -> float | None:
+    """Thousands of 4 KiB reads per second, here and there."""
+    rate = _scratch(node, "random", "iops")
+    return rate / 1000 if rate is not None else None
+
+
 @dataclass(frozen=True, slots=True)
 class Measure:
     """One thing that is measured: more of it is better. `title` heads a column."""
@@ -101,6 +123,9 @@ MEASURES = (
     Measure("clock", "clock at work", "MHz", clock),
     Measure("busbw", "all_reduce", "GB/s", busbw),
     Measure("training", "training", "samples/s", training),
+    Measure("scratch_write", "scratch writes", "GB/s", scratch_write),
+    Measure("scratch_read", "scratch reads", "GB/s", scratch_read),
+    Measure("scratch_iops", "scratch small reads", "k/s", scratch_iops),
 )
 NAMED: Mapping[str, Measure] = {measure.name: measure for measure in MEASURES}
 

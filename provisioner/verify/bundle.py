@@ -36,6 +36,7 @@ FILES: dict[str, str] = {
     "all_reduce.txt": "all_reduce_perf",
     "load.json": "the load program (torchrun)",
     "fabric.json": "all_reduce over pairs and rings of nodes",
+    "fio.json": "fio (write, read, randread) on scratch",
     "nvidia-smi-load.xml": "nvidia-smi -q -x under load",
     "nvidia-smi-after.xml": "nvidia-smi -q -x after the load",
     "nvlink-errors-after.txt": "nvidia-smi nvlink -e after the load",
@@ -59,7 +60,7 @@ FILES: dict[str, str] = {
 }
 """Every file that a bundle can hold, and the command behind it."""
 
-PROBE_ONLY = ("host.json", "rdma.json", "load.json", "fabric.json")
+PROBE_ONLY = ("host.json", "rdma.json", "load.json", "fabric.json", "fio.json")
 """Files that no command prints: nobody can put them into a bundle by hand."""
 
 STATUS = "probe.json"

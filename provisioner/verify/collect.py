@@ -28,7 +28,7 @@ from provisioner.verify.probe import MARK
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
 
-PARTS = ("probe.py", "probe_host.py", "probe_load.py", "probe_fabric.py")
+PARTS = ("probe.py", "probe_host.py", "probe_load.py", "probe_fabric.py", "probe_fio.py")
 """Modules that are sent as one program, in this order."""
 
 
@@ -85,6 +85,11 @@ REHEARSED_S = 30.0
 """For a load program that is simulated, and takes a second."""
 SETTLE_S = 2.0
 """Seconds of matrix products before clocks, power and links are those of a GPU at work."""
+FIO_S = 150.0
+"""For fio on scratch: writing, reading and small reads, each with its own seconds (SCRATCH), and 20 s around each."""
+SCRATCH: Mapping[str, Any] = {"bytes": 8 << 30, "write_s": 30, "read_s": 10}
+"""The file that fio works on, written twice over at most, and for how long. 8 GiB are more than disks keep in memory of
+their own."""
 AFTER_S = 150.0
 """For what is asked when the load has ended: four tools of 30 s at most, and the time to kill them."""
 
@@ -99,11 +104,13 @@ class Depth:
     products_s: float
     messages_s: float
     load_s: float
+    scratch: bool = False
+    """Whether fio works on the local disks."""
 
 
 DEPTHS: Mapping[str, Depth] = {
     "standard": Depth(1, 180, 5, 60, 300),
-    "stress": Depth(3, 2700, 300, 180, 1200),
+    "stress": Depth(3, 2700, 300, 180, 1200, scratch=True),
 }
 """NVIDIA gives -r 1 seconds and -r 3 about 15 minutes; awsome-distributed-training saw -r 2 alone take up to 10.5
 minutes, so -r 3 gets three times its word. 300 s of products: imbue-ai/cluster-health's stress test."""
@@ -179,7 +186,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         wanted["load.json"] = depth.load_s if not expected.simulated else REHEARSED_S
         if image is None:
             wanted["all_reduce.txt"] = ALL_REDUCE_S  # nccl-tests, where they are on the node
-    load = {
+    load: dict[str, Any] = {
         "vendor": expected.vendor,
         "program": (resources("provisioner.verify") / "load" / "program.py").read_text(),
         "image": image and (image.get("pull") or image["reference"]),
@@ -187,6 +194,10 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         "options": {"seconds": depth.products_s, "budget": depth.messages_s},
         "settle": 0.3 if expected.simulated else SETTLE_S,
     }
+    if expected.scratch and depth.scratch:
+        wanted["fio.json"] = FIO_S if not expected.simulated else REHEARSED_S
+        size = SCRATCH["bytes"] if not expected.simulated else 4 << 20
+        load["scratch"] = {**SCRATCH, "place": expected.scratch, "bytes": size}
     return replace(_request(wanted, expected), load=load, diag=depth.diag)
 
 

@@ -110,7 +110,7 @@ class Expected:
     min_busbw_gbps: float | None = None
     least: Mapping[str, float] = field(default_factory=dict)
     """host_copy, peer_copy: GB/s that a healthy GPU reaches, where somebody has published it; fabric: that its nodes
-    do together."""
+    do together; scratch_read: all local disks."""
     fabric: Literal["", "rdma", "sockets"] = ""
     """How the nodes of its group are joined for one job over several of them; "" where each is for itself."""
     gpudirect: bool = False
@@ -210,7 +210,9 @@ def expect(
         most=catalog.ceilings,
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
         min_busbw_gbps=limit.threshold if limit else None,
-        least=catalog.copy_limits(machine) | ({"fabric": together.threshold} if together else {}),
+        least=catalog.copy_limits(machine)
+        | catalog.scratch_limits(machine)
+        | ({"fabric": together.threshold} if together else {}),
         fabric=joined,
         # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM, eRDMA) nobody says.
         gpudirect=joined == "rdma"

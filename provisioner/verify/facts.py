@@ -16,6 +16,7 @@ from provisioner.verify.parsers import (
     dmesg,
     fabric,
     fi_info,
+    fio,
     first_line,
     framework,
     host,
@@ -121,6 +122,8 @@ class Facts:
     after: After | None = None
     fabric: fabric.Fabric | None = None
     """How it did with other nodes of its group."""
+    fio: fio.Fio | None = None
+    """What scratch reached under fio."""
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, Source("absent", f"{name} is not in the bundle"))
@@ -207,6 +210,7 @@ def read(bundle: Bundle) -> Facts:
             get("rdma-after.json", rdma_sysfs.parse),
         ),
         fabric=get("fabric.json", fabric.parse),
+        fio=get("fio.json", fio.parse),
         sources=sources,
         outputs={name: replace(output, text="") for name, output in bundle.files.items()},
         error=bundle.error,
@@ -325,6 +329,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "host": asdict(facts.host) if facts.host else None,
         "load": _load(facts.load),
         "fabric": asdict(facts.fabric) if facts.fabric else None,
+        "fio": asdict(facts.fio) if facts.fio else None,
         "error": facts.error or None,
         "unreadable": [
             {"file": name, "reason": source.reason}

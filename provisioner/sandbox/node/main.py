@@ -35,6 +35,7 @@ TOOLS = {
     "mdadm": ("storage", "mdadm"),
     "mkfs.xfs": ("storage", "mkfs_xfs"),
     "mkfs.ext4": ("storage", "mkfs_ext4"),
+    "fio": ("fio", "fio"),
     "mount": ("storage", "mount"),
     "umount": ("storage", "umount"),
     "dmesg": ("kernel_shows", "dmesg"),

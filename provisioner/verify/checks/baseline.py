@@ -11,9 +11,12 @@ from collections.abc import Callable
 from provisioner.verify.baseline import NAMED, Baseline, behind
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.load import LOAD, NEEDS, reached
+from provisioner.verify.checks.storage_load import NEEDS as OF_FIO
+from provisioner.verify.checks.storage_load import NO_SCRATCH, tried
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
+DISKS = (*(f"storage.{name}" for name in ("io", "bandwidth", "latency", "raid", "nvme_state")), "fleet.slow_scratch")
 FOLLOWS = {
     "host_copy": ("load.host_copy", "fleet.slow_host_copy", "load.pcie_link", "gpu.pcie", "gpu.pcie_gen"),
     "peer_copy": ("load.peer_copy", "nvlink.links", "nvlink.speed", "nvlink.topology", "nvswitch.fabric"),
@@ -33,6 +36,9 @@ FOLLOWS = {
         *(f"load.{name}" for name in ("host_copy", "peer_copy", "memory", "compute", "sustained", "throttle")),
         *("nccl.bandwidth", "nccl.transport", "fleet.slow_nccl", "fleet.slow_compute", "fleet.slow_memory"),
     ),
+    "scratch_write": DISKS,
+    "scratch_read": (*DISKS, "baseline.scratch_write"),
+    "scratch_iops": (*DISKS, "baseline.scratch_write", "baseline.scratch_read"),
 }
 """Measure → the checks whose failure explains that it is slower than it was."""
 SAYS = {
@@ -43,19 +49,24 @@ SAYS = {
     "compute": "Matrix products are slower than this fleet's own record: clocks, power or a driver that was changed.",
     "busbw": "all_reduce is slower than this fleet's own record: NVLink, or another NCCL than before.",
     "training": "The reference model trains slower than this fleet's own record, though no part alone is slower.",
+    "scratch_write": "Scratch is written slower than in this fleet's own record: look at the disks' wear and links.",
+    "scratch_read": "Scratch is read slower than in this fleet's own record: look for one slow disk of the array.",
+    "scratch_iops": "Small reads of scratch are slower than in this fleet's own record: look for one slow disk.",
 }
 
 
 def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
-    measure, id = NAMED[name], f"baseline.{name}"
+    measure, id, disk = NAMED[name], f"baseline.{name}", name.startswith("scratch")
 
     @check(
         id,
         severity="warn",
         action="vendor",
-        level="standard",
-        needs=NEEDS,
-        follows=(LOAD, *FOLLOWS[name]),
+        level="stress" if disk else "standard",
+        needs=OF_FIO if disk else NEEDS,
+        follows=FOLLOWS[name] if disk else (LOAD, *FOLLOWS[name]),
+        applies=(lambda e: e.scratch) if disk else None,
+        otherwise=NO_SCRATCH,
         says=SAYS[name],
     )
     def judge(node: Facts, expected: Expected, baseline: Baseline | None) -> None:
@@ -64,7 +75,10 @@ def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
             skip("there is no record to compare with: `gpuprov verify FILE --save-baseline` writes one")
         mine = measure.of(node)
         if mine is None:
-            reached(node, expected)
+            if disk:
+                tried(node)
+            else:
+                reached(node, expected)
             skip("it was not measured")
         share = expected.most.get(id)
         if share is None:

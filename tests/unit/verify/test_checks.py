@@ -33,6 +33,7 @@ from tests.support.healthy_bundle import (
     topo,
     without_gpu,
 )
+from tests.support.healthy_fio import FIO_CHECKS
 from tests.support.healthy_gpu import GPU_CHECKS
 from tests.support.healthy_host import HOST_CHECKS
 from tests.support.healthy_load import LOAD_CHECKS
@@ -434,7 +435,7 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
         for id in known
         if not id.startswith(("fleet.", "rdma.", "baseline.", "fabric.")) and id not in ("peermem.loaded", "efa.drops")
     }
-    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS
+    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | FIO_CHECKS
     assert alone - green == set()
     assert alone - red == set()
 
