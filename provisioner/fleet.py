@@ -88,36 +88,42 @@ def contact(
     wait_s: float = SSH_WAIT_S,
     only: Collection[str] | None = None,
     vouched: Callable[[Node], str | None] = lambda _: None,
+    carried: Mapping[str, str] | None = None,
 ) -> None:
     """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration. `only`: of
     the machines that are known, the ones to be waited for.
 
     A machine that is known by its id must show the key that was pinned; ssh itself refuses another one. `vouched` gives
     a new machine's key as its provider knows it by another way than the network; None where it does not. Raises
-    ProviderError where the two differ.
+    ProviderError where the two differ. `carried`: node → the command that carries ssh to it, in place of its address.
     """
+    carried = carried or {}
     pins = ssh.load_pins(paths)
     new = [node for node in nodes if pins.get(node.name, ("", ""))[0] != node.id]
     deadline = time.monotonic() + wait_s
     ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
-        for node, (key, told) in zip(new, pool.map(lambda n: _first_key(n, deadline, vouched), new), strict=True):
+        first = pool.map(lambda n: _first_key(n, deadline, vouched, carried.get(n.name)), new)
+        for node, (key, told) in zip(new, first, strict=True):
             pins[node.name] = (node.id, key)
             events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}{told}", node=node.name)
-        known = [node for node in nodes if node not in new and (only is None or node.name in only)]
+        here = [node for node in nodes if node not in new and node.name not in carried]
+        known = [node for node in here if only is None or node.name in only]
         for node, error in zip(known, pool.map(lambda n: _wait_for_port(n.address, deadline), known), strict=True):
             if error:
                 events("fleet", "warning", f"sshd does not answer on {node.address}: {error}", node=node.name)
     names = {node.name for node in nodes}
-    ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, user)
+    ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, user, carried)
 
 
-def _first_key(node: Node, deadline: float, vouched: Callable[[Node], str | None]) -> tuple[str, str]:
+def _first_key(
+    node: Node, deadline: float, vouched: Callable[[Node], str | None], carried: str | None
+) -> tuple[str, str]:
     """The host key that a machine shows at first contact, and what speaks for it."""
-    error = _wait_for_port(node.address, deadline)
+    error = None if carried else _wait_for_port(node.address, deadline)
     if error is None:
         while True:
-            key = ssh.scan(node.address)
+            key = ssh.scan_through(carried, node.address) if carried else ssh.scan(node.address)
             if key:
                 return key, _compared(node, key, vouched(node))
             if time.monotonic() > deadline:

@@ -1,9 +1,9 @@
 """What the operators of one cluster share beside Terraform's state, and who of them is at work.
 
 The part of the run directory that others need (SHARED: nodes, pinned host keys, verdicts, quarantine, the locks that
-machines run, rendered workspaces, the last report) is one object, fleet.json.gz, next to Terraform's states. It is
-read before anything else, and written by whoever is at work; one who wrote meanwhile is never overwritten. No key is
-in it.
+machines run, the last report) is one object, fleet.json.gz, next to Terraform's states. It is read before anything
+else, and written by whoever is at work; one who wrote meanwhile is never overwritten. No key is in it, and no code:
+what Terraform runs is rendered on each machine from its own cluster.yaml.
 
 holder.json is there while somebody is at work and says who; it is written again every BEAT_S, so that one that is old
 was left by a run that died.
@@ -28,14 +28,14 @@ from provisioner import fleet, ssh
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import ClusterPaths, private_dir, write_whole
-from provisioner.providers.base import Finding
+from provisioner.providers.base import Finding, proxies
 from provisioner.spec.models import ClusterSpec
 from provisioner.workspace.remote import Moved, Remote
 
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
     "upgrade.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json", "sites/*/provider",
-    "sites/*/main.tf", "sites/*/capacity.json", "sites/*/.terraform.lock.hcl", "sites/*/module/*.tf",
+    "sites/*/capacity.json", "sites/*/.terraform.lock.hcl",
 )  # fmt: skip
 """Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
 REPORT = "runs/*/report.*"
@@ -111,9 +111,10 @@ class Sharing:
             for folder in reversed(PurePosixPath(name).parents[:-1]):
                 private_dir(self._paths.root / folder)
             write_whole(file, text)
-        self._remember(found.tag)
         ssh.ensure_key(self._paths, self._spec.access.ssh_key)
-        ssh.save(self._paths, fleet.load(self._paths), ssh.load_pins(self._paths), self._spec.access.user)
+        nodes = fleet.load(self._paths)
+        ssh.save(self._paths, nodes, ssh.load_pins(self._paths), self._spec.access.user, proxies(self._spec, nodes))
+        self._remember(found.tag)
 
     def push(self) -> None:
         """Make the shared files there what they are here. Raises Moved where somebody else wrote since `pull`."""

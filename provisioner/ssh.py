@@ -7,6 +7,7 @@ id, so that neither a reused address nor a replaced machine is taken for the old
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -14,9 +15,9 @@ import re
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
@@ -28,8 +29,35 @@ Pins = dict[str, tuple[str, str]]
 """Node name → (machine id, host key as "ssh-ed25519 AAAA…")."""
 
 CONNECT_TIMEOUT_S = 10
+SCAN_S = 40
+"""For a connection that a program carries: it asks its cloud first."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+ADDRESS = re.compile(r"[0-9A-Za-z.:-]+")
+KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+( [^\n]*)?")
 SOCKET_PATH_MAX = 107 - 17 - len("/") - 40
 """sun_path holds 107 bytes and a NUL (unix(7)); while it makes a socket ssh adds 17, and %C is 40 hex digits."""
+
+
+def scan_through(command: str, address: str) -> str:
+    """As `scan`, through the command that carries the connection. Nobody logs in."""
+    with tempfile.TemporaryDirectory() as folder:
+        known = Path(folder) / "known_hosts"
+        options = {
+            "ProxyCommand": command.replace("%", "%%"), "UserKnownHostsFile": str(known), "HostKeyAlias": "node",
+            "GlobalKnownHostsFile": "/dev/null", "StrictHostKeyChecking": "accept-new", "HashKnownHosts": "no",
+            "HostKeyAlgorithms": "ssh-ed25519", "PreferredAuthentications": "none", "BatchMode": "yes",
+            "ConnectTimeout": "15",
+        }  # fmt: skip
+        given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                ["ssh", "-F", "/dev/null", *given, f"nobody@{address}", "true"],
+                capture_output=True, timeout=SCAN_S, check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        try:
+            return known.read_text(encoding="utf-8").split(None, 1)[1].strip()
+        except (FileNotFoundError, IndexError):
+            return ""
 
 
 def scan(address: str, port: int = 22) -> str:
@@ -66,8 +94,17 @@ def load_pins(paths: ClusterPaths) -> Pins:
         ) from error
 
 
-def save(paths: ClusterPaths, nodes: Sequence[Node], pins: Pins, user: str) -> None:
-    """Write pins, known_hosts and ssh's configuration for these nodes."""
+def save(
+    paths: ClusterPaths, nodes: Sequence[Node], pins: Pins, user: str, proxies: Mapping[str, str] | None = None
+) -> None:
+    """Write pins, known_hosts and ssh's configuration for these nodes. `proxies`: node → the command that carries the
+    connection. Raises GpuprovError for what is no name, address or key: it would be read as configuration."""
+    for node in nodes:
+        if not (NAME.fullmatch(node.name) and ADDRESS.fullmatch(node.address)):
+            _refuse(paths.nodes, f"{node.name!r} at {node.address!r} is no node")
+    for name, (_, key) in pins.items():
+        if not (NAME.fullmatch(name) and KEY.fullmatch(key)):
+            _refuse(paths.ssh / "pins.json", f"{key!r} is no host key")
     private_dir(paths.ssh)
     write_whole(paths.ssh / "pins.json", json.dumps(pins, indent=1) + "\n")
     write_whole(paths.known_hosts, "".join(f"{name}.{paths.name} {key}\n" for name, (_, key) in sorted(pins.items())))
@@ -92,10 +129,19 @@ def save(paths: ClusterPaths, nodes: Sequence[Node], pins: Pins, user: str) -> N
         f"  ControlPath {_quoted(control_dir(paths), '/%C')}\n"
         "  LogLevel ERROR\n"
     )
+    carried = {
+        name: "  ProxyCommand {}\n".format(command.replace("%", "%%")) for name, command in (proxies or {}).items()
+    }
     hosts = [
-        f"\nHost {node.name}\n  HostName {node.address}\n  HostKeyAlias {node.name}.{paths.name}\n" for node in nodes
+        f"\nHost {node.name}\n  HostName {node.address}\n  HostKeyAlias {node.name}.{paths.name}\n"
+        f"{carried.get(node.name, '')}"
+        for node in nodes
     ]
     write_whole(paths.ssh / "config", "".join(hosts) + "\n" + head)
+
+
+def _refuse(file: Path, what: str) -> NoReturn:
+    raise GpuprovError(what, where=str(file), hint="look who wrote it; `gpuprov up` writes it anew once it is removed")
 
 
 def _quoted(path: Path, last: str = "") -> str:

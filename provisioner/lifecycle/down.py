@@ -7,8 +7,9 @@ import json
 from dataclasses import dataclass, field
 
 from provisioner import ssh
-from provisioner.errors import ProviderError
-from provisioner.lifecycle.machines import made_at
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.lifecycle.machines import made_at, sites, written
+from provisioner.providers.base import Provider
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.terraform import Workspace
@@ -30,6 +31,19 @@ def made(cluster: Cluster) -> list[str]:
     return sorted(names)
 
 
+def _write_again(cluster: Cluster, site: str, provider: Provider) -> None:
+    """The root module of a site that was made on another machine. Raises GpuprovError for one that cluster.yaml does
+    not name any more."""
+    plan = cluster.plan()
+    if site not in sites(plan):
+        raise GpuprovError(
+            f"machines were made at {site}, and no group is there any more",
+            where=str(cluster.file),
+            hint="put the site and its groups back, or run `gpuprov down` where they were made",
+        )
+    written(cluster, plan, site, provider)
+
+
 def down(cluster: Cluster, binary: Binary) -> Removal:
     """Remove the fleet and, when nothing is left, the run directory. Raises ProviderError naming what is left."""
     removal = Removal()
@@ -43,7 +57,9 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
                 if not cluster.sandbox:
                     raise ProviderError(damage, where=f"site {site}", hint="restore it from your own backup")
                 events("down", "warning", f"{damage}: looking for nodes by their labels instead")
-            elif (folder / "main.tf").exists() and (cluster.remote or (folder / "terraform.tfstate").exists()):
+            elif cluster.remote or ((folder / "main.tf").exists() and (folder / "terraform.tfstate").exists()):
+                if not (folder / "main.tf").exists():
+                    _write_again(cluster, site, provider)
                 workspace.init()
                 removal.removed += workspace.destroy().destroy
             removal.left += provider.clean(folder, events)

@@ -96,6 +96,14 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
     return findings
 
 
+def written(cluster: Cluster, plan: Plan, site: str, provider: Provider) -> None:
+    """Write a site's root module, and the key that its nodes are to know."""
+    key = ssh.ensure_key(cluster.paths, None if cluster.sandbox else cluster.spec.access.ssh_key)
+    backend = cluster.remote.terraform(site) if cluster.remote else None
+    folder = cluster.paths.site(site)
+    render(plan, site, provider, folder, ssh_public_key=key, identity=cluster.identity, backend=backend)
+
+
 def prepare(
     cluster: Cluster,
     plan: Plan,
@@ -108,11 +116,8 @@ def prepare(
     """Render a site's workspace and work out what Terraform would do. `replace`: nodes to be made anew. Makes no
     machine."""
     provider, folder = provider_of(cluster, site), cluster.paths.site(site)
-    wanted = None if cluster.sandbox else cluster.spec.access.ssh_key
     write_whole(private_dir(folder) / PROVIDER, provider.name + "\n")  # first: `down` goes by it
-    key = ssh.ensure_key(cluster.paths, wanted)
-    backend = cluster.remote.terraform(site) if cluster.remote else None
-    render(plan, site, provider, folder, ssh_public_key=key, identity=cluster.identity, backend=backend)
+    written(cluster, plan, site, provider)
     workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log" if run_dir else None)
     if damage := workspace.damage():
         if not cluster.sandbox:
@@ -127,7 +132,7 @@ def prepare(
     changes = workspace.plan(replace=list(anew))
 
     def again(addresses: Collection[str]) -> Changes:
-        render(plan, site, provider, folder, ssh_public_key=key, identity=cluster.identity, backend=backend)
+        written(cluster, plan, site, provider)
         workspace.init()
         return workspace.plan(replace=list(addresses))
 
@@ -233,13 +238,25 @@ def vouched(cluster: Cluster) -> Callable[[fleet.Node], str | None]:
     return of
 
 
+def carried(cluster: Cluster, nodes: Collection[fleet.Node]) -> dict[str, str]:
+    """The commands that carry ssh to nodes which are not called by their address."""
+    return {} if cluster.sandbox else providers.proxies(cluster.spec, nodes)
+
+
 def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events) -> list[fleet.Node]:
     """Apply what has something to do; give every node of the fleet, pinned and reachable."""
     nodes = [node for site in prepared for node in apply(plan, site, events)]
     fleet.save(cluster.paths, nodes)
     spent.seen(cluster, nodes)
     events("fleet", "started", f"waiting for ssh on {len(nodes)} nodes", total=len(nodes))
-    fleet.contact(cluster.paths, nodes, cluster.spec.access.user, events, vouched=vouched(cluster))
+    fleet.contact(
+        cluster.paths,
+        nodes,
+        cluster.spec.access.user,
+        events,
+        vouched=vouched(cluster),
+        carried=carried(cluster, nodes),
+    )
     events("fleet", "done", f"{len(nodes)} nodes reachable", total=len(nodes))
     cluster.share()
     return nodes

@@ -75,7 +75,10 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                     raise ProviderError("Terraform made no new machine", where=node.name, hint="run it again")
             journal.set(cluster.paths, new, "proving")
             sure = machines.vouched(cluster)
-            fleet.contact(cluster.paths, cluster.nodes(), cluster.spec.access.user, events, only=names, vouched=sure)
+            there = cluster.nodes()
+            through = machines.carried(cluster, there)
+            user = cluster.spec.access.user
+            fleet.contact(cluster.paths, there, user, events, only=names, vouched=sure, carried=through)
         with run.stage("configure"):
             assigned = upgrade_state.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}

@@ -9,13 +9,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
-from provisioner.spec.models import Site
+from provisioner.spec.models import ClusterSpec, Site
 from provisioner.stack.models import BaseImage, Stack
+
+if TYPE_CHECKING:
+    from provisioner.fleet import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,10 @@ class Provider(Protocol):
     def settle(self, workspace: Path) -> None:
         """An apply has succeeded: what was tried in vain may be tried again next time."""
 
+    def proxy(self, site: Site, machine: str) -> str | None:
+        """The command whose input and output are the ssh connection to a machine, by its id; None where its address is
+        called."""
+
     def host_key(self, site: Site, machine: str) -> str | None:
         """The ed25519 host key ("ssh-ed25519 AAAA…") of a machine by its id, learnt by another way than ssh's network;
         None where there is none, or it is not known yet."""
@@ -116,6 +123,16 @@ class Provider(Protocol):
 
     def clean(self, workspace: Path, events: Events) -> list[str]:
         """Remove what Terraform's state forgot, by tag. Returns what is still left, one sentence each."""
+
+
+def proxies(spec: ClusterSpec, nodes: Collection[Node]) -> dict[str, str]:
+    """Node → ssh's ProxyCommand, for those that are not called by their address."""
+    found = {}
+    for node in nodes:
+        site = spec.sites.get(node.site)
+        if site is not None and (command := get(site.provider, sandbox=False).proxy(site, node.id)):
+            found[node.name] = command
+    return found
 
 
 def get(name: str, *, sandbox: bool) -> Provider:

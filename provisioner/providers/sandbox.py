@@ -100,6 +100,9 @@ class Sandbox:
     def settle(self, workspace: Path) -> None:
         """Nothing was tried."""
 
+    def proxy(self, site: Site, machine: str) -> None:
+        """Its network is this machine."""
+
     def host_key(self, site: Site, machine: str) -> None:
         """Its network is this machine."""
 

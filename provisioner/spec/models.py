@@ -77,7 +77,13 @@ class AwsSite(Model):
         default="public",
         title="public, nat or none",
         description="public: each node has an address that `access.allow` reaches; nat: private addresses, for a "
-        "gpuprov that runs inside the network; none: private, and no way out",
+        "gpuprov that runs inside the network or connects in another way; none: private, and no way out",
+    )
+    connect: Literal["direct", "ssm", "instance-connect"] = Field(
+        default="direct",
+        title="direct, ssm or instance-connect",
+        description="direct: ssh calls the node's address; ssm: through Session Manager; instance-connect: through an "
+        "EC2 Instance Connect endpoint. No port is open to anybody then, and the AWS CLI carries ssh",
     )
 
 

@@ -228,7 +228,8 @@ def test_a_verdict_is_shared_where_nobody_is_at_work(operators: Operators) -> No
 
 @pytest.mark.parametrize(
     "name", ["../../.ssh/authorized_keys", "/etc/passwd", "ssh/id_ed25519", "ssh/config", "sites/a/../b/provider",
-             "sites/a/module/x/../../main.tf", "runs/x/y/report.html", "sites/a/module/node.sh", "nodes.json\n"],
+             "sites/a/main.tf", "sites/a/module/main.tf", "sites/a/../../main.tf",
+             "runs/x/y/report.html", "sites/a/module/node.sh", "nodes.json\n"],
 )  # fmt: skip
 def test_nothing_is_written_that_is_never_shared(operators: Operators, name: str) -> None:
     bucket = s3.remote(operators.open("ann").spec)

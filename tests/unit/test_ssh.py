@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,30 @@ def test_a_folder_of_sockets_that_has_gone_is_made_again(
     ssh.mend(paths)
     assert as_ssh_reads_it(paths, "train-0")["controlpath"].startswith(f"{other}/")
     assert (paths.ssh / "config").read_text() == before.replace(str(runtime_dir), str(other))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pins"),
+    [
+        ([replace(NODES[0], address="203.0.113.1\n  ProxyCommand touch /tmp/x")], PINS),
+        ([replace(NODES[0], name="a\nHost *")], PINS),
+        ([replace(NODES[0], name="*")], PINS),
+        ([replace(NODES[0], address="-oProxyCommand=x y")], PINS),
+        (NODES, {"train-0": ("i-0", "ssh-ed25519 AAAA\n@cert-authority * ssh-ed25519 AAAA")}),
+        (NODES, {"* x": ("i-0", "ssh-ed25519 AAAA")}),
+        (NODES, {"train-0": ("i-0", "ssh-rsa AAAA")}),
+    ],
+)
+def test_what_is_no_node_or_key_never_becomes_configuration(
+    nodes: list[Node], pins: ssh.Pins, paths: ClusterPaths
+) -> None:
+    with pytest.raises(GpuprovError, match="is no"):
+        ssh.save(paths, nodes, pins, "ubuntu")
+    assert not (paths.ssh / "config").exists()
+
+
+def test_a_connection_that_is_carried(paths: ClusterPaths) -> None:
+    ssh.ensure_key(paths, None)
+    ssh.save(paths, NODES, PINS, "ubuntu", {"train-1": "carry 100% of i-1"})
+    assert as_ssh_reads_it(paths, "train-1")["proxycommand"] in ("carry 100% of i-1", "carry 100%% of i-1")
+    assert "proxycommand" not in as_ssh_reads_it(paths, "train-0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import urllib.request
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -27,6 +28,19 @@ MY_ADDRESS = "https://checkip.amazonaws.com/"
 """Answers with the address that it was called from (AWS's own service)."""
 VERSION = ">= 5.74, < 6.0"
 """As terraform/aws/versions.tf; a test holds them equal."""
+TUNNELS = {
+    "ssm": "aws ssm start-session --target {machine} --document-name AWS-StartSSHSession --parameters portNumber=22 "
+    "--region {region}",
+    "instance-connect": "aws ec2-instance-connect open-tunnel --instance-id {machine} --remote-port 22 "
+    "--region {region}",
+}
+"""`sites.*.connect` → the command that carries ssh.
+https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-getting-started-enable-ssh-connections.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/connect-using-eice.html"""
+TUNNEL_PROGRAMS = {"ssm": ("aws", "session-manager-plugin"), "instance-connect": ("aws",)}
+INSTALL = (
+    "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html, and for Session Manager its plugin"
+)
 RETRIES = 6
 """Of one call: Terraform's own 25 would ask for ten minutes where EC2 has said that it has no such machine."""
 
@@ -61,7 +75,9 @@ class Aws:
             if base is None or base.id is None:
                 said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
-        if place.internet == "public" and not plan.spec.access.allow:
+        if place.connect != "direct":
+            found += [_program(name) for name in TUNNEL_PROGRAMS[place.connect]]
+        if _asks_here(place, plan):
             try:
                 found.append(Finding("ok", "access", f"ssh is open to {self._here} alone"))
             except GpuprovError as error:
@@ -71,7 +87,7 @@ class Aws:
     def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
         place = _aws(plan.spec.sites[site])
         allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
-        if place.internet == "public" and not plan.spec.access.allow:
+        if _asks_here(place, plan):
             allow = [self._here]
         zones = self._zones(plan, site, workspace)
         taken = Choices.read(workspace).taken
@@ -84,7 +100,7 @@ class Aws:
                 if group.site == site
             },
             "internet": place.internet,
-            "access": {"allow": allow},
+            "access": {"allow": allow, "instance_connect": place.connect == "instance-connect"},
             **({"vpc": {"id": place.vpc.id, "subnet_ids": list(place.vpc.subnets)}} if place.vpc else {}),
         }
 
@@ -170,6 +186,14 @@ class Aws:
     def lost(self, workspace: Path, known: Collection[str]) -> list[str]:  # noqa: ARG002 (a refresh sees it)
         return []
 
+    def proxy(self, site: Site, machine: str) -> str | None:
+        place = _aws(site)
+        if place.connect == "direct":
+            return None
+        if not re.fullmatch(r"i-[0-9a-f]+", machine):  # it becomes part of a command
+            raise GpuprovError(f"{machine!r} is no instance id", hint="nodes.json is damaged; look who wrote it")
+        return TUNNELS[place.connect].format(machine=machine, region=place.region)
+
     def host_key(self, site: Site, machine: str) -> str | None:
         return console.host_key(Region(_aws(site).region), machine)
 
@@ -193,6 +217,19 @@ class Aws:
 def _aws(site: Site) -> AwsSite:
     assert isinstance(site, AwsSite)
     return site
+
+
+def _asks_here(place: AwsSite, plan: Plan) -> bool:
+    """Whether ssh is opened to this computer, because its address is called and nobody was named."""
+    return place.internet == "public" and place.connect == "direct" and not plan.spec.access.allow
+
+
+def _program(name: str) -> Finding:
+    """Whether a program that ssh goes through is on this machine."""
+    path = shutil.which(name)
+    if path is None:
+        return Finding("blocks", "access", f"{name} is not installed, and ssh goes through it", INSTALL)
+    return Finding("ok", "access", f"ssh goes through {path}")
 
 
 def _machines(region: Region, cluster: str, site: str) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import urllib.request
+from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def test_ssh_is_open_to_this_computer_alone_where_nobody_is_named(
 ) -> None:
     at("198.51.100.7\n", monkeypatch)
     given = module.provider().module_inputs(plan(), "here", tmp_path)
-    assert given["access"] == {"allow": ["198.51.100.7/32"]}
+    assert given["access"] == {"allow": ["198.51.100.7/32"], "instance_connect": False}
     assert given["zones"] == ["us-east-1a"]
     assert given["groups"]["train"] == {"image_id": "ami-0123456789abcdef0", "efa_interfaces": 4}
 
@@ -73,7 +74,7 @@ def test_an_address_that_is_none_is_never_taken(tmp_path: Path, monkeypatch: pyt
 def test_networks_that_are_named_are_taken_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urllib.request, "urlopen", None)
     given = module.provider().module_inputs(plan(access={"allow": (IPv4Network("203.0.113.0/24"),)}), "here", tmp_path)
-    assert given["access"] == {"allow": ["203.0.113.0/24"]}
+    assert given["access"] == {"allow": ["203.0.113.0/24"], "instance_connect": False}
 
 
 def test_the_way_that_was_found_is_told_to_the_module(tmp_path: Path) -> None:
@@ -92,3 +93,32 @@ def test_without_an_image_nothing_is_rendered(tmp_path: Path) -> None:
 
 def test_a_workspace_that_was_never_rendered_has_nothing_to_clean(tmp_path: Path) -> None:
     assert module.provider().clean(tmp_path, lambda *_, **__: None) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("connect", "programs", "said"),
+    [
+        (
+            "ssm",
+            ("aws", "session-manager-plugin"),
+            "ssm start-session --target i-0ab --document-name AWS-StartSSHSession",
+        ),
+        ("instance-connect", ("aws",), "ec2-instance-connect open-tunnel --instance-id i-0ab --remote-port 22"),
+    ],
+)
+def test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs(
+    connect: str, programs: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urllib.request, "urlopen", None)
+    made = plan()
+    site = made.spec.sites["here"].model_copy(update={"connect": connect})
+    spec = made.spec.model_copy(update={"sites": {"here": site}})
+    given = module.provider().module_inputs(replace(made, spec=spec), "here", tmp_path)
+    assert given["access"] == {"allow": [], "instance_connect": connect == "instance-connect"}
+    command = module.provider().proxy(site, "i-0ab")
+    assert command is not None and said in command and command.endswith("--region us-east-1")
+    with pytest.raises(GpuprovError, match="no instance id"):
+        module.provider().proxy(site, "i-0; rm -rf /")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    missing = [module._program(name) for name in module.TUNNEL_PROGRAMS[connect]]
+    assert [finding.status for finding in missing] == ["blocks"] * len(programs)
