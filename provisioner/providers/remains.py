@@ -17,7 +17,7 @@ from provisioner.errors import GpuprovError
 @dataclass(frozen=True, slots=True)
 class Thing:
     """One thing with the tags of a cluster. `kept`: why it is not to be removed; empty where it may be. `workspace`:
-    the directory that made it, where the provider knows that."""
+    the directory that made it, where the provider knows that. `identity`: that of the cluster (Cluster.identity)."""
 
     kind: str
     id: str
@@ -29,6 +29,7 @@ class Thing:
     since: datetime | None = None
     kept: str = ""
     workspace: str = ""
+    identity: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}" + (f" ({self.state})" if self.state else "")

@@ -21,6 +21,7 @@ import yaml
 
 from provisioner.sandbox import faults
 from provisioner.stack import lockfile
+from provisioner.workspace.binary import find as find_terraform
 from tests.support import moto_aws, terraform_plugins
 from tests.support.aws_machines import Machines, behind_moto
 from tests.support.moto_aws import Cloud
@@ -126,6 +127,19 @@ def descendants(parent: int) -> list[int]:
     return found + [deeper for child in found for deeper in descendants(child)]
 
 
+def forget(made: OnAws, node: str) -> None:
+    """Take a node's machine out of Terraform's state, as if Terraform had been killed before it wrote that."""
+    workspace = made.root / "sites" / "virginia"
+    address = f'module.site.aws_instance.node["{node}"]'
+    binary = find_terraform()
+    subprocess.run([*binary.argv, "state", "rm", address], cwd=workspace, check=True, capture_output=True, timeout=120)
+
+
+def events(made: OnAws) -> str:
+    """What the last run said."""
+    return (max((made.root / "runs").iterdir()) / "events.jsonl").read_text()
+
+
 def bucket(cloud: Cloud) -> bool:
     return any(one["Name"] == BUCKET for one in cloud.client("s3").list_buckets()["Buckets"])
 
@@ -172,18 +186,22 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert "terraform.tfstate.tflock" in names(cloud)
     assert made.run("unlock", made.file).status == 0
     assert not {"terraform.tfstate.tflock", "holder.json"} & names(cloud)
+    refused = made.up()
+    assert refused.status == 3
+    assert "knows nothing of machines that were made here: i-" in refused.stderr
+    assert made.down().status == 0
+    assert standing(cloud) == {}
+
     first = made.up()
     assert first.status == 0, (first.stderr, wrongs(first))
-    assert "was made by a run that died: taken in as train-" in first.stderr
     assert first.json["ok"]
     assert first.json["simulated"]
     assert failing(first.json) == {}
     assert unknown(first.json) == {}
     instances = running(cloud)
-    assert len(instances) == 2  # the machines of the run that was killed, and no others
+    assert len(instances) == 2
     assert {one["InstanceLifecycle"] for one in instances} == {"spot"}
-    log = max((made.root / "runs").iterdir()) / "events.jsonl"
-    pinned = [e for e in map(json.loads, log.read_text().splitlines()) if "host key pinned" in e["message"]]
+    pinned = [e for e in map(json.loads, events(made).splitlines()) if "host key pinned" in e["message"]]
     assert len(pinned) == 2
     assert all("as its console says" in event["message"] for event in pinned)
 
@@ -215,6 +233,13 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert bad not in machines.running
     assert len(machines.running) == 2
     assert made.verify().status == 0  # the new machine's host key is pinned here too
+
+    forget(made, "train-0")
+    again = made.up()
+    assert again.status == 0, again.stderr
+    assert "was made by a run that died: taken in as train-0" in events(made)
+    assert again.json["changes"]["configured"] == 0
+    assert len(running(cloud)) == 2
 
     cloud.client("ec2").terminate_instances(InstanceIds=[machine(cloud, "train-0")])  # as EC2 takes a spot machine back
     restored = made.up()

@@ -7,6 +7,7 @@ import re
 import shutil
 import urllib.request
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,7 +17,7 @@ from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import efa_devices
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws import console, image
+from provisioner.providers.aws import console, image, remains, tagged
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.capacity import Choices, Way, shortages, ways_of
 from provisioner.providers.aws.preflight import preflight, zones_selling
@@ -201,17 +202,23 @@ class Aws:
         return {}
 
     def clean(self, workspace: Path, events: Events) -> list[str]:
-        """What the tags of the cluster still find: machines that Terraform's state does not know."""
+        """What has the cluster's own identity and Terraform's state has forgotten is removed; what can't be is told."""
         tags = _written(workspace)
         if not tags:
             return []
-        region, cluster = tags["region"], tags["gpuprov-cluster"]
+        region = tags["region"]
+        place = remains.remains(region)
         try:
-            found = _machines(Region(region), cluster, tags["gpuprov-site"])
-        except Trouble as trouble:
-            return [f"whether machines are left in {region} could not be asked: {trouble}"]
-        events("down", "log", f"{region}: looked for machines with the tags of {cluster}")
-        return [f"{one['InstanceId']} in {region} ({one['State']['Name']})" for one in found]
+            found = place.find()
+        except ProviderError as error:
+            return [f"whether anything is left in {region} could not be asked: {error.message}"]
+        wanted = (tags[tagged.CLUSTER], tags[tagged.SITE], tags[tagged.IDENTITY])
+        mine = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
+        # IAM can't say who uses a role; this one is of nobody else.
+        mine = [replace(thing, kept="") if thing.kept == tagged.SOMEWHERE else thing for thing in mine]
+        events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
+        left = place.remove(mine, lambda line: events("down", "progress", line)) if mine else []
+        return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
 
 
 def _aws(site: Site) -> AwsSite:

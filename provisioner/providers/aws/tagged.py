@@ -15,7 +15,7 @@ from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.preflight import unknown
 from provisioner.providers.remains import Found, Thing
 
-CLUSTER, SITE = "gpuprov-cluster", "gpuprov-site"
+CLUSTER, SITE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-id"
 GONE = {"terminated", "deleted", "delete-complete", "cancelled", "closed", "failed"}
 """Last states of what keeps its tags for a while: instances, NAT gateways, endpoints, spot requests, file systems."""
 HOLDS_DATA = "it holds data: remove it yourself where nobody needs that any more"
@@ -127,7 +127,7 @@ def _thing(region: Region, kind: Kind, row: dict[str, Any]) -> Thing | None:
     return Thing(
         kind.name, str(row[kind.number]), tags[CLUSTER], tags.get(SITE, ""), region.name, name=tags.get("Name", ""),
         state="" if state == "available" else state, since=since if isinstance(since, datetime) else None,
-        kept=kind.kept,
+        kept=kind.kept, identity=tags.get(IDENTITY, ""),
     )  # fmt: skip
 
 
@@ -161,4 +161,7 @@ def _iam(region: Region, kind: str, profiles: dict[str, set[str]]) -> Iterator[T
             tags = _tags(region.ask("iam", "get_instance_profile", InstanceProfileName=name)["InstanceProfile"])
         if cluster := tags.get(CLUSTER):
             kept = "" if name in profiles.get(cluster, ()) else SOMEWHERE
-            yield Thing(kind, name, cluster, tags.get(SITE, ""), "IAM", since=row["CreateDate"], kept=kept)
+            yield Thing(
+                kind, name, cluster, tags.get(SITE, ""), "IAM", since=row["CreateDate"], kept=kept,
+                identity=tags.get(IDENTITY, ""),
+            )  # fmt: skip
