@@ -14,6 +14,7 @@ from provisioner.paths import data
 from provisioner.verify.catalogue import declared
 from provisioner.verify.report.compare import changes
 from provisioner.verify.report.measured import tables
+from provisioner.verify.report.pairs import grids
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.verify.runbook import STEPS, by_hand
 
@@ -60,6 +61,7 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
         changes=changes(before, report)[:MOST_CHANGES] if before else None,
         nodes=[_node(node, detailed) for node in sorted(report.nodes, key=lambda n: n.ok)],
         measured=tables(report),
+        pairs=grids(report),
         detailed=detailed,
         time=datetime.fromtimestamp(report.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         seconds=report.seconds.get("verify", 0.0),
