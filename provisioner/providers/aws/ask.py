@@ -96,6 +96,7 @@ class Region:
 def answered(call: Callable[[], T]) -> T:
     """The call's value; every exception of botocore as Trouble."""
     from botocore import exceptions
+    from botocore.parsers import ResponseParserError
 
     try:
         return call()
@@ -107,6 +108,8 @@ def answered(call: Callable[[], T]) -> T:
         raise Trouble("credentials", str(error)) from None
     except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise Trouble("silent", str(error)) from None
+    except ResponseParserError:  # a proxy's page, or half an answer
+        raise Trouble("silent", "what answered does not speak as AWS does; look at the proxy") from None
     except exceptions.BotoCoreError as error:
         raise Trouble("refused", str(error)) from None
 

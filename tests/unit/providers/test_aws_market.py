@@ -116,6 +116,8 @@ REFUSALS: dict[str, tuple[str, Any, str, str]] = {
     "throttled": ("ec2.DescribeSpotPriceHistory", (503, ec2_error("RequestLimitExceeded", "Request limit exceeded.")),
                   "asked too often", "run it again"),
     "silent": ("ec2.DescribeSpotPriceHistory", SLOW, "no answer in time", "run it again"),
+    "a proxy's page": ("sts.GetCallerIdentity", (200, b"<p>sign in<br>"), "does not speak as AWS", "run it again"),
+    "nothing at all": ("ec2.DescribeSpotPriceHistory", (200, b""), "does not speak as AWS", "run it again"),
     "no network": ("sts.GetCallerIdentity", UNREACHABLE, "no answer in time", "run it again"),
 }  # fmt: skip
 
