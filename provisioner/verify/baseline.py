@@ -125,7 +125,7 @@ MEASURES = (
     Measure("training", "training", "samples/s", training),
     Measure("scratch_write", "scratch writes", "GB/s", scratch_write),
     Measure("scratch_read", "scratch reads", "GB/s", scratch_read),
-    Measure("scratch_iops", "scratch small reads", "k/s", scratch_iops),
+    Measure("scratch_iops", "small reads", "k/s", scratch_iops),
 )
 NAMED: Mapping[str, Measure] = {measure.name: measure for measure in MEASURES}
 

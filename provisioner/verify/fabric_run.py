@@ -94,6 +94,10 @@ def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
         return _verdict_of_none("busy", f"not tested, because a job has the GPUs: {', '.join(load.busy[:3])}")
     if load is None or not load.finished:
         return _verdict_of_none("untested", "it did not get through its own load, so nothing was begun with others")
+    if load.ranks is not None and load.ranks < subject.expected.gpu_count:
+        # Its partners would be told that a path is bad, and it is this node that lacks a GPU.
+        took = f"{load.ranks} of {subject.expected.gpu_count} GPUs took part in its own load"
+        return _verdict_of_none("untested", f"only {took}, so nothing was begun with others")
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from provisioner.catalog import load
 from provisioner.events import Event, Events
 from provisioner.verify import fabric_run
 from provisioner.verify.bundle import Bundle, Output
@@ -19,6 +20,7 @@ from provisioner.verify.parsers.fabric import Fabric, parse
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import expected, healthy
 from tests.support.healthy_fabric import done, part
+from tests.support.healthy_load import ran, result
 
 P4D, RTX = "p4d.24xlarge", "workstation-rtx4090"
 WANT = expected(P4D, "stress")
@@ -186,6 +188,15 @@ def test_who_meets_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: verdict.state for name, verdict in found.items() if not verdict.pairs}
     assert others == {"lone-0": "alone", "train-3": "untested", "train-4": "busy", "train-7": "untested"}
     assert {"train-5", "train-6", "desk-0"} & set(found) == set()
+
+
+def test_a_node_that_lacks_a_gpu_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partners would be told of a bad path, and gpu.count has said whose fault it is."""
+    short = ran(result(load().machine(P4D)) | {"ranks": 7})
+    found = verdicts(monkeypatch, Nodes(), some(4), {"train-2": own(**{"load.json": short})})
+    assert {found[f"train-{i}"].state for i in (0, 1, 3)} == {"fine"}
+    assert found["train-2"].state == "untested"
+    assert found["train-2"].why.startswith("only 7 of 8 GPUs took part in its own load")
 
 
 def test_what_was_looked_at_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
