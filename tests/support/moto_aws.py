@@ -8,6 +8,7 @@ Added to moto 5.2, each marked by the name of what it adds:
   for the instances that are made from it
 - the description of a security group's rule that names a group
 - a launch template's own tags are not its instances', and an instance without user data has none
+- IAM's policy simulator, which allows everything
 - the architecture and root device of a registered image
 - instance types that moto's copy of DescribeInstanceTypes lacks, made up from the catalogue (`SEEDED`)
 and every call of Terraform is written down (`Cloud.calls`), as service:Action.
@@ -34,6 +35,7 @@ from moto.ec2.models.instances import InstanceBackend
 from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import convert_tag_spec
+from moto.iam.responses import IamResponse
 from moto.server import ThreadedMotoServer
 from moto.ssm import ssm_backends
 from moto.ssm.models import Parameter
@@ -139,6 +141,7 @@ def _extend(calls: set[tuple[str, str]]) -> None:
         ("cancel_spot_instance_requests", _cancel_spot_instance_requests),
     ):
         setattr(EC2Response, name, method)
+    IamResponse.simulate_principal_policy = _simulate_principal_policy
     InstanceBackend.run_instances = _launch(InstanceBackend.run_instances)
     EC2Response.create_launch_template = _own_tags_apart(EC2Response.create_launch_template)
     EC2Response.describe_instance_attribute = _none_is_none(EC2Response.describe_instance_attribute)
@@ -161,6 +164,13 @@ def _write_calls_down(calls: set[tuple[str, str]]) -> None:
         return wrapped(response)
 
     BaseResponse.call_action = call_action
+
+
+def _simulate_principal_policy(self: Any) -> ActionResult:
+    """All is allowed: moto checks no permission either."""
+    names = self._get_param("ActionNames", [])
+    rows = [{"EvalActionName": name, "EvalResourceName": "*", "EvalDecision": "allowed"} for name in names]
+    return ActionResult({"EvaluationResults": rows, "IsTruncated": False})
 
 
 # Placement groups

@@ -17,7 +17,7 @@ from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import efa_devices
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws import console, image, remains, tagged
+from provisioner.providers.aws import allowed, console, image, remains, tagged
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.capacity import Choices, Way, shortages, ways_of
 from provisioner.providers.aws.preflight import preflight, zones_selling
@@ -71,8 +71,11 @@ class Aws:
             Region(place.region), groups, place.zones, own_vpc=place.vpc is None, public=place.internet == "public",
             running=there,
         )  # fmt: skip
+        bases = plan.bases.get(site, {})
+        if found[0].status == "ok":
+            found += _permitted(plan, site, groups)
         for group in groups:
-            base = plan.bases.get(site, {}).get(group.stack.os)
+            base = bases.get(group.stack.os)
             if base is None or base.id is None:
                 said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
@@ -237,6 +240,19 @@ def _program(name: str) -> Finding:
     if path is None:
         return Finding("blocks", "access", f"{name} is not installed, and ssh goes through it", INSTALL)
     return Finding("ok", "access", f"ssh goes through {path}")
+
+
+def _permitted(plan: Plan, site: str, groups: Sequence[PlannedGroup]) -> list[Finding]:
+    """Whether the credentials may do what `up` does."""
+    place, bases = _aws(plan.spec.sites[site]), plan.bases.get(site, {})
+    names = allowed.wanted(
+        own_vpc=place.vpc is None, public=place.internet == "public",
+        instance_connect=place.connect == "instance-connect",
+    )  # fmt: skip
+    images = {group.name: base.id for group in groups if (base := bases.get(group.stack.os))}
+    subnet = next(iter(place.vpc.subnets), None) if place.vpc else None
+    region = Region(place.region)
+    return [*allowed.simulated(region, plan.spec.name, names), *allowed.tried(region, groups, images, subnet)]
 
 
 def _machines(region: Region, cluster: str, site: str) -> list[dict[str, Any]]:

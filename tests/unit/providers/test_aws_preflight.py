@@ -15,7 +15,7 @@ from provisioner import catalog
 from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import PlannedGroup
-from provisioner.providers.aws import image
+from provisioner.providers.aws import allowed, image
 from provisioner.providers.aws.ask import Region
 from provisioner.providers.aws.preflight import preflight, quota_of
 from provisioner.providers.base import Finding
@@ -29,6 +29,28 @@ RESERVATION = """<DescribeCapacityReservationsResponse xmlns="http://ec2.amazona
 <instanceType>{type}</instanceType><availabilityZone>{zone}</availabilityZone><totalInstanceCount>{total}</totalInstanceCount>
 <availableInstanceCount>{total}</availableInstanceCount><state>{state}</state><reservationType>{kind}</reservationType>
 <startDate>2026-12-01T11:30:00.000Z</startDate></item></capacityReservationSet></DescribeCapacityReservationsResponse>"""
+
+ROLE = "arn:aws:sts::123456789012:assumed-role/Operator/me"
+IDENTITY = """<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><GetCallerIdentityResult>
+<Arn>{arn}</Arn><UserId>x</UserId><Account>123456789012</Account></GetCallerIdentityResult></GetCallerIdentityResponse>"""
+GET_ROLE = b"""<GetRoleResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/"><GetRoleResult><Role><Path>/team/</Path>
+<RoleName>Operator</RoleName><RoleId>x</RoleId><Arn>arn:aws:iam::123456789012:role/team/Operator</Arn>
+<CreateDate>2026-01-01T00:00:00Z</CreateDate></Role></GetRoleResult></GetRoleResponse>"""
+
+
+def decided(refused: dict[str, str]) -> bytes:
+    """The simulator's answer: everything that `up` and `down` call is allowed, but for these."""
+    names = [name for names in allowed.actions().values() for name in names]
+    rows = "".join(
+        f"<member><EvalActionName>{name}</EvalActionName><EvalResourceName>*</EvalResourceName>"
+        f"<EvalDecision>{refused.get(name, 'allowed')}</EvalDecision></member>"
+        for name in names
+    )
+    return (
+        '<SimulatePrincipalPolicyResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/">'
+        f"<SimulatePrincipalPolicyResult><IsTruncated>false</IsTruncated><EvaluationResults>{rows}</EvaluationResults>"
+        "</SimulatePrincipalPolicyResult></SimulatePrincipalPolicyResponse>"
+    ).encode()
 
 
 @pytest.fixture
@@ -235,8 +257,78 @@ def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -
     look(region, group(capacity={"kind": "reservation", "id": "cr-0abc"}), public=True)
     with suppress(GpuprovError):
         image.base_image(region, "ubuntu-24.04")
+    aws.rules["sts.GetCallerIdentity"] = (200, IDENTITY.format(arn=ROLE).encode())
+    aws.rules["iam.GetRole"] = (200, GET_ROLE)
+    aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
+    allowed.simulated(region, "vision", ["ec2:RunInstances"])
+    list(allowed.tried(region, [group()], {"train": "ami-0"}, None))
     asked = {call.replace("service-quotas.", "servicequotas.").replace(".", ":") for call in aws.asked}
     text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
     (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Preflight"' in part]
     (statement,) = policy["Statement"]
     assert set(statement["Action"]) == asked - {"sts:GetCallerIdentity"}  # which needs no permission
+
+
+def test_what_the_simulator_refuses_is_a_warning_that_names_it(aws: Answers) -> None:
+    aws.rules["sts.GetCallerIdentity"] = (200, IDENTITY.format(arn=ROLE).encode())
+    aws.rules["iam.GetRole"] = (200, GET_ROLE)
+    aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
+    names = allowed.wanted(own_vpc=True, public=True, instance_connect=False)
+    assert [f.status for f in allowed.simulated(aws.region(), "vision", names)] == ["ok"]
+    no = {"ec2:RunInstances": "explicitDeny", "ec2:TerminateInstances": "implicitDeny"}
+    aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided(no))
+    (found,) = allowed.simulated(aws.region(), "vision", names)
+    assert found.status == "warning"
+    assert "may not ec2:RunInstances, ec2:TerminateInstances" in found.message
+    assert "docs/aws.md" in found.action
+
+
+def test_an_action_that_the_simulator_says_nothing_of_is_not_allowed(aws: Answers) -> None:
+    aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
+    (found,) = allowed.simulated(aws.region(), "vision", ["ec2:NeverHeardOf"])
+    assert found.status == "warning" and "ec2:NeverHeardOf" in found.message
+
+
+def test_whoever_may_not_ask_the_simulator_learns_what_to_allow(aws: Answers) -> None:
+    body = sts_error("AccessDenied", "User is not authorized to perform: iam:SimulatePrincipalPolicy")
+    aws.rules["iam.SimulatePrincipalPolicy"] = (403, body)
+    (found,) = allowed.simulated(aws.region(), "vision", ["ec2:RunInstances"])
+    assert found.status == "unknown" and "iam:SimulatePrincipalPolicy" in found.action
+
+
+def test_no_policy_binds_the_root_of_an_account(aws: Answers) -> None:
+    root = IDENTITY.format(arn="arn:aws:iam::123456789012:root").encode()
+    aws.rules["sts.GetCallerIdentity"] = (200, root)
+    assert allowed.simulated(aws.region(), "vision", ["ec2:RunInstances"]) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        ("DryRunOperation", "ok", "EC2 would start a machine"),
+        ("UnauthorizedOperation", "blocks", "EC2 would start no machine"),
+        ("InvalidAMIID.NotFound", "blocks", "is not to be had"),
+        ("VPCIdNotSpecified", "unknown", "no default VPC"),
+        ("PendingVerification", "blocks", "ask AWS support"),
+        ("RequestLimitExceeded", "unknown", "too often"),
+        ("SomethingNew", "unknown", "SomethingNew"),
+    ],
+)
+def test_a_dry_run_of_each_group(aws: Answers, code: str, status: str, said: str) -> None:
+    aws.rules["ec2.RunInstances"] = (412 if code == "DryRunOperation" else 400, ec2_error(code, "words of EC2"))
+    (found,) = allowed.tried(aws.region(), [group()], {"train": "ami-0"}, None)
+    assert found.status == status
+    assert said in f"{found.message} {found.action}"
+
+
+def test_without_an_image_nothing_is_tried(aws: Answers) -> None:
+    assert list(allowed.tried(aws.region(), [group()], {"train": None}, None)) == []
+
+
+def test_what_is_asked_of_the_simulator_is_the_policy_of_the_docs() -> None:
+    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
+    policy = next(json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Make"' in part)
+    by_name = {one["Sid"]: set(one["Action"]) for one in policy["Statement"]}
+    listed = allowed.actions()
+    assert by_name["RemoveWhatHasTheTag"] == set(listed["remove"])
+    assert by_name["Make"] == {name for key, names in listed.items() if key != "remove" for name in names}
