@@ -138,7 +138,7 @@ class Cluster:
     ) -> list[Subject]:
         """What verify judges: each machine, how to reach it, what the catalogue and its lock expect of it. A machine
         that runs an older lock is held to that one; `releases` says otherwise."""
-        from provisioner.verify.expectations import expect
+        from provisioner.verify.expectations import HEALTH_TIMER, expect
         from provisioner.verify.run import Subject
 
         nodes, known = self.nodes() if nodes is None else nodes, catalog.load()
@@ -162,6 +162,7 @@ class Cluster:
                         known,
                         level=self.spec.verify.level,
                         simulated=plan.simulated,
+                        timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
                     ),
                     simulated=plan.simulated,
                     address=node.private_address,

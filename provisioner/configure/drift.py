@@ -21,6 +21,7 @@ from provisioner.fleet import group_variables
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.stack.models import Image, Package
 from provisioner.verify.bundle import Bundle
+from provisioner.verify.expectations import HEALTH_TIMER
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.parsers.images import tag
 from provisioner.verify.parsers.kernel import is_kernel, newest_kernel
@@ -75,7 +76,8 @@ def wanted(plan: Plan, group: PlannedGroup, stamp: str, units: Sequence[str]) ->
     """What the lock, the catalogue and cluster.yaml want of this group's nodes."""
     stack = group.stack
     kernel = None if plan.simulated else stack.kernel
-    return Wanted(stamp, stack.packages, stack.images, tuple(units), stack.os, kernel)
+    timers = (HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else ()
+    return Wanted(stamp, stack.packages, stack.images, (*units, *timers), stack.os, kernel)
 
 
 def fingerprint(plan: Plan, group: str, role_variables: dict[str, Any]) -> str:

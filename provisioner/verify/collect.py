@@ -219,7 +219,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         images,
         gpus=GPU_OPTIONS[expected.vendor],
         gpu_count=expected.gpu_count,
-        units=expected.units or (),
+        units=(*(expected.units or ()), *expected.timers),
     )
 
 

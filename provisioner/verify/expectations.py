@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # the process that judges reads expectations from JSON and ne
 Level = Literal["quick", "standard", "stress"]
 LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
 
+HEALTH_TIMER = "gpuprov-health.timer"
+"""What role health starts, where cluster.yaml wants it."""
 MEMORY_TOLERANCE = 0.03
 """Share by which nvidia-smi's total may differ from the catalogue: it prints less with an older driver or with ECC on
 (head of catalog/data/machines.yaml)."""
@@ -72,6 +74,8 @@ class Expected:
     held: tuple[str, ...] | None = None
     images: tuple[Mapping[str, Any], ...] | None = None
     units: tuple[str, ...] | None = None
+    timers: tuple[str, ...] = ()
+    """What else the roles leave active, and no job dies without: `up` looks after it, no check condemns for it."""
     kernel_modules: str | None = None
     """open or proprietary: the flavour of the driver's modules that the lock names."""
     module_params: Mapping[str, str] | None = None
@@ -145,6 +149,7 @@ def expect(
     *,
     level: Level = "standard",
     simulated: bool = False,
+    timers: tuple[str, ...] = (),
 ) -> Expected:
     """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
@@ -182,6 +187,7 @@ def expect(
         held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
         images=tuple(image.model_dump() for image in stack.images) if stack else None,
         units=units(machine, gpu, stack, group) if stack and group else None,
+        timers=timers,
         kernel_modules=stack.kernel_modules if stack and nvidia else None,
         # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0
         module_params={"CreateImexChannel0": "1"} if stack and group and machine.imex_required else None,

@@ -16,8 +16,8 @@ from provisioner.plan import PlannedGroup
 from provisioner.stack.models import Part
 from provisioner.verify.bundle import FILES, Bundle, Output
 from provisioner.verify.collect import drift_request
-from provisioner.verify.expectations import expect
-from tests.support.plans import planned_group
+from provisioner.verify.expectations import HEALTH_TIMER, expect
+from tests.support.plans import cluster_spec, plan, planned_group
 from tests.support.rehearsal import ROOT
 
 STAMP = "0" * 32
@@ -265,6 +265,42 @@ def test_everything_that_drift_reads_is_asked_for(group: PlannedGroup) -> None:
     assert set(asked.files) <= set(FILES)
     assert "nvidia-fabricmanager.service" in asked.units
     assert asked.deadline < 60
+
+
+TIMER = "gpuprov-health.timer"
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({"ActiveState": "inactive"}, "inactive"),
+        ({"LoadState": "masked", "ActiveState": "inactive", "UnitFileState": "masked"}, "masked"),
+        ({"UnitFileState": "disabled"}, "active, but disabled at boot"),
+        ({}, None),
+    ],
+)
+def test_a_health_timer_that_was_stopped_is_drift_for_its_role_alone(
+    changed: dict[str, str], found: str | None
+) -> None:
+    on = plan(cluster_spec("p4d.24xlarge", monitoring={"health_check": {"every": "5m"}}))
+    lock = drift.wanted(on, on.groups[0], STAMP, ("docker.service",))
+    assert lock.units == ("docker.service", TIMER)
+    units = "\n".join([unit("docker.service"), unit(TIMER, **changed)])
+    told = differences(node(lock, units_txt=units), lock)
+    assert [(d.kind, d.subject, d.found) for d in told] == ([("unit", TIMER, found)] if found else [])
+    assert drift.tags(told) == ({TIMER} if found else set())
+
+
+def test_without_a_health_check_no_timer_is_asked_for() -> None:
+    off = plan(cluster_spec("p4d.24xlarge"))
+    assert TIMER not in drift.wanted(off, off.groups[0], STAMP, ()).units
+
+
+def test_the_timer_is_asked_for_and_condemns_nobody(group: PlannedGroup) -> None:
+    expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), timers=(HEALTH_TIMER,))
+    assert HEALTH_TIMER == TIMER
+    assert TIMER in drift_request(expected).units
+    assert TIMER not in (expected.units or ())
 
 
 def difference(part: str | None, *, mended: bool = True) -> Difference:
