@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from provisioner import catalog, spec, stack
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.providers.aws import Aws
+from provisioner.stack.models import BaseImage
 from provisioner.workspace.render import main_tf
 
 
@@ -20,12 +20,11 @@ def main(file: str) -> None:
         group = wanted.groups[name]
         machine = known.machine(group.machine)
         groups.append(PlannedGroup(name, wanted.site_of(name), group, machine, known.gpu(machine.gpu_model), solved))
-    plan = Plan(spec=wanted, groups=tuple(groups), simulated=False)
+    site = next(iter(wanted.sites))
+    images = {group.stack.os: BaseImage(id="ami-0123456789abcdef0", why="bench") for group in groups}
+    plan = Plan(spec=wanted, groups=tuple(groups), simulated=False, bases={site: images})
     names = len(plan.nodes())
-    provider: Any = SimpleNamespace(module="aws", module_inputs=lambda *_: {"region": "us-east-1"})
-    text = main_tf(
-        plan, next(iter(wanted.sites)), provider, Path(), ssh_public_key="ssh-ed25519 AAAA", identity="0123456789ab"
-    )
+    text = main_tf(plan, site, Aws(), Path(), ssh_public_key="ssh-ed25519 AAAA", identity="0123456789ab")
     print(json.dumps({"nodes": names, "characters": len(text)}))
 
 

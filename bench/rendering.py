@@ -42,4 +42,5 @@ def _text(count: int) -> str:
     groups = "\n".join(
         f"  g{n}: {{ machine: p4d.24xlarge, count: {count}, placement: cluster }}" for n in range(GROUPS)
     )
-    return f"name: many\nsites:\n  here: {{ provider: aws, region: us-east-1 }}\ngroups:\n{groups}\n"
+    site = "{ provider: aws, region: us-east-1, zones: [us-east-1a, us-east-1b] }"
+    return f"name: many\nsites:\n  here: {site}\naccess: {{ allow: [203.0.113.0/24] }}\ngroups:\n{groups}\n"
