@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DEMO := examples/aws-p4d.yaml
+# Two processes for the tests: one waits for nodes or for Terraform while the other works.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 .PHONY: demo test test-fast test-sandbox lint bench lock clean doctor runtime dev terraform system-sandbox system-dev
@@ -15,12 +18,12 @@ demo: runtime system-sandbox
 
 ## test: every test; the fast ones first
 test: dev system-sandbox system-dev
-	$(BIN)/python -m pytest tests/unit tests/schema -q -m "not slow"
-	$(SUDO) $(BIN)/python -m pytest tests/sandbox -q
+	$(PYTEST) tests/unit tests/schema -m "not slow"
+	$(SUDO) $(PYTEST) tests/sandbox
 
 ## test-fast: the tests that make no nodes
 test-fast: dev
-	$(BIN)/python -m pytest tests/unit tests/schema -q -m "not slow"
+	$(PYTEST) tests/unit tests/schema -m "not slow"
 
 ## test-slow: what takes minutes each and is not in `make test`
 test-slow: dev
@@ -28,7 +31,7 @@ test-slow: dev
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev
-	$(SUDO) $(BIN)/python -m pytest tests/sandbox -q
+	$(SUDO) $(PYTEST) tests/sandbox
 
 ## lint: every linter
 lint: dev system-dev

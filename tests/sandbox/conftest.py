@@ -5,6 +5,7 @@ Every cluster has its own folder and a name that no example has, so that a devel
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,21 @@ import pytest
 from tests.support.rehearsal import EXAMPLES, Rehearsal
 
 pytestmark = pytest.mark.sandbox
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """After Ctrl-C a process of pytest-xdist has 15 seconds, too few to remove fleets: what is left goes here."""
+    if hasattr(session.config, "workerinput"):
+        return
+    base = f"{session.config._tmp_path_factory.getbasetemp()}/"  # type: ignore[attr-defined]
+    form = '{{.ID}} {{index .Labels "gpuprov.workspace"}}'
+    argv = ["podman", "ps", "--all", "--filter", "label=gpuprov.workspace", "--format", form]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60).stdout
+    left = [line.split()[0] for line in said.splitlines() if line.partition(" ")[2].startswith(base)]
+    if left:
+        argv = ["podman", "rm", "--force", "--volumes", "--time", "0", *left]
+        subprocess.run(argv, capture_output=True, check=False, timeout=120)
 
 
 @pytest.fixture(scope="session")

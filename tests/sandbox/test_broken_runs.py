@@ -49,9 +49,8 @@ def test_killed_at_random_moments_the_next_up_finishes(tmp_path: Path) -> None:
         assert left_over(rehearsal) == []
 
 
-@pytest.mark.parametrize("stage", ["terraform", "configure"])
-def test_interrupted_it_says_how_to_go_on(tmp_path: Path, stage: str) -> None:
-    rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=1)
+def interrupt(rehearsal: Rehearsal, stage: str) -> None:
+    """Ctrl-C as soon as `up` has come to that stage; it says how to go on."""
     process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes")
     assert process.stderr is not None
     for line in process.stderr:
@@ -62,6 +61,13 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, stage: str) -> None:
     assert process.returncode == 130, said
     assert f"gpuprov up {rehearsal.file} --sandbox" in said
     assert "Traceback" not in said
+
+
+def test_interrupted_it_says_how_to_go_on(tmp_path: Path) -> None:
+    """Twice, and each time the next run goes on: into Ansible's part at first, to the end then."""
+    rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=1)
+    interrupt(rehearsal, "terraform")
+    interrupt(rehearsal, "configure")
     assert rehearsal.up().status == 0
     assert rehearsal.down().status == 0
     assert left_over(rehearsal) == []

@@ -101,7 +101,9 @@ def test_one_part_is_mended_by_its_own_role(p4d: Rehearsal) -> None:
     assert sorted(kind for kind, *_ in found["train-1"]) == ["hold", "unit"]
     mended = p4d.up()
     assert mended.status == 0, mended.stderr
+    assert mended.json["changes"] == {"resources": 0, "configured": 1}
     assert roles_that_ran(p4d) == {"train-1": {"nccl", "dcgm_exporter"}}
+    assert "libnccl2" in root(p4d, "train-1", "apt-mark showhold").split()
     assert drift(p4d) == {}
 
 

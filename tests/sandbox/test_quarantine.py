@@ -79,7 +79,7 @@ def test_a_bad_node_is_drained_with_the_reason_and_put_back_when_it_is_well(flee
 def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehearsal) -> None:
     for name in ("train-0", "train-1", "train-2"):
         faults.inject(container(fleet, name), "gpu-lost")
-    bad = fleet.verify()
+    bad = fleet.verify("--level", "quick")
     assert bad.status == 1
     assert {key: bad.json["breaker"][key] for key in ("bad", "bound", "check", "shared")} == {
         "bad": ["train-0", "train-1", "train-2"],
@@ -115,6 +115,6 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
 
     for name in ("train-0", "train-1"):
         faults.clear(container(fleet, name))
-    well = fleet.verify()
+    well = fleet.verify("--level", "quick")
     assert well.status == 0, wrongs(well)
     assert hooked(fleet) == [], "nobody was in quarantine"

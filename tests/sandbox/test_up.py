@@ -93,14 +93,6 @@ def test_two_at_once_is_refused_and_says_who(p4d: Rehearsal) -> None:
     assert first.returncode == 0
 
 
-def test_a_lost_hold_is_found_and_only_that_node_is_configured(p4d: Rehearsal) -> None:
-    p4d.run("ssh", p4d.file, "train-1", "sudo apt-mark unhold libnccl2")
-    mended = p4d.up()
-    assert mended.status == 0, mended.stderr
-    assert mended.json["changes"] == {"resources": 0, "configured": 1}
-    assert "libnccl2" in p4d.run("ssh", p4d.file, "train-1", "apt-mark showhold").stdout
-
-
 def test_a_container_that_vanished_is_made_again(p4d: Rehearsal) -> None:
     container = next(name for name in p4d.containers() if "-train-3." in name)
     subprocess.run(["podman", "rm", "--force", "--time", "0", container], check=True, timeout=60)
@@ -119,12 +111,12 @@ def test_another_host_key_is_refused(p4d: Rehearsal) -> None:
     try:
         said = p4d.run("ssh", p4d.file, "train-0", "true")
         assert said.status == 255
-        verdict = p4d.verify()
+        verdict = p4d.verify("--level", "quick")
         assert verdict.status == 1
         assert [n["name"] for n in verdict.json["nodes"] if not n["ok"]] == ["train-0"]
     finally:
         pins.write_text(right)
-    assert p4d.verify().status == 0
+    assert p4d.verify("--level", "quick").status == 0
 
 
 def test_no_port_of_a_node_is_open_beyond_this_machine(p4d: Rehearsal) -> None:

@@ -245,6 +245,7 @@ def test_nothing_is_written_that_is_never_shared(operators: Operators, name: str
     ("content", "said"),
     [(b"", "damaged"), (b"\x1f\x8b", "damaged"), (gzip.compress(b"[]"), "damaged"), (gzip.compress(b"{"), "damaged"),
      (gzip.compress(b'{"format": 2, "files": {}}'), "newer gpuprov")],
+    ids=["nothing", "half a header", "a list", "half a document", "of tomorrow"],
 )  # fmt: skip
 def test_what_is_damaged_is_said(operators: Operators, content: bytes, said: str) -> None:
     bucket = s3.remote(operators.open("ann").spec)

@@ -121,6 +121,11 @@ def workspace(tmp_path: Path, assets: Assets) -> Iterator[Workspace]:
         release_octet(tmp_path)
 
 
+def podman(*words: str) -> list[str]:
+    """The words that it says."""
+    return subprocess.run(["podman", *words], capture_output=True, text=True, check=True, timeout=60).stdout.split()
+
+
 def test_a_node_from_its_making_to_its_end(workspace: Workspace) -> None:
     workspace.apply()
     assert workspace.ssh("sudo -n true && systemctl is-system-running --wait").stdout == "running\n"
@@ -129,13 +134,13 @@ def test_a_node_from_its_making_to_its_end(workspace: Workspace) -> None:
     assert workspace.ssh("cat /etc/ssh/ssh_host_ed25519_key.pub").stdout not in ("", None)
     again = workspace.apply()
     assert "0 added, 0 changed, 0 destroyed" in again
-    volumes = subprocess.run(
-        ["podman", "volume", "ls", "-q"], capture_output=True, text=True, check=True
-    ).stdout.split()
+    names = [c.name for c in workspace.containers()]
+    mounts = podman("inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *names)
+    mine = {*mounts} & {*podman("volume", "ls", "-q")}
+    assert mine
     assert workspace.terraform("destroy", "-auto-approve", "-no-color").returncode == 0
     assert workspace.containers() == []
-    left = subprocess.run(["podman", "volume", "ls", "-q"], capture_output=True, text=True, check=True).stdout.split()
-    assert len(left) < len(volumes)
+    assert not mine & {*podman("volume", "ls", "-q")}
 
 
 def test_a_group_that_grows_leaves_its_nodes_alone(workspace: Workspace) -> None:

@@ -1,0 +1,74 @@
+"""Several processes for the tests (`pytest -n 2`): which tests stay together, and which come first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+TOGETHER = {
+    "aws": (
+        "unit/terraform_aws/test_aws_cluster",
+        "unit/terraform_aws/test_aws_life",
+        "unit/terraform_aws/test_aws_plan",
+    ),
+    "p4d": (
+        "sandbox/test_drift",
+        "sandbox/test_fabric",
+        "sandbox/test_faults",
+        "sandbox/test_half_dead_nodes",
+        "sandbox/test_quarantine",
+        "sandbox/test_roles",
+        "sandbox/test_up",
+    ),
+    "lone": ("sandbox/test_driver", "sandbox/test_package_failures"),
+}
+"""Group → files that share what takes long to make: a cloud with an initialised provider, four nodes, one node."""
+GROUPS = {f"tests/{file}.py": group for group, files in TOGETHER.items() for file in files}
+APART = {"tests/sandbox/test_broken_runs.py", "tests/sandbox/test_examples.py"}
+"""Files whose tests share nothing."""
+FIRST = ("aws", "p4d", "tests/sandbox/test_upgrade.py")
+"""Groups that take minutes."""
+
+
+def group(nodeid: str) -> str:
+    """Tests with the same group run in the same process, in their order."""
+    file = nodeid.partition("::")[0]
+    return nodeid if file in APART else GROUPS.get(file, file)
+
+
+def turn(nodeid: str) -> int:
+    """Long groups begin first and single tests come last: so nobody waits long for the others in the end."""
+    if nodeid.partition("::")[0] in APART:
+        return len(FIRST) + 1
+    found = group(nodeid)
+    return FIRST.index(found) if found in FIRST else len(FIRST)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring them into their order; and refuse a file that would make a shared fleet once more in another process."""
+    items.sort(key=lambda item: turn(item.nodeid))
+    for item in items:
+        if not shared_fleets(item) <= {group(item.nodeid)}:
+            raise pytest.UsageError(
+                f"{item.nodeid} shares a fleet: its file belongs into TOGETHER of tests/conftest.py"
+            )
+
+
+def shared_fleets(item: pytest.Item) -> set[str]:
+    """Which of the fleets of tests/sandbox/conftest.py it uses."""
+    return {"p4d", "lone"} & {*getattr(item, "fixturenames", ())} if item.get_closest_marker("sandbox") else set()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    # Not the mark xdist_group: pytest 9.2 and pytest-xdist 3.8 together pass over it.
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)

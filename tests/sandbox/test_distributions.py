@@ -1,0 +1,44 @@
+"""One node that goes from distribution to distribution: healthy on each, and a second run changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.playbook import play
+from tests.support.rehearsal import Rehearsal, wrongs
+
+pytestmark = pytest.mark.sandbox
+
+OTHERS = ("debian-12", "ubuntu-22.04")
+"""Distributions beside ubuntu-24.04, which the other rehearsals have."""
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """One p4d that goes from distribution to distribution."""
+    rehearsal = Rehearsal.of_example("aws-p4d", tmp_path_factory.mktemp("os"), count=1)
+    try:
+        yield rehearsal
+    finally:
+        rehearsal.down()
+
+
+@pytest.mark.parametrize("os", OTHERS)
+def test_another_distribution_is_a_new_node_and_as_healthy(moved: Rehearsal, os: str) -> None:
+    """What the roles install differs by names and closures. A node of the distribution before is made anew."""
+    text = re.sub(r"^  os: .*\n", "", moved.file.read_text(), flags=re.M)
+    moved.file.write_text(re.sub(r"^stack:.*\n", rf"\g<0>  os: {os}\n", text, flags=re.M))
+    before = moved.containers()
+    first = moved.up()
+    assert first.status == 0, (first.stderr[-3000:], wrongs(first))
+    assert first.json["changes"] == {"resources": 4 if before else 2, "configured": 1}
+    (check,) = (c for c in first.json["nodes"][0]["checks"] if c["id"] == "os.release")
+    assert (check["status"], check["expected"], check["actual"]) == ("pass", os, os)
+    assert play(moved).changed() == {"train-0": 0}
+    again = moved.up()
+    # The mirror lets go of the packages of the lock before, which no node runs any more.
+    assert again.json["changes"] == {"resources": 2 if before else 0, "configured": 0}
+    assert again.status == 0, again.stderr

@@ -1,0 +1,97 @@
+"""Faults injected into a rehearsal's nodes: what a verdict has to say of them, and what it says otherwise.
+
+Each node of a fleet has another fault at the same time, so that one verdict proves as many as there are nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from provisioner.sandbox import containers, faults
+from provisioner.verify.catalogue import declared
+from tests.support.rehearsal import Rehearsal, failing, wrongs
+
+CHECKS = {check.id: check for check in declared()}
+
+
+def machines(rehearsal: Rehearsal) -> dict[str, str]:
+    """Node → machine type."""
+    return {
+        n["name"]: n["machine"] for n in rehearsal.run("status", rehearsal.file, "--offline", "--json").json["nodes"]
+    }
+
+
+def possible(machine: str) -> list[str]:
+    """Faults of one node; those between nodes are test_fabric.py's."""
+    return [fault.name for fault in faults.list_faults(machine) if not fault.check.startswith("fabric.")]
+
+
+def check_of(fault: str) -> str:
+    return faults.find_fault(fault).check
+
+
+def containers_of(rehearsal: Rehearsal) -> dict[str, str]:
+    return {name: containers.find_node(rehearsal.root, name).name for name in machines(rehearsal)}
+
+
+def batches(given: Sequence[tuple[str, ...]], size: int) -> Iterator[Sequence[tuple[str, ...]]]:
+    for start in range(0, len(given), size):
+        yield given[start : start + size]
+
+
+def level_of(injected: Iterable[str]) -> str:
+    """The lowest level at which they can be found."""
+    levels = {CHECKS[check_of(fault)].level for fault in injected}
+    return max(levels, key=("quick", "standard", "stress").index)
+
+
+def visible(injected: Iterable[str]) -> set[str]:
+    """The checks that fail with these faults on one node: those that no other one explains."""
+    found = {check_of(fault) for fault in injected}
+    return {check for check in found if not found & set(CHECKS[check].follows)}
+
+
+def on_all(do: Callable[[str], object], nodes: Iterable[str]) -> None:
+    """On all nodes at once; each takes a second, most of it waiting."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(do, nodes))
+
+
+def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[str, ...]]) -> list[str]:
+    """What a verdict says otherwise than it should with these faults on these nodes."""
+
+    def inject(node: str) -> None:
+        for fault, gpu in zip(given[node], (3, 6), strict=False):
+            faults.inject(where[node], fault, gpu=gpu if len(given[node]) > 1 else None)
+
+    on_all(inject, given)
+    level = level_of(fault for injected in given.values() for fault in injected)
+    verdict, wrong = rehearsal.verify("--level", level), []
+    found = failing(verdict.json)
+    for node, injected in given.items():
+        mine = found.pop(node, set())
+        if mine != visible(injected):
+            wrong.append(f"{'+'.join(injected)} on {node}: {sorted(mine)}, not {sorted(visible(injected))}")
+    wrong += [f"{given}: {node} failed {sorted(ids)} too" for node, ids in found.items()]
+    fatal = any(CHECKS[check].severity == "fatal" for injected in given.values() for check in visible(injected))
+    if verdict.status != int(fatal):
+        wrong.append(f"{given}: exit status {verdict.status}")
+    return wrong
+
+
+def try_faults(rehearsal: Rehearsal, wanted: Sequence[tuple[str, ...]], nodes: Sequence[str]) -> None:
+    assert rehearsal.first is not None
+    assert rehearsal.first.status == 0, (rehearsal.first.stderr, wrongs(rehearsal.first))
+    where, wrong = containers_of(rehearsal), []
+    try:
+        for batch in batches(sorted(wanted, key=level_of), len(nodes)):
+            given = dict(zip(nodes, batch, strict=False))
+            wrong += tried(rehearsal, where, given)
+            on_all(lambda node: faults.clear(where[node]), given)
+    finally:
+        on_all(lambda node: faults.clear(where[node]), nodes)
+    assert wrong == []
+    well = rehearsal.verify("--level", "quick")
+    assert well.status == 0, wrongs(well)
+    assert failing(well.json) == {}
