@@ -37,9 +37,12 @@ class Node:
     private_address: str
 
 
-def from_outputs(plan: Plan, site: str, outputs: dict[str, dict[str, Any]]) -> list[Node]:
-    """The nodes of one site. Raises ProviderError where the module gave other nodes than were planned."""
-    planned = {name: group for name, group in plan.nodes() if group.site == site}
+def from_outputs(
+    plan: Plan, site: str, outputs: dict[str, dict[str, Any]], without: Collection[str] = ()
+) -> list[Node]:
+    """The nodes of one site, but those that it does without. Raises ProviderError where the module gave other nodes
+    than were planned."""
+    planned = {name: group for name, group in plan.nodes() if group.site == site and name not in without}
     if set(outputs) != set(planned):
         missing, extra = sorted(set(planned) - set(outputs)), sorted(set(outputs) - set(planned))
         raise ProviderError(

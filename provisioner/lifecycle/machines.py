@@ -14,7 +14,7 @@ from provisioner.lifecycle import spent
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.providers import base as providers
-from provisioner.providers.base import Finding, Provider
+from provisioner.providers.base import Finding, Instead, Provider
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.render import outputs_to_nodes, render
@@ -140,6 +140,14 @@ def prepare(
     return SitePlan(site, provider, workspace, changes, again, there)
 
 
+def hope(cluster: Cluster, plan: Plan) -> None:
+    """Ask again for machines that a run before could not have."""
+    for site in sites(plan):
+        folder = cluster.paths.site(site)
+        if folder.is_dir():
+            provider_of(cluster, site).do_without(folder, {})
+
+
 def _adopt(plan: Plan, site: str, provider: Provider, workspace: Workspace, events: Events) -> None:
     """Write machines into Terraform's state that a run which died had made and could not write there. Raises
     ProviderError for those of somebody else, and where the state is lost."""
@@ -198,7 +206,8 @@ def apply(plan: Plan, site: SitePlan, events: Events, *, always: bool = False) -
         events("terraform", "started", f"{site.site}: {total} resources", total=total)
     if total or always:
         _apply(plan, site, events)
-    nodes = fleet.from_outputs(plan, site.site, outputs_to_nodes(site.workspace.outputs()))
+    without = site.provider.without(site.workspace.path)
+    nodes = fleet.from_outputs(plan, site.site, outputs_to_nodes(site.workspace.outputs()), without)
     events("terraform", "done", f"{site.site}: {total} changes")
     return nodes
 
@@ -215,7 +224,14 @@ def _apply(plan: Plan, site: SitePlan, events: Events) -> None:
             if other is None:
                 raise
             names = [name for group in other.short for name in plan.group(group).node_names()]
-            made = {provider.address(name) for name in names} & set(workspace.addresses()) - site.there
+            standing = set(workspace.addresses())
+            if enough := _enough(plan, site, other, standing):
+                told = "; ".join(f"{group} does without {', '.join(lost)}" for group, lost in enough.items())
+                events("terraform", "warning", f"{other.message}. {told}: `gpuprov up` asks for them again")
+                provider.do_without(workspace.path, enough)
+                site.again(())
+                continue
+            made = {provider.address(name) for name in names} & standing - site.there
             if not other.groups:
                 if made:
                     events("terraform", "warning", f"removing {len(made)} machines of groups that can't be had whole")
@@ -227,6 +243,19 @@ def _apply(plan: Plan, site: SitePlan, events: Events) -> None:
         else:
             provider.settle(workspace.path)
             return
+
+
+def _enough(plan: Plan, site: SitePlan, other: Instead, standing: Collection[str]) -> dict[str, list[str]]:
+    """Group → nodes that it can do without, where every group that is short has its `capacity.min`; else nothing."""
+    found = {}
+    for name in other.short:
+        group = plan.group(name)
+        lost = [node for node in group.node_names() if site.provider.address(node) not in standing]
+        least = group.spec.capacity.min
+        if least is None or group.spec.count - len(lost) < least:
+            return {}
+        found[name] = lost
+    return found
 
 
 def vouched(cluster: Cluster) -> Callable[[fleet.Node], str | None]:

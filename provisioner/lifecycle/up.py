@@ -81,6 +81,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             refuse_blocked(machines.preflight(cluster, plan, events))
         with run.stage("terraform"):
             machines.write_intent(cluster, plan)
+            machines.hope(cluster, plan)
             prepared = [machines.prepare(cluster, plan, site, binary, events, run_dir) for site in machines.sites(plan)]
             run.resources = sum(site.changes.total for site in prepared)
         if run.resources and not confirm(plan, run.resources):
@@ -90,6 +91,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             if run.resources:
                 cluster.note(nodes={name: {"stage": "making", "ok": None} for name, _ in plan.nodes()})
             nodes = machines.make(cluster, plan, prepared, events)
+            missing = {name for name, _ in plan.nodes()} - {node.name for node in nodes}
+            cluster.note(nodes={name: {"stage": "missing", "ok": False} for name in missing})
         with run.stage("configure"):
             cluster.ledger().keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_state.assign(cluster, nodes, lock)

@@ -107,6 +107,12 @@ class Provider(Protocol):
         """What to do after an apply that failed with that text; None where nothing can be done. The next
         `module_inputs` then says it."""
 
+    def without(self, workspace: Path) -> list[str]:
+        """Nodes that could not be had, and that their groups do without."""
+
+    def do_without(self, workspace: Path, nodes: Mapping[str, Collection[str]]) -> None:
+        """Group → nodes that are not asked for from now on; {} asks for all of them again."""
+
     def settle(self, workspace: Path) -> None:
         """An apply has succeeded: what was tried in vain may be tried again next time."""
 

@@ -97,6 +97,12 @@ class Sandbox:
     def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> None:
         """This machine's shortages do not end elsewhere."""
 
+    def without(self, workspace: Path) -> list[str]:  # noqa: ARG002
+        return []
+
+    def do_without(self, workspace: Path, nodes: Mapping[str, Collection[str]]) -> None:
+        """Nothing is ever short."""
+
     def settle(self, workspace: Path) -> None:
         """Nothing was tried."""
 

@@ -143,6 +143,14 @@ class Capacity(Model):
         description="The reservation or block; needed for those two kinds and refused for the others",
         examples=["cr-0123456789abcdef0"],
     )
+    min: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        title="a whole number or null",
+        description="With how many machines the group is of use where not all can be had; null: all or none",
+        examples=[3],
+    )
 
 
 class Storage(Model):

@@ -71,6 +71,7 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         if machine is not None:
             yield from _hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)
+        yield from _least(loc, group)
     yield from _fleet(draft)
 
 
@@ -190,6 +191,14 @@ def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Ite
         yield Finding((*loc, "gpu", "ecc"), f"{gpu.model} is shipped with ECC off", "leave it out")
     if "persistence" in group.gpu.model_fields_set and group.gpu.persistence and gpu.vendor == "amd":
         yield Finding((*loc, "gpu", "persistence"), f"{gpu.model} has no persistence mode", "leave it out")
+
+
+def _least(loc: Loc, group: Group) -> Iterator[Finding]:
+    least = group.capacity.min
+    if least is not None and least > group.count:
+        yield Finding(
+            (*loc, "capacity", "min"), f"{least} of {group.count} machines can't be", f"at most {group.count}"
+        )
 
 
 def _scratch(loc: Loc, group: Group) -> Iterator[Finding]:

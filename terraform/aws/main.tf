@@ -8,7 +8,9 @@ locals {
   kind = { for g, group in var.groups : g => coalesce(var.aws.groups[g].kind, group.capacity.kind) }
 
   nodes = merge([
-    for g, group in var.groups : { for i in range(group.count) : "${g}-${i}" => { group = g } }
+    for g, group in var.groups : {
+      for i in range(group.count) : "${g}-${i}" => { group = g } if !contains(var.aws.groups[g].without, "${g}-${i}")
+    }
   ]...)
 
   # Interfaces of a machine. One EFA for each network card, the first with an IP address of its own (`efa`), the others

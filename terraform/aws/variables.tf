@@ -71,6 +71,8 @@ variable "aws" {
       zone = optional(string)
       # how new nodes are bought, where it is not the group's kind: one of its fallbacks
       kind = optional(string)
+      # nodes of the group that are not made, by name: those that could not be had
+      without = optional(list(string), [])
       # network cards of the machine; null: as EC2 describes it
       network_cards = optional(number)
       # cards that get an EFA; 0: none; null: all that EC2 describes

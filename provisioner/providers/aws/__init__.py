@@ -19,7 +19,7 @@ from provisioner.fleet import efa_devices
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers.aws import allowed, console, image, remains, tagged
 from provisioner.providers.aws.ask import Region, Trouble
-from provisioner.providers.aws.capacity import Choices, Way, shortages, ways_of
+from provisioner.providers.aws.capacity import Choices, shortages, ways_of
 from provisioner.providers.aws.preflight import preflight, zones_selling
 from provisioner.providers.base import Finding, Instead, ProviderBlock, Standing
 from provisioner.spec.models import AwsSite, Site
@@ -94,15 +94,11 @@ class Aws:
         if _asks_here(place, plan):
             allow = [self._here]
         zones = self._zones(plan, site, workspace)
-        taken = Choices.read(workspace).taken
+        choices = Choices.read(workspace)
         return {
             "site": site if len(plan.spec.sites) > 1 else "",
             "zones": list(zones),
-            "groups": {
-                group.name: _group(plan, site, group, taken.get(group.name))
-                for group in plan.groups
-                if group.site == site
-            },
+            "groups": {group.name: _group(plan, site, group, choices) for group in plan.groups if group.site == site},
             "internet": place.internet,
             "access": {"allow": allow, "instance_connect": place.connect == "instance-connect"},
             **({"vpc": {"id": place.vpc.id, "subnet_ids": list(place.vpc.subnets)}} if place.vpc else {}),
@@ -157,6 +153,19 @@ class Aws:
             return Instead(said, (), tuple(short))
         choices.write(workspace)
         return Instead("; ".join(told), tuple(short), tuple(short))
+
+    def without(self, workspace: Path) -> list[str]:
+        return [node for nodes in Choices.read(workspace).without.values() for node in nodes]
+
+    def do_without(self, workspace: Path, nodes: Mapping[str, Collection[str]]) -> None:
+        choices = Choices.read(workspace)
+        wanted = {group: sorted(names) for group, names in nodes.items()}
+        if choices.without != wanted:
+            choices.without = wanted
+            for group in wanted:  # its machines stand where the last attempt was made, and so will the others
+                if tried := choices.tried.pop(group, None):
+                    choices.taken[group] = tried[-1]
+            choices.write(workspace)
 
     def settle(self, workspace: Path) -> None:
         choices = Choices.read(workspace)
@@ -284,8 +293,9 @@ def _written(workspace: Path) -> dict[str, str]:
     return {key: match[1] for key, match in found.items() if match} if all(found.values()) else {}
 
 
-def _group(plan: Plan, site: str, group: PlannedGroup, way: Way | None) -> dict[str, Any]:
+def _group(plan: Plan, site: str, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
     """What the module is told of a group beside what all modules are."""
+    way, without = choices.taken.get(group.name), choices.without.get(group.name)
     base = plan.bases.get(site, {}).get(group.stack.os)
     if base is None or base.id is None:
         raise GpuprovError(
@@ -295,4 +305,5 @@ def _group(plan: Plan, site: str, group: PlannedGroup, way: Way | None) -> dict[
         "image_id": base.id,
         "efa_interfaces": efa_devices(group),
         **({"zone": way.zone, "kind": way.kind} if way else {}),
+        **({"without": without} if without else {}),
     }

@@ -55,6 +55,8 @@ class Choices:
     tried: dict[str, list[Way]] = field(default_factory=dict)
     zones: tuple[str, ...] = ()
     """Where cluster.yaml names no zones: those that were found for it at first."""
+    without: dict[str, list[str]] = field(default_factory=dict)
+    """Group → its nodes that can't be had, and that it does without."""
 
     @classmethod
     def read(cls, workspace: Path) -> Choices:
@@ -63,7 +65,8 @@ class Choices:
             found = json.loads((workspace / FILE).read_text(encoding="utf-8"))
             taken = {name: Way(**way) for name, way in found["taken"].items()}
             tried = {name: [Way(**way) for way in ways] for name, ways in found["tried"].items()}
-            return cls(taken, tried, tuple(map(str, found["zones"])))
+            without = {str(name): [str(node) for node in nodes] for name, nodes in found.get("without", {}).items()}
+            return cls(taken, tried, tuple(map(str, found["zones"])), without)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
@@ -72,12 +75,13 @@ class Choices:
             "taken": {name: asdict(way) for name, way in self.taken.items()},
             "tried": {name: [asdict(way) for way in ways] for name, ways in self.tried.items()},
             "zones": list(self.zones),
+            "without": self.without,
         }
         write_whole(workspace / FILE, json.dumps(document, indent=1) + "\n")
 
     def settled(self) -> Choices:
         """After a success, or when everything was tried: what was in vain may be there again next time."""
-        return Choices(dict(self.taken), zones=self.zones)
+        return Choices(dict(self.taken), zones=self.zones, without=self.without)
 
     def after(self, shortage: Shortage, group: PlannedGroup, zones: Sequence[str]) -> Way | None:
         """The next way for a group, or None where every one was tried. Zones that AWS names come first."""

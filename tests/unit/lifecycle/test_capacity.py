@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +48,7 @@ class Provider:
 
     ways: int
     settled: bool = False
+    without: dict[str, Collection[str]] = field(default_factory=dict)
 
     def address(self, node: str) -> str:
         return f"node.{node}"
@@ -58,12 +59,25 @@ class Provider:
         self.ways -= 1
         return Instead("another zone", ("train",) if self.ways >= 0 else (), ("train",))
 
+    def do_without(self, workspace: Path, nodes: Mapping[str, Collection[str]]) -> None:
+        self.without.update(nodes)
+
     def settle(self, workspace: Path) -> None:
         self.settled = True
 
 
-def applied(tmp_path: Path, ways: int, *fails: str, state: Collection[str] = (), there: Collection[str] = ()) -> Any:
+def applied(
+    tmp_path: Path,
+    ways: int,
+    *fails: str,
+    state: Collection[str] = (),
+    there: Collection[str] = (),
+    least: int | None = None,
+) -> Any:
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=3))
+    (group,) = plan.groups
+    capacity = group.spec.capacity.model_copy(update={"min": least})
+    plan = replace(plan, groups=(replace(group, spec=group.spec.model_copy(update={"capacity": capacity})),))
     terraform, provider = Terraform(tmp_path, list(fails), set(state)), Provider(ways)
 
     def again(addresses: Collection[str]) -> Changes:
@@ -76,7 +90,7 @@ def applied(tmp_path: Path, ways: int, *fails: str, state: Collection[str] = (),
         error = ""
     except ProviderError as failure:
         error = str(failure)
-    return SimpleNamespace(done=terraform.done, settled=provider.settled, error=error)
+    return SimpleNamespace(done=terraform.done, settled=provider.settled, error=error, without=provider.without)
 
 
 def test_what_goes_well_is_applied_once(tmp_path: Path) -> None:
@@ -108,3 +122,16 @@ def test_what_another_way_would_not_help_is_said_at_once(tmp_path: Path, said: s
     found = applied(tmp_path, 5, said)
     assert found.done == ["apply"]
     assert said in found.error
+
+
+def test_a_group_that_is_of_use_with_fewer_is_kept_as_it_is(tmp_path: Path) -> None:
+    found = applied(tmp_path, 2, "sold out", state=("node.train-0", "node.train-2", "vpc"), least=2)
+    assert found.done == ["apply", "plan", "apply"]
+    assert found.without == {"train": ["train-1"]}
+    assert found.settled and found.error == ""
+
+
+def test_fewer_than_that_are_of_no_use(tmp_path: Path) -> None:
+    found = applied(tmp_path, 0, "sold out", state=("node.train-0", "vpc"), least=2)
+    assert found.done == ["apply", "destroy node.train-0"]
+    assert found.without == {}

@@ -122,3 +122,18 @@ def test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs(
     monkeypatch.setenv("PATH", str(tmp_path))
     missing = [module._program(name) for name in module.TUNNEL_PROGRAMS[connect]]
     assert [finding.status for finding in missing] == ["blocks"] * len(programs)
+
+
+def test_what_a_group_does_without_is_told_to_the_module_and_asked_for_where_the_others_stand(tmp_path: Path) -> None:
+    wanted = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    here, there = Way("on-demand", "us-east-1a"), Way("on-demand", "us-east-1b")
+    Choices(taken={"train": there}, tried={"train": [here]}).write(tmp_path)
+    provider = module.provider()
+    provider.do_without(tmp_path, {"train": ["train-1"]})
+    assert provider.without(tmp_path) == ["train-1"]
+    given = provider.module_inputs(wanted, "here", tmp_path)["groups"]["train"]
+    assert (given["without"], given["zone"]) == (["train-1"], "us-east-1a")
+    provider.settle(tmp_path)
+    assert provider.without(tmp_path) == ["train-1"]
+    provider.do_without(tmp_path, {})
+    assert "without" not in provider.module_inputs(wanted, "here", tmp_path)["groups"]["train"]

@@ -24,6 +24,7 @@ from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import down
 from provisioner.lifecycle.replacing import refuse_more
+from provisioner.plan import PlannedGroup
 from provisioner.session import open_cluster
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
@@ -197,3 +198,17 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
             machines.apply(wider, prepared, cluster.events)
     assert "on-demand in us-east-1c, on-demand in us-east-1a, on-demand in us-east-1b" in str(caught.value)
     assert sorted(node.id for node in nodes) == sorted(running(cloud))  # those that stood still stand
+
+    def least(group: PlannedGroup) -> PlannedGroup:
+        capacity = group.spec.capacity.model_copy(update={"min": 2})
+        return replace(group, spec=group.spec.model_copy(update={"capacity": capacity}))
+
+    content = replace(wider, groups=tuple(map(least, wider.groups)))
+    with sold_out("us-east-1a", "us-east-1b", "us-east-1c"):
+        prepared = machines.prepare(cluster, content, "virginia", binary, cluster.events)
+        fewer = machines.apply(content, prepared, cluster.events)
+    assert fewer == nodes
+    assert machines.prepare(cluster, content, "virginia", binary, cluster.events).changes.total == 0
+    machines.hope(cluster, content)
+    prepared = machines.prepare(cluster, content, "virginia", binary, cluster.events)
+    assert len(machines.apply(content, prepared, cluster.events)) == 3
