@@ -132,7 +132,7 @@ def test_notes_are_merged(cluster: Cluster) -> None:
     cluster.note(nodes={"train-1": {"stage": "verified", "ok": True}}, report="r.html")
     assert cluster.state() == {
         "nodes": {"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "verified", "ok": True}},
-        "report": "r.html",
+        "report": str(cluster.paths.root / "r.html"),
     }
 
 

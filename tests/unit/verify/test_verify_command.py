@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -146,6 +147,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return SimpleNamespace(
             nodes=list, subjects=lambda _nodes=(): subjects, state=dict, spec=spec, events=Events(), file=file,
             note_verdicts=note_verdicts, paths=ClusterPaths(file, spec.name, sandbox=False),
+            noted=lambda _: contextlib.nullcontext(False),
         )  # fmt: skip
 
     monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
