@@ -230,6 +230,7 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
         "gpuprov_dcgm_exporter": plan.spec.monitoring.dcgm_exporter,
         "gpuprov_user": plan.spec.access.user,
         "gpuprov_health": health(group, plan),
+        "gpuprov_interruption": interruption(group, plan),
     }
 
 
@@ -252,6 +253,13 @@ def health(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
         "expected": expected.to_json(),
         "archive": archive.digest(),
     }
+
+
+def interruption(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
+    """What role interruption is given; None where the cloud takes no machine of the group away."""
+    from provisioner.interruption import variables
+
+    return variables(group, plan)
 
 
 def efa_devices(group: PlannedGroup) -> int:

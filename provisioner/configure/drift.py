@@ -18,16 +18,17 @@ import yaml
 
 from provisioner import paths
 from provisioner.fleet import group_variables
+from provisioner.interruption import digest
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.stack.models import Image, Package
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.expectations import HEALTH_TIMER
+from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.parsers.images import tag
 from provisioner.verify.parsers.kernel import is_kernel, newest_kernel
 from provisioner.verify.parsers.systemd import Unit
 
-Kind = Literal["unknown", "stamp", "package", "hold", "unit", "image", "updates", "system", "kernel", "reboot"]
+Kind = Literal["unknown", "stamp", "package", "hold", "unit", "hook", "image", "updates", "system", "kernel", "reboot"]
 
 ON = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
 """Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
@@ -70,6 +71,8 @@ class Wanted:
     units: tuple[str, ...]
     system: str
     kernel: str | None = None
+    hook: str | None = None
+    """sha256 of what a node runs when its machine is taken away, empty for nothing; None where no machine is."""
 
 
 def wanted(plan: Plan, group: PlannedGroup, stamp: str, units: Sequence[str]) -> Wanted:
@@ -77,12 +80,17 @@ def wanted(plan: Plan, group: PlannedGroup, stamp: str, units: Sequence[str]) ->
     stack = group.stack
     kernel = None if plan.simulated else stack.kernel
     timers = (HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else ()
-    return Wanted(stamp, stack.packages, stack.images, (*units, *timers), stack.os, kernel)
+    return Wanted(stamp, stack.packages, stack.images, (*units, *timers), stack.os, kernel,
+                  digest(plan) if INTERRUPTION in units else None)  # fmt: skip
 
 
 def fingerprint(plan: Plan, group: str, role_variables: dict[str, Any]) -> str:
     """What a node of this group is configured from: the roles' text, the group's variables, the provider's."""
-    content = json.dumps([group_variables(group, plan), role_variables], sort_keys=True)
+    variables = group_variables(group, plan)
+    if variables["gpuprov_interruption"] is not None:
+        # The hook is looked at itself (_hook), so that another one costs its role alone.
+        variables["gpuprov_interruption"] = {**variables["gpuprov_interruption"], "hook": None}
+    content = json.dumps([variables, role_variables], sort_keys=True)
     return hashlib.sha256(f"{_roles()}{content}".encode()).hexdigest()[:32]
 
 
@@ -107,7 +115,7 @@ def differences(bundle: Bundle, lock: Wanted) -> tuple[Difference, ...]:
     facts = read(bundle)
     return tuple(
         difference
-        for look in (_stamp, _packages, _holds, _units, _images, _updates, _system, _kernel)
+        for look in (_stamp, _packages, _holds, _units, _hook, _images, _updates, _system, _kernel)
         for difference in look(facts, lock)
     )
 
@@ -189,6 +197,18 @@ def _state(unit: Unit | None) -> str:
     if unit.active != "active":
         return unit.active
     return "active" if unit.enabled in ON else f"active, but {unit.enabled or 'unknown'} at boot"
+
+
+def _hook(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    if lock.hook is None:
+        return
+    if facts.interruption is None:
+        yield from _unread(facts, "interruption.json")
+    elif facts.interruption.digest != lock.hook:
+        found = facts.interruption.digest
+        message = "hooks.interrupted is another one on the node" if found else "hooks.interrupted is not on the node"
+        message = message if lock.hook else "there is a hook on the node, and cluster.yaml has no hooks.interrupted"
+        yield Difference("hook", "hooks.interrupted", lock.hook or None, found or None, message, INTERRUPTION)
 
 
 def _images(facts: Facts, lock: Wanted) -> Iterator[Difference]:

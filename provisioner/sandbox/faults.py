@@ -23,6 +23,7 @@ from provisioner.paths import cache, private_dir
 from provisioner.sandbox import (
     containers,
     fault_list,
+    fault_list_cloud,
     fault_list_fabric,
     fault_list_gpu,
     fault_list_host,
@@ -38,6 +39,7 @@ FAULTS = (
     *fault_list_host.FAULTS,
     *fault_list_load.FAULTS,
     *fault_list_fabric.FAULTS,
+    *fault_list_cloud.FAULTS,
 )
 TOOL = "/usr/lib/gpuprov-sandbox/fault"
 
@@ -182,7 +184,8 @@ def _refuse(fault: Fault, healthy: Json) -> None:
     shown = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if len(others) > 6 else "")
     raise GpuprovError(
         f"{fault.name} needs {fault.needs}, which {healthy['machine']} does not have",
-        hint=f"machines that have it: {shown}",
+        # What no machine has by itself (spot) is cluster.yaml's to ask for.
+        hint=f"machines that have it: {shown}" if shown else "cluster.yaml says how machines are bought",
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.catalog import load
+from provisioner.interruption import watched
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.sandbox.assets import Assets
@@ -33,6 +34,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     for name, group in wanted.items():
         path = (folder / f"{name}.json").absolute()
         described = hardware(group.machine, group.gpu, name, catalog) | {"os": system(group.stack.os)}
+        if watched(group):
+            described["spot"] = True
         text = json.dumps(described, indent=1, sort_keys=True) + "\n"
         if not path.exists() or path.read_text() != text:
             write_whole(path, text)

@@ -143,6 +143,12 @@ class Capacity(Model):
         description="The reservation or block; needed for those two kinds and refused for the others",
         examples=["cr-0123456789abcdef0"],
     )
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether a machine of the group may be one that the provider takes away."""
+        return "spot" in (self.kind, *self.fallback)
+
     min: int | None = Field(
         default=None,
         ge=1,
@@ -422,6 +428,13 @@ class Hooks(Model):
         title="a shell command",
         description="Puts a node back into service, as `drain`",
         examples=['scontrol update nodename="$GPUPROV_NODE" state=resume'],
+    )
+    interrupted: Command | None = Field(
+        default=None,
+        title="a shell command",
+        description="Run on a spot node, as root, when AWS has announced that it takes it, with GPUPROV_NODE, "
+        "GPUPROV_ACTION and GPUPROV_TIME set; about 100 seconds are left to it",
+        examples=['scontrol update nodename="$(hostname)" state=drain reason="spot: $GPUPROV_ACTION"'],
     )
     timeout_s: int = Field(
         default=3600,

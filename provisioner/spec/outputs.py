@@ -184,9 +184,9 @@ class FactsOutput(OpenOutput):
 class DriftOutput(Output):
     """One thing on a node that is not as its lock says."""
 
-    kind: Literal["unknown", "stamp", "package", "hold", "unit", "image", "updates", "system", "kernel", "reboot"] = (
-        Field(description="unknown: it could not be read; stamp: the roles ran for something else, or never")
-    )
+    kind: Literal[
+        "unknown", "stamp", "package", "hold", "unit", "hook", "image", "updates", "system", "kernel", "reboot"
+    ] = Field(description="unknown: it could not be read; stamp: the roles ran for something else, or never")
     subject: str = Field(description="The package, unit, image, file …")
     wanted: str | None
     found: str | None

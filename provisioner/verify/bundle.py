@@ -54,13 +54,14 @@ FILES: dict[str, str] = {
     "os-release.txt": "/etc/os-release",
     "stamp.json": "/etc/gpuprov/node.json",
     "units.txt": "systemctl show",
+    "interruption.json": "/run/gpuprov/interruption.json",
     "reboot.txt": "/run/reboot-required",
     "unattended.txt": "apt-config dump",
     "host.json": "/proc, /sys, /etc, df, sshd -T, docker info",
 }
 """Every file that a bundle can hold, and the command behind it."""
 
-PROBE_ONLY = ("host.json", "rdma.json", "load.json", "fabric.json", "fio.json")
+PROBE_ONLY = ("host.json", "interruption.json", "rdma.json", "load.json", "fabric.json", "fio.json")
 """Files that no command prints: nobody can put them into a bundle by hand."""
 
 STATUS = "probe.json"

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from provisioner.events import Events, Stage
 from provisioner.verify.bundle import Bundle
+from provisioner.verify.expectations import INTERRUPTION
 from provisioner.verify.probe import MARK
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ def request_for(expected: Expected) -> ProbeRequest:
         wanted["fi_info.txt"] = 15
     if expected.fabric_manager:
         wanted["fabricmanager.txt"] = 10
+    if INTERRUPTION in (expected.units or ()):
+        wanted["interruption.json"] = 5
     if expected.images:
         wanted["container-images.json"] = 20
     return _request(wanted, expected)
@@ -207,6 +210,8 @@ def drift_request(expected: Expected) -> ProbeRequest:
     wanted = {**DRIFT_FILES, **{name: COMMON_FILES[name] for name in shared}}
     if not expected.units:
         del wanted["units.txt"]
+    if INTERRUPTION in (expected.units or ()):
+        wanted["interruption.json"] = 5
     if expected.images:
         wanted["container-images.json"] = 10
     return _request(wanted, expected)

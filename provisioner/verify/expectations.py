@@ -21,6 +21,8 @@ LEVELS: tuple[Level, ...] = ("quick", "standard", "stress")
 
 HEALTH_TIMER = "gpuprov-health.timer"
 """What role health starts, where cluster.yaml wants it."""
+INTERRUPTION = "gpuprov-interruption.service"
+"""What role interruption starts, where a provider that tells the node beforehand may take its machine away."""
 MEMORY_TOLERANCE = 0.03
 """Share by which nvidia-smi's total may differ from the catalogue: it prints less with an older driver or with ECC on
 (head of catalog/data/machines.yaml)."""
@@ -262,6 +264,7 @@ def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, 
     wanted = ["gpuprov-tuning.service", "apt-daily.timer", "apt-daily-upgrade.timer", "docker.service"]
     wanted += ["gpuprov-cdi.service"] if "container_toolkit" in parts else []
     wanted += ["openibd.service"] if "ofed" in parts else []
+    wanted += [INTERRUPTION] if machine.provider == "aws" and group.capacity.interruptible else []
     wanted += ["gpuprov-scratch.service"] if storage.scratch and machine.local_nvme.count else []
     if gpu.vendor == "nvidia":
         wanted += ["nvidia-dcgm.service"] if "dcgm" in parts else []

@@ -22,6 +22,7 @@ from provisioner.verify.parsers import (
     host,
     ibstat,
     images,
+    interruption,
     kernel,
     load,
     lsblk,
@@ -115,6 +116,7 @@ class Facts:
     reboot: str | None = None
     """Why the system asks for a reboot; empty where it does not."""
     unattended: apt_config.Unattended | None = None
+    interruption: interruption.Interruption | None = None
     host: host.Host | None = None
     load: load.Load | None = None
     under_load: nvidia_smi.Smi | None = None
@@ -200,6 +202,7 @@ def read(bundle: Bundle) -> Facts:
         units=get("units.txt", systemd.parse_units),
         reboot=get("reboot.txt", kernel.parse_reboot),
         unattended=get("unattended.txt", apt_config.parse),
+        interruption=get("interruption.json", interruption.parse),
         host=get("host.json", host.parse),
         load=get("load.json", load.parse),
         under_load=get("nvidia-smi-load.xml", nvidia_smi.parse),
@@ -326,6 +329,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "units": None if facts.units is None else {name: asdict(unit) for name, unit in facts.units.items()},
         "reboot": facts.reboot,
         "unattended": asdict(facts.unattended) if facts.unattended else None,
+        "interruption": asdict(facts.interruption) if facts.interruption else None,
         "host": asdict(facts.host) if facts.host else None,
         "load": _load(facts.load),
         "fabric": asdict(facts.fabric) if facts.fabric else None,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -63,6 +64,7 @@ UNIT = "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result"
 DRIVER = {"nvidia-version.txt": "/proc/driver/nvidia/version", "nvidia-params.txt": "/proc/driver/nvidia/params"}
 STAMP = ("/etc/gpuprov/node.json",)
 REBOOT = ("/run/reboot-required", "/run/reboot-required.pkgs")
+INTERRUPTION = ("/run/gpuprov/interruption.json", "/etc/gpuprov/interrupted")
 INSPECT = '{"Id":{{json .Id}},"RepoTags":{{json .RepoTags}},"RepoDigests":{{json .RepoDigests}}}'
 
 VERSIONS = """
@@ -243,6 +245,18 @@ def files_there(paths: tuple[str, ...]) -> dict[str, Any]:
     return broken[0] if broken else result("".join(one["text"] for one in found), 0)
 
 
+def interruption(record: str, hook: str) -> dict[str, Any]:
+    """What the node's watcher wrote (None: nothing), and the sha256 of its hook ("": there is none)."""
+    found: list[Any] = []
+    for path in (record, hook):
+        answer = read_file(path)
+        if answer["missing"] and os.path.lexists(path):
+            return answer
+        found.append(None if answer["missing"] else answer["text"])
+    digest = "" if found[1] is None else hashlib.sha256(found[1].encode()).hexdigest()
+    return result(json.dumps({"record": found[0], "hook": digest}), 0)
+
+
 def device_nodes() -> dict[str, Any]:
     """What `ls -l /dev/nvidia*` prints, without a program: type and rights, device numbers, name."""
     rows = []
@@ -380,6 +394,8 @@ def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return files_there(STAMP)
     if name == "reboot.txt":
         return files_there(REBOOT)
+    if name == "interruption.json":
+        return interruption(*INTERRUPTION)
     if name == "units.txt":
         return run(["systemctl", "show", UNIT, "--no-pager", "--", *request.get("units", [])], seconds)
     if name == "container-images.json":

@@ -13,10 +13,10 @@ from provisioner.verify.parsers.kernel import newest_kernel
 ELSEWHERE = frozenset(
     ("nvidia-dcgm-exporter.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service", "docker.service",
      "docker.socket", "containerd.service", "gpuprov-scratch.service", "gpuprov-cdi.service", "gpuprov-mig.service",
-     "nvidia-imex.service")
+     "nvidia-imex.service", "gpuprov-interrupted.service")
 )  # fmt: skip
 """Units whose not running is another check's finding: dcgm.exporter, nvswitch.fabric, gpu.persistence,
-container.runtime, storage.scratch, container.cdi, gpu.mig, services.imex."""
+container.runtime, storage.scratch, container.cdi, gpu.mig, services.imex, cloud.interruption."""
 AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
 """Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.errors import GpuprovError
-from provisioner.sandbox import fault_list_fabric, fault_list_host, fault_list_load, faults
+from provisioner.sandbox import fault_list_cloud, fault_list_fabric, fault_list_host, fault_list_load, faults
 from provisioner.sandbox.faults import FAULTS
 from provisioner.verify.catalogue import declared
 from tests.support.sandbox_node import MakeNode, healthy
@@ -63,7 +63,15 @@ CHANGES = {
     "nvlink-errors": {"errors"},
     "nvlink-asymmetry": {"errors"},
     "device-node-lost": set(),
-    **{fault.name: set() for fault in (*fault_list_host.FAULTS, *fault_list_load.FAULTS, *fault_list_fabric.FAULTS)},
+    **{
+        fault.name: set()
+        for fault in (
+            *fault_list_host.FAULTS,
+            *fault_list_load.FAULTS,
+            *fault_list_fabric.FAULTS,
+            *fault_list_cloud.FAULTS,
+        )
+    },
     "cpus-missing": {"topo"},
 }
 """Outputs that differ with the fault; all others are the same to the last byte."""

@@ -1,0 +1,78 @@
+"""What the cloud has announced to the node: that it takes the machine away."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.expectations import INTERRUPTION, Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.interruption import Hook, Interruption
+
+NEEDS = ("interruption.json",)
+OTHERWISE = "no machine of this group is taken away by the cloud"
+
+
+def _watched(expected: Expected) -> bool:
+    return INTERRUPTION in (expected.units or ())
+
+
+def _told(node: Facts) -> Interruption:
+    found = node.interruption
+    assert found is not None  # `needs` saw to it
+    if not found.told:
+        unknown("the node's watcher has written nothing since boot: `systemctl status gpuprov-interruption` says why")
+    return found
+
+
+@check(
+    "cloud.interruption",
+    severity="fatal",
+    action="replace",
+    needs=NEEDS,
+    applies=_watched,
+    otherwise=OTHERWISE,
+    says="The cloud has announced that it takes this spot machine away. When it is gone, `gpuprov up` makes another.",
+)
+def test_interruption(node: Facts) -> None:
+    found = _told(node)
+    notice = found.notice
+    saw(expected="no notice", actual=f"{notice.action} at {notice.time}" if notice else "no notice")
+    if notice is None:
+        return
+    at = notice.at
+    left = "" if at is None or node.collected is None or at < node.collected else f", in {at - node.collected:.0f} s"
+    fail(f"{notice.action} at {notice.time}{left}; {_hook_words(found.hook)}; `gpuprov up` restores the count")
+
+
+def _hook_words(hook: Hook | None) -> str:
+    if hook is None:
+        return "no hook was run"
+    if hook.state == "running":
+        return "hooks.interrupted runs"
+    if hook.result == "success":
+        return "hooks.interrupted ended well"
+    how = f"exit status {hook.status}" if hook.status is not None else hook.result or "unknown"
+    last = f", its last words: {hook.output[-1]}" if hook.output else ""
+    return f"hooks.interrupted failed, {how}{last}"
+
+
+@check(
+    "cloud.metadata",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    # In a rehearsal there is no such service.
+    applies=lambda e: _watched(e) and not e.simulated,
+    otherwise=OTHERWISE,
+    says="The machine's metadata service does not answer: the node would not hear that the cloud takes it away.",
+)
+def test_metadata(node: Facts, expected: Expected) -> None:
+    found, most = _told(node), expected.most["cloud.silence"]
+    if found.silent_since is None:
+        saw(expected="answers", actual="answers")
+        return
+    if node.collected is None:
+        unknown("the node's clock was not asked")
+    silent = node.collected - found.silent_since
+    saw(expected=f"silent for {most:g} s at most", actual=f"silent for {silent:.0f} s")
+    if silent > most:
+        fail(f"no answer for {silent:.0f} s: {found.silent or 'it does not say why'}")
