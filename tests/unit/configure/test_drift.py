@@ -12,11 +12,14 @@ import yaml
 from provisioner import catalog
 from provisioner.configure import drift
 from provisioner.configure.drift import Difference, Wanted, differences
-from provisioner.plan import PlannedGroup
+from provisioner.fleet import group_variables
+from provisioner.interruption import digest
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import Part
 from provisioner.verify.bundle import FILES, Bundle, Output
 from provisioner.verify.collect import drift_request
-from provisioner.verify.expectations import HEALTH_TIMER, expect
+from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION, expect
 from tests.support.plans import cluster_spec, plan, planned_group
 from tests.support.rehearsal import ROOT
 
@@ -301,6 +304,35 @@ def test_the_timer_is_asked_for_and_condemns_nobody(group: PlannedGroup) -> None
     assert HEALTH_TIMER == TIMER
     assert TIMER in drift_request(expected).units
     assert TIMER not in (expected.units or ())
+
+
+def spot(command: str | None) -> Plan:
+    given = {"hooks": {"interrupted": command}} if command is not None else {}
+    spec = cluster_spec("p4d.24xlarge", **given).model_dump(mode="json")
+    spec["groups"]["train"]["capacity"] = {"kind": "spot"}
+    return plan(ClusterSpec.model_validate_json(json.dumps(spec)))
+
+
+@pytest.mark.parametrize(("on_the_node", "wanted"), [("a", "a"), (None, None), ("a", "b"), (None, "b"), ("a", None)])
+def test_another_hook_is_drift_for_its_role_alone(on_the_node: str | None, wanted: str | None) -> None:
+    before, now = spot(on_the_node), spot(wanted)
+    assert drift.fingerprint(before, "train", {}) == drift.fingerprint(now, "train", {})
+    lock = drift.wanted(now, now.groups[0], STAMP, (INTERRUPTION,))
+    record = json.dumps({"record": None, "hook": digest(before)})
+    told = differences(node(lock, interruption_json=record), lock)
+    right = on_the_node == wanted
+    assert [(d.kind, d.subject) for d in told] == ([] if right else [("hook", "hooks.interrupted")])
+    assert drift.tags(told) == (set() if right else {INTERRUPTION})
+    lost = differences(node(lock, interruption_json=None), lock)
+    assert [(d.kind, d.subject) for d in lost] == [("unknown", "interruption.json")]
+
+
+def test_where_no_machine_is_taken_away_no_hook_is_asked_for() -> None:
+    ours = plan(cluster_spec("p4d.24xlarge", hooks={"interrupted": "true"}))
+    assert group_variables("train", ours)["gpuprov_interruption"] is None
+    lock = drift.wanted(ours, ours.groups[0], STAMP, ("docker.service",))
+    assert differences(node(lock), lock) == ()
+    assert drift.fingerprint(ours, "train", {}) != drift.fingerprint(spot("true"), "train", {})
 
 
 def difference(part: str | None, *, mended: bool = True) -> Difference:

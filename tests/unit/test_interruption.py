@@ -1,0 +1,84 @@
+"""Which nodes are told that their machine is taken away, and what they are given to run then."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import fleet, interruption, spec
+from provisioner.errors import InputError
+from provisioner.spec.models import ClusterSpec
+from tests.support import plans
+
+HOOK = "scontrol update nodename=\"$(hostname)\" state=drain; pkill -USR1 -f 'train{{ 7 }}.py'"
+
+
+def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **keys: Any) -> Any:
+    """gpuprov_interruption of a group that is bought so."""
+    document = plans.cluster_spec(machine, **keys).model_dump(mode="json")
+    document["groups"]["train"]["capacity"] = capacity
+    plan = plans.plan(ClusterSpec.model_validate_json(json.dumps(document)))
+    return fleet.group_variables("train", replace(plan, simulated=simulated))["gpuprov_interruption"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "capacity", "wanted"),
+    [
+        ("p4d.24xlarge", {"kind": "spot"}, True),
+        ("p4d.24xlarge", {"kind": "on-demand", "fallback": ["spot"]}, True),
+        ("p4d.24xlarge", {"kind": "spot", "fallback": ["on-demand"]}, True),
+        ("p4d.24xlarge", {}, False),
+        ("p4d.24xlarge", {"kind": "reservation", "id": "cr-1", "fallback": ["on-demand"]}, False),
+        ("Standard_ND96asr_v4", {"kind": "spot"}, False),
+    ],
+)
+def test_where_a_machine_may_be_taken_and_says_so(machine: str, capacity: dict[str, Any], wanted: bool) -> None:
+    assert (given(machine, capacity) is not None) == wanted
+
+
+def test_what_the_role_is_given() -> None:
+    spot = {"kind": "spot"}
+    plain = given("p4d.24xlarge", spot, simulated=False)
+    assert plain == {"metadata": "169.254.169.254:80", "textfile": None, "hook": None}
+    full = given(
+        "p4d.24xlarge", spot, hooks={"interrupted": HOOK}, monitoring={"health_check": {"textfile": "/srv/m/x.prom"}}
+    )
+    assert full["textfile"] == "/srv/m/gpuprov-interruption.prom"
+    text = base64.b64decode(full["hook"]).decode()
+    assert text.partition("\n")[2] == HOOK + "\n"
+    # The machine that rehearses may be one of Amazon's: its own notices are not asked for.
+    assert full["metadata"].startswith("127.0.0.1:")
+
+
+FILE = """name: a
+sites: {{v: {{provider: aws, region: us-east-1}}}}
+groups: {{t: {{machine: p4d.24xlarge}}}}
+hooks:
+  interrupted: {}
+"""
+
+
+def test_a_command_is_what_was_written(tmp_path: Any) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(FILE.format(">-\n    " + HOOK.replace("; ", ";\n    ")))
+    assert spec.load(file).hooks.interrupted == HOOK
+
+
+@pytest.mark.parametrize("wrong", ["[a, b]", "{run: a}", "''", "5", "true", "'" + "x" * 4097 + "'"])
+def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(FILE.format(wrong))
+    with pytest.raises(InputError) as caught:
+        spec.load(file)
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.path) == (5, "hooks.interrupted")
+
+
+def test_the_digest_is_of_the_file_that_the_role_writes() -> None:
+    plan = plans.plan(plans.cluster_spec("p4d.24xlarge", hooks={"interrupted": HOOK}))
+    assert len(interruption.digest(plan)) == 64
+    assert interruption.digest(plans.plan(plans.cluster_spec("p4d.24xlarge"))) == ""

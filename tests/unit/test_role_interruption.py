@@ -1,0 +1,410 @@
+"""What a spot node hears of its end, and what it does then: the watcher of role interruption before a metadata service
+that answers as Amazon's does, and before a stand-in for systemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.role_script import ROLES, load
+
+NOTICE = "/latest/meta-data/spot/instance-action"
+REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+SOME_TIME = "2099-11-21T22:10:00Z"
+PROGRAM = ROLES / "interruption" / "files" / "gpuprov_interruption.py"
+
+SYSTEMD_RUN = """#!/bin/sh
+cd "$FAKE"
+for word in "$@"; do
+  case $word in --setenv=*) export "${word#--setenv=}";; esac
+  hook=$word
+done
+test ! -e refused || { echo "Access denied"; exit 1; }
+echo "$*" >>started
+echo activating >state
+setsid sh -c '
+  sh "$0" >output 2>&1 </dev/null; echo $? >status
+  if [ "$(cat status)" = 0 ]; then echo active; else echo failed; fi >state.new; mv state.new state
+' "$hook" >/dev/null 2>&1 </dev/null &
+"""
+SYSTEMCTL = """#!/bin/sh
+cd "$FAKE"
+if [ "$1" != show ]; then rm -f state status output; exit 0; fi
+state=$(cat state 2>/dev/null || echo inactive)
+result=success; test "$state" = failed && result=exit-code
+echo "ActiveState=$state"; echo "Result=$result"; echo ExecMainCode=1; echo "ExecMainStatus=$(cat status 2>/dev/null)"
+echo InvocationID=
+"""
+JOURNALCTL = '#!/bin/sh\ntest "$1" = --sync || cat "$FAKE/output"\n'
+
+
+def at(seconds: float) -> str:
+    """A time so many seconds from now, as AWS writes it."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def notice(seconds: float = 120, action: str = "terminate") -> str:
+    return json.dumps({"action": action, "time": at(seconds)})
+
+
+class Imds:
+    """Amazon's metadata service: `answers` has path → (status, text); what is not there is 404."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, str]] = {}
+        self.token, self.tokens, self.asked, self.hangs = "token-1", 0, 0, 0.0
+        imds = self
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                imds.tokens += 1
+                wanted = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+                right = self.path == "/latest/api/token" and wanted == "21600"
+                self.give(*imds.answers.get(self.path, (200, imds.token) if right else (400, "")))
+
+            def do_GET(self) -> None:
+                imds.asked += 1
+                time.sleep(imds.hangs)
+                right = self.headers.get("X-aws-ec2-metadata-token") == imds.token
+                self.give(*(imds.answers.get(self.path, (404, "")) if right else (401, "")))
+
+            def give(self, status: int, text: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+
+@pytest.fixture
+def imds() -> Iterator[Imds]:
+    made = Imds()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+class Node:
+    """A node with a hook, whose watcher asks `imds`; each `look` is one question."""
+
+    def __init__(self, folder: Path, imds: Imds, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.imds = folder, imds
+        programs = folder / "bin"
+        programs.mkdir()
+        for name, text in (("systemd-run", SYSTEMD_RUN), ("systemctl", SYSTEMCTL), ("journalctl", JOURNALCTL)):
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("FAKE", str(folder))
+        monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+        self.record, self.hook, self.prom = folder / "record.json", folder / "hook", folder / "node.prom"
+        self.hook.write_text('echo "$GPUPROV_NODE $GPUPROV_ACTION $GPUPROV_TIME" | tee -a ran\n')
+        self.module: ModuleType = load("interruption", "files/gpuprov_interruption.py")
+        self.begin()
+
+    @property
+    def options(self) -> dict[str, str]:
+        port = self.imds.server.server_address[1]
+        return {"node": "train-0", "record": str(self.record), "hook": str(self.hook), "textfile": str(self.prom),
+                "metadata": f"127.0.0.1:{port}"}  # fmt: skip
+
+    def begin(self) -> None:
+        """Start the watcher, or start it again."""
+        self.watcher = self.module.Watcher(Namespace(**self.options))
+
+    def look(self, times: int = 1) -> dict[str, Any]:
+        """What the record says after so many questions."""
+        for _ in range(times):
+            self.watcher.look()
+        found: dict[str, Any] = json.loads(self.record.read_text())
+        return found
+
+    def says(self, text: str | None, path: str = NOTICE, status: int = 200) -> None:
+        self.imds.answers.pop(path, None)
+        if text is not None:
+            self.imds.answers[path] = (status, text)
+
+    def ran(self) -> list[str]:
+        file = self.folder / "ran"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def started(self) -> list[str]:
+        file = self.folder / "started"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def process(self, **environment: str) -> subprocess.Popen[str]:
+        """The watcher as the service runs it."""
+        words = [word for name, value in self.options.items() for word in (f"--{name}", value)]
+        return subprocess.Popen(
+            [sys.executable, "-I", str(PROGRAM), *words, "--every", "0.05"],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path, imds: Imds, monkeypatch: pytest.MonkeyPatch) -> Node:
+    return Node(tmp_path, imds, monkeypatch)
+
+
+def wait(what: Any) -> None:
+    for _ in range(400):
+        if what():
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing came")
+
+
+def test_without_a_notice_nothing_is_done_and_one_token_serves(node: Node) -> None:
+    found = node.look(5)
+    assert found == dict.fromkeys(found) | {"silent": ""}
+    assert (node.imds.tokens, node.ran()) == (1, [])
+    written = node.record.stat().st_mtime_ns
+    node.look(3)
+    assert node.record.stat().st_mtime_ns == written
+    assert "gpuprov_interruption_pending 0\n" in node.prom.read_text()
+
+
+def test_a_notice_is_written_down_and_the_hook_runs_once(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.look()
+    node.says(text := notice())
+    told = json.loads(text)
+    found = node.look(5)
+    assert {key: found["notice"][key] for key in told} == told
+    assert abs(found["notice"]["seen"] - time.time()) < 60
+    assert node.ran() == [f"train-0 terminate {told['time']}"]
+    assert (found["hook"]["state"], found["hook"]["result"], found["hook"]["status"]) == ("ended", "success", 0)
+    assert found["hook"]["output"] == node.ran()
+    assert f"NOTICE: this machine: terminate at {told['time']}" in capsys.readouterr().out
+    metrics = node.prom.read_text()
+    assert "gpuprov_interruption_pending 1\n" in metrics
+    assert "gpuprov_interruption_hook_ok 1\n" in metrics
+    assert (node.record.stat().st_mode & 0o777, node.prom.stat().st_mode & 0o777) == (0o644, 0o644)
+
+
+def test_an_expired_token_is_replaced(node: Node) -> None:
+    node.look()
+    node.imds.token = "token-2"
+    node.says(notice())
+    assert node.look()["notice"] is not None
+    assert node.imds.tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/latest/api/token", 403, "no token: status 403"),
+        (NOTICE, 500, "is answered with status 500"),
+        (NOTICE, 401, "is answered with status 401"),
+        (REBALANCE, 503, "is answered with status 503"),
+    ],
+)
+def test_a_refusal_is_said_and_is_no_answer(node: Node, path: str, status: int, says: str) -> None:
+    node.says("", path, status)
+    found = node.look()
+    assert says in found["silent"]
+    assert abs(found["silent_since"] - time.time()) < 60
+    assert "gpuprov_interruption_answered 0\n" in node.prom.read_text()
+    node.says(None, path)
+    assert node.look()["silent_since"] is None
+
+
+def test_a_service_that_hangs_holds_nothing_up_for_long(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.module, "ANSWER_S", 0.3)
+    node.imds.hangs = 3.0
+    assert "timed out" in node.look()["silent"]
+    since = node.look()["silent_since"]
+    assert node.look()["silent_since"] == since
+    node.imds.hangs = 0.0
+    node.says(notice())
+    found = node.look()
+    assert (found["silent_since"], found["hook"]["state"]) == (None, "ended")
+
+
+def test_nobody_there(node: Node) -> None:
+    node.imds.server.server_close()
+    assert node.look()["silent_since"] is not None
+    assert node.ran() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>404</html>",
+        "[]",
+        "null",
+        '"terminate"',
+        "[" * 20_000,
+        json.dumps({"action": "terminate"}),
+        json.dumps({"action": "terminate", "time": "soon"}),
+        json.dumps({"action": "terminate", "time": "2026-13-45T99:00:00Z"}),
+        json.dumps({"action": "terminate", "time": ["2026-11-21T22:10:00Z"]}),
+        json.dumps({"action": "x\nEVIL=1", "time": SOME_TIME}),
+        json.dumps({"action": "$(reboot)", "time": SOME_TIME}),
+        json.dumps({"action": None, "time": SOME_TIME}),
+    ],
+)
+def test_what_is_no_notice_is_said_and_starts_nothing(node: Node, text: str) -> None:
+    node.says(text)
+    found = node.look(2)
+    assert (found["notice"], found["hook"], node.started()) == (None, None, [])
+    assert NOTICE in found["silent"]
+    node.says(notice())
+    assert node.look()["hook"]["state"] == "ended"
+
+
+def test_a_broken_recommendation_hides_no_notice(node: Node) -> None:
+    node.says(notice())
+    node.says("<html>", REBALANCE)
+    found = node.look()
+    assert found["hook"]["state"] == "ended"
+    assert REBALANCE in found["silent"]
+
+
+def test_a_recommendation_to_rebalance_is_said_and_not_acted_upon(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.says(json.dumps({"noticeTime": "2026-11-21T22:10:00Z"}), REBALANCE)
+    found = node.look(3)
+    assert found["rebalance"]["time"] == "2026-11-21T22:10:00Z"
+    assert (found["notice"], node.started()) == (None, [])
+    assert capsys.readouterr().out.count("recommends to move away") == 1
+    assert "gpuprov_interruption_rebalance 1\n" in node.prom.read_text()
+    node.says(None, REBALANCE)
+    assert node.look()["rebalance"] is None
+
+
+def test_a_notice_that_is_taken_back_and_comes_again(node: Node) -> None:
+    node.says(first := notice())
+    node.look()
+    node.says(None)
+    found = node.look()
+    assert (found["notice"], found["withdrawn"]["action"]) == (None, "terminate")
+    assert "gpuprov_interruption_pending 0\n" in node.prom.read_text()
+    node.says(first)
+    assert node.look()["notice"] is not None
+    assert len(node.ran()) == 1
+    node.says(notice(300, "stop"))
+    assert node.look()["hook"]["notice"].startswith("stop ")
+    assert len(node.ran()) == 2
+
+
+@pytest.mark.parametrize(("left", "deadline"), [(119, 99), (60, 40), (22, 5), (-30, 5), (3600, 100)])
+def test_the_hook_ends_before_the_machine(node: Node, left: float, deadline: int) -> None:
+    node.says(notice(left))
+    node.look()
+    (words,) = node.started()
+    given = int(words.split("--property=TimeoutStartSec=")[1].split()[0])
+    assert deadline - 3 <= given <= deadline
+    assert given >= 5
+    assert "--property=TimeoutStopSec=5" in words
+
+
+def test_a_hook_that_fails(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.hook.write_text("for i in $(seq 30); do echo line $i; done; exit 7\n")
+    node.says(notice())
+    hook = node.look(3)["hook"]
+    assert (hook["state"], hook["result"], hook["status"]) == ("ended", "exit-code", 7)
+    assert hook["output"][-1] == "line 30"
+    assert len(hook["output"]) == 20
+    assert "gpuprov_interruption_hook_ok 0\n" in node.prom.read_text()
+    assert "the hook ended: exit status 7" in capsys.readouterr().out
+    assert len(node.started()) == 1
+
+
+def test_a_hook_that_systemd_does_not_start(node: Node) -> None:
+    (node.folder / "refused").touch()
+    node.says(notice())
+    hook = node.look(3)["hook"]
+    assert (hook["state"], hook["result"], hook["output"]) == ("ended", "not started", ["Access denied"])
+
+
+def test_no_hook_and_one_that_comes_while_the_notice_stands(node: Node) -> None:
+    text = node.hook.read_text()
+    node.hook.unlink()
+    node.says(notice())
+    assert node.look()["hook"] is None
+    node.hook.write_text(text)
+    assert node.look()["hook"]["state"] == "ended"
+    assert len(node.ran()) == 1
+
+
+def test_a_restart_forgets_nothing_and_repeats_nothing(node: Node) -> None:
+    node.says(notice())
+    before = node.look()
+    node.begin()
+    assert node.look() == before
+    assert len(node.started()) == 1
+
+
+def test_killed_while_the_hook_runs(node: Node) -> None:
+    node.hook.write_text("echo began >>ran; sleep 1.5; echo end >>ran; exit 4\n")
+    node.says(notice())
+    process = node.process()
+    try:
+        wait(node.ran)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert json.loads(node.record.read_text())["hook"]["state"] == "running"
+    node.begin()
+    hook = node.look()["hook"]
+    assert (hook["state"], hook["status"]) == ("ended", 4)
+    assert node.ran() == ["began", "end"]
+    assert len(node.started()) == 1
+
+
+def test_killed_before_the_hook_was_started(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.says(notice())
+    with monkeypatch.context() as patch:
+        patch.setattr(node.watcher, "_start", lambda _: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            node.look()
+    assert (node.started(), json.loads(node.record.read_text())["hook"]["state"]) == ([], "running")
+    node.begin()
+    assert node.look(2)["hook"]["state"] == "ended"
+    assert len(node.ran()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"notice": null}', "\udcff"])
+def test_a_record_that_can_not_be_read_begins_anew(node: Node, text: str) -> None:
+    node.record.write_bytes(text.encode(errors="surrogateescape"))
+    node.begin()
+    node.says(notice())
+    assert node.look()["hook"]["state"] == "ended"
+
+
+def test_systemd_hears_that_it_is_there_and_alive(node: Node) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(node.folder / "notify"))
+        told.settimeout(20)
+        process = node.process(NOTIFY_SOCKET=str(node.folder / "notify"))
+        try:
+            heard = [told.recv(100) for _ in range(3)]
+        finally:
+            process.terminate()
+            process.communicate()
+    assert heard == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
