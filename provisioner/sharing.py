@@ -17,6 +17,7 @@ import getpass
 import gzip
 import json
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -94,6 +95,7 @@ class Sharing:
             if known is not None:  # it was there: somebody has removed the cluster
                 for name in self._here():
                     (self._paths.root / name).unlink()
+                shutil.rmtree(self._paths.root / "sites", ignore_errors=True)
                 (self._paths.root / MINE).unlink()
             return
         if found.tag == known:

@@ -74,8 +74,7 @@ class Workspace:
         """Initialise, unless this Terraform has already done so for exactly this module."""
         stamp = self.path / ".terraform" / "gpuprov"  # gone with the folder that it vouches for
         wanted = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
-        seal = hashlib.sha256(wanted.encode()).hexdigest()
-        if stamp.exists() and stamp.read_text(encoding="utf-8") == seal:
+        if stamp.exists() and stamp.read_text(encoding="utf-8") == self._seal(wanted):
             return
         state = self.path / "terraform.tfstate"
         moves = 'backend "local"' not in wanted and state.exists()
@@ -84,7 +83,13 @@ class Workspace:
             self._events("terraform", "log", "the state has moved to the backend that cluster.yaml names")
             state.replace(state.with_name("terraform.tfstate.moved"))
         stamp.parent.mkdir(exist_ok=True)
-        write_whole(stamp, seal)
+        write_whole(stamp, self._seal(wanted))
+
+    def _seal(self, wanted: str) -> str:
+        """What `init` has been done for; another operator's checksums of providers are a reason to do it again."""
+        lock = self.path / ".terraform.lock.hcl"
+        checksums = lock.read_text(encoding="utf-8") if lock.exists() else ""
+        return hashlib.sha256(f"{wanted}\n{checksums}".encode()).hexdigest()
 
     def plan(self, *, replace: Sequence[str] = ()) -> Changes:
         """Work out what has to be done; `apply` then does exactly that. `replace`: addresses to make anew."""

@@ -253,3 +253,5 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert standing(cloud) == {}
     assert not other.root.exists()
     assert [n["stage"] for n in made.run("status", made.file, "--json").json["nodes"]] == ["planned"] * 2
+    assert made.down().status == 0  # nothing is there any more, and that is no error
+    assert not made.root.exists()
