@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from provisioner.sandbox import fault_list_cloud, faults
 from provisioner.sandbox.node import smi_mig, storage
 from tests.support.playbook import play
-from tests.support.rehearsal import Rehearsal, wrongs
+from tests.support.rehearsal import Rehearsal, failing, wrongs
 
 pytestmark = pytest.mark.sandbox
 
@@ -24,12 +26,17 @@ sites:
   texas: {{provider: azure, region: southcentralus}}
   lab: {{provider: baremetal, method: ssh}}
 groups:
-  cut: {{site: virginia, machine: p4d.24xlarge, count: 1, storage: {{scratch: /scratch}}, gpu: {{mig: 1g.5gb}}}}
+  cut:
+    {{site: virginia, machine: p4d.24xlarge, count: 1, storage: {{scratch: /scratch}}, gpu: {{mig: 1g.5gb}},
+      capacity: {{kind: spot}}}}
   fabric: {{site: texas, machine: Standard_ND96asr_v4, count: 1, storage: {{scratch: /mnt/scratch}}}}
   red: {{site: lab, machine: amd-mi300x-node, count: 1}}
 stack: {{ofed: "3.2.3", gdrcopy: "2.6"}}
+hooks:
+  interrupted: 'echo "$GPUPROV_NODE {{{{ 7 }}}} $GPUPROV_ACTION $GPUPROV_TIME" | tee -a /run/interrupted; id -un'
 """
-TAGS = "ofed,efa,gdrcopy,scratch,mig,rocm,container_toolkit,dcgm,images"
+TAGS = "ofed,efa,gdrcopy,scratch,mig,rocm,container_toolkit,dcgm,images,interruption"
+METRICS = "/var/lib/node_exporter/textfile_collector/gpuprov-interruption.prom"
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +242,68 @@ def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: Rehe
     assert play(fleet, limit="fabric-0", tags="images").changed() == {"fabric-0": 1}
     same = f"docker image inspect -f '{{{{.Id}}}}' {image['reference']} {image['pull']}"
     assert len(set(shell(fleet, "fabric-0", same).split())) == 1
+
+
+NOTED = "/run/gpuprov/interruption.json"
+
+
+def noted(fleet: Rehearsal) -> dict[str, Any]:
+    """What cut-0's watcher wrote down."""
+    found: dict[str, Any] = json.loads(shell(fleet, "cut-0", f"cat {NOTED}"))
+    return found
+
+
+def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet: Rehearsal) -> None:
+    faults.inject(container(fleet, "cut-0"), "spot-notice")
+    try:
+        found = noted(fleet)
+        when = found["notice"]["time"]
+        line = f"cut-0 {{{{ 7 }}}} terminate {when}"
+        assert (found["hook"]["result"], found["hook"]["output"]) == ("success", [line, "root"])
+        # Neither a restart nor an end that nobody wanted runs it again; systemd starts the watcher again by itself.
+        pid = "systemctl show -P MainPID gpuprov-interruption"
+        shell(fleet, "cut-0", "systemctl restart gpuprov-interruption")
+        shell(
+            fleet, "cut-0", f"was=$({pid}); kill -9 $was; for i in $(seq 100); do now=$({pid}); "
+            "case $now in 0|$was) sleep 0.1;; *) exit;; esac; done; exit 1"
+        )  # fmt: skip
+        assert shell(fleet, "cut-0", "cat /run/interrupted") == line
+        verdict = fleet.verify("--level", "quick")
+        assert (verdict.status, failing(verdict.json)) == (1, {"cut-0": {"cloud.interruption"}})
+        assert f"terminate at {when}" in "".join(wrongs(verdict))
+    finally:
+        faults.clear(container(fleet, "cut-0"), "spot-notice")
+    assert failing(fleet.verify("--level", "quick").json) == {}
+
+
+def test_a_hook_that_does_not_end_is_ended_before_the_machine(fleet: Rehearsal) -> None:
+    """Another hook is a difference that the role alone mends; the watcher goes where nobody takes machines away."""
+    given = json.loads((fleet.root / "inventory.yml").read_text())["all"]["children"]["cut"]["vars"]
+    hook = base64.b64encode(b"echo begins; sleep 300\n").decode()
+    other = {"gpuprov_interruption": {**given["gpuprov_interruption"], "hook": hook, "textfile": METRICS}}
+    assert play(fleet, limit="cut-0", tags="interruption", variables=other).changed() == {"cut-0": 3}
+    assert shell(fleet, "cut-0", "stat -c %a%U /etc/gpuprov/interrupted") == "600root"
+    drift = {n["name"]: n["drift"] for n in fleet.run("status", fleet.file, "--json").json["nodes"]}
+    assert [(d["kind"], d["subject"]) for d in drift["cut-0"]] == [("hook", "hooks.interrupted")]
+    # The machine goes in 22 s: the hook has the least that any gets, 5.
+    start = "cat >/run/t-imds.py; systemd-run --quiet --unit=t-imds python3 /run/t-imds.py"
+    shell(fleet, "cut-0", start, stdin=fault_list_cloud.METADATA.replace("+ 120", "+ 22"))
+    try:
+        ended = f"""grep -q '"state": "ended"' {NOTED}"""
+        shell(fleet, "cut-0", f"for i in $(seq 200); do {ended} && exit; sleep 0.2; done; exit 1")
+        assert (noted(fleet)["hook"]["result"], noted(fleet)["hook"]["output"]) == ("timeout", ["begins"])
+        assert shell(fleet, "cut-0", "pgrep -fx 'sleep 300' || :") == ""
+        assert "gpuprov_interruption_hook_ok 0" in shell(fleet, "cut-0", f"cat {METRICS}")
+        gone = play(fleet, limit="cut-0", tags="base,interruption", variables={"gpuprov_interruption": None})
+        assert gone.changed() == {"cut-0": 1}
+        assert shell(fleet, "cut-0", "systemctl is-active gpuprov-interruption || :") == "inactive"
+        assert shell(fleet, "cut-0", "systemctl is-enabled gpuprov-interruption || :") == "disabled"
+    finally:
+        shell(
+            fleet, "cut-0", f"systemctl stop t-imds gpuprov-interruption; rm -f {NOTED}; "
+            "systemctl reset-failed gpuprov-interrupted || :"
+        )  # fmt: skip
+        play(fleet, limit="cut-0", tags="interruption")
+    assert noted(fleet)["notice"] is None
+    drift = {n["name"]: n["drift"] for n in fleet.run("status", fleet.file, "--json").json["nodes"]}
+    assert drift["cut-0"] == []
