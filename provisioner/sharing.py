@@ -17,6 +17,7 @@ import getpass
 import gzip
 import json
 import os
+import secrets
 import shutil
 import socket
 import threading
@@ -48,18 +49,22 @@ FORMAT = 1
 BEAT_S = 30.0
 DEAD_S = 120.0
 """A holder that was not heard of for so long is dead."""
+FOLDER = "folder"
+"""File in the run directory: what tells it from every other one."""
 MINE = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who is at work; `since`: seconds since 1970 (UTC) by that machine's clock."""
+    """Who is at work; `since`: seconds since 1970 (UTC) by that machine's clock, `token`: of its run directory, which
+    tells it from another one of the same path on another machine of the same name (CI runners)."""
 
     command: str
     person: str
     machine: str
     folder: str
+    token: str
     pid: int
     since: float
 
@@ -166,7 +171,8 @@ class Sharing:
         happens in it. Raises LockedError naming the holder."""
         self.findings = tuple(self.remote.prepare())
         now = datetime.now(UTC).timestamp()
-        me = Holder(command, _person(), socket.gethostname(), str(self._paths.root), os.getpid(), now)
+        folder = str(self._paths.root)
+        me = Holder(command, _person(), socket.gethostname(), folder, self._token(), os.getpid(), now)
         with _Hold(self.remote, me, events, self._take(me)) as hold:
             self.pull()
             try:
@@ -226,8 +232,16 @@ class Sharing:
     def _mine(self, there: Seen) -> bool:
         """Whether it was left by a run in this folder: whoever asks has the folder's own lock from the kernel, so that
         run is dead."""
-        here = (socket.gethostname(), str(self._paths.root))
-        return there.holder is not None and (there.holder.machine, there.holder.folder) == here
+        return there.holder is not None and there.holder.token == self._token()
+
+    def _token(self) -> str:
+        """What tells this run directory from every other one, whatever their names are; made once."""
+        file = self._paths.root / FOLDER
+        with contextlib.suppress(FileNotFoundError):
+            return file.read_text(encoding="utf-8").strip()
+        made = secrets.token_hex(16)
+        write_whole(private_dir(self._paths.root) / TOKEN, made + "\n")
+        return made
 
     def clear(self) -> list[str]:
         """Remove what a dead run left: its holder.json, and Terraform's locks. Gives what was removed, by name. Raises

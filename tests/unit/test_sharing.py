@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -141,13 +141,26 @@ def test_a_run_that_died_here_holds_nobody_up(operators: Operators) -> None:
     assert HOLDER not in objects()
 
 
+def test_two_machines_of_one_name_and_path_are_two(operators: Operators) -> None:
+    """As CI runners are, whose hostnames and checkouts are all alike."""
+    first = operators.open("ann")
+    with first.exclusively("up"):
+        second = operators.open("ben")
+        assert second.sharing is not None
+        there = second.sharing.holder()
+        assert there is not None and there.holder is not None
+        alike = replace(there.holder, folder=str(second.paths.root))
+        assert not second.sharing._mine(replace(there, holder=alike))
+
+
 def test_a_run_that_died_elsewhere_is_cleared_by_unlock_and_not_before_it_is_dead(
     operators: Operators, capsys: pytest.CaptureFixture[str]
 ) -> None:
     second = operators.open("ben")
     bucket = s3.remote(second.spec)
     bucket.prepare()
-    there = {"command": "up", "person": "ann", "machine": "elsewhere", "folder": "/home/ann", "pid": 7, "since": 0.0}
+    there = {"command": "up", "person": "ann", "machine": "elsewhere", "folder": "/home/ann", "token": "x"}
+    there |= {"pid": 7, "since": 0.0}
     bucket.write(HOLDER, json.dumps(there).encode(), None)
     bucket.write("sites/virginia/terraform.tfstate.tflock", b"{}", None)
     assert run(["unlock", str(second.file)]) == 5
