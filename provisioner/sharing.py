@@ -240,7 +240,7 @@ class Sharing:
         with contextlib.suppress(FileNotFoundError):
             return file.read_text(encoding="utf-8").strip()
         made = secrets.token_hex(16)
-        write_whole(private_dir(self._paths.root) / TOKEN, made + "\n")
+        write_whole(private_dir(self._paths.root) / FOLDER, made + "\n")
         return made
 
     def clear(self) -> list[str]:
