@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, spec, ssh
-from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
+from provisioner import catalog, fleet, sharing, spec, ssh
+from provisioner.errors import GpuprovError, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, write_whole
@@ -30,7 +30,7 @@ from provisioner.plan import Plan, PlannedGroup
 from provisioner.sharing import Sharing
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.workspace.remote import Remote, remote_of
+from provisioner.workspace.remote import Remote
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -303,7 +303,7 @@ def open_cluster(
     """
     path = Path(file)
     loaded = spec.load(path)
-    shared = None if sandbox else _shared(path, loaded, offline=offline)
+    shared = None if sandbox else sharing.of(path, loaded, offline=offline)
     if sandbox is None:
         real, rehearsal = (ClusterPaths(path, loaded.name, sandbox=s).root.is_dir() for s in (False, True))
         if real and rehearsal:
@@ -316,30 +316,6 @@ def open_cluster(
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
     ssh.mend(paths)
     return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
-
-
-def _shared(path: Path, loaded: ClusterSpec, *, offline: bool) -> Sharing | None:
-    """What is shared, up to date. Raises InputError at the key of cluster.yaml that keeps it from being shared."""
-    if loaded.state.backend == "local":
-        return None
-    try:
-        remote = remote_of(loaded)
-    except ProviderError:
-        raise
-    except GpuprovError as error:
-        raise InputError([spec.problem_at(path, error.where, error.message, error.hint)]) from None
-    assert remote is not None
-    paths = ClusterPaths(path, loaded.name, sandbox=False)
-    shared = Sharing(paths, loaded, remote)
-    if not offline:
-        private_dir(paths.root.parent)
-        with contextlib.suppress(Timeout):  # a run on this machine knows it better
-            if paths.root.is_dir():
-                with FileLock(paths.run_lock, timeout=0, mode=0o600):
-                    shared.pull()
-            else:
-                shared.pull()
-    return shared
 
 
 def _run_dir(paths: ClusterPaths) -> Path:

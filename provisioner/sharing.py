@@ -1,38 +1,32 @@
-"""What the operators of one cluster share beside Terraform's state, and who of them is at work.
+"""What the operators of one cluster share beside Terraform's state.
 
 The part of the run directory that others need (SHARED: nodes, pinned host keys, verdicts, quarantine, the locks that
 machines run, the last report) is one object, fleet.json.gz, next to Terraform's states. It is read before anything
 else, and written by whoever is at work; one who wrote meanwhile is never overwritten. No key is in it, and no code:
 what Terraform runs is rendered on each machine from its own cluster.yaml.
-
-holder.json is there while somebody is at work and says who; it is written again every BEAT_S, so that one that is old
-was left by a run that died.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
-import getpass
 import gzip
 import json
-import os
-import secrets
 import shutil
-import socket
-import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
+from filelock import FileLock, Timeout
+
 from provisioner import fleet, ssh
-from provisioner.errors import GpuprovError, LockedError, ProviderError
+from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
+from provisioner.hold import HOLDER, Hold, clear
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 from provisioner.providers.base import Finding, proxies
+from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
-from provisioner.workspace.remote import Moved, Remote
+from provisioner.workspace.remote import Moved, Remote, remote_of
 
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
@@ -44,42 +38,10 @@ REPORT = "runs/*/report.*"
 """The last run's report, in its three forms."""
 LOCK = "cluster.lock"
 """The lock beside cluster.yaml: written where there is none; where there is one, that is the user's."""
-FLEET, HOLDER = "fleet.json.gz", "holder.json"
+FLEET = "fleet.json.gz"
 FORMAT = 1
-BEAT_S = 30.0
-DEAD_S = 120.0
-"""A holder that was not heard of for so long is dead."""
-FOLDER = "folder"
-"""File in the run directory: what tells it from every other one."""
 MINE = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who is at work; `since`: seconds since 1970 (UTC) by that machine's clock, `token`: of its run directory, which
-    tells it from another one of the same path on another machine of the same name (CI runners)."""
-
-    command: str
-    person: str
-    machine: str
-    folder: str
-    token: str
-    pid: int
-    since: float
-
-    def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since, UTC).strftime("%H:%M:%S UTC")
-        return f"`gpuprov {self.command}` of {self.person} on {self.machine}, process {self.pid}, since {since}"
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """holder.json as it was read; `holder` None where it can't be understood, `dead`: it is older than DEAD_S."""
-
-    holder: Holder | None
-    tag: str
-    dead: bool
 
 
 class Sharing:
@@ -89,8 +51,6 @@ class Sharing:
         self._paths, self._spec, self.remote = paths, spec, remote
         self.findings: tuple[Finding, ...] = ()
         """What was found when the place was last prepared."""
-
-    # What is shared
 
     def pull(self) -> None:
         """Make the shared files here what they are there. Raises ProviderError where that can't be known."""
@@ -131,6 +91,10 @@ class Sharing:
         document = json.dumps({"format": FORMAT, "files": files}, sort_keys=True)
         self._remember(self.remote.write(FLEET, gzip.compress(document.encode(), mtime=0), self._known()))
 
+    def clear(self) -> list[str]:
+        """See hold.clear."""
+        return clear(self.remote, self._paths.root)
+
     def remove(self) -> None:
         """Take everything of the cluster away but the holder; Terraform's states go with it, and nothing is in them."""
         for name in self.remote.names():
@@ -163,17 +127,12 @@ class Sharing:
         content = {"where": self.remote.where, "tag": tag}
         write_whole(private_dir(self._paths.root) / MINE, json.dumps(content) + "\n")
 
-    # Who is at work
-
     @contextlib.contextmanager
     def held(self, command: str, events: Events) -> Iterator[None]:
         """Be the one who is at work: what is shared is read when the block begins and written when it ends, whatever
         happens in it. Raises LockedError naming the holder."""
         self.findings = tuple(self.remote.prepare())
-        now = datetime.now(UTC).timestamp()
-        folder = str(self._paths.root)
-        me = Holder(command, _person(), socket.gethostname(), folder, self._token(), os.getpid(), now)
-        with _Hold(self.remote, me, events, self._take(me)) as hold:
+        with Hold(self.remote, self._paths.root, command, events) as hold:
             self.pull()
             try:
                 yield
@@ -196,110 +155,30 @@ class Sharing:
         except Moved as moved:
             raise LockedError(f"somebody else has written {moved} meanwhile", hint="run it again") from None
 
-    def _take(self, me: Holder) -> str:
-        """The tag of a holder.json that is ours."""
-        try:
-            return self.remote.write(HOLDER, _text(me), None)
-        except Moved:
-            pass
-        there = self.holder()
-        if there is None:
-            return self._take(me)  # it has just ended
-        if not self._mine(there):
-            hint = "nothing was heard of it for minutes: `gpuprov unlock` clears what it left"
-            raise LockedError(
-                f"another run is at work on {self._spec.name}: {there.holder or f'{HOLDER} can not be read'}",
-                where=self.remote.where,
-                hint=hint if there.dead else "wait until it ends, or stop it there",
-            )
-        try:
-            return self.remote.write(HOLDER, _text(me), there.tag)
-        except Moved:
-            raise LockedError(
-                "another run has just begun", where=self.remote.where, hint="wait until it ends"
-            ) from None
 
-    def holder(self) -> Seen | None:
-        """Who is at work; None where nobody is."""
-        found = self.remote.read(HOLDER)
-        if found is None:
-            return None
-        holder = None
-        with contextlib.suppress(ValueError, TypeError):
-            holder = Holder(**json.loads(found.content))
-        return Seen(holder, found.tag, found.age_s > DEAD_S)
-
-    def _mine(self, there: Seen) -> bool:
-        """Whether it was left by a run in this folder: whoever asks has the folder's own lock from the kernel, so that
-        run is dead."""
-        return there.holder is not None and there.holder.token == self._token()
-
-    def _token(self) -> str:
-        """What tells this run directory from every other one, whatever their names are; made once."""
-        file = self._paths.root / FOLDER
-        with contextlib.suppress(FileNotFoundError):
-            return file.read_text(encoding="utf-8").strip()
-        made = secrets.token_hex(16)
-        write_whole(private_dir(self._paths.root) / FOLDER, made + "\n")
-        return made
-
-    def clear(self) -> list[str]:
-        """Remove what a dead run left: its holder.json, and Terraform's locks. Gives what was removed, by name. Raises
-        LockedError while the holder lives."""
-        there, gone = self.holder(), []
-        if there is not None:
-            if not (there.dead or self._mine(there)):
-                said = f"{there.holder or HOLDER} was heard of in the last {DEAD_S:.0f} seconds"
-                raise LockedError(said, where=self.remote.where, hint="wait until it ends, or stop it there")
-            self.remote.remove(HOLDER)
-            gone.append(HOLDER)
-        for name in self.remote.names():
-            if name.endswith(".tflock"):
-                self.remote.remove(name)
-                gone.append(name)
-        return gone
-
-
-class _Hold:
-    """holder.json, written again and again until the block ends. `lost`: it is somebody else's now."""
-
-    def __init__(self, remote: Remote, me: Holder, events: Events, tag: str) -> None:
-        self._remote, self._me, self._events, self._tag = remote, me, events, tag
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="holder", daemon=True)
-        self.lost = False
-
-    def __enter__(self) -> _Hold:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        if not self.lost:
-            self._remote.remove(HOLDER)
-
-    def _beat(self) -> None:
-        while not self._over.wait(BEAT_S):
-            try:
-                self._tag = self._remote.write(HOLDER, _text(self._me), self._tag)
-            except Moved:
-                self.lost = True
-                self._events("run", "warning", f"somebody has taken {self._remote.where} from this run")
-                return
-            except ProviderError as error:  # the next beat may be heard
-                self._events("run", "warning", f"{self._remote.where}: {error.message}")
-
-
-def _text(holder: Holder) -> bytes:
-    return (json.dumps(asdict(holder)) + "\n").encode()
-
-
-def _person() -> str:
+def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> Sharing | None:
+    """What a cluster's operators share, up to date but for `offline`; None where its state is this machine's alone.
+    Raises InputError at the key that keeps it from being shared."""
+    if loaded.state.backend == "local":
+        return None
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an id without a name, as in many containers
-        return f"uid {os.getuid()}"
+        remote = remote_of(loaded)
+    except ProviderError:
+        raise
+    except GpuprovError as error:
+        raise InputError([problem_at(path, error.where, error.message, error.hint)]) from None
+    assert remote is not None
+    paths = ClusterPaths(path, loaded.name, sandbox=False)
+    shared = Sharing(paths, loaded, remote)
+    if not offline:
+        private_dir(paths.root.parent)
+        with contextlib.suppress(Timeout):  # a run on this machine knows it better
+            if paths.root.is_dir():
+                with FileLock(paths.run_lock, timeout=0, mode=0o600):
+                    shared.pull()
+            else:
+                shared.pull()
+    return shared
 
 
 def _unpacked(content: bytes, where: str) -> dict[str, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -22,10 +23,11 @@ from moto.s3.models import FakeDeleteMarker
 from provisioner import fleet, ssh
 from provisioner.cli.main import run
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
+from provisioner.hold import HOLDER, Hold, Holder, seen
 from provisioner.providers.aws import Aws
 from provisioner.providers.aws import state as s3
 from provisioner.session import Cluster, open_cluster
-from provisioner.sharing import FLEET, HOLDER
+from provisioner.sharing import FLEET
 from provisioner.workspace.render import main_tf
 from tests.support import moto_s3
 from tests.unit.providers.test_aws_provider import plan as aws_plan
@@ -143,14 +145,17 @@ def test_a_run_that_died_here_holds_nobody_up(operators: Operators) -> None:
 
 def test_two_machines_of_one_name_and_path_are_two(operators: Operators) -> None:
     """As CI runners are, whose hostnames and checkouts are all alike."""
-    first = operators.open("ann")
-    with first.exclusively("up"):
-        second = operators.open("ben")
-        assert second.sharing is not None
-        there = second.sharing.holder()
-        assert there is not None and there.holder is not None
-        alike = replace(there.holder, folder=str(second.paths.root))
-        assert not second.sharing._mine(replace(there, holder=alike))
+    second = operators.open("ben")
+    bucket = s3.remote(second.spec)
+    bucket.prepare()
+    alike = Holder("up", "ann", socket.gethostname(), str(second.paths.root), "another", os.getpid(), 0.0)
+    bucket.write(HOLDER, json.dumps(asdict(alike)).encode(), None)
+    with pytest.raises(LockedError, match="another run is at work"), second.exclusively("up"):
+        pytest.fail("both are at work")
+    there = seen(bucket)
+    assert there is not None and there.holder == alike
+    with pytest.raises(LockedError), Hold(bucket, second.paths.root, "up", second.events):
+        pytest.fail("both are at work")
 
 
 def test_a_run_that_died_elsewhere_is_cleared_by_unlock_and_not_before_it_is_dead(
@@ -180,7 +185,7 @@ def test_a_run_that_died_elsewhere_is_cleared_by_unlock_and_not_before_it_is_dea
 def test_one_whose_hold_was_taken_says_so_and_overwrites_nothing(
     operators: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioner.sharing.BEAT_S", 0.02)
+    monkeypatch.setattr("provisioner.hold.BEAT_S", 0.02)
     cluster = operators.open("ann")
     bucket = s3.remote(cluster.spec)
     with pytest.raises(LockedError, match="has taken"), cluster.exclusively("up"):
