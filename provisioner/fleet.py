@@ -14,6 +14,7 @@ from typing import Any
 from provisioner import mig, ssh
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
+from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.plan import Plan, PlannedGroup
 
@@ -35,6 +36,8 @@ class Node:
     zone: str
     address: str
     private_address: str
+    mounts: tuple[Mount, ...] = ()
+    """File systems of the network that were made for it."""
 
 
 def from_outputs(
@@ -61,6 +64,7 @@ def from_outputs(
             zone=out.get("zone") or "",
             address=out.get("public_ip") or out["private_ip"],
             private_address=out["private_ip"],
+            mounts=Mount.read(out.get("mounts") or ()),
         )
         for name, out in sorted(outputs.items())
     ]
@@ -74,10 +78,11 @@ def save(paths: ClusterPaths, nodes: list[Node]) -> None:
 def load(paths: ClusterPaths) -> list[Node]:
     """The nodes of the last run that made machines; empty where there is none."""
     try:
-        return [Node(**entry) for entry in json.loads(paths.nodes.read_text(encoding="utf-8"))]
+        rows = json.loads(paths.nodes.read_text(encoding="utf-8"))
+        return [Node(**{**row, "mounts": Mount.read(row.get("mounts", ()))}) for row in rows]
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         hint = "remove it and run `gpuprov up`: Terraform knows the nodes"
         raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint=hint) from error
 
@@ -208,6 +213,7 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
     group = plan.group(name)
     return {
         "gpuprov_group": name,
+        "gpuprov_site": group.site,
         # Why a version was chosen is for people: a better sentence is no reason to configure a node again.
         "gpuprov_stack": group.stack.model_dump(
             mode="json", exclude={"components": True, "packages": {"__all__": {"asked"}}}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, sharing, spec, ssh
+from provisioner import catalog, fleet, mounts, sharing, spec, ssh
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
@@ -163,6 +163,7 @@ class Cluster:
                         level=self.spec.verify.level,
                         simulated=plan.simulated,
                         timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
+                        shared=mounts.expected(plan, node),
                     ),
                     simulated=plan.simulated,
                     address=node.private_address,

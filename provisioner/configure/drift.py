@@ -30,6 +30,8 @@ from provisioner.verify.parsers.systemd import Unit
 
 Kind = Literal["unknown", "stamp", "package", "hold", "unit", "hook", "image", "updates", "system", "kernel", "reboot"]
 
+MOUNTS = "mounts"
+"""The tag of role mounts."""
 ON = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
 """Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
 
@@ -185,7 +187,9 @@ def _units(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         unit = facts.units.get(name)
         found = _state(unit)
         if found != "active":
-            yield Difference("unit", name, "active", found, f"{name} is {found}", name)
+            # A mount unit is called as its path: role mounts is tagged for all of them.
+            part = MOUNTS if name.endswith(".mount") else name
+            yield Difference("unit", name, "active", found, f"{name} is {found}", part)
 
 
 def _state(unit: Unit | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet
+from provisioner import fleet, mounts
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.applied import Release
@@ -45,11 +45,13 @@ class Brought:
 
 
 def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
-    """The providers' own variables for the roles; the providers were prepared before."""
+    """The providers' own variables for the roles, and the file systems that Terraform has made; the providers were
+    prepared before."""
     variables: dict[str, Any] = {}
     for release in releases.values():
         for site in machines.sites(release.plan):
             variables |= machines.provider_of(cluster, site).role_variables()
+        variables |= mounts.variables(release.plan, cluster.nodes())
     return variables
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.mounts import asked
 from provisioner.plan import Plan
 from provisioner.providers.base import Finding, ProviderBlock, Standing
 from provisioner.sandbox import assets, containers, image, network
@@ -50,6 +51,9 @@ class Sandbox:
         """Enough addresses and memory for the nodes."""
         nodes = sum(group.spec.count for group in plan.groups if group.site == site)
         findings = []
+        for path in asked(plan.spec.sites[site]):
+            said = f"a rehearsal makes no file system: nothing is mounted at {path}, and storage.shared is skipped"
+            findings.append(Finding("warning", "storage", said, "nothing has to be done"))
         if nodes > network.MOST_NODES:
             findings.append(
                 Finding(

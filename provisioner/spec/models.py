@@ -61,6 +61,42 @@ class AwsVpc(Model):
     ] = Field(title="a list of subnet ids", description="Its subnets for nodes, one in each zone")
 
 
+class AwsEfs(Model):
+    """An EFS file system that is made with the cluster, and removed with it."""
+
+    path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)] = Field(
+        default="/efs",
+        title="a directory such as /efs",
+        description="Where every node of the site mounts it",
+        examples=["/efs"],
+    )
+    throughput: Literal["elastic", "bursting"] = Field(
+        default="elastic",
+        title="elastic or bursting",
+        description="elastic: as fast as it is used, paid for each GB that is read or written; bursting: by what is "
+        "stored",
+    )
+    kms_key_id: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+$")] | None = (
+        Field(
+            default=None,
+            title="the ARN of a KMS key, or null",
+            description="The key that it is encrypted with; null: AWS's own for EFS",
+            examples=["arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"],
+        )
+    )
+
+
+class AwsStorage(Model):
+    """File systems that all nodes of a site share."""
+
+    efs: AwsEfs | None = Field(
+        default=None,
+        title="a block, or null",
+        description="An EFS file system that `gpuprov down` removes with its data; {} takes what is usual; null: none",
+        examples=[{"path": "/efs"}],
+    )
+
+
 class AwsSite(Model):
     """A region of Amazon EC2."""
 
@@ -85,6 +121,7 @@ class AwsSite(Model):
         description="direct: ssh calls the node's address; ssm: through Session Manager; instance-connect: through an "
         "EC2 Instance Connect endpoint. No port is open to anybody then, and the AWS CLI carries ssh",
     )
+    storage: AwsStorage = Field(default=AwsStorage(), description="File systems that all nodes of the site share")
 
 
 class AlicloudSite(Model):

@@ -16,6 +16,7 @@ from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
 from provisioner.spec.models import (
     Access,
+    AwsSite,
     BareMetalSite,
     Group,
     Monitoring,
@@ -61,6 +62,7 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     """Everything that the draft asks for and cannot have."""
     for name, site in draft.sites.items():
         yield from _places(("sites", name), site, catalog)
+        yield from _shared(("sites", name), site, draft)
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
         yield from _site(loc, group, draft)
@@ -206,6 +208,27 @@ def _scratch(loc: Loc, group: Group) -> Iterator[Finding]:
     if path is not None and (".." in path.split("/") or "//" in path or _SYSTEM.fullmatch(path)):
         hint = "take a directory of its own, such as /scratch"
         yield Finding((*loc, "storage", "scratch"), f"{path} belongs to the system", hint)
+
+
+def _shared(loc: Loc, site: Site, draft: Draft) -> Iterator[Finding]:
+    """Where a site's file system is mounted: on nothing of the system's, of scratch's, or of those who log in."""
+    if not isinstance(site, AwsSite) or site.storage.efs is None:
+        return
+    path, at = site.storage.efs.path, (*loc, "storage", "efs", "path")
+    if {".", ".."} & set(path.split("/")) or _SYSTEM.fullmatch(path):
+        yield Finding(at, f"{path} belongs to the system", "take a directory of its own, such as /efs")
+    elif _within(path, "/home"):
+        yield Finding(at, f"{path} would hide who may log in", "take a directory of its own, such as /efs")
+    for name, group in draft.groups.items():
+        scratch = group.storage.scratch.rstrip("/") if group.storage.scratch else None
+        if scratch and _site_of(group, draft) is site and (_within(path, scratch) or _within(scratch, path)):
+            yield Finding(
+                at, f"{path} and scratch of {name} ({scratch}) are one in the other", "take another directory"
+            )
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def _fleet(draft: Draft) -> Iterator[Finding]:

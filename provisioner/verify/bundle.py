@@ -57,11 +57,12 @@ FILES: dict[str, str] = {
     "interruption.json": "/run/gpuprov/interruption.json",
     "reboot.txt": "/run/reboot-required",
     "unattended.txt": "apt-config dump",
+    "shared.json": "stat and find on the file systems of the network",
     "host.json": "/proc, /sys, /etc, df, sshd -T, docker info",
 }
 """Every file that a bundle can hold, and the command behind it."""
 
-PROBE_ONLY = ("host.json", "interruption.json", "rdma.json", "load.json", "fabric.json", "fio.json")
+PROBE_ONLY = ("host.json", "interruption.json", "rdma.json", "load.json", "fabric.json", "fio.json", "shared.json")
 """Files that no command prints: nobody can put them into a bundle by hand."""
 
 STATUS = "probe.json"

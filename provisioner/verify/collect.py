@@ -29,7 +29,7 @@ from provisioner.verify.probe import MARK
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
 
-PARTS = ("probe.py", "probe_host.py", "probe_load.py", "probe_fabric.py", "probe_fio.py")
+PARTS = ("probe.py", "probe_host.py", "probe_load.py", "probe_fabric.py", "probe_fio.py", "probe_shared.py")
 """Modules that are sent as one program, in this order."""
 
 
@@ -79,6 +79,8 @@ DRIFT_FILES: Mapping[str, float] = {"stamp.json": 5, "reboot.txt": 5, "unattende
 """What says, beside packages, holds, kernel, distribution and images, whether a node is what the lock says
 (configure/drift.py)."""
 
+SHARED_S = 27.0
+"""For file systems of the network: two questions to each, all at once (probe_shared.py)."""
 FRAMEWORK_S = 60.0
 """Seconds: a first torch import from a cold disk takes tens of them."""
 ALL_REDUCE_S = 300.0
@@ -128,6 +130,8 @@ class ProbeRequest:
     port: int = 9400
     units: tuple[str, ...] = ()
     """systemd units to ask for."""
+    shared: tuple[str, ...] = ()
+    """Paths of file systems of the network to ask."""
     load: Mapping[str, Any] | None = None
     """What to load the node with (probe.py's head); then the files are made one after the other."""
     diag: int = 1
@@ -148,6 +152,7 @@ class ProbeRequest:
             "gpu_count": self.gpu_count,
             "port": self.port,
             "units": list(self.units),
+            "shared": list(self.shared),
             "diag": self.diag,
             **({"load": dict(self.load)} if self.load is not None else {}),
             "deadline": self.deadline,
@@ -169,6 +174,8 @@ def request_for(expected: Expected) -> ProbeRequest:
         wanted["fabricmanager.txt"] = 10
     if INTERRUPTION in (expected.units or ()):
         wanted["interruption.json"] = 5
+    if expected.shared:
+        wanted["shared.json"] = SHARED_S
     if expected.images:
         wanted["container-images.json"] = 20
     return _request(wanted, expected)
@@ -225,6 +232,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         gpus=GPU_OPTIONS[expected.vendor],
         gpu_count=expected.gpu_count,
         units=(*(expected.units or ()), *expected.timers),
+        shared=tuple(one["path"] for one in expected.shared),
     )
 
 

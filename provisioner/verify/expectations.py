@@ -104,6 +104,9 @@ class Expected:
     scratch: str | None = None
     """Where the local disks are mounted."""
     scratch_gb: float = 0.0
+    shared: tuple[Mapping[str, str], ...] = ()
+    """File systems of the network: path, type, source (empty: not made yet) and unit of each, as provisioner/mounts.py
+    has them."""
     tuned: Mapping[str, str] | None = None
     """Kernel settings that the roles make, by their path."""
     repositories: tuple[str, ...] | None = None
@@ -152,6 +155,7 @@ def expect(
     level: Level = "standard",
     simulated: bool = False,
     timers: tuple[str, ...] = (),
+    shared: tuple[Mapping[str, str], ...] = (),
 ) -> Expected:
     """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
@@ -188,8 +192,9 @@ def expect(
         packages={p.name: p.version for p in stack.packages} if stack else None,
         held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
         images=tuple(image.model_dump() for image in stack.images) if stack else None,
-        units=units(machine, gpu, stack, group) if stack and group else None,
+        units=(*units(machine, gpu, stack, group), *(one["unit"] for one in shared)) if stack and group else None,
         timers=timers,
+        shared=shared,
         kernel_modules=stack.kernel_modules if stack and nvidia else None,
         # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0
         module_params={"CreateImexChannel0": "1"} if stack and group and machine.imex_required else None,

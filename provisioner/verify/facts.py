@@ -37,6 +37,7 @@ from provisioner.verify.parsers import (
     pci,
     rdma_sysfs,
     rocm_smi,
+    shared,
     stamp,
     systemd,
     topo,
@@ -117,6 +118,8 @@ class Facts:
     """Why the system asks for a reboot; empty where it does not."""
     unattended: apt_config.Unattended | None = None
     interruption: interruption.Interruption | None = None
+    shared: tuple[shared.Shared, ...] | None = None
+    """File systems of the network, where any is expected."""
     host: host.Host | None = None
     load: load.Load | None = None
     under_load: nvidia_smi.Smi | None = None
@@ -203,6 +206,7 @@ def read(bundle: Bundle) -> Facts:
         reboot=get("reboot.txt", kernel.parse_reboot),
         unattended=get("unattended.txt", apt_config.parse),
         interruption=get("interruption.json", interruption.parse),
+        shared=get("shared.json", shared.parse),
         host=get("host.json", host.parse),
         load=get("load.json", load.parse),
         under_load=get("nvidia-smi-load.xml", nvidia_smi.parse),
@@ -330,6 +334,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "reboot": facts.reboot,
         "unattended": asdict(facts.unattended) if facts.unattended else None,
         "interruption": asdict(facts.interruption) if facts.interruption else None,
+        "shared": None if facts.shared is None else [asdict(one) for one in facts.shared],
         "host": asdict(facts.host) if facts.host else None,
         "load": _load(facts.load),
         "fabric": asdict(facts.fabric) if facts.fabric else None,

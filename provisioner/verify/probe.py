@@ -5,8 +5,8 @@ call of `main` with the request. Nothing is installed, written or changed on the
 
 The request: {"deadline": seconds for everything, "files": {name: seconds}, "images": [{"reference", "pull"}],
 "gpus": [docker's options that give a container the GPUs], "gpu_count": n, "port": of the DCGM exporter,
-"units": [names], "diag": dcgmi's run level, "load": {"vendor", "program", "image", "reference", "options", "settle",
-"scratch": {"place", "bytes", "write_s", "read_s"}}}.
+"units": [names], "shared": [paths], "diag": dcgmi's run level, "load": {"vendor", "program", "image", "reference",
+"options", "settle", "scratch": {"place", "bytes", "write_s", "read_s"}}}.
 With "load" the files are made one after the other, in their order, because each of them loads the node.
 """
 

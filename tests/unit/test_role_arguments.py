@@ -13,7 +13,7 @@ from provisioner import catalog, fleet
 from tests.support import plans
 
 ROLES = Path(__file__).parents[2] / "ansible" / "roles"
-GIVEN_BY_THE_INVENTORY = {"gpuprov_obsolete": []}
+GIVEN_BY_THE_INVENTORY = {"gpuprov_obsolete": [], "gpuprov_mounts": {}}
 """What fleet.write_inventory adds to the variables of a group."""
 MACHINES = sorted(machine.name for machine in catalog.load().machines())
 

@@ -17,7 +17,7 @@ from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import efa_devices
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws import allowed, console, image, remains, tagged
+from provisioner.providers.aws import allowed, console, image, remains, storage, tagged
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.capacity import Choices, shortages, ways_of
 from provisioner.providers.aws.preflight import preflight, zones_selling
@@ -81,6 +81,7 @@ class Aws:
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
         if place.connect != "direct":
             found += [_program(name) for name in TUNNEL_PROGRAMS[place.connect]]
+        found += storage.findings(place)
         if _asks_here(place, plan):
             try:
                 found.append(Finding("ok", "access", f"ssh is open to {self._here} alone"))
@@ -102,6 +103,7 @@ class Aws:
             "internet": place.internet,
             "access": {"allow": allow, "instance_connect": place.connect == "instance-connect"},
             **({"vpc": {"id": place.vpc.id, "subnet_ids": list(place.vpc.subnets)}} if place.vpc else {}),
+            **storage.inputs(place),
         }
 
     def _zones(self, plan: Plan, site: str, workspace: Path) -> Sequence[str]:
@@ -256,7 +258,7 @@ def _permitted(plan: Plan, site: str, groups: Sequence[PlannedGroup]) -> list[Fi
     place, bases = _aws(plan.spec.sites[site]), plan.bases.get(site, {})
     names = allowed.wanted(
         own_vpc=place.vpc is None, public=place.internet == "public",
-        instance_connect=place.connect == "instance-connect",
+        instance_connect=place.connect == "instance-connect", efs=place.storage.efs is not None,
     )  # fmt: skip
     images = {group.name: base.id for group in groups if (base := bases.get(group.stack.os))}
     subnet = next(iter(place.vpc.subnets), None) if place.vpc else None

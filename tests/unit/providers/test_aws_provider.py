@@ -16,7 +16,9 @@ from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import Plan
 from provisioner.providers import aws as module
+from provisioner.providers.aws import allowed, storage
 from provisioner.providers.aws.capacity import Choices, Way
+from provisioner.spec.models import AwsSite
 from provisioner.stack.models import BaseImage
 from tests.support import plans
 
@@ -75,6 +77,23 @@ def test_networks_that_are_named_are_taken_and_nobody_is_asked(tmp_path: Path, m
     monkeypatch.setattr(urllib.request, "urlopen", None)
     given = module.provider().module_inputs(plan(access={"allow": (IPv4Network("203.0.113.0/24"),)}), "here", tmp_path)
     assert given["access"] == {"allow": ["203.0.113.0/24"], "instance_connect": False}
+
+
+def test_a_file_system_is_told_to_the_module_and_its_end_to_the_user(tmp_path: Path) -> None:
+    made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    assert "efs" not in module.provider().module_inputs(made, "here", tmp_path)
+    assert storage.findings(AwsSite.model_validate(plans.SITES["aws"])) == []
+    site = AwsSite.model_validate({**plans.SITES["aws"], "storage": {"efs": {"throughput": "bursting"}}})
+    wanted = replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}}))
+    given = module.provider().module_inputs(wanted, "here", tmp_path)
+    assert given["efs"] == {"path": "/efs", "throughput": "bursting", "kms_key_id": None}
+    (found,) = storage.findings(site)
+    assert (found.status, found.subject) == ("warning", "storage")
+    assert "/efs is removed with its data by `gpuprov down`" in found.message
+    assert "is in no figure here" in found.message
+    assert "elasticfilesystem:CreateFileSystem" in allowed.wanted(
+        own_vpc=True, public=True, instance_connect=False, efs=True
+    )
 
 
 def test_the_way_that_was_found_is_told_to_the_module(tmp_path: Path) -> None:

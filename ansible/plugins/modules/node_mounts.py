@@ -1,0 +1,251 @@
+#!/usr/bin/python
+"""The shared file systems of a node: a systemd mount unit for each, in one call."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_mounts
+short_description: Mount file systems of the network by systemd units, now and at boot
+description:
+  - Writes a mount unit for each file system, which boots never wait for, enables it and mounts.
+  - Unmounts and removes units that it wrote earlier and that are not asked for any more.
+  - Mounts over nothing that is there. A path that holds files, or at which something else is mounted, fails the task.
+  - A file system that nobody has used yet (root's own, mode 0755, empty) is opened to everybody, as /tmp is.
+options:
+  mounts:
+    description: The file systems.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path: {description: Where., type: path, required: true}
+      unit: {description: "The unit's name, systemd-escape --path --suffix=mount.", type: str, required: true}
+      source: {description: What is mounted., type: str, required: true}
+      type: {description: Its type for mount., type: str, required: true}
+      options: {description: Mount options., type: str, required: true}
+  timeout:
+    description: Seconds that mounting may take, now and at boot.
+    type: int
+    default: 60
+  patience:
+    description: Seconds in which a mount that fails is tried again. A new file system's name is not known at once.
+    type: int
+    default: 150
+  units:
+    description: Where units are.
+    type: path
+    default: /etc/systemd/system
+author: gpuprov
+"""
+
+EXAMPLES = r"""
+- name: Mount the file system
+  node_mounts:
+    mounts:
+      - path: /efs
+        unit: efs.mount
+        source: fs-0123456789abcdef0.efs.us-east-1.amazonaws.com:/
+        type: nfs4
+        options: nfsvers=4.1,noresvport,_netdev
+"""
+
+RETURN = r"""
+done:
+  description: What was done, in words.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import os
+import re
+import stat
+import subprocess
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+MARK = "# Written by gpuprov: file systems of the site's storage in cluster.yaml"
+AGAIN_S = 10
+
+
+def call(*words, timeout=60):
+    """Exit status and everything that it said."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return 124, "no end after {0} s".format(timeout)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def mounted():
+    """Place → source and type of what is on top there. The kernel answers it: no file system is touched."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as stream:
+        rows = [line.split(" ") for line in stream]
+    return {plain(row[1]): (plain(row[0]), row[2]) for row in rows if len(row) > 3}
+
+
+def plain(word):
+    """The kernel writes a space in a name as \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
+
+
+def text_of(mount, timeout):
+    # nofail: remote-fs.target does not wait for it. _netdev is among the options: it waits for the network, and goes
+    # before the network does.
+    return "\n".join((
+        MARK, "[Unit]", "Description={0} (gpuprov)".format(mount["source"]), "Wants=network-online.target",
+        "After=network-online.target nss-lookup.target", "", "[Mount]", "What=" + mount["source"],
+        "Where=" + mount["path"], "Type=" + mount["type"], "Options={0},nofail".format(mount["options"]),
+        "TimeoutSec={0}".format(timeout), "", "[Install]", "WantedBy=remote-fs.target", "",
+    )).replace("%", "%%")  # fmt: skip
+
+
+def ours(folder):
+    """Unit → text of those that an earlier run wrote."""
+    found = {}
+    for name in os.listdir(folder):
+        if name.endswith(".mount") and not os.path.islink(os.path.join(folder, name)):
+            with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as stream:
+                text = stream.read()
+            if text.startswith(MARK + "\n"):
+                found[name] = text
+    return found
+
+
+def value(text, key):
+    return next(line[len(key) + 1 :] for line in text.splitlines() if line.startswith(key + "=")).replace("%%", "%")
+
+
+def release(unit, text, timeout):
+    """Unmount. What jobs still use, or what does not answer any more, is taken out of the way when they let go."""
+    code, _said = call("systemctl", "stop", "--", unit, timeout=timeout + 30)
+    path = value(text, "Where")
+    if code or mounted().get(path, ("", ""))[0] == value(text, "What"):
+        code, said = call("umount", "--lazy", "--", path, timeout=30)
+        if code:
+            raise RuntimeError("{0} can't be unmounted: {1}".format(path, said))
+
+
+def refuse_what_is_there(mount, there):
+    """Raises RuntimeError where mounting would hide something."""
+    path = mount["path"]
+    if path in there:
+        raise RuntimeError(
+            "{0} is mounted at {1}, where {2} is to be: unmount it, or name another path".format(
+                there[path][0], path, mount["source"]
+            )
+        )
+    if os.path.isdir(path) and os.listdir(path):
+        raise RuntimeError(
+            "{0} holds files on the root disk, which {1} would hide: move them away ({2})".format(
+                path, mount["source"], ", ".join(sorted(os.listdir(path))[:3])
+            )
+        )
+
+
+def start(mount, timeout, patience):
+    """Mount it; raises RuntimeError with mount's own words."""
+    deadline = time.monotonic() + patience
+    while True:
+        code, said = call("systemctl", "start", "--", mount["unit"], timeout=timeout + 30)
+        if code == 0:
+            break
+        if time.monotonic() > deadline:
+            _code, log = call("journalctl", "--no-pager", "--output", "cat", "--lines", "8", "--unit", mount["unit"])
+            told = " | ".join(line.strip() for line in log.splitlines() if line.strip())
+            raise RuntimeError("{0} is not mounted at {1}: {2}".format(mount["source"], mount["path"], told or said))
+        time.sleep(AGAIN_S)
+    if mounted().get(mount["path"]) != (mount["source"], mount["type"]):
+        raise RuntimeError("systemctl start ended well, and {0} is not at {1}".format(mount["source"], mount["path"]))
+
+
+def open_to_everybody(path):
+    """Of a file system that nobody has used; one whose rights somebody has set stays as it is."""
+    seen = os.stat(path)
+    if seen.st_uid == 0 and stat.S_IMODE(seen.st_mode) == 0o755 and not os.listdir(path):
+        os.chmod(path, 0o1777)
+        return True
+    return False
+
+
+def write(module, path, text):
+    fresh = os.path.join(module.tmpdir, os.path.basename(path))
+    with open(fresh, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    module.atomic_move(fresh, path)
+    os.chmod(path, 0o644)
+
+
+def bring(module):
+    """Bring the mounts to what was asked. Returns what was done; raises RuntimeError, OSError."""
+    params, dry = module.params, module.check_mode
+    folder, timeout = params["units"], params["timeout"]
+    wanted = {mount["unit"]: mount for mount in params["mounts"]}
+    texts = {unit: text_of(mount, timeout) for unit, mount in wanted.items()}
+    before, done = ours(folder), []
+    for unit, text in before.items():
+        if texts.get(unit) == text:
+            continue
+        done.append("{0} {1}".format("unmounted" if unit not in texts else "changed", value(text, "Where")))
+        if not dry:
+            release(unit, text, timeout)
+            if unit not in texts:
+                call("systemctl", "--quiet", "disable", "--", unit)
+                os.unlink(os.path.join(folder, unit))
+    fresh = [unit for unit, text in texts.items() if before.get(unit) != text]
+    if not dry:
+        for unit in fresh:
+            write(module, os.path.join(folder, unit), texts[unit])
+        if done or fresh:
+            code, said = call("systemctl", "daemon-reload")
+            if code:
+                raise RuntimeError("systemctl daemon-reload: " + said)
+    there = mounted()
+    for unit, mount in wanted.items():
+        code, said = call("systemctl", "is-enabled", "--", unit)
+        if said != "enabled":
+            done.append("enabled {0} at boot".format(mount["path"]))
+            if not dry:
+                code, said = call("systemctl", "--quiet", "enable", "--", unit)
+                if code:
+                    raise RuntimeError("systemctl enable {0}: {1}".format(unit, said))
+        if there.get(mount["path"]) == (mount["source"], mount["type"]):
+            continue
+        if not (dry and unit in before):  # in check mode what it had mounted is still there
+            refuse_what_is_there(mount, there)
+        done.append("mounted {0} at {1}".format(mount["source"], mount["path"]))
+        if not dry:
+            start(mount, timeout, params["patience"])
+            if open_to_everybody(mount["path"]):
+                done.append("opened {0} to everybody".format(mount["path"]))
+    return done
+
+
+def main():
+    """Bring the mounts to what was asked."""
+    text = {"type": "str", "required": True}
+    module = AnsibleModule(
+        argument_spec={
+            "mounts": {
+                "type": "list", "elements": "dict", "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True}, "unit": text, "source": text, "type": text,
+                    "options": text,
+                },
+            },
+            "timeout": {"type": "int", "default": 60},
+            "patience": {"type": "int", "default": 150},
+            "units": {"type": "path", "default": "/etc/systemd/system"},
+        },
+        supports_check_mode=True,
+    )  # fmt: skip
+    try:
+        done = bring(module)
+    except (RuntimeError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=bool(done), done=done)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""shared.json: whether the file systems of the network are mounted, and answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers.host_hardware import Mount, read_mounts
+from provisioner.verify.parsers.untrusted import read_float, read_map, read_text, read_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What is at one path. `mount` is None where nothing is mounted. `hung`: it did not answer within `seconds`.
+    `status` is the exit status of what read it, None where it hung or could not be asked."""
+
+    path: str
+    mount: Mount | None = None
+    hung: bool = False
+    seconds: float | None = None
+    status: int | None = None
+    error: str = ""
+
+
+def parse(text: str) -> tuple[Shared, ...]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"not JSON: {first_line(text)}") from error
+    if not isinstance(document, dict):
+        raise Unreadable(f"no object: {first_line(text)}")
+    return tuple(_one(str(path), row, text) for path, row in document.items())
+
+
+def _one(path: str, row: object, text: str) -> Shared:
+    if not isinstance(row, dict) or "mounted" not in row:
+        raise Unreadable(f"nothing is said of {path[:80]}: {first_line(text)}")
+    if row["mounted"] is None:
+        return Shared(path)
+    mounts = read_mounts([row["mounted"]])
+    if not mounts:
+        raise Unreadable(f"no line of the kernel's mounts: {first_line(str(row['mounted']))}")
+    said = read_map(row.get("answers"))
+    error = read_text(said.get("error")) or ""
+    return Shared(
+        path, mounts[0], said.get("timed_out") is True, read_float(said.get("seconds")), read_whole(said.get("rc")),
+        error[-200:],
+    )  # fmt: skip

@@ -1,0 +1,53 @@
+"""The sixth part of the probe: file systems of the network, each asked by programs that can be given up.
+
+A server that has gone holds whoever touches its file system. So the mounts are read from the kernel's table, and only
+programs of their own, with a deadline, go there. Runs where such a file system is expected. shared.json:
+{path: {"mounted": the kernel's line for what is on top there, "answers": {"rc", "timed_out", "seconds", "error"}}}.
+Standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from provisioner.verify.probe import WALKS, result, run
+from provisioner.verify.probe_host import lines_of
+
+ANSWER_S = 10.0
+"""Seconds for statfs and for the first name of the directory: a healthy server takes milliseconds."""
+
+
+def shared(_seconds: float, request: dict[str, Any]) -> dict[str, Any]:
+    """All paths of the request at once."""
+    tops: dict[str, str] = {}
+    for line in lines_of("/proc/self/mounts"):
+        words = line.split(" ")
+        if len(words) > 3:
+            tops[words[1]] = " ".join([*words[:3], words[3][:200]])  # the last one on a path is on top
+    found: dict[str, Any] = {}
+
+    def ask(path: str) -> None:
+        top = tops.get(path)
+        found[path] = {"mounted": top, "answers": answers(path) if top is not None else None}
+
+    threads = [threading.Thread(target=ask, args=(path,), daemon=True) for path in request.get("shared", [])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * ANSWER_S + 5)
+    return result(json.dumps(dict(found)), 0)
+
+
+def answers(path: str) -> dict[str, Any]:
+    """Whether the server tells of its space, which the kernel never answers by itself, and lists the directory."""
+    for command in (["stat", "--file-system", "--", path], ["find", path, "-mindepth", "1", "-maxdepth", "1",
+                                                            "-print", "-quit"]):  # fmt: skip
+        out = run(command, ANSWER_S)
+        if out["rc"] != 0:
+            break
+    return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
+
+
+WALKS["shared.json"] = shared
