@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.errors import InputError, Problem
-from provisioner.spec.models import Access, ClusterSpec, Group, Monitoring, Site, StackRequest, State, Verify
+from provisioner.spec.models import Access, ClusterSpec, Group, Hooks, Monitoring, Site, StackRequest, State, Verify
 from provisioner.spec.places import MAX_PROBLEMS, Loc, Source, dotted
 from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.rules import Draft, findings
@@ -113,6 +113,7 @@ def _draft_of(spec: ClusterSpec) -> Draft:
         access=spec.access,
         monitoring=spec.monitoring,
         verify=spec.verify,
+        hooks=spec.hooks,
         state=spec.state,
         whole=True,
     )
@@ -127,6 +128,7 @@ def _draft_from(value: Any) -> Draft:
         access=_part(Access, value.get("access", {})),
         monitoring=_part(Monitoring, value.get("monitoring", {})),
         verify=_part(Verify, value.get("verify", {})),
+        hooks=_part(Hooks, value.get("hooks", {})),
         state=_part(State, value.get("state", {})),
     )
     sites, groups = value.get("sites"), value.get("groups")

@@ -19,6 +19,7 @@ from provisioner.spec.models import (
     AwsSite,
     BareMetalSite,
     Group,
+    Hooks,
     Monitoring,
     Site,
     StackRequest,
@@ -53,6 +54,7 @@ class Draft:
     access: Access | None = None
     monitoring: Monitoring | None = None
     verify: Verify | None = None
+    hooks: Hooks | None = None
     state: State | None = None
     whole: bool = False
     dropped: set[Loc] = field(default_factory=set)
@@ -239,6 +241,9 @@ def _fleet(draft: Draft) -> Iterator[Finding]:
             yield Finding(("verify", "min_healthy"), message, f"at most {count}, or a percentage")
     if draft.monitoring is not None and draft.monitoring.grafana and not draft.monitoring.prometheus:
         yield Finding(("monitoring", "grafana"), "grafana has nothing to show without prometheus", "prometheus: true")
+    if draft.whole and draft.hooks is not None and draft.hooks.interrupted is not None and not _told(draft):
+        hint = "machines of capacity spot on AWS are; leave it out"
+        yield Finding(("hooks", "interrupted"), "no node here would be told that its machine is taken away", hint)
     if draft.state is not None and draft.state.backend != "s3":
         for key in sorted(draft.state.model_fields_set - {"backend"}):
             said = f"{key} belongs to backend: s3, and this is {draft.state.backend}"
@@ -246,6 +251,12 @@ def _fleet(draft: Draft) -> Iterator[Finding]:
     if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):
         hint = "write where the file is, and keep the key itself out of here"
         yield Finding(("access", "ssh_key"), "this is a key, not the path of one", hint)
+
+
+def _told(draft: Draft) -> bool:
+    """Whether any machine may be taken away by a provider that tells the node beforehand."""
+    sites = {name: _site_of(group, draft) for name, group in draft.groups.items() if group.capacity.interruptible}
+    return any(site is None or site.provider == "aws" for site in sites.values())
 
 
 def _is_key(text: str) -> bool:

@@ -56,7 +56,7 @@ def test_what_the_role_is_given() -> None:
 
 FILE = """name: a
 sites: {{v: {{provider: aws, region: us-east-1}}}}
-groups: {{t: {{machine: p4d.24xlarge}}}}
+groups: {{t: {{machine: p4d.24xlarge, capacity: {{kind: spot}}}}}}
 hooks:
   interrupted: {}
 """
@@ -76,6 +76,27 @@ def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -
         spec.load(file)
     (problem,) = caught.value.problems
     assert (problem.line, problem.path) == (5, "hooks.interrupted")
+
+
+@pytest.mark.parametrize(
+    ("there", "refused"),
+    [
+        ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {kind: spot}}}", False),
+        ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {fallback: [spot]}}}", False),
+        ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge}}", True),
+        ("azure, region: eastus}}, groups: {t: {machine: Standard_ND96asr_v4, capacity: {kind: spot}}}", True),
+    ],
+)
+def test_a_hook_that_nobody_would_run_is_refused(tmp_path: Any, there: str, refused: bool) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("{name: a, hooks: {interrupted: 'true'}, sites: {v: {provider: " + there + "}\n")
+    found = [] if not refused else ["no node here would be told that its machine is taken away"]
+    try:
+        spec.load(file)
+        said = []
+    except InputError as error:
+        said = [problem.message for problem in error.problems]
+    assert said == found
 
 
 def test_the_digest_is_of_the_file_that_the_role_writes() -> None:
