@@ -268,12 +268,12 @@ def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet:
             "case $now in 0|$was) sleep 0.1;; *) exit;; esac; done; exit 1"
         )  # fmt: skip
         assert shell(fleet, "cut-0", "cat /run/interrupted") == line
-        verdict = fleet.verify("--level", "quick")
+        verdict = fleet.verify("--level", "quick", "--node", "cut-0")
         assert (verdict.status, failing(verdict.json)) == (1, {"cut-0": {"cloud.interruption"}})
         assert f"terminate at {when}" in "".join(wrongs(verdict))
     finally:
         faults.clear(container(fleet, "cut-0"), "spot-notice")
-    assert failing(fleet.verify("--level", "quick").json) == {}
+    assert failing(fleet.verify("--level", "quick", "--node", "cut-0").json) == {}
 
 
 def test_a_hook_that_does_not_end_is_ended_before_the_machine(fleet: Rehearsal) -> None:
