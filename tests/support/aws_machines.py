@@ -68,7 +68,7 @@ class Machines:
         known, group = catalog.load(), tags["gpuprov-group"]
         machine = known.machine(instance.instance_type)
         described = hardware(machine, known.gpu(machine.gpu_model), instance.id, known)
-        described |= {"os": system(self.lock.groups[group].os)}
+        described |= {"os": system(self.lock.groups[group].os), "spot": instance.lifecycle == "spot"}
         file = self.folder / f"{instance.id}.json"
         file.write_text(json.dumps(described))
         user = _user(instance.user_data.decode())
