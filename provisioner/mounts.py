@@ -8,11 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from provisioner.errors import ProviderError
 from provisioner.plan import Plan
 from provisioner.spec.models import AwsSite, Site
 
 if TYPE_CHECKING:
     from provisioner.fleet import Node
+
+DATA = re.compile(r"(^|\.)aws_(efs|fsx_lustre)_file_system\.")
+"""Terraform's addresses of what holds data that is nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +78,17 @@ def variables(plan: Plan, nodes: Iterable[Node]) -> dict[str, Any]:
             mine = [mount for mount in node.mounts if wanted.get(mount.path) == mount.type]
             found[node.site] = [{**asdict(mount), "unit": unit(mount.path)} for mount in mine]
     return {"gpuprov_mounts": found} if found else {}
+
+
+def refuse_loss(actions: Iterable[tuple[str, str]], site: str) -> None:
+    """Raise ProviderError where Terraform's plan (address, action) would remove a file system: a line that is gone from
+    cluster.yaml is no reason to lose data. `down` removes it, and says so."""
+    lost = [address for address, action in actions if action in ("delete", "replace") and DATA.search(address)]
+    if lost:
+        raise ProviderError(
+            f"{', '.join(lost)} would be removed with its data, because cluster.yaml does not ask for it as it is. "
+            "Nothing was done",
+            where=f"site {site}",
+            hint="put sites.*.storage back as it was; or, where nobody needs the data any more, delete the file system "
+            "yourself in AWS's console and run it again",
+        )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import fleet, ssh
+from provisioner import fleet, mounts, ssh
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.lifecycle import spent
@@ -130,6 +130,7 @@ def prepare(
     here = {node.name for node in cluster.nodes() if node.site == site}
     anew = dict.fromkeys([*provider.lost(folder, here), *(provider.address(name) for name in replace)])
     changes = workspace.plan(replace=list(anew))
+    mounts.refuse_loss(changes.actions, site)
 
     def again(addresses: Collection[str]) -> Changes:
         written(cluster, plan, site, provider)

@@ -12,7 +12,7 @@ import pytest
 
 from provisioner import fleet, mounts
 from provisioner.configure import drift
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, private_dir
@@ -94,6 +94,15 @@ def test_another_file_system_at_the_same_path_is_a_reason_to_configure() -> None
     other = replace(NODE, mounts=(replace(EFS, source="fs-1.efs.us-east-1.amazonaws.com:/"),))
     stamps = {drift.fingerprint(plan(), "train", mounts.variables(plan(), nodes)) for nodes in ([NODE], [other], [])}
     assert len(stamps) == 3
+
+
+@pytest.mark.parametrize("action", ["delete", "replace"])
+def test_no_plan_removes_a_file_system(action: str) -> None:
+    mounts.refuse_loss([("module.site.aws_efs_file_system.shared[0]", "create")], "here")
+    mounts.refuse_loss([('module.site.aws_efs_mount_target.shared["us-east-1a"]', action)], "here")
+    with pytest.raises(ProviderError, match="would be removed with its data") as caught:
+        mounts.refuse_loss([("module.site.aws_efs_file_system.shared[0]", action)], "here")
+    assert "put sites.*.storage back" in caught.value.hint
 
 
 def test_a_mount_that_is_gone_is_mended_by_its_role_alone() -> None:

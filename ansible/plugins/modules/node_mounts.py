@@ -130,6 +130,8 @@ def release(unit, text, timeout):
 def refuse_what_is_there(mount, there):
     """Raises RuntimeError where mounting would hide something."""
     path = mount["path"]
+    if there.get(path) == (mount["source"], mount["type"]):
+        return
     if path in there:
         raise RuntimeError(
             "{0} is mounted at {1}, where {2} is to be: unmount it, or name another path".format(
@@ -147,6 +149,7 @@ def refuse_what_is_there(mount, there):
 def start(mount, timeout, patience):
     """Mount it; raises RuntimeError with mount's own words."""
     deadline = time.monotonic() + patience
+    call("systemctl", "daemon-reload")  # a run before may have been killed between writing the unit and this
     while True:
         code, said = call("systemctl", "start", "--", mount["unit"], timeout=timeout + 30)
         if code == 0:
@@ -183,10 +186,14 @@ def bring(module):
     folder, timeout = params["units"], params["timeout"]
     wanted = {mount["unit"]: mount for mount in params["mounts"]}
     texts = {unit: text_of(mount, timeout) for unit, mount in wanted.items()}
-    before, done = ours(folder), []
-    for unit, text in before.items():
-        if texts.get(unit) == text:
-            continue
+    before, done, there = ours(folder), [], mounted()
+    old = {unit: text for unit, text in before.items() if texts.get(unit) != text}
+    goes = {value(text, "Where"): value(text, "What") for text in old.values()}
+    for mount in wanted.values():
+        source = there.get(mount["path"], ("", ""))[0]
+        if not source or source != goes.get(mount["path"]):  # what this run will unmount is in nobody's way
+            refuse_what_is_there(mount, there)
+    for unit, text in old.items():
         done.append("{0} {1}".format("unmounted" if unit not in texts else "changed", value(text, "Where")))
         if not dry:
             release(unit, text, timeout)
@@ -197,7 +204,7 @@ def bring(module):
     if not dry:
         for unit in fresh:
             write(module, os.path.join(folder, unit), texts[unit])
-        if done or fresh:
+        if done or fresh:  # and what has gone is forgotten
             code, said = call("systemctl", "daemon-reload")
             if code:
                 raise RuntimeError("systemctl daemon-reload: " + said)
@@ -212,8 +219,8 @@ def bring(module):
                     raise RuntimeError("systemctl enable {0}: {1}".format(unit, said))
         if there.get(mount["path"]) == (mount["source"], mount["type"]):
             continue
-        if not (dry and unit in before):  # in check mode what it had mounted is still there
-            refuse_what_is_there(mount, there)
+        if not dry:
+            refuse_what_is_there(mount, there)  # once more, for what was below the one that went
         done.append("mounted {0} at {1}".format(mount["source"], mount["path"]))
         if not dry:
             start(mount, timeout, params["patience"])

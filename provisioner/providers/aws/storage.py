@@ -19,7 +19,7 @@ def findings(place: AwsSite) -> list[Finding]:
     if place.storage.efs is None:
         return []
     said = (
-        f"the EFS file system at {place.storage.efs.path} is removed with its data by `gpuprov down`, and by an `up` "
-        "whose cluster.yaml asks for it no more; its price goes by what is stored and read, and is in no figure here"
+        f"`gpuprov down` removes the EFS file system at {place.storage.efs.path} with its data; its price goes by what "
+        "is stored and read, and is in no figure here"
     )
     return [Finding("warning", "storage", said, f"keep a copy of what has to stay; prices: {PRICE}")]

@@ -89,7 +89,7 @@ def test_a_file_system_is_told_to_the_module_and_its_end_to_the_user(tmp_path: P
     assert given["efs"] == {"path": "/efs", "throughput": "bursting", "kms_key_id": None}
     (found,) = storage.findings(site)
     assert (found.status, found.subject) == ("warning", "storage")
-    assert "/efs is removed with its data by `gpuprov down`" in found.message
+    assert "`gpuprov down` removes the EFS file system at /efs with its data" in found.message
     assert "is in no figure here" in found.message
     assert "elasticfilesystem:CreateFileSystem" in allowed.wanted(
         own_vpc=True, public=True, instance_connect=False, efs=True

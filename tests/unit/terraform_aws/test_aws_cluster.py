@@ -18,7 +18,7 @@ import yaml
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
 
-from provisioner import fleet
+from provisioner import fleet, mounts
 from provisioner.cli.main import run
 from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
@@ -26,6 +26,7 @@ from provisioner.lifecycle.down import down
 from provisioner.lifecycle.replacing import refuse_more
 from provisioner.plan import PlannedGroup
 from provisioner.session import open_cluster
+from provisioner.spec.models import AwsStorage
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
 from tests.support import terraform_plugins
@@ -70,6 +71,9 @@ def running(cloud: Cloud) -> list[str]:
 
 
 def test_locked_planned_made_found_and_removed(file: Path, cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
+    document = yaml.safe_load(file.read_text())
+    document["sites"]["virginia"]["storage"] = {"efs": {"path": "/shared"}}
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
     assert run(["lock", str(file)]) == 0
     lock = lockfile.read(file.with_name("cluster.lock"))
     assert lock is not None
@@ -102,10 +106,19 @@ def test_locked_planned_made_found_and_removed(file: Path, cloud: Cloud, capsys:
     ]  # fmt: skip
     assert sorted(node.id for node in nodes) == sorted(running(cloud))
     assert all(node.address for node in nodes)
+    (shared,) = mounts.expected(plan, nodes[1])
+    (system,) = cloud.client("efs").describe_file_systems()["FileSystems"]
+    assert (shared["path"], shared["type"]) == ("/shared", "nfs4")
+    assert shared["source"] == f"{system['FileSystemId']}.efs.us-east-1.amazonaws.com:/"
 
     fleet.save(cluster.paths, nodes)
     anew = machines.prepare(cluster, plan, "virginia", binary, cluster.events, replace=["train-0"])
     refuse_more(anew, ["train-0"], ["train-0"])  # its machine, its address, and nothing else
+
+    site = plan.spec.sites["virginia"].model_copy(update={"storage": AwsStorage()})
+    forgetful = replace(plan, spec=plan.spec.model_copy(update={"sites": {"virginia": site}}))
+    with pytest.raises(ProviderError, match=r"aws_efs_file_system\S+ would be removed with its data"):
+        machines.prepare(cluster, forgetful, "virginia", binary, cluster.events)
 
     removal = down(cluster, binary)
     assert removal.removed == prepared.changes.add
