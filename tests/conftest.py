@@ -47,13 +47,15 @@ def turn(nodeid: str) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring them into their order; and refuse a file that would make a shared fleet once more in another process."""
+    """Bring them into their order."""
     items.sort(key=lambda item: turn(item.nodeid))
-    for item in items:
-        if not shared_fleets(item) <= {group(item.nodeid)}:
-            raise pytest.UsageError(
-                f"{item.nodeid} shares a fleet: its file belongs into TOGETHER of tests/conftest.py"
-            )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a file that would make a shared fleet once more in another process."""
+    if not shared_fleets(item) <= {group(item.nodeid)}:
+        pytest.fail("it shares a fleet: its file belongs into TOGETHER of tests/conftest.py", pytrace=False)
 
 
 def shared_fleets(item: pytest.Item) -> set[str]:
