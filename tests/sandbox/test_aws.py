@@ -140,6 +140,11 @@ def events(made: OnAws) -> str:
     return (max((made.root / "runs").iterdir()) / "events.jsonl").read_text()
 
 
+def told(done: Done) -> str:
+    """All that a command said, for an assertion that must not shorten it."""
+    return "\n".join([done.stderr, *wrongs(done)])
+
+
 def bucket(cloud: Cloud) -> bool:
     return any(one["Name"] == BUCKET for one in cloud.client("s3").list_buckets()["Buckets"])
 
@@ -193,7 +198,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert standing(cloud) == {}
 
     first = made.up()
-    assert first.status == 0, (first.stderr, wrongs(first))
+    assert first.status == 0, told(first)
     assert first.json["ok"]
     assert first.json["simulated"]
     assert failing(first.json) == {}
@@ -229,7 +234,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     held = {n["name"]: n["quarantine"] for n in other.run("status", other.file, "--json").json["nodes"]}
     assert held["train-0"] is None and held["train-1"]["owner"] == "gpuprov"
     mended = other.run("replace", other.file, "train-1", "--yes", "--json")
-    assert mended.status == 0, (mended.stderr, wrongs(mended))
+    assert mended.status == 0, told(mended)
     assert bad not in machines.running
     assert len(machines.running) == 2
     assert made.verify().status == 0  # the new machine's host key is pinned here too
@@ -243,7 +248,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
 
     cloud.client("ec2").terminate_instances(InstanceIds=[machine(cloud, "train-0")])  # as EC2 takes a spot machine back
     restored = made.up()
-    assert restored.status == 0, (restored.stderr, wrongs(restored))
+    assert restored.status == 0, told(restored)
     assert restored.json["changes"]["configured"] == 1
     assert len(running(cloud)) == 2
 

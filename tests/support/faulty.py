@@ -91,7 +91,7 @@ def try_faults(rehearsal: Rehearsal, wanted: Sequence[tuple[str, ...]], nodes: S
             on_all(lambda node: faults.clear(where[node]), given)
     finally:
         on_all(lambda node: faults.clear(where[node]), nodes)
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
     well = rehearsal.verify("--level", "quick")
     assert well.status == 0, wrongs(well)
     assert failing(well.json) == {}
