@@ -63,6 +63,10 @@ def text(name: str, new: str | Output) -> Callable[[Texts], object]:
     return lambda t: t.update({name: new})
 
 
+def both(*changes: Callable[[Texts], object]) -> Callable[[Texts], object]:
+    return lambda t: [change(t) for change in changes]
+
+
 def sub(name: str, old: str, new: str, count: int = 0) -> Callable[[Texts], object]:
     def change(texts: Texts) -> None:
         broken = re.sub(old, new, str(texts[name]), count=count)
@@ -300,6 +304,14 @@ FAULTS: dict[str, Fault] = {
     "exporter stale": Fault(P4D, sub("dcgm-exporter.prom", "} 31", "} 31 1699990000000"), {"dcgm.exporter"}),
     "diag failed": Fault(
         P4D, text("dcgmi-diag.json", capture("dcgmi_diag/diag-r1-json-dcgm4-gb10-fail.json")), {"dcgm.diag"}
+    ),
+    "persistence off, and DCGM tells it as well": Fault(
+        P4D,
+        both(
+            smi(0, persistence_mode="Disabled"),
+            text("dcgmi-diag.json", capture("dcgmi_diag/diag-r1-json-dcgm4-gb10-fail.json")),
+        ),
+        {"gpu.persistence"},
     ),
     "slow": Fault(P4D, sub("all_reduce.txt", r"2[23]\d\.\d\d", "112.00"), {"nccl.bandwidth"}),
     "wrong values": Fault(
