@@ -198,6 +198,9 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert standing(cloud) == {}
 
     first = made.up()
+    if first.status == 3:  # an apply that moto refused, as a busy cloud does: the next `up` goes on
+        print(first.stderr)
+        first = made.up()
     assert first.status == 0, told(first)
     assert first.json["ok"]
     assert first.json["simulated"]
