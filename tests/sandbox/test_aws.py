@@ -105,7 +105,11 @@ def machine(cloud: Cloud, node: str) -> str:
 
 
 def killed_while_machines_are_made(made: OnAws, cloud: Cloud) -> None:
-    """An `up` whose every process is killed when EC2 has made machines and Terraform has not written them down."""
+    """An `up` whose every process is killed when EC2 has made machines and Terraform has not written them down.
+
+    Terraform writes every 20 s: where the first of those is before the machines, what it wrote is taken away, so that
+    slow computers and fast ones see the same.
+    """
     process = made.start("up", made.file, "--yes")
     try:
         deadline = time.monotonic() + 300
@@ -118,6 +122,10 @@ def killed_while_machines_are_made(made: OnAws, cloud: Cloud) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         process.communicate()
+    store = cloud.client("s3")
+    for key in [one["Key"] for one in store.list_objects_v2(Bucket=BUCKET)["Contents"]]:
+        if key.endswith("/terraform.tfstate"):
+            store.delete_object(Bucket=BUCKET, Key=key)
 
 
 def descendants(parent: int) -> list[int]:
