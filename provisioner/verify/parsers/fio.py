@@ -6,12 +6,11 @@ the exit status is 1; times are nanoseconds since fio 3; with group_reporting th
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers.untrusted import holders, read_object, strict_float, strict_text, strict_whole
 
 State = Literal["ran", "busy", "absent"]
 PHASES = {"write": "write", "read": "read", "random": "read"}
@@ -64,11 +63,11 @@ class Fio:
 
 
 def parse(text: str) -> Fio:
-    document = _object(text, text)
+    document = read_object(text)
     state = document.get("state")
     if state not in ("ran", "busy", "absent"):
         raise Unreadable(f"no state in it: {first_line(text)}")
-    parts, holders = document.get("phases"), document.get("busy")
+    parts = document.get("phases")
     if state == "ran" and (not isinstance(parts, dict) or "write" not in parts):
         raise Unreadable(f"fio ran, and nothing of it is here: {first_line(text)}")
     given = parts if isinstance(parts, dict) else {}
@@ -76,9 +75,9 @@ def parse(text: str) -> Fio:
     versions = [version for _, row in known if (version := _version(row)) is not None]
     return Fio(
         state=state,
-        why=_text(document.get("why"))[:300],
-        busy=tuple(_holder(row) for row in holders if isinstance(row, dict)) if isinstance(holders, list) else (),
-        place=_text(document.get("place"))[:200],
+        why=strict_text(document.get("why"))[:300],
+        busy=holders(document.get("busy")),
+        place=strict_text(document.get("place"))[:200],
         size=_whole(document.get("bytes")),
         free=_whole(document.get("free")),
         version=versions[0] if versions else None,
@@ -89,12 +88,12 @@ def parse(text: str) -> Fio:
 
 def _phase(name: str, row: dict[str, Any]) -> Phase:
     rc, timed_out, seconds = _whole(row.get("rc")), row.get("timed_out") is True, _number(row.get("seconds"))
-    words = first_line(_text(row.get("error"))) if _text(row.get("error")).strip() else ""
-    output = _text(row.get("output"))
+    words = first_line(strict_text(row.get("error"))) if strict_text(row.get("error")).strip() else ""
+    output = strict_text(row.get("output"))
     start = output.find("{")
     if start < 0:
         return Phase(name, rc, timed_out, seconds, words or ("" if timed_out else "fio gave no result"))
-    jobs = _object(output[start:], output).get("jobs")
+    jobs = read_object(output[start:], output).get("jobs")
     if not isinstance(jobs, list) or len(jobs) != 1 or not isinstance(jobs[0], dict):
         raise Unreadable(f"not one job in fio's result of its part {name!r}")
     job, way = jobs[0], jobs[0].get(PHASES[name])
@@ -116,9 +115,9 @@ def _phase(name: str, row: dict[str, Any]) -> Phase:
 
 
 def _version(row: dict[str, Any]) -> str | None:
-    output = _text(row.get("output"))
+    output = strict_text(row.get("output"))
     try:
-        return _text(_object(output[output.find("{") :], output).get("fio version"))[:40] or None
+        return strict_text(read_object(output[output.find("{") :], output).get("fio version"))[:40] or None
     except Unreadable:
         return None
 
@@ -134,37 +133,16 @@ def _disks(smart: Any) -> list[Disk]:
 
 def _media(text: Any) -> int | None:
     try:
-        return _whole(_object(_text(text), "").get("media_errors"))
+        return _whole(read_object(strict_text(text), "").get("media_errors"))
     except Unreadable:
         return None
 
 
-def _object(text: str, shown: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {first_line(shown)}") from error
-    if not isinstance(found, dict):
-        raise Unreadable(f"no object: {first_line(shown)}")
-    return found
-
-
-def _holder(row: dict[str, Any]) -> str:
-    return f"{_text(row.get('name'))[:80] or 'a process'} (pid {_whole(row.get('pid'))})"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) and value >= 0 else None
-    except OverflowError:
-        return None
+    found = strict_float(value)
+    return found if found is not None and found >= 0 else None
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    found = strict_whole(value)
+    return found if found is not None and found >= 0 else None

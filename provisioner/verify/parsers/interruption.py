@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line
-from provisioner.verify.parsers.untrusted import read_float, read_map, read_strings, read_text, read_whole
+from provisioner.verify.parsers.untrusted import read_float, read_map, read_object, read_strings, read_text, read_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,13 @@ class Interruption:
 
 
 def parse(text: str) -> Interruption:
-    document = _object(text, text)
+    document = read_object(text)
     record, digest = document.get("record"), document.get("hook")
     if not isinstance(digest, str) or not (record is None or isinstance(record, str)):
         raise Unreadable(f"no record in it: {first_line(text)}")
     if record is None:
         return Interruption(False, digest)
-    found = _object(record, text)
+    found = read_object(record, text)
     if "notice" not in found:
         raise Unreadable(f"not the watcher's record: {first_line(record)}")
     return Interruption(
@@ -77,16 +76,6 @@ def parse(text: str) -> Interruption:
         silent=read_text(found.get("silent")),
         hook=_hook(found.get("hook")),
     )
-
-
-def _object(text: str, all_of_it: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {first_line(all_of_it)}") from error
-    if not isinstance(found, dict):
-        raise Unreadable(f"no object: {first_line(all_of_it)}")
-    return found
 
 
 def _notice(value: Any) -> Notice | None:

@@ -7,12 +7,11 @@ Python's JSON and say that something went wrong.
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers.untrusted import holders, read_object, strict_float, strict_text, strict_whole
 
 MARK = "@gpuprov-load-1 "
 State = Literal["ran", "busy", "absent"]
@@ -72,29 +71,28 @@ class Load:
 
 
 def parse(text: str) -> Load:
-    document = _object(text)
+    document = read_object(text)
     state = document.get("state")
     if state not in ("ran", "busy", "absent"):
         raise Unreadable(f"no state in it: {first_line(text)}")
     output = document.get("output")
-    lines = [line[len(MARK) :] for line in _text(output).splitlines() if line.startswith(MARK)]
+    lines = [line[len(MARK) :] for line in strict_text(output).splitlines() if line.startswith(MARK)]
     phases = [line.removeprefix("phase ") for line in lines if line.startswith("phase ")]
     results = [line.removeprefix("result ") for line in lines if line.startswith("result ")]
-    holders = document.get("busy")
     common: dict[str, Any] = {
         "state": state,
-        "why": _text(document.get("why"))[:300],
-        "launcher": _text(document.get("launcher"))[:200],
-        "busy": tuple(_holder(row) for row in holders if isinstance(row, dict)) if isinstance(holders, list) else (),
-        "rc": _whole(document.get("rc")),
+        "why": strict_text(document.get("why"))[:300],
+        "launcher": strict_text(document.get("launcher"))[:200],
+        "busy": holders(document.get("busy")),
+        "rc": strict_whole(document.get("rc")),
         "timed_out": document.get("timed_out") is True,
-        "seconds": _number(document.get("seconds")),
-        "error": _last_line(_text(document.get("error"))),
+        "seconds": strict_float(document.get("seconds")),
+        "error": _last_line(strict_text(document.get("error"))),
         "phase": phases[-1][:40] if phases else None,
     }
     if not results:
         return Load(**common)
-    return Load(**common, **_result(_object(results[-1])))
+    return Load(**common, **_result(read_object(results[-1])))
 
 
 def _result(found: dict[str, Any]) -> dict[str, Any]:
@@ -104,47 +102,34 @@ def _result(found: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise Unreadable("a result without GPUs")
     assert train is not None and ways is not None
-    sizes = [(_whole(r.get("bytes")), _number(r.get("busbw_gbps"))) for r in reached or () if isinstance(r, dict)]
+    told = [row for row in reached if isinstance(row, dict)] if isinstance(reached, list) else []
+    sizes = [(strict_whole(row.get("bytes")), strict_float(row.get("busbw_gbps"))) for row in told]
     return {
         "finished": True,
         "simulated": found.get("simulated") is True,
-        "torch": _text(found.get("torch"))[:80] or None,
-        "nccl": _text(found.get("nccl"))[:40] or None,
-        "device": _text(found.get("device"))[:20] or None,
-        "ranks": _whole(found.get("ranks")),
+        "torch": strict_text(found.get("torch"))[:80] or None,
+        "nccl": strict_text(found.get("nccl"))[:40] or None,
+        "device": strict_text(found.get("device"))[:20] or None,
+        "ranks": strict_whole(found.get("ranks")),
         "gpus": tuple(_gpu(place, row) for place, row in enumerate(rows)),
         "busbw": tuple((size, rate) for size, rate in sizes if size is not None and rate is not None),
-        "wrong": _whole(found.get("wrong")),
-        "transports": tuple(sorted((str(k)[:40], n) for k, v in ways.items() if (n := _whole(v)) is not None)),
-        "samples_per_s": _number(train.get("samples_per_s")),
-        "loss_first": _number(train.get("loss_first")),
-        "loss_last": _number(train.get("loss_last")),
+        "wrong": strict_whole(found.get("wrong")),
+        "transports": tuple(sorted((str(k)[:40], n) for k, v in ways.items() if (n := strict_whole(v)) is not None)),
+        "samples_per_s": strict_float(train.get("samples_per_s")),
+        "loss_first": strict_float(train.get("loss_first")),
+        "loss_last": strict_float(train.get("loss_last")),
     }
 
 
 def _gpu(place: int, row: dict[str, Any]) -> LoadedGpu:
     rates = ("h2d_gbps", "d2h_gbps", "memory_gbps", "peer_gbps", "tflops", "tflops_last")
-    index = _whole(row.get("index"))
+    index = strict_whole(row.get("index"))
     return LoadedGpu(
         place if index is None else index,
-        **{name: _number(row.get(name)) for name in rates},
-        digest=_whole(row.get("digest")),
-        wrong_products=_whole(row.get("wrong_products")),
+        **{name: strict_float(row.get(name)) for name in rates},
+        digest=strict_whole(row.get("digest")),
+        wrong_products=strict_whole(row.get("wrong_products")),
     )
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {first_line(text)}") from error
-    if not isinstance(found, dict):
-        raise Unreadable(f"no object: {first_line(text)}")
-    return found
-
-
-def _holder(row: dict[str, Any]) -> str:
-    return f"{_text(row.get('name'))[:80] or 'a process'} (pid {_whole(row.get('pid'))})"
 
 
 def _last_line(text: str) -> str:
@@ -152,20 +137,3 @@ def _last_line(text: str) -> str:
     said = [line.strip() for line in text.splitlines() if line.strip()]
     wanted = [line for line in said if "Error" in line and "ChildFailedError" not in line] or said
     return "".join(c if c.isprintable() else "?" for c in wanted[-1][:300]) if wanted else ""
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.parsers.host_hardware import Mount, read_mounts
-from provisioner.verify.parsers.untrusted import read_float, read_map, read_text, read_whole
+from provisioner.verify.parsers.untrusted import read_float, read_map, read_object, read_text, read_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,7 @@ class Shared:
 
 
 def parse(text: str) -> tuple[Shared, ...]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {first_line(text)}") from error
-    if not isinstance(document, dict):
-        raise Unreadable(f"no object: {first_line(text)}")
+    document = read_object(text)
     return tuple(_one(str(path), row, text) for path, row in document.items())
 
 
