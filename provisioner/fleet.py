@@ -210,6 +210,8 @@ def write_inventory(
 
 def group_variables(name: str, plan: Plan) -> dict[str, Any]:
     """What the roles know of a group's machines: facts of the catalogue and of the lock, never of the node."""
+    from provisioner import interruption
+
     group = plan.group(name)
     return {
         "gpuprov_group": name,
@@ -236,7 +238,7 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
         "gpuprov_dcgm_exporter": plan.spec.monitoring.dcgm_exporter,
         "gpuprov_user": plan.spec.access.user,
         "gpuprov_health": health(group, plan),
-        "gpuprov_interruption": interruption(group, plan),
+        "gpuprov_interruption": interruption.variables(group, plan),
     }
 
 
@@ -259,13 +261,6 @@ def health(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
         "expected": expected.to_json(),
         "archive": archive.digest(),
     }
-
-
-def interruption(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
-    """What role interruption is given; None where the cloud takes no machine of the group away."""
-    from provisioner.interruption import variables
-
-    return variables(group, plan)
 
 
 def efa_devices(group: PlannedGroup) -> int:

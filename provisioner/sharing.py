@@ -143,13 +143,10 @@ class Sharing:
                         hint="what it did is in Terraform's state; run it again when nobody else is at work",
                     )
                 if self._paths.root.exists() and self._here():
-                    self._push()
+                    self.share()
 
     def share(self) -> None:
-        """Write what is shared in the middle of a run."""
-        self._push()
-
-    def _push(self) -> None:
+        """As `push`. Raises LockedError where somebody else wrote since."""
         try:
             self.push()
         except Moved as moved:

@@ -1,7 +1,7 @@
 """Where a cluster's state lies when several people work on it: `state` of cluster.yaml → a place that all reach.
 
 Terraform keeps its own state there (`terraform`); what operators need beside it goes through `read` and `write`
-(provisioner/sharing.py), and `take` keeps two runs apart. One file of a provider makes a place.
+(provisioner/sharing.py), and keeps two runs apart there (provisioner/hold.py). One file of a provider makes a place.
 """
 
 from __future__ import annotations

@@ -25,6 +25,9 @@ STOP_GRACE_S = 60.0
 LOCK_TIMEOUT = "60s"
 """A killed run's Terraform is finishing its resource: wait for it instead of failing at once."""
 
+ASK_TIMEOUT_S = 120.0
+"""How long a command that only reads the state may take."""
+
 PLAN_FILE = "plan.bin"
 
 IDLE = ("noop", "read")
@@ -122,23 +125,12 @@ class Workspace:
 
     def addresses(self) -> list[str]:
         """Every resource that the state knows; none where there is no state yet."""
-        done = subprocess.run(
-            [*self._argv, "state", "list"], cwd=self.path, env=self._environment(), capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
-        if done.returncode and "No state file" not in done.stderr:
-            raise ProviderError(f"terraform state list: {done.stderr.strip()[-500:]}", where=str(self.path))
-        return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        listed = self._ask("state", "list", fine="No state file")
+        return [line.strip() for line in listed.splitlines() if line.strip()]
 
     def recorded(self) -> set[str]:
         """The id of every resource that the state knows; empty where there is none yet. Raises ProviderError."""
-        done = subprocess.run(
-            [*self._argv, "state", "pull"], cwd=self.path, env=self._environment(), capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise ProviderError(f"terraform state pull: {done.stderr.strip()[-500:]}", where=str(self.path))
-        resources = json.loads(done.stdout or "{}").get("resources", [])
+        resources = json.loads(self._ask("state", "pull") or "{}").get("resources", [])
         managed = (one for r in resources if r.get("mode") == "managed" for one in r.get("instances", []))
         return {str(one["attributes"]["id"]) for one in managed if (one.get("attributes") or {}).get("id")}
 
@@ -169,14 +161,24 @@ class Workspace:
 
     def outputs(self) -> dict[str, Any]:
         """The outputs of the state, as `terraform output -json` gives them; empty where nothing was applied."""
-        argv = self._command("output", json=IsFlagged)
-        done = subprocess.run(
-            argv, cwd=self.path, env=self._environment(), capture_output=True, text=True, timeout=120, check=False
-        )
-        if done.returncode:
-            raise ProviderError(f"terraform output: {done.stderr.strip()[-500:]}", where=str(self.path))
-        loaded: dict[str, Any] = json.loads(done.stdout or "{}")
+        loaded: dict[str, Any] = json.loads(self._ask("output", "-json") or "{}")
         return loaded
+
+    def _ask(self, *words: str, fine: str | None = None) -> str:
+        """What a command that changes nothing prints. Raises ProviderError where it fails, unless it says `fine`, or
+        does not end: a state that is far away may never answer."""
+        told = f"terraform {' '.join(words)}"
+        try:
+            done = subprocess.run(
+                [*self._argv, *words], cwd=self.path, env=self._environment(), capture_output=True, text=True,
+                timeout=ASK_TIMEOUT_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            said = f"{told} did not end within {ASK_TIMEOUT_S:.0f} s"
+            raise ProviderError(said, where=str(self.path), hint="the state can't be reached; try it again") from None
+        if done.returncode and not (fine and fine in done.stderr):
+            raise ProviderError(f"{told}: {done.stderr.strip()[-500:]}", where=str(self.path))
+        return done.stdout
 
     def _command(self, command: str, *arguments: str, **options: Any) -> list[str]:
         built: list[str] = self._terraform.generate_cmd_string(command, *arguments, **options)

@@ -66,14 +66,8 @@ def fleet(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     document["state"] = {"backend": "s3", "bucket": BUCKET, "create": True}
     made.file.write_text(yaml.safe_dump(document, sort_keys=False))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ENDPOINT_URL": cloud.endpoint,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(folder)),
-            "CHECKPOINT_DISABLE": "1",
-        }.items():
+        plugins = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(folder))}
+        for name, value in (cloud.environment | plugins).items():
             patch.setenv(name, value)
         locked = made.run("lock", made.file)
         assert locked.status == 0, locked.stderr

@@ -73,6 +73,14 @@ class Cloud:
             aws_secret_access_key="test",
         )
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Where gpuprov and Terraform find it, and who they are there."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_EC2_METADATA_DISABLED": "true", "CHECKPOINT_DISABLE": "1",
+        }  # fmt: skip
+
     def register(self, region: str) -> dict[str, str]:
         """Register the images in a region. Returns their ids by name."""
         made = {}

@@ -127,14 +127,15 @@ class Aws:
 
     def standing(self, plan: Plan, site: str, workspace: Path) -> list[Standing]:
         region = _aws(plan.spec.sites[site]).region
-        mine = _written(workspace).get("gpuprov-id")
+        mine = _written(workspace).get(tagged.IDENTITY)
         try:
-            found = _machines(Region(region), plan.spec.name, site)
+            rows = _machines(Region(region), plan.spec.name, site)
         except Trouble as trouble:
             raise ProviderError(f"which machines stand in {region}: {trouble}", where=f"site {site}") from None
+        found = [(row["InstanceId"], tagged.tags_of(row)) for row in rows]
         return [
-            Standing(_tag(one, "gpuprov-node"), one["InstanceId"], bool(mine) and _tag(one, "gpuprov-id") == mine)
-            for one in found
+            Standing(tags.get(tagged.NODE, ""), number, bool(mine) and tags.get(tagged.IDENTITY) == mine)
+            for number, tags in found
         ]
 
     def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
@@ -268,15 +269,11 @@ def _permitted(plan: Plan, site: str, groups: Sequence[PlannedGroup]) -> list[Fi
 
 def _machines(region: Region, cluster: str, site: str) -> list[dict[str, Any]]:
     """The instances of a site that are not gone, by tag. Raises Trouble."""
-    tags = {"gpuprov-cluster": cluster, "gpuprov-site": site}
+    tags = {tagged.CLUSTER: cluster, tagged.SITE: site}
     filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
     filters.append({"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]})
     rows = region.all("ec2", "describe_instances", "Reservations", Filters=filters)
     return [one for row in rows for one in row["Instances"]]
-
-
-def _tag(instance: dict[str, Any], key: str) -> str:
-    return next((tag["Value"] for tag in instance.get("Tags", ()) if tag["Key"] == key), "")
 
 
 def provider() -> Aws:
@@ -290,7 +287,7 @@ def _written(workspace: Path) -> dict[str, str]:
         text = text[text.find('provider "aws"') :]  # what comes before it is the state's
     except FileNotFoundError:
         return {}
-    keys = ("region", "gpuprov-cluster", "gpuprov-site", "gpuprov-id")
+    keys = ("region", tagged.CLUSTER, tagged.SITE, tagged.IDENTITY)
     found = {key: re.search(rf'\b"?{key}"? *[=:] *"([^"]+)"', text) for key in keys}
     return {key: match[1] for key, match in found.items() if match} if all(found.values()) else {}
 

@@ -15,7 +15,7 @@ from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.preflight import unknown
 from provisioner.providers.remains import Found, Thing
 
-CLUSTER, SITE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-id"
+CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
 GONE = {"terminated", "deleted", "delete-complete", "cancelled", "closed", "failed"}
 """Last states of what keeps its tags for a while: instances, NAT gateways, endpoints, spot requests, file systems."""
 HOLDS_DATA = "it holds data: remove it yourself where nobody needs that any more"
@@ -110,7 +110,7 @@ def _rows(region: Region, kind: Kind) -> Iterator[dict[str, Any]]:
         yield from row["Instances"] if kind.name == "instance" else (row,)
 
 
-def _tags(row: dict[str, Any]) -> dict[str, str]:
+def tags_of(row: dict[str, Any]) -> dict[str, str]:
     """Of any service's row: each has its own name for them."""
     found = row.get("Tags") or row.get("TagSet") or ()
     return {tag["Key"]: tag["Value"] for tag in found}
@@ -118,7 +118,7 @@ def _tags(row: dict[str, Any]) -> dict[str, str]:
 
 def _thing(region: Region, kind: Kind, row: dict[str, Any]) -> Thing | None:
     """None for what is gone already, what has no tag, and a VPC's default group, which goes with it."""
-    tags, state = _tags(row), row.get(kind.state, "") if kind.state else ""
+    tags, state = tags_of(row), row.get(kind.state, "") if kind.state else ""
     state = str(state["Name"] if isinstance(state, dict) else state)
     default = kind.name == "security group" and row.get("GroupName") == "default"
     if not tags.get(CLUSTER) or state.lower() in GONE or default:
@@ -156,9 +156,9 @@ def _iam(region: Region, kind: str, profiles: dict[str, set[str]]) -> Iterator[T
             continue
         # The list has no tags.
         if role:
-            tags = _tags(region.ask("iam", "get_role", RoleName=name)["Role"])
+            tags = tags_of(region.ask("iam", "get_role", RoleName=name)["Role"])
         else:
-            tags = _tags(region.ask("iam", "get_instance_profile", InstanceProfileName=name)["InstanceProfile"])
+            tags = tags_of(region.ask("iam", "get_instance_profile", InstanceProfileName=name)["InstanceProfile"])
         if cluster := tags.get(CLUSTER):
             kept = "" if name in profiles.get(cluster, ()) else SOMEWHERE
             yield Thing(

@@ -43,14 +43,8 @@ def file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Path]:
     """Two p4d close together; moto knows Canonical's parameter, and whose address ssh is open to is said."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": cloud.endpoint,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_MAX_ATTEMPTS": "2",
-        "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path)),
-        "CHECKPOINT_DISABLE": "1",
-    }.items():
+    mine = {"AWS_MAX_ATTEMPTS": "2", "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
+    for name, value in (cloud.environment | mine).items():
         monkeypatch.setenv(name, value)
     cloud.publish(cloud.images["x86_64"])
     document = yaml.safe_load(p4d.read_text())

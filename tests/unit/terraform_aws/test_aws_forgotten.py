@@ -23,9 +23,7 @@ REGION = "eu-west-1"
 def test_all_that_the_module_makes_is_found_and_removed(
     root: Root, internet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {
-        "AWS_ENDPOINT_URL": root.cloud.endpoint, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-    }.items():  # fmt: skip
+    for name, value in root.cloud.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "remains", lambda place: InRegion(Region(place), wait_s=20, pause_s=0.05))
