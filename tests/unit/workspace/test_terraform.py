@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Event, Events
-from provisioner.workspace import binary
+from provisioner.workspace import binary, terraform
 from provisioner.workspace.terraform import Changes, Workspace
 
 GOOD = """
@@ -99,6 +100,15 @@ def test_half_a_state_without_backup_is_said(tmp_path: Path) -> None:
     space, _ = workspace(tmp_path, GOOD)
     (tmp_path / "terraform.tfstate").write_text('{"version": 4, "ser')
     assert "cut off" in (space.damage() or "")
+
+
+def test_a_state_that_never_answers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = binary.Binary((sys.executable, "-c", "import time; time.sleep(60)"), "a Terraform that waits")
+    silent = Workspace(tmp_path, waits, Events())
+    monkeypatch.setattr(terraform, "ASK_TIMEOUT_S", 0.2)
+    for ask in (silent.addresses, silent.recorded, silent.outputs):
+        with pytest.raises(ProviderError, match=r"did not end within"):
+            ask()
 
 
 def test_interrupt_ends_terraform_and_keeps_what_was_made(tmp_path: Path) -> None:
