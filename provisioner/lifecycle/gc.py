@@ -19,6 +19,7 @@ from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths
 from provisioner.providers.remains import Remains, Thing
 from provisioner.spec.models import ClusterSpec
+from provisioner.workspace.remote import remote_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,22 @@ def remove(
 
 def alive_here(name: str, folders: Iterable[Path], spec: ClusterSpec | None = None) -> str:
     """Who on this machine knows a cluster of that name; empty where nobody does."""
-    if spec is not None and spec.name == name and spec.state.backend != "local":
-        return f"its state is kept in {spec.state.backend}"
+    if spec is not None and spec.name == name and spec.state.backend != "local" and (said := _elsewhere(spec)):
+        return said
     for folder in folders:
         if said := _directory(ClusterPaths(folder / "cluster.yaml", name, sandbox=False).root):
             return said
     return ""
+
+
+def _elsewhere(spec: ClusterSpec) -> str:
+    """Why a cluster whose state its operators share is alive; empty where nothing of it is there."""
+    try:
+        remote = remote_of(spec)
+        assert remote is not None
+        return f"its state is in {remote.where}" if remote.names() else ""
+    except GpuprovError as error:
+        return f"its state is kept in {spec.state.backend}, which could not be asked: {error.message}"
 
 
 def _directory(root: Path) -> str:

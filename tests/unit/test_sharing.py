@@ -24,6 +24,7 @@ from provisioner import fleet, ssh
 from provisioner.cli.main import run
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.hold import HOLDER, Hold, Holder, seen
+from provisioner.lifecycle.gc import alive_here
 from provisioner.providers.aws import Aws
 from provisioner.providers.aws import state as s3
 from provisioner.session import Cluster, open_cluster
@@ -325,6 +326,22 @@ def test_without_credentials_nothing_is_guessed(operators: Operators, monkeypatc
         operators.open("ann")
     assert caught.value.hint == "sign in to AWS"
     assert operators.open("ann", offline=True).nodes() == [NODE]  # what this machine last knew
+
+
+def test_gc_takes_a_shared_cluster_for_alive_while_anything_of_it_is_there(
+    operators: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = operators.open("ann")
+    assert alive_here("vision", [operators.root], first.spec) == ""
+    with first.exclusively("up"):
+        make(first)
+    assert alive_here("vision", [operators.root], first.spec) == "its state is in s3://acme-gpuprov/gpuprov/vision"
+    assert alive_here("another", [operators.root], first.spec) == ""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(operators.root))
+    assert "could not be asked" in alive_here("vision", [operators.root], first.spec)
 
 
 def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_path: Path) -> None:

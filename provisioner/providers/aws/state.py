@@ -181,6 +181,8 @@ class Bucket:
                 ExpectedBucketOwner=self._account,
             )
         except Trouble as trouble:
+            if trouble.code in MISSING and self._state.create:
+                return []
             raise self._told(trouble) from None
         return [one["Key"].removeprefix(folder) for one in found]
 
