@@ -18,7 +18,7 @@ _XID = re.compile(
     r"NVRM: (?:GPU at [^:]*: )?Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{1,4})\b,?\s*((?:(?!NVRM: Xid \().)*)"
 )
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{3,6})(?:\.[0-9]+)?,?\s*(.*)")
-_OFF = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{4,20}):? GPU has fallen off the bus")
+_OFF = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{3,19}[0-9a-fA-F]):? GPU has fallen off the bus")
 _OFF_START = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{4,20})\b")
 _AER = re.compile(r"AER: (?:Multiple )?(Correct|Uncorrect)(?:ed|able)")
 _KERNEL = re.compile(

@@ -1,16 +1,24 @@
-"""`lsblk --json --bytes`: disks; sizes are numbers (bytes) or, from old versions, strings of digits."""
+"""`lsblk --json --bytes`: disks; sizes are numbers (bytes) or, from old versions, strings of digits.
+
+Traps: without --bytes sizes are rounded ("894.3G", "7T", units of 1024; a comma in some languages); names may be paths.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.verify.parsers import Unreadable, first_line, whole
+from provisioner.verify.parsers import Unreadable, first_line
+
+_SIZE = re.compile(r"([0-9]{1,19})(?:[.,]([0-9]{1,3}))?([BKMGTPE]?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
+    """`size` in bytes, as exact as it was printed."""
+
     name: str
     size: int | None
     model: str | None
@@ -27,6 +35,8 @@ def parse(text: str) -> tuple[Disk, ...]:
     devices = data.get("blockdevices") if isinstance(data, dict) else None
     if not isinstance(devices, list):
         raise Unreadable("no blockdevices in it")
+    if devices and not any(isinstance(d, dict) and d.get("type") for d in devices):
+        raise Unreadable("it does not say which of its devices are disks (column TYPE)")
     return tuple(_disk(d) for d in devices if isinstance(d, dict) and d.get("type") == "disk")
 
 
@@ -35,11 +45,19 @@ def _disk(device: dict[str, Any]) -> Disk:
     name = str(device.get("name", "?")).removeprefix("/dev/")[:80]
     return Disk(
         name=name,
-        size=whole(str(device.get("size"))),
+        size=_size(device.get("size")),
         model=model.strip()[:80] if isinstance(model, str) and model.strip() else None,
         nvme=name.startswith("nvme"),
         mountpoints=tuple(dict.fromkeys(_mounts(device, 8))),
     )
+
+
+def _size(value: Any) -> int | None:
+    match = _SIZE.fullmatch(str(value).strip())
+    if not match:
+        return None
+    digits, part, unit = match[1], match[2] or "", match[3]
+    return int(digits + part) * 1024 ** " KMGTPE".find(unit or " ") // 10 ** len(part) if unit != "B" else int(digits)
 
 
 def _mounts(device: dict[str, Any], depth: int) -> list[str]:

@@ -1,4 +1,8 @@
-"""`lspci -nn` (or -Dnn): what is on the PCI bus, whether or not a driver sees it."""
+"""`lspci -nn` (or -Dnn, with or without -v): what is on the PCI bus, whether or not a driver sees it.
+
+Traps: without -nn there are names and no numbers, and a class that the database does not know has one all the same
+("Generic system peripheral [0807]"); -n has numbers only; -v adds lines below each device.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,23 @@ from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line, lines, pci
 
-_DEVICE = re.compile(r"^((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) (.*?) \[([0-9a-f]{4})\]: (.*)$")
+_DEVICE = re.compile(
+    r"^((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) "
+    r"(?:(?P<code>[0-9a-f]{4})|(?P<kind>[^:\[\]]*?)(?: \[(?P<number>[0-9a-f]{4})\])?): (?P<rest>.*)$"
+)
 _ID = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
+_NUMBERS = re.compile(r"^([0-9a-f]{4}):([0-9a-f]{4})\b")
+_NAMED = re.compile(r"^(?P<vendor>.*?) Device (?P<device>[0-9a-f]{4})\b")
+KINDS = {
+    "VGA compatible controller": "0300", "3D controller": "0302", "Display controller": "0380",
+    "Processing accelerators": "1200", "Bridge": "0680", "Ethernet controller": "0200",
+    "Infiniband controller": "0207", "InfiniBand controller": "0207", "Non-Volatile memory controller": "0108",
+}  # fmt: skip
+"""Classes as the PCI database names them."""
+VENDORS = (
+    ("NVIDIA Corporation ", "10de"), ("nVidia Corporation ", "10de"), ("Mellanox Technologies ", "15b3"),
+    ("Advanced Micro Devices, Inc. [AMD/ATI] ", "1002"), ("Amazon.com, Inc. ", "1d0f"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +52,10 @@ def parse(text: str) -> Pci:
         if not match:
             continue
         seen += 1
-        kind, ids = match[3], _ID.findall(match[4])
-        vendor, device = ids[-1] if ids else ("", "")
-        if vendor in ("10de", "1002") and kind[:2] in ("03", "06", "12") and match[4].rstrip().endswith("(rev ff)"):
+        rest = match["rest"].rstrip()
+        kind = match["code"] or match["number"] or KINDS.get(match["kind"] or "", "")
+        vendor, device = _ids(rest)
+        if vendor in ("10de", "1002") and kind[:2] in ("03", "06", "12") and rest.endswith("(rev ff)"):
             dead.append(pci(match[1]))
         if (vendor == "10de" and kind in ("0300", "0302")) or (vendor == "1002" and kind in ("0380", "1200")):
             gpus.append(pci(match[1]))
@@ -48,5 +68,18 @@ def parse(text: str) -> Pci:
         elif kind == "0108":
             nvme += 1
     if not seen:
-        raise Unreadable(f"no device with its class and id (lspci -nn): {first_line(text)}")
+        raise Unreadable(f"no device with its class: {first_line(text)}")
     return Pci(tuple(gpus), nvswitch, efa, mellanox, nvme, tuple(dead))
+
+
+def _ids(rest: str) -> tuple[str, str]:
+    """Vendor and device: the last pair of numbers, or what the names stand for."""
+    if match := _NUMBERS.match(rest):
+        return match[1], match[2]
+    for vendor, device in reversed(_ID.findall(rest)):
+        return vendor, device
+    maker = next((number for name, number in VENDORS if rest.startswith(name)), "")
+    if "Elastic Fabric Adapter" in rest:
+        return maker, "efa"
+    named = _NAMED.match(rest)
+    return maker, named["device"] if named else ""

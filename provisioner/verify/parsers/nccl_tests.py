@@ -1,7 +1,8 @@
 """`all_reduce_perf`: bus bandwidth in GB/s and whether the values were right.
 
-Traps: old layouts without a root column; an "error" column of floats in place of "#wrong"; N/A where validation is
-off; prefixes of srun -l; headers without "#"; NCCL lines inside the table; an average made low by tiny sizes.
+Traps: old layouts without a root column, other collectives without a redop; an "error" column of floats in place of
+"#wrong"; N/A where validation is off; prefixes of srun -l; headers without "#"; NCCL lines inside the table; an average
+made low by tiny sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from provisioner.verify.parsers import Unreadable, first_line, lines, number
 _RANK = re.compile(r"^#\s+Rank\s+([0-9]{1,6})\b")
 _PREFIX = re.compile(r"^\s*[0-9]{1,6}:\s?")
 _START = re.compile(r"nThread ([0-9]{1,4}) nGpus ([0-9]{1,4})\b")
-_ROW = re.compile(r"^\s*[0-9]+\s+[0-9]+\s+[a-z0-9_]+\s+[a-z]+\s")
+_ROW = re.compile(r"^\s*[0-9]+\s+[0-9]+\s+[a-z0-9_]+\s+(?:[a-z]+\s|[0-9.-]+\s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ def parse(text: str) -> Nccl:
     wrong: int | None = None
     failure: str | None = None
     counts_wrong = started = False
+    titles: list[str] = []
     peak: list[float] = []
     for raw in lines(text):
         line = _PREFIX.sub("", raw)
@@ -49,6 +51,7 @@ def parse(text: str) -> Nccl:
                 ranks = max(ranks or 0, int(match[1]) * int(match[2]))
         elif "busbw" in line and "algbw" in line:
             started, counts_wrong = True, bool(re.search(r"#?wrong", line))
+            titles = line.replace("#", " ").split()
         elif "Avg bus bandwidth" in line:
             average = number(line.partition(":")[2])
         elif "Out of bounds values" in line:
@@ -56,7 +59,7 @@ def parse(text: str) -> Nccl:
         elif re.search(r"Test (CUDA |NCCL )?failure", line):
             failure = failure or line.strip()[:200]
         elif started and _ROW.match(line):
-            halves = _halves(line.split())
+            halves = _halves(line.split(), titles)
             peak += [busbw for busbw, _ in halves if busbw is not None]
             bad = [int(cell) for _, cell in halves if counts_wrong and re.fullmatch("[0-9]{1,12}", cell, re.ASCII)]
             if bad:
@@ -66,9 +69,14 @@ def parse(text: str) -> Nccl:
     return Nccl(average, max(peak, default=None), ranks, wrong, bounds, failure)
 
 
-def _halves(tokens: list[str]) -> list[tuple[float | None, str]]:
-    """(busbw, wrong), out of place and in place: time algbw busbw wrong, twice, after four or five columns."""
-    rest = tokens[4:]
-    if len(rest) >= 9:
-        rest = rest[1:]
+def _halves(tokens: list[str], titles: list[str]) -> list[tuple[float | None, str]]:
+    """(busbw, wrong), out of place and in place: time algbw busbw wrong, twice. They begin where the header has the
+    first time; a collective that reduces nothing can leave the column of the operation empty. Without a header there
+    are four or five columns before them, with a name of an operation among them."""
+    named = len(tokens) > 3 and tokens[3].isalpha()
+    if "time" in titles:
+        before = titles.index("time") - ("redop" in titles and not named)
+    else:
+        before = (5 if len(tokens) >= 13 else 4) if named else len(tokens)
+    rest = tokens[before:]
     return [(number(rest[i + 2]), rest[i + 3]) for i in (0, 4) if len(rest) > i + 3]

@@ -1,7 +1,8 @@
 """`rocm-smi … --json` and its successor `amd-smi static --json`: AMD GPUs.
 
 Traps: "system" is a key beside card0…; keys are "Card series" or "Card Series"; every value is a string; partitions
-of one GPU are listed as cards (they share a PCI bus address); amd-smi gives a list, or puts it under "gpu_data".
+of one GPU are listed as cards (they share a PCI bus address); amd-smi gives a list, or puts it under "gpu_data";
+without a database of names the name is a number.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def parse(text: str) -> Rocm:
             AmdGpu(
                 index=0,
                 pci=pci(bus) if bus else None,
-                model=_text(fields, "card series") or _text(fields, "device name"),
+                model=_name(fields, "card series") or _name(fields, "device name"),
                 uuid=_text(fields, "unique id"),
                 memory_mib=None if memory is None else memory // (1024 * 1024),
                 serial=_text(fields, "serial number"),
@@ -81,23 +82,23 @@ def _amd_smi(entries: list[Any]) -> Rocm:
     for entry in entries:
         if not isinstance(entry, dict) or "gpu" not in entry:
             continue
-        asic, bus, vram = (_section(entry, name) for name in ("asic", "bus", "vram"))
-        size = vram.get("size")
+        asic, bus, vram, driver = (_section(entry, name) for name in ("asic", "bus", "vram", "driver"))
+        size = vram.get("size", vram.get("vram_size_mb"))
         memory = size.get("value") if isinstance(size, dict) else size
         address = _text(bus, "bdf") or _text(entry, "bdf")
         found.append(
             AmdGpu(
                 index=0,
                 pci=pci(address) if address else None,
-                model=_text(asic, "market_name"),
+                model=_name(asic, "market_name"),
                 uuid=_text(entry, "uuid") or _text(asic, "asic_serial"),
                 memory_mib=whole(str(memory)) if memory is not None else None,
                 serial=_text(_section(entry, "board"), "product_serial"),
-                vbios=_text(_section(entry, "vbios"), "part_number"),
-                memory_vendor=_text(vram, "vendor"),
+                vbios=_text(_section(entry, "vbios"), "part_number") or _text(_section(entry, "ifwi"), "part_number"),
+                memory_vendor=_text(vram, "vendor") or _text(vram, "vram_vendor"),
             )
         )
-        drivers.append(_text(_section(entry, "driver"), "version"))
+        drivers.append(_text(driver, "version") or _text(driver, "driver_version"))
     if not found:
         raise Unreadable("a list without a GPU in it")
     return Rocm(next((version for version in drivers if version), None), _whole_gpus(found))
@@ -116,8 +117,15 @@ def _whole_gpus(cards: list[AmdGpu]) -> tuple[AmdGpu, ...]:
 
 
 def _section(entry: dict[str, Any], name: str) -> dict[str, Any]:
+    """A section with its keys in small letters, which some releases print in capitals."""
     value = entry.get(name)
-    return value if isinstance(value, dict) else {}
+    return {str(key).lower(): one for key, one in value.items()} if isinstance(value, dict) else {}
+
+
+def _name(fields: dict[str, Any], key: str) -> str | None:
+    """A product's name. A tool that has no name for a device prints its number, or its vendor's, as the name."""
+    text = _text(fields, key)
+    return None if text is None or re.fullmatch(r"(?:Device )?(?:0x)?[0-9a-fA-F]{1,8}", text) else text
 
 
 def _text(fields: dict[str, Any], key: str) -> str | None:

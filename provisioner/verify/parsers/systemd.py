@@ -1,6 +1,7 @@
 """`systemctl status UNIT`, `systemctl list-units --state=failed` and `systemctl show UNIT…`.
 
-Traps: a second "●" line (TriggeredBy), lines cut with ">", a journal excerpt instead of the status.
+Traps: a second "●" line (TriggeredBy), lines cut with ">", a journal excerpt instead of the status; lists with a header
+and a legend, of units that have not failed as well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from provisioner.verify.parsers import Unreadable, first_line, lines
 
 _ACTIVE = re.compile(r"^\s*Active:\s+([a-z-]+)(?:\s+\(([^)]*)\))?")
 _MISMATCH = re.compile(r"version ([0-9.]+) (?:doesn't|don't|does not|do not) match with driver version ([0-9.]+)")
-_UNIT = re.compile(r"^[●*\s]*([A-Za-z0-9@._\\:-]+\.[a-z]+)\s+\S+\s+failed\b")
+_UNIT = re.compile(r"^(?:[●○×x*]\s+|\s+)?([A-Za-z0-9@._\\:…-]+(?:\.[a-z]+|…))\s+[a-z-]+\s+([a-z-]+)\s+[a-z-]+(?:\s|$)")
+_AROUND = re.compile(
+    r"^\s*UNIT\s+LOAD\s+ACTIVE\s+SUB\b|^\s*(?:LOAD|ACTIVE|SUB|JOB)\s+[=→] |loaded units? listed\b"
+    r"|^To show all installed unit files\b|^Legend:"
+)
+"""Header, legend and end of a list that was made without --no-legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,13 @@ def parse_failed(text: str) -> tuple[str, ...]:
     """Failed units; an empty text is a real answer: none."""
     found = []
     for row in lines(text):
-        if not row.strip() or "loaded units listed" in row:
+        if not row.strip() or _AROUND.search(row):
             continue
         match = _UNIT.match(row)
         if not match:
             raise Unreadable(f"not a list of units: {first_line(row)}")
-        found.append(match[1])
+        if match[2] == "failed":
+            found.append(match[1])
     return tuple(found)
 
 

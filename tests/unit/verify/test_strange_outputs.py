@@ -1,0 +1,126 @@
+"""Outputs of tools as other people's machines print them, cut to the lines that decide; each says where it was seen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from provisioner.verify.parsers import Unreadable, dmesg, lsblk, lspci, nccl_tests, rocm_smi, systemd
+
+# lspci 3.7 without -nn, 8 x H100 SXM: a class that its database does not know has a number all the same
+LSPCI_NAMES = """\
+00:00.4 Generic system peripheral [0807]: Intel Corporation Device 0b23
+03:00.0 VGA compatible controller: Matrox Electronics Systems Ltd. Integrated Matrox G200eW3 (rev 04)
+18:00.0 Non-Volatile memory controller: Micron Technology Inc Device 51c3 (rev 01) (prog-if 02 [NVM Express])
+\tSubsystem: Micron Technology Inc Device 5100
+19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+\tSubsystem: NVIDIA Corporation Device 16c1
+1a:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+3b:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev ff)
+83:00.0 Bridge: NVIDIA Corporation Device 22a3 (rev a1)
+c1:00.0 Processing accelerators: Advanced Micro Devices, Inc. [AMD/ATI] Aqua Vanjaram [Instinct MI300X]
+d1:00.0 Ethernet controller: Amazon.com, Inc. Elastic Fabric Adapter (EFA)
+d2:00.0 Ethernet controller: Amazon.com, Inc. Device efa2
+d3:00.0 Ethernet controller: Amazon.com, Inc. Elastic Network Adapter (ENA)
+"""
+
+
+def test_lspci_with_names_only() -> None:
+    found = lspci.parse(LSPCI_NAMES)
+    assert found.gpus == ("0000:19:00", "0000:3b:00", "0000:c1:00")
+    assert (found.nvswitches, found.efa, found.mellanox, found.nvme) == (1, 2, 1, 1)
+    assert found.dead == ("0000:3b:00",)
+
+
+def test_lspci_with_numbers_only() -> None:
+    found = lspci.parse("17:00.0 0302: 10de:20b2 (rev a1)\nc3:00.0 0680: 10de:1af1 (rev a1)\nca:00.0 0207: 15b3:101b\n")
+    assert (found.gpus, found.nvswitches, found.mellanox) == (("0000:17:00",), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("printed", "size"),
+    [(3840755982336, 3840755982336), ("894.3G", 960247313203), ("7T", 7696581394432), ("1,8T", 1979120929996),
+     ("0B", 0), ("512", 512), (None, None), ("3.84 TB", None)],
+)  # fmt: skip
+def test_lsblk_without_bytes(printed: object, size: int | None) -> None:
+    # lsblk of util-linux 2.37 without --bytes, 2 machines with 8 NVMe disks; the comma is German
+    (disk,) = lsblk.parse(json.dumps({"blockdevices": [{"name": "nvme0n1", "type": "disk", "size": printed}]}))
+    assert disk.size == size
+
+
+def test_lsblk_that_does_not_say_what_is_a_disk() -> None:
+    with pytest.raises(Unreadable, match="TYPE"):
+        lsblk.parse('{"blockdevices": [{"name": "nvme0n1", "size": 1}]}')
+
+
+# systemd 237 and 252, `systemctl` and `systemctl --failed` without --no-legend
+UNITS = """\
+  UNIT                         LOAD      ACTIVE   SUB       DESCRIPTION
+  cron.service                 loaded    active   running   Regular background program processing daemon
+● nvidia-fabricmanager.service loaded    failed   failed    NVIDIA fabric manager service
+× dcgm-expor…                  loaded    failed   failed    DCGM exporter
+● ureadahead.service           not-found inactive dead      ureadahead.service
+
+LOAD   = Reflects whether the unit definition was properly loaded.
+ACTIVE = The high-level unit activation state, i.e. generalization of SUB.
+SUB    = The low-level unit activation state, values depend on unit type.
+
+4 loaded units listed.
+To show all installed unit files use 'systemctl list-unit-files'.
+"""
+
+
+def test_a_list_of_all_units_with_its_legend() -> None:
+    assert systemd.parse_failed(UNITS) == ("nvidia-fabricmanager.service", "dcgm-expor…")
+    assert systemd.parse_failed("0 loaded units listed.\n") == ()
+
+
+HALVES = "223.39    N/A    32669  262.94  230.07    N/A"
+NCCL = {
+    "all-gather of nccl-tests 2.0": ("type     time", f"float    33646  255.31  {HALVES}"),
+    "all-to-all of nccl-tests 2.0": ("type   redop     time", f"float            33646  255.31  {HALVES}"),
+    "broadcast of nccl-tests 2.0": ("type    root     time", f"float       0    33646  255.31  {HALVES}"),
+    "reduce of nccl-tests 2.0": ("type   redop    root     time", f"float     sum       0    33646  255.31  {HALVES}"),
+}
+
+
+@pytest.mark.parametrize("name", NCCL)
+def test_collectives_that_reduce_nothing(name: str) -> None:
+    titles, row = NCCL[name]
+    titles += "   algbw   busbw  error     time   algbw   busbw  error"
+    text = f"#  size  count  {titles}\n  8589934592  268435456  {row}\n"
+    assert nccl_tests.parse(text).max_busbw_gbps == 230.07
+    # a row that was cut before its second half
+    cut = text[: text.index("223.39") + len("223.39    N/A    32669  2")]
+    assert nccl_tests.parse(cut).max_busbw_gbps == 223.39
+
+
+def test_rocm_smi_that_knows_no_names() -> None:
+    # rocm-smi of ROCm 4.3 prints the vendor's number as series and model
+    (gpu,) = rocm_smi.parse('{"card0": {"Card series": "0x1002", "PCI Bus": "0000:07:00.0"}, "system": {}}').gpus
+    assert gpu.model is None
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [{"NAME": "amdgpu", "VERSION": "6.12.12"}, {"version": "N/A", "driver_version": "6.12.12"}, {"version": "6.12.12"}],
+)
+def test_amd_smi_names_its_driver_in_three_ways(driver: dict[str, str]) -> None:
+    # ROCm 7, ROCm 5.7 and ROCm 6
+    entry = {
+        "gpu": 0,
+        "asic": {"market_name": "AMD Instinct MI350X"},
+        "bus": {"bdf": "0000:05:00.0"},
+        "ifwi": {"part_number": "113-M350-01-1K0-920A"},
+        "vram": {"vram_size_mb": 294896},
+        "driver": driver,
+    }
+    found = rocm_smi.parse(json.dumps({"gpu_data": [entry]}))
+    assert (found.driver_version, found.gpus[0].model) == ("6.12.12", "AMD Instinct MI350X")
+    assert (found.gpus[0].vbios, found.gpus[0].memory_mib) == ("113-M350-01-1K0-920A", 294896)
+
+
+def test_the_address_of_a_gpu_that_fell_off_ends_before_the_colon() -> None:
+    found = dmesg.parse("[6781741.548783] NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.\n")
+    assert found.fallen_off == ("0000:91:00.0",)
