@@ -1,8 +1,8 @@
 """`all_reduce_perf`: bus bandwidth in GB/s and whether the values were right.
 
 Traps: old layouts without a root column, other collectives without a redop; an "error" column of floats in place of
-"#wrong"; N/A where validation is off; prefixes of srun -l; headers without "#"; NCCL lines inside the table; an average
-made low by tiny sizes.
+"#wrong"; N/A where validation is off; prefixes of srun -l, mpirun --tag-output, pdsh and kubectl; headers without "#";
+NCCL lines inside the table; an average made low by tiny sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from provisioner.verify.parsers import Unreadable, first_line, lines, number
 
 _RANK = re.compile(r"^#\s+Rank\s+([0-9]{1,6})\b")
-_PREFIX = re.compile(r"^\s*[0-9]{1,6}:\s?")
+_PREFIX = re.compile(r"^\s*(?:[0-9]{1,6}:|\[[^\]\s]{1,120}\](?:<std[a-z]{3}>)?:?|[A-Za-z][\w.-]{0,80}:)\s?(?=[\s#0-9])")
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _START = re.compile(r"nThread ([0-9]{1,4}) nGpus ([0-9]{1,4})\b")
 _ROW = re.compile(r"^\s*[0-9]+\s+[0-9]+\s+[a-z0-9_]+\s+(?:[a-z]+\s|[0-9.-]+\s)")
 
@@ -52,8 +53,8 @@ def parse(text: str) -> Nccl:
         elif "busbw" in line and "algbw" in line:
             started, counts_wrong = True, bool(re.search(r"#?wrong", line))
             titles = line.replace("#", " ").split()
-        elif "Avg bus bandwidth" in line:
-            average = number(line.partition(":")[2])
+        elif match := _AVERAGE.search(line):
+            average = number(match[1])
         elif "Out of bounds values" in line:
             bounds = "OK" in line
         elif re.search(r"Test (CUDA |NCCL )?failure", line):

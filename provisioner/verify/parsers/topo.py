@@ -36,6 +36,7 @@ class Topology:
 def parse(text: str) -> Topology:
     columns: list[str] = []
     rows: dict[str, list[str]] = {}
+    strangers: list[str] = []
     names: dict[str, str] = {}
     titles = ""
     for line in lines(text):
@@ -50,6 +51,8 @@ def parse(text: str) -> Topology:
                 titles = " ".join(tokens[len(named) :])
         elif GPU.match(tokens[0]) and tokens[0] in columns and tokens[0] not in rows:
             rows[tokens[0]] = tokens[1:]
+        elif GPU.match(tokens[0]) and tokens[0] not in columns:
+            strangers.append(tokens[0])
         elif match := NAMED.match(line):
             names[match[1]] = match[2]
     if not columns:
@@ -59,6 +62,8 @@ def parse(text: str) -> Topology:
     agreed = {a: {b: (v if raw[b][a] == v else None) for b, v in row.items()} for a, row in raw.items()}
     if not rows:
         raise Unreadable("the matrix has a header and no rows")
+    if strangers:
+        raise Unreadable(f"the matrix has a row {strangers[0]} and no such column: its header was cut or wrapped")
     nics = tuple(c for c in columns if not GPU.match(c))
     return Topology(
         cells=agreed,

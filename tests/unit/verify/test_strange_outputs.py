@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from provisioner.verify.parsers import Unreadable, dmesg, lsblk, lspci, nccl_tests, rocm_smi, systemd
+from provisioner.verify.parsers import Unreadable, dmesg, lsblk, lspci, nccl_tests, rocm_smi, systemd, topo
 
 # lspci 3.7 without -nn, 8 x H100 SXM: a class that its database does not know has a number all the same
 LSPCI_NAMES = """\
@@ -124,3 +124,36 @@ def test_amd_smi_names_its_driver_in_three_ways(driver: dict[str, str]) -> None:
 def test_the_address_of_a_gpu_that_fell_off_ends_before_the_colon() -> None:
     found = dmesg.parse("[6781741.548783] NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.\n")
     assert found.fallen_off == ("0000:91:00.0",)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[1,0]<stdout>:",
+        "   [1,0]<stdout>:",
+        "[prterun-node-1-2811@1,0]<stdout>: ",
+        "0: ",
+        "gpu-001: ",
+        "[pod/nccl-0/main] ",
+    ],
+)
+def test_nccl_tests_under_launchers(prefix: str) -> None:
+    # Open MPI 4 and 5 with --tag-output, srun -l, pdsh, kubectl logs --prefix
+    rows = (
+        "# nThread 1 nGpus 1 minBytes 8 maxBytes 17179869184 step: 2(factor) warmup iters: 5 iters: 20",
+        "#   Rank  0 Group  0 Pid   1 on  gpu-001 device  0 [0x53] NVIDIA H100 80GB HBM3",
+        "#   Rank  1 Group  0 Pid   2 on  gpu-001 device  1 [0x64] NVIDIA H100 80GB HBM3",
+        "#  size     count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
+        "  536870912  134217728    float   sum   -1   2165.3  247.94  433.90      0   2166.4  247.81  433.67      1",
+        "# Out of bounds values : 0 OK",
+        "# Avg bus bandwidth    : 125.4 ",
+    )
+    found = nccl_tests.parse("".join(f"{prefix}{row}\n" for row in rows))
+    assert (found.ranks, found.max_busbw_gbps, found.avg_busbw_gbps) == (2, 433.9, 125.4)
+    assert (found.wrong, found.out_of_bounds_ok) == (1, True)
+
+
+def test_a_matrix_whose_header_was_wrapped() -> None:
+    text = "\tGPU0\nGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-55\nGPU1\tNV18\t X \t0-55\n"
+    with pytest.raises(Unreadable, match="GPU1"):
+        topo.parse(text)
