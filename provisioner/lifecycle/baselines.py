@@ -121,8 +121,8 @@ def save(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) 
         }
     document = Record({name: levels for name, levels in kept.items() if levels}).to_json()
     write_whole(cluster.paths.baseline, json.dumps(document, indent=1) + "\n")
-    slower = {v.name: _slower(v) for v in fit if any(one.slower and one.own for one in v.measures)}
-    return Saved(tuple(verdict.name for verdict in fit), left, slower)
+    behind = {verdict.name: said for verdict in fit if (said := slower(verdict))}
+    return Saved(tuple(verdict.name for verdict in fit), left, behind)
 
 
 def unfit(verdict: NodeReport) -> str:
@@ -137,7 +137,8 @@ def unfit(verdict: NodeReport) -> str:
     return ""
 
 
-def _slower(verdict: NodeReport) -> str:
+def slower(verdict: NodeReport) -> str:
+    """In what a machine is behind its own record, and by how much; "" where it is in nothing."""
     found = [one for one in verdict.measures if one.slower and one.own]
     return ", ".join(f"{NAMED[one.name].title} {one.share or 0:+.1%}" for one in found)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from provisioner.events import Kind
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, hooks, quarantine, quarantine_state
+from provisioner.lifecycle import baselines, configuring, hooks, quarantine, quarantine_state
 from provisioner.lifecycle.applied import Release
 from provisioner.lifecycle.upgrade_state import Journal
 from provisioner.session import Cluster
@@ -74,8 +74,14 @@ class NodeHands:
         from provisioner.verify.run import verify
 
         checks = [self.cluster.file.absolute().parent / folder for folder in self.cluster.spec.verify.checks]
+        nodes = [self._nodes[subject.name] for subject in subjects]
+        subjects = baselines.beside(self.cluster, subjects, nodes, required=False)
         report = verify(subjects, checks=checks, events=self.cluster.events, workdir=self._run_dir)
+        baselines.note(self.cluster, report, nodes, self.cluster.spec.verify.level)
         self.cluster.note_verdicts(report)
+        for verdict in report.nodes:
+            if said := baselines.slower(verdict):
+                self.tell("warning", f"slower than its record: {said}", verdict.name)
         return report
 
     @staticmethod

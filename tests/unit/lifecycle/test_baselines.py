@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from provisioner.events import Event
 from provisioner.fleet import Node
 from provisioner.lifecycle import baselines
 from provisioner.lifecycle.baselines import KEPT, Saved
+from provisioner.lifecycle.upgrade_hands import NodeHands
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.verify.baseline import Baseline, Reached
 from provisioner.verify.results import CheckResult, NodeReport, Report
+from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import stack
 
 P4D = "p4d.24xlarge"
@@ -252,3 +255,29 @@ def test_a_damaged_line_is_left_out_and_the_next_is_whole(cluster: Cluster, dama
         stream.write(damage)
     found = baselines.note(cluster, report(verdict("train-0", memory=1400.0)), cluster.nodes(), "standard").trend
     assert [run["memory"] for run in found["train-0"] if run] == [1500.0, 1400.0]
+
+
+def test_an_upgrade_keeps_the_trend_and_names_who_got_slower(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(cluster, verdict("train-0"), verdict("train-1"))
+    held: dict[str, Baseline | None] = {}
+
+    def judged(subjects: Sequence[Subject], **_: Any) -> Report:
+        held.update({subject.name: subject.baseline for subject in subjects})
+        slow = Reached("memory", "GB/s", 900.0, record=1500.0, own=True, slower=True)
+        return report(replace(verdict("train-0"), measures=(slow,)), verdict("train-1"))
+
+    monkeypatch.setattr("provisioner.verify.run.verify", judged)
+    told: list[Event] = []
+    cluster.events.subscribe(told.append)
+    release = cluster.releases(cluster.nodes(), cluster.lock)["train-0"]
+    cluster.ledger().record(cluster.nodes(), release.lock)
+    hands = NodeHands(cluster, cluster.nodes(), cluster.paths.root)
+    assert hands.verify({"train-0": release.id, "train-1": release.id}) == {}
+    assert all(baseline is not None and baseline.own for baseline in held.values())
+    slower = [(event.node, event.message) for event in told if event.kind == "warning"]
+    assert slower == [("train-0", "slower than its record: GPU memory -40.0%")]
+    rows = [json.loads(line) for line in cluster.paths.measures.read_text().splitlines()]
+    assert [(row["node"], row["measures"]) for row in rows] == [
+        ("train-0", {"memory": 900.0}),
+        ("train-1", {"memory": 1500.0}),
+    ]
