@@ -1,7 +1,8 @@
 """`dcgmi diag -r N -j`: which tests failed.
 
 Traps: DCGM 3 and 4 have other top keys; a banner can come before the JSON; Skip is not Pass; names in angle brackets
-("<<<NULL>>>") and 9223372036854775794 stand for nothing.
+("<<<NULL>>>") and 9223372036854775794 stand for nothing; DCGM 4 sums a test up apart from its entities, which can be
+none; several iterations stand in a list; a diagnosis that did not begin is a "runtime_error".
 """
 
 from __future__ import annotations
@@ -31,23 +32,30 @@ def parse(text: str) -> Diag:
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not JSON: {first_line(text)}") from error
     top = _dict(data)
-    body = _dict(top.get("DCGM Diagnostic")) or _dict(top.get("DCGM GPU Diagnostic"))
-    if not isinstance(body.get("test_categories"), list):
+    runs = [_dict(run) for run in _list(top.get("iterations"))] or [top]
+    bodies = [_dict(run.get("DCGM Diagnostic")) or _dict(run.get("DCGM GPU Diagnostic")) for run in runs]
+    broken = [body["runtime_error"] for body in bodies if isinstance(body.get("runtime_error"), str)]
+    if broken:
+        raise Unreadable(f"the diagnosis did not run: {first_line(broken[0])}")
+    if not all(isinstance(body.get("test_categories"), list) for body in bodies):
         raise Unreadable("no test_categories in it")
     sorted_by: dict[str, list[str]] = {"pass": [], "fail": [], "warn": [], "skip": []}
     messages: list[str] = []
-    for category in body["test_categories"]:
+    for category in (category for body in bodies for category in body["test_categories"]):
         for test in _list(_dict(category).get("tests")):
             name = str(_dict(test).get("name", "?"))[:80]
             results = [_dict(r) for r in _list(_dict(test).get("results"))]
-            states = {str(r.get("status", "")).lower() for r in results}
+            summary = _dict(_dict(test).get("test_summary"))
+            states = {str(r.get("status", "")).lower() for r in [*results, *([summary] if summary else [])]}
             # The worst of its entities is the test's result; a state that is not known counts as failed.
             worst = next((s for s in ("fail", "warn", "pass", "skip") if s in states), "fail")
             sorted_by["fail" if states - set(sorted_by) and worst != "fail" else worst].append(name)
             for result in results:
-                for warning in _list(result.get("warnings")):
+                warnings = result.get("warnings")
+                # One text in releases before 3.1.
+                for warning in [warnings] if isinstance(warnings, str) and warnings else _list(warnings):
                     messages.append(str(_dict(warning).get("warning") or warning)[:300])
-    metadata = _dict(top.get("metadata"))
+    metadata = _dict(runs[0].get("metadata"))
     return Diag(
         dcgm_version=_text(metadata.get("version")),
         driver_version=_text(metadata.get("Driver Version Detected")),

@@ -35,9 +35,10 @@ FABRIC_FAULTS = (
     "incorrect_configuration",
 )
 UNREACHABLE = re.compile(
-    r"Unable to determine the device handle for (?:gpu|GPU)[ :]*([0-9a-fA-F:.]{7,20}?)\.?:? *"
-    r"(?:(?:GPU is lost|Unknown Error|Not Found|GPU requires reset|No data)\b.*)?$"
+    r"Unable to determine the device handle for (?:gpu|GPU)[ :]*(?:([0-9]{1,3}): *)?"
+    r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b"
 )
+"""A GPU's address, in newer branches behind its index; in some there is no space before either."""
 
 Failure = Literal["mismatch", "no-driver"]
 Texts = Mapping[str, str | None]
@@ -73,8 +74,10 @@ def parse(text: str) -> Smi:
     around = [text[:start], text[end:]]
     try:
         top, gpus = _texts(root, around, apart="gpu"), []
-        for index, element in enumerate(root.findall("gpu")):
-            gpus.append(_gpu(index, element, _texts(element, around)))
+        elements = root.findall("gpu")
+        walked = [_texts(element, around) for element in elements]
+        for index, element, texts in zip(_indexes(walked, elements, around), elements, walked, strict=True):
+            gpus.append(_gpu(index, element, texts))
     except RecursionError as error:
         raise Unreadable("elements within elements without an end") from error
     blank = " \t\r\x00\ufeff"
@@ -113,8 +116,19 @@ def _walk(above: ElementTree.Element, path: str, found: dict[str, str | None], s
 
 def _unreachable(text: str) -> tuple[str, ...]:
     """Addresses of GPUs that the library names and cannot open."""
-    found = (UNREACHABLE.search(line.strip()) for line in text.splitlines())
-    return tuple(dict.fromkeys(pci(match[1].strip(".:")) for match in found if match))
+    return tuple(dict.fromkeys(pci(match[2]) for match in UNREACHABLE.finditer(text)))
+
+
+def _indexes(walked: list[dict[str, str | None]], elements: list[ElementTree.Element], around: list[str]) -> list[int]:
+    """nvidia-smi's own numbers of the listed GPUs. It counts all by their addresses, those that it cannot open too."""
+    gone = set(_unreachable("\n".join(around)))
+    addresses = [
+        pci(element.get("id") or texts.get("pci/pci_bus_id") or "")
+        for element, texts in zip(elements, walked, strict=True)
+    ]
+    if not gone or len(set(addresses)) != len(addresses) or gone & {*addresses}:
+        return list(range(len(elements)))
+    return [i + sum(lost < address for lost in gone) for i, address in enumerate(addresses)]
 
 
 def _gpu(index: int, element: ElementTree.Element, gpu: Texts) -> Gpu:

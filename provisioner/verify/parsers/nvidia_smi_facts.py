@@ -17,7 +17,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as nvidia-smi lists it; `index` is its place in the list. MiB, °C, W."""
+    """One GPU as nvidia-smi lists it; `index` is its own number there, so that a GPU which it cannot open leaves a gap.
+    MiB, °C, W."""
 
     index: int
     pci: str | None = None

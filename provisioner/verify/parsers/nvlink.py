@@ -1,7 +1,8 @@
 """`nvidia-smi nvlink -s`: which NVLinks of each GPU are up.
 
 Traps: "NVLink" and "Nvlink"; "<inactive>", "inActive"; a GPU without a bridge and a dead NVSwitch fabric print the
-same line ("all links are inActive"), so only the catalogue can tell which it is; MIG answers nothing.
+same line ("all links are inActive"), so only the catalogue can tell which it is; MIG answers nothing;
+a link can have an error in the place of its state.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from provisioner.verify.parsers import Unreadable, first_line, lines
 
 _GPU = re.compile(r"^\s*GPU ([0-9]{1,3}): (.*?)(?: \(UUID: ([^)]*)\))?$")
 _LINK = re.compile(r"^\s*Link ([0-9]{1,3}): (.+)$")
+_DOWN = re.compile(r"<?(?:in-?active|down|off|disabled|not connected)>?\b|[0.]+ gb/s")
 _SPEED = re.compile(r"((?=[0-9.]*[1-9])[0-9]{1,5}(?:\.[0-9]{1,6})?) gb/s")
 
 
@@ -32,17 +34,20 @@ def parse(text: str) -> dict[int, Links]:
     found: dict[int, Links] = {}
     gpu: int | None = None
     state: dict[int, bool] = {}
+    strange: str | None = None
     speeds: dict[int, float] = {}
 
     def close() -> None:
-        if gpu is not None and state:
+        if gpu is not None and strange is not None:
+            found[gpu] = Links(None, None, note=strange)
+        elif gpu is not None and state:
             up = [link for link, active in sorted(state.items()) if active]
             found[gpu] = Links(len(up), len(state) - len(up), speeds=tuple(speeds[link] for link in up))
 
     for line in lines(text):
         if match := _GPU.match(line):
             close()
-            gpu, state, speeds = int(match[1]), {}, {}
+            gpu, state, speeds, strange = int(match[1]), {}, {}, None
             found.setdefault(gpu, Links(None, None))
         elif gpu is None:
             continue
@@ -50,6 +55,8 @@ def parse(text: str) -> dict[int, Links]:
             value = match[2].strip().lower()
             # A link that was seen twice counts once, and as down if it was down once.
             link, speed = int(match[1]), _SPEED.match(value)
+            if speed is None and not _DOWN.match(value):
+                strange = f"link {link} is {match[2].strip()[:80]!r}"
             state[link] = state.get(link, True) and speed is not None
             speeds[link] = float(speed[1]) if speed else 0.0
         elif "all links are inactive" in line.lower():

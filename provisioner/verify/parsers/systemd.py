@@ -46,7 +46,9 @@ def parse(text: str) -> Service:
             return Service(match[1], match[2], version, driver, reason)
     if re.search(r"Unit \S+ could not be found|Loaded: not-found", text):
         return Service("not-found", reason="the service is not installed")
-    if version or re.search(r"Failed with result|code=exited, status=[1-9]\S*/FAILURE", text):
+    failures = [m.end() for m in re.finditer(r"Failed with result|code=exited, status=[1-9]\S*/FAILURE", text)]
+    # In a journal without a status the service may have been started after its failure.
+    if (version or failures) and not re.search(r"systemd\[1\]: Started \S", text[max(failures, default=0) :]):
         return Service("failed", None, version, driver, reason)
     raise Unreadable(f"no status of a service: {first_line(text)}")
 

@@ -6,7 +6,19 @@ import json
 
 import pytest
 
-from provisioner.verify.parsers import Unreadable, dmesg, lsblk, lspci, nccl_tests, rocm_smi, systemd, topo
+from provisioner.verify.parsers import (
+    Unreadable,
+    dcgmi_diag,
+    dmesg,
+    lsblk,
+    lspci,
+    nccl_tests,
+    nvidia_smi,
+    nvlink,
+    rocm_smi,
+    systemd,
+    topo,
+)
 
 # lspci 3.7 without -nn, 8 x H100 SXM: a class that its database does not know has a number all the same
 LSPCI_NAMES = """\
@@ -157,3 +169,91 @@ def test_a_matrix_whose_header_was_wrapped() -> None:
     text = "\tGPU0\nGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-55\nGPU1\tNV18\t X \t0-55\n"
     with pytest.raises(Unreadable, match="GPU1"):
         topo.parse(text)
+
+
+# nvidia-smi of branches 470, 535, 550 and 580, where a GPU has been lost
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Unable to determine the device handle for GPU 0000:44:00.0: GPU is lost.  Reboot the system",
+        "Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error",
+        "Unable to determine the device handle for GPU0000:44:00.0: Not Found",
+        "Unable to determine the device handle for gpu 00000000:44:00.0: Unknown Error",
+    ],
+)
+def test_a_gpu_that_cannot_be_opened_leaves_a_gap(line: str) -> None:
+    gpus = "".join(
+        f'<gpu id="00000000:{bus}:00.0"><product_name>A4000</product_name></gpu>' for bus in ("19", "5F", "9B")
+    )
+    found = nvidia_smi.parse(f"{line}\n<nvidia_smi_log><attached_gpus>4</attached_gpus>{gpus}</nvidia_smi_log>\n")
+    assert found.unreachable == ("0000:44:00",)
+    assert [gpu.index for gpu in found.gpus] == [0, 2, 3]
+    assert found.warnings == ()
+    assert nvidia_smi.parse(line).unreachable == ("0000:44:00",)
+
+
+def test_a_gpu_that_cannot_be_opened_and_has_no_address() -> None:
+    with pytest.raises(Unreadable, match="GPU2: Unknown Error"):
+        nvidia_smi.parse("Unable to determine the device handle for GPU2: Unknown Error\n")
+
+
+def test_a_link_with_an_error_in_its_states_place() -> None:
+    text = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\n\t Link 0: 26.562 GB/s\n\t Link 1: {}\n"
+    for down in ("<inactive>", "Inactive", "inActive", "Down", "0 GB/s"):
+        found = nvlink.parse(text.format(down))[0]
+        assert (found.active, found.inactive) == (1, 1)
+    for strange in ("[Unknown Error]", "N/A", "ERR!"):
+        found = nvlink.parse(text.format(strange))[0]
+        assert (found.active, found.inactive) == (None, None)
+        assert strange in found.note
+
+
+def diagnosis(**body: object) -> str:
+    return json.dumps({"DCGM Diagnostic": body, "metadata": {"version": "4.4.2"}})
+
+
+def test_dcgmi_whose_diagnosis_did_not_begin() -> None:
+    # DCGM 4: keys of a run that hostengine refused
+    with pytest.raises(Unreadable, match="Unable to connect"):
+        dcgmi_diag.parse(diagnosis(version="4.4.2", runtime_error="Error: Unable to connect to the host engine"))
+
+
+def test_dcgmi_sums_a_test_up_apart_from_its_entities() -> None:
+    # DCGM 4.1 to 4.5
+    tests = [
+        {"name": "memory", "results": [], "test_summary": {"status": "Skip"}},
+        {"name": "software", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Fail"}},
+        {"name": "pcie", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Pass"}},
+    ]
+    found = dcgmi_diag.parse(diagnosis(test_categories=[{"category": "Hardware", "tests": tests}]))
+    assert (found.passed, found.failed, found.skipped) == (("pcie",), ("software",), ("memory",))
+
+
+def test_dcgmi_of_several_iterations() -> None:
+    runs = [
+        {"DCGM GPU Diagnostic": {"test_categories": [{"tests": [{"name": "Inforom", "results": [{"status": s}]}]}]}}
+        for s in ("PASS", "FAIL")
+    ]
+    found = dcgmi_diag.parse(json.dumps({"iterations": runs, "Overall Result": "Fail"}))
+    assert (found.passed, found.failed) == (("Inforom",), ("Inforom",))
+
+
+def test_dcgmi_of_old_releases_warns_in_one_text() -> None:
+    # DCGM 2
+    row = {"status": "Warn", "warnings": "Persistence mode for GPU 0 is disabled."}
+    tests = [{"name": "Persistence Mode", "results": [row]}]
+    found = dcgmi_diag.parse(json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"tests": tests}]}}))
+    assert found.messages == ("Persistence mode for GPU 0 is disabled.",)
+
+
+def test_a_journal_in_which_the_service_was_started_again() -> None:
+    failed = (
+        "Jan 05 nvidia-fabricmanager-start.sh[4756]: request to query NVSwitch device information from NVSwitch driver "
+        "failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\n"
+        "Jan 05 systemd[1]: nvidia-fabricmanager.service: Control process exited, code=exited, status=1/FAILURE\n"
+    )
+    assert systemd.parse(failed).state == "failed"
+    with pytest.raises(Unreadable):
+        systemd.parse(
+            failed + "Jan 05 systemd[1]: Started nvidia-fabricmanager.service - NVIDIA fabric manager service.\n"
+        )
