@@ -11,11 +11,16 @@ from provisioner.verify.peers import Spread
 
 COUNTERS = {
     "replay": ("replay",),
-    "recovery": ("recovery", "link recovery failed events"),
-    "crc": ("crc", "crc flit", "crc data", "effective", "malformed packet", "buffer overrun"),
-}
-"""Counters that matter, by what nvidia-smi calls them: NVLink 2 to 4 first, then NVLink 5 (unverified). Symbol and FEC
-errors of NVLink 5 are mended on the way and count on healthy links."""
+    "recovery": ("recovery", "link recovery failed events", "link recovery successful events"),
+    "crc": (
+        "crc", "crc flit", "crc data", "effective", "symbol", "malformed packet", "buffer overrun", "rx", "rx remote",
+        "rx general", "local link integrity",
+    ),
+}  # fmt: skip
+"""Counters that matter, by what nvidia-smi calls them: NVLink 2 to 4 first, then those of NVLink 5 that DCGM watches
+(modules/health/DcgmHealthWatch.cpp, MonitorNVLink5Fields and MonitorNVLinkErrorFields) and that stand at 0 on a healthy
+B300 (driver 595.91). FEC errors, raw errors and raw bit error rates of NVLink 5 are mended on the way and count there
+too; a symbol error is one that FEC did not mend."""
 QUIET = dict.fromkeys(COUNTERS, 0)
 """A link that has counted nothing."""
 

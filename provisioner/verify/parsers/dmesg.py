@@ -28,6 +28,8 @@ _KERNEL = re.compile(
     r"|^\[\w{2,4}\.? (?:\d{1,2}\.? )?\w{3,5}\.?\s+\d|^(?:Linux version|Command line:|Kernel command line:|pci 0|ACPI: )"
     r"|^\w{3,4}\.?\s+\d{1,2} \d\d:\d\d:\d\d \S+ [\w.-]+(?:\[\d+\])?: "
 )
+_WEIGHT = re.compile(r"\b(Fatal|Nonfatal)\s+XC[0-9]")
+"""Xids of NVLink 5 (144 to 150): unit, weight, whether it crosses containment, and so on."""
 _BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
 
 
@@ -40,7 +42,8 @@ class Xid:
     count: int
     text: str = ""
     fatal: bool | None = None
-    """SXid only: whether the driver called it Fatal."""
+    """Whether the driver called it fatal, once at least; None for Xids of which it does not say so (all but those of
+    NVLink 5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ def parse(text: str) -> KernelLog:
     sxids: Counter[tuple[int, str]] = Counter()
     said: dict[tuple[int, str], str] = {}
     fatal: set[tuple[int, str]] = set()
+    weights: dict[tuple[int, str], set[str]] = {}
     off: dict[str, None] = {}
     aer: Counter[str] = Counter()
     rest: list[str] = []
@@ -95,6 +99,8 @@ def parse(text: str) -> KernelLog:
                 key = (int(one[2]), one[1])
                 xids[key] += 1
                 said[key] = one[3].strip()[:160]
+                weight = _WEIGHT.search(one[3])
+                weights.setdefault(key, set()).add(weight[1] if weight else "")
         elif (
             "NVRM: " in row
             and (
@@ -111,7 +117,10 @@ def parse(text: str) -> KernelLog:
     # A GPU named by an Xid 79 needs no second entry: the line without a code follows it.
     known = {pci(where) for code, where in xids if code == 79}
     return KernelLog(
-        xids=tuple(Xid(code, where, n, said[code, where]) for (code, where), n in sorted(xids.items())),
+        xids=tuple(
+            Xid(code, where, n, said[code, where], _fatal(weights[code, where]))
+            for (code, where), n in sorted(xids.items())
+        ),
         sxids=tuple(Xid(c, where, n, said[c, where], (c, where) in fatal) for (c, where), n in sorted(sxids.items())),
         fallen_off=tuple(where for where in off if pci(where) not in known),
         aer_correctable=aer["Correct"],
@@ -122,6 +131,11 @@ def parse(text: str) -> KernelLog:
         lines=len(rows),
         from_boot=any("Linux version" in row and _BOOT.search(row) for row in rows),
     )
+
+
+def _fatal(weights: set[str]) -> bool | None:
+    """What the weights of all lines of one code together say; a line without one leaves it open."""
+    return True if "Fatal" in weights else None if "" in weights else False
 
 
 def _flaps(rows: list[str]) -> Counter[str]:

@@ -59,6 +59,9 @@ KINDS: tuple[Kind, ...] = (
         ("nvidia-nvlink", "nvidia-nvswitch", "NVRM"),
         r"(?:nvidia-nvlink|nvidia-nvswitch\d*|NVRM: k?nvlink\w*|NVRM: .*NVLink).*"
         r"(?:\bfatal\b|[Tt]raining failed|failed to train|[Ll]ink failure|Fatal [Ee]rror)",
+        # The fabric manager runs and every GPU says Completed and Success; only a reset of all GPUs helps.
+        r"NVRM: .*(?:NV_ERR_FABRIC_STATE_OUT_OF_SYNC|NVLink fabric state cached by the driver is out of sync)",
+        r"NVRM: knvlink\w+: (?:Failed to update Rx Detect Link mask|Getting peer\d+(?:'s)? postRxDetLinkMask failed)",
         but=r"SXid|Xid \(|non-fatal|Non-fatal",
     ),
     _kind("peermem", ("peermem",), r"nvidia[-_]peermem\b.*ERROR detected invalid context"),

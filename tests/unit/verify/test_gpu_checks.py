@@ -211,6 +211,11 @@ FAULTS: dict[str, Fault] = {
     # NVLink
     "half rate": Fault(P4D, sub("nvlink.txt", "Link 3: 25 GB/s", "Link 3: 12.5 GB/s", 1), {"nvlink.speed"}),
     "one replay": Fault(P4D, links({(2, 5): {"Replay": 1}}), {"nvlink.errors"}),
+    **{
+        f"NVLink 5: {name}": Fault(P4D, links({(2, 5): {name: 1}}), {"nvlink.errors"})
+        for name in ("Rx", "Rx remote", "Rx General", "Local link integrity", "Symbol", "Effective")
+    },
+    "NVLink 5: bits that FEC mended": Fault(P4D, links({(2, 5): {"FEC Errors - 0": 36140749276, "Raw": 82}}), set()),
     "crc flit": Fault(P4D, links({(2, 5): {"CRC Flit": 12}}), {"nvlink.errors"}),
     "one bad link": Fault(
         P4D, links({(2, 5): {"Replay": 20000}}), {"nvlink.asymmetry"}, unknown={"nvlink.errors"}, says="GPU 2 link 5"
@@ -273,6 +278,33 @@ FAULTS: dict[str, Fault] = {
     ),
     "RPC with an Xid": Fault(
         P4D, lambda t: t.update({"dmesg.txt": capture("dmesg/h100-xid119-gsp-timeout.txt")}), {"gpu.xid"}
+    ),
+    # A lane of a GB200 that FEC still mends: thousands of such lines an hour at full speed.
+    "an NVLink error that was mended": Fault(
+        B200,
+        log("NVRM: Xid (PCI:0000:1b:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001)"),
+        {"log.nvlink"},
+        passes={"gpu.xid"},
+    ),
+    "a mended and a fatal NVLink error": Fault(
+        B200,
+        log(
+            "NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
+            "NVRM: Xid (PCI:0000:1b:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)",
+        ),
+        {"gpu.xid"},
+    ),
+    # H100, driver 580: fabric manager active, all GPUs Completed and Success, NCCL's NVLS fails with error 802.
+    "the driver's view of the fabric is out of date": Fault(
+        DGX,
+        log(
+            "NVRM: nvCheckOkFailedNoLog: Check failed: NVLink fabric state cached by the driver is out of sync "
+            "[NV_ERR_FABRIC_STATE_OUT_OF_SYNC] (0x00000089) returned from memoryfabricConstruct"
+        ),
+        {"log.nvlink"},
+    ),
+    "no mask of detected links": Fault(
+        DGX, log("NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!"), {"log.nvlink"}
     ),
     "training failed": Fault(
         P4D, log("NVRM: knvlinkTrainP2pLinksToActive_IMPL: Training failed on link 3"), {"log.nvlink"}

@@ -15,6 +15,7 @@ from provisioner.verify.parsers import (
     nccl_tests,
     nvidia_smi,
     nvlink,
+    nvlink_errors,
     rocm_smi,
     systemd,
     topo,
@@ -257,3 +258,54 @@ def test_a_journal_in_which_the_service_was_started_again() -> None:
         systemd.parse(
             failed + "Jan 05 systemd[1]: Started nvidia-fabricmanager.service - NVIDIA fabric manager service.\n"
         )
+
+
+# nvidia-smi nvlink -e of a B300, driver 595.91, healthy at boot
+B300 = """\
+GPU 0: NVIDIA B300 SXM6 AC (UUID: GPU-0)
+\t Link 0: Malformed packet Errors: 0
+\t Link 0: Buffer overrun Errors: 0
+\t Link 0: Rx Errors: 0
+\t Link 0: Rx remote Errors: 0
+\t Link 0: Rx General Errors: 0
+\t Link 0: Local link integrity Errors: 0
+\t Link 0: Tx discards: 0
+\t Link 0: Link recovery successful events: 0
+\t Link 0: Link recovery failed events: 0
+\t Link 0: Total link recovery events: 0
+\t Link 0: Effective Errors: 0
+\t Link 0: Effective BER: 15e-255
+\t Link 0: Symbol Errors: 0
+\t Link 0: Symbol BER: 15e-255
+\t Link 0: FEC Errors - 0: 36140749276
+\t Link 0: FEC Errors - 1: 12
+\t Link 0: Raw BER Lane 0: 2061
+\t Link 0: Raw Errors Lane 0: 82
+"""
+
+
+def test_counters_of_nvlink_5() -> None:
+    counters = nvlink_errors.parse(B300)[0][0]
+    assert {name: count for name, count in counters.items() if count} == {
+        "fec - 0": 36140749276,
+        "fec - 1": 12,
+        "raw ber lane 0": 2061,
+        "raw lane 0": 82,
+    }
+    assert {"rx", "rx remote", "rx general", "local link integrity", "symbol", "effective"} <= set(counters)
+    assert "effective ber" not in counters
+
+
+@pytest.mark.parametrize(
+    ("lines", "fatal"),
+    [
+        (["145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x1)"] * 2, False),
+        (["149, NETIR Fatal XC0 i0 Link -1 (0x1)", "149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 3 (0x1)"], True),
+        (["149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 3 (0x1)", "149, pid=1, name=nccl"], None),
+        (["74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14(0x0)"], None),
+    ],
+)
+def test_the_weight_of_an_nvlink_5_xid(lines: list[str], fatal: bool | None) -> None:
+    # GB200, drivers 570 and 580; an Xid 74 of an H100 has no such word
+    (xid,) = dmesg.parse("".join(f"[1.5] NVRM: Xid (PCI:0008:06:00): {line}\n" for line in lines)).xids
+    assert xid.fatal is fatal
