@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from provisioner.errors import ProviderError
@@ -19,9 +19,22 @@ DATA = re.compile(r"(^|\.)aws_(efs|fsx_lustre)_file_system\.")
 """Terraform's addresses of what holds data that is nowhere else."""
 
 
+LUSTRE, S3 = "lustre", "s3"
+"""Types of the module's output, beside nfs4."""
+PARTS = frozenset({"lustre", "mount_s3"})
+"""Parts of the lock that role mounts installs."""
+
+S3_OPTIONS = "_netdev,nosuid,nodev,allow-other,{access}"
+"""mount-s3 wants the first three from whoever calls it as mount(8) does; jobs are no root.
+https://github.com/awslabs/mountpoint-s3/blob/main/doc/CONFIGURATION.md#automatically-mounting-an-s3-bucket-at-boot"""
+S3_ACCESS = {"ro": "ro", "rw": "rw,allow-delete,allow-overwrite,dir-mode=0777,file-mode=0666"}
+"""The module's options → mount-s3's. Objects have no owner: who may log in may write, as in /tmp."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """As the module's output `nodes` has it: type, source and options are fstab's."""
+    """As the module's output `nodes` has it: type, source and options are fstab's; of a bucket the type is s3, the
+    source bucket/prefix, the options ro or rw."""
 
     type: str
     source: str
@@ -34,10 +47,24 @@ class Mount:
         return tuple(cls(row["type"], row["source"], row["path"], row["options"]) for row in rows)
 
 
-def asked(site: Site | None) -> Mapping[str, str]:
-    """Path → type of what cluster.yaml wants on every node of the site; nothing of a site that it has no more."""
-    efs = site.storage.efs if isinstance(site, AwsSite) else None
-    return {efs.path: "nfs4"} if efs else {}
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What cluster.yaml wants at a path: the module's type; `access` is rw or ro."""
+
+    type: str
+    access: str = "rw"
+
+
+def asked(site: Site | None) -> Mapping[str, Asked]:
+    """Path → what cluster.yaml wants on every node of the site; nothing of a site that it has no more."""
+    if not isinstance(site, AwsSite):
+        return {}
+    storage, found = site.storage, dict[str, Asked]()
+    if storage.fsx is not None:
+        found[storage.fsx.path] = Asked(LUSTRE)
+    if storage.efs is not None:
+        found[storage.efs.path] = Asked("nfs4")
+    return found | {one.path: Asked(S3, "rw" if one.write else "ro") for one in storage.s3}
 
 
 def unit(path: str) -> str:
@@ -51,32 +78,49 @@ def unit(path: str) -> str:
 
 
 def expected(plan: Plan, node: Node) -> tuple[dict[str, str], ...]:
-    """What has to be mounted on a node: {"path", "type", "source", "unit"}; `source` is empty where Terraform has not
-    made it yet. A rehearsal makes no file system."""
+    """What has to be mounted on a node, as `_row` says; `source` is empty where Terraform has not made it yet. A
+    rehearsal makes no file system."""
     if plan.simulated:
         return ()
-    made = {mount.path: mount for mount in node.mounts}
+    made = {(mount.path, mount.type): mount for mount in node.mounts}
     return tuple(
-        {"path": path, "type": kind, "source": _source(made.get(path), kind), "unit": unit(path)}
-        for path, kind in asked(plan.spec.sites.get(node.site)).items()
+        _row(made.get((path, want.type)) or Mount(want.type, "", path, ""), want)
+        for path, want in asked(plan.spec.sites.get(node.site)).items()
     )
 
 
-def _source(mount: Mount | None, kind: str) -> str:
-    return mount.source if mount and mount.type == kind else ""
+def _row(mount: Mount, want: Asked) -> dict[str, str]:
+    """One mount for the role and for the check. path, unit; type, source, options: what mount(8) is told; shows_type,
+    shows_source: what the kernel's table has afterwards, `*` for what nobody can know before; access: rw or ro."""
+    kind, source, options = mount.type, mount.source, mount.options
+    shows_type, shows_source = kind, source
+    if mount.type == LUSTRE:
+        # mount.lustre puts the server's address in the place of its name. The name behind it is the file system's own.
+        shows_source = f"*@tcp:/{source.rpartition('@tcp:/')[2]}" if source else ""
+    elif mount.type == S3:
+        # Every bucket shows itself so (mountpoint-s3-fs/src/fuse/config.rs); the check asks mount-s3's own process.
+        kind, source = "mount-s3", f"s3://{source}" if source else ""
+        options = S3_OPTIONS.format(access=S3_ACCESS[want.access])
+        shows_type, shows_source = "fuse", "mountpoint-s3"
+    return {
+        "path": mount.path, "unit": unit(mount.path), "type": kind, "source": source, "options": options,
+        "shows_type": shows_type, "shows_source": shows_source, "access": want.access,
+    }  # fmt: skip
 
 
 def variables(plan: Plan, nodes: Iterable[Node]) -> dict[str, Any]:
-    """`gpuprov_mounts` for the roles: site → its file systems, for sites that can have any; {} in a rehearsal. It is of
-    what a node is configured from, so that another file system is a reason to run the role."""
-    if plan.simulated:
-        return {}
+    """`gpuprov_mounts` for the roles: site → its file systems, for sites that can have any. A rehearsal mounts none:
+    there only sites are in it whose lock has packages for the role. It is of what a node is configured from, so that
+    another file system is a reason to run the role."""
     found: dict[str, list[dict[str, str]]] = {n: [] for n, s in plan.spec.sites.items() if isinstance(s, AwsSite)}
+    if plan.simulated:
+        sites = {g.site for g in plan.groups if {p.part for p in g.stack.packages} & PARTS}
+        return {"gpuprov_mounts": {name: [] for name in found if name in sites}} if sites else {}
     for node in sorted(nodes, key=lambda node: node.name):
         if node.site in found and not found[node.site]:
             wanted = asked(plan.spec.sites[node.site])
-            mine = [mount for mount in node.mounts if wanted.get(mount.path) == mount.type]
-            found[node.site] = [{**asdict(mount), "unit": unit(mount.path)} for mount in mine]
+            mine = [m for m in node.mounts if m.path in wanted and wanted[m.path].type == m.type]
+            found[node.site] = [_row(mount, wanted[mount.path]) for mount in mine]
     return {"gpuprov_mounts": found} if found else {}
 
 

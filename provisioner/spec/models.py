@@ -61,10 +61,15 @@ class AwsVpc(Model):
     ] = Field(title="a list of subnet ids", description="Its subnets for nodes, one in each zone")
 
 
+SharedPath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)]
+KmsKey = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+$")]
+A_KEY = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
 class AwsEfs(Model):
     """An EFS file system that is made with the cluster, and removed with it."""
 
-    path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)] = Field(
+    path: SharedPath = Field(
         default="/efs",
         title="a directory such as /efs",
         description="Where every node of the site mounts it",
@@ -76,13 +81,78 @@ class AwsEfs(Model):
         description="elastic: as fast as it is used, paid for each GB that is read or written; bursting: by what is "
         "stored",
     )
-    kms_key_id: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+$")] | None = (
-        Field(
-            default=None,
-            title="the ARN of a KMS key, or null",
-            description="The key that it is encrypted with; null: AWS's own for EFS",
-            examples=["arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"],
-        )
+    kms_key_id: KmsKey | None = Field(
+        default=None,
+        title="the ARN of a KMS key, or null",
+        description="The key that it is encrypted with; null: AWS's own for EFS",
+        examples=[A_KEY],
+    )
+
+
+class AwsFsx(Model):
+    """An FSx for Lustre file system that is made with the cluster, and removed with it."""
+
+    capacity_gib: int = Field(
+        ge=1200,
+        le=1_000_000,
+        title="a whole number of GiB: 1200, or 2400 and its multiples",
+        description="Its size in GiB: 1200, or 2400 and its multiples",
+        examples=[2400],
+    )
+    deployment: Literal["PERSISTENT_2", "PERSISTENT_1", "SCRATCH_2"] = Field(
+        default="PERSISTENT_2",
+        title="PERSISTENT_2, PERSISTENT_1 or SCRATCH_2",
+        description="PERSISTENT_2 and PERSISTENT_1 keep every file twice; SCRATCH_2 is cheaper and loses files with a "
+        "server",
+    )
+    throughput: int | None = Field(
+        default=None,
+        title="MB/s per TiB: 125, 250, 500 or 1000 (PERSISTENT_1: 50, 100 or 200), or null",
+        description="MB/s for each TiB: 125, 250, 500 or 1000, of PERSISTENT_1 50, 100 or 200; null: 250, or 200; "
+        "SCRATCH_2 has 200 and no choice",
+        examples=[500],
+    )
+    zone: Text | None = Field(
+        default=None,
+        title="one of the site's zones, or null",
+        description="One of `zones`, in which it stands: best where the nodes are; null: the first",
+        examples=["us-east-1a"],
+    )
+    path: SharedPath = Field(
+        default="/fsx",
+        title="a directory such as /fsx",
+        description="Where every node of the site mounts it",
+        examples=["/fsx"],
+    )
+    kms_key_id: KmsKey | None = Field(
+        default=None,
+        title="the ARN of a KMS key, or null",
+        description="The key that a persistent one is encrypted with; null: AWS's own for FSx",
+        examples=[A_KEY],
+    )
+
+
+class AwsBucket(Model):
+    """A bucket of yours, or a part of it, that every node of the site mounts."""
+
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] = Field(
+        title="the name of an S3 bucket", description="Its name; it exists, and stays", examples=["my-data-sets"]
+    )
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9._=-]+/)*$", max_length=512)] = Field(
+        default="",
+        title="the beginning of keys, which ends with /, such as imagenet/",
+        description="Only keys that begin so, without this beginning; nodes may touch nothing else of the bucket",
+        examples=["imagenet/"],
+    )
+    path: SharedPath = Field(
+        title="a directory such as /data",
+        description="Where every node of the site mounts it",
+        examples=["/data"],
+    )
+    write: bool = Field(
+        default=False,
+        title="true or false",
+        description="Whether nodes may write, overwrite and delete; false: they may read",
     )
 
 
@@ -94,6 +164,19 @@ class AwsStorage(Model):
         title="a block, or null",
         description="An EFS file system that `gpuprov down` removes with its data; {} takes what is usual; null: none",
         examples=[{"path": "/efs"}],
+    )
+    fsx: AwsFsx | None = Field(
+        default=None,
+        title="a block with capacity_gib, or null",
+        description="An FSx for Lustre file system that `gpuprov down` removes with its data; null: none",
+        examples=[{"capacity_gib": 2400}],
+    )
+    s3: tuple[AwsBucket, ...] = Field(
+        default=(),
+        max_length=16,
+        title="a list of buckets, each with bucket and path",
+        description="Buckets that exist and that nodes may read, or with `write` change",
+        examples=[[{"bucket": "my-data-sets", "path": "/data"}]],
     )
 
 
@@ -268,16 +351,20 @@ class Group(Model):
 class OwnRepository(Model):
     """A signed apt repository of one's own, in place of the vendor's."""
 
-    uri: Annotated[
-        str, Field(max_length=1024, pattern=r"^https?://([A-Za-z0-9._~/:%+=\[\]-]|\{os\}|\{codename\})+$")
-    ] = Field(
+    uri: (
+        Annotated[str, Field(max_length=1024, pattern=r"^https?://([A-Za-z0-9._~/:%+=\[\]-]|\{os\}|\{codename\})+$")]
+        | None
+    ) = Field(
+        default=None,
         title="the address of an apt repository, http:// or https://, without a password",
-        description="Where it is; {os} and {codename} stand for the distribution (ubuntu2404, noble)",
+        description="Where it is; {os} and {codename} stand for the distribution (ubuntu2404, noble); null: where the "
+        "vendor's is",
         examples=["https://mirror.example.com/cuda/{os}/x86_64/"],
     )
-    key: Annotated[str, Field(max_length=1024, pattern=r"^(https?://)?[A-Za-z0-9._~/:%+=\[\]-]+$")] = Field(
+    key: Annotated[str, Field(max_length=1024, pattern=r"^(https?://)?[A-Za-z0-9._~/:%+=\[\]-]+$")] | None = Field(
+        default=None,
         title="the address or the path of an OpenPGP public key",
-        description="The key that it is signed with: an address, or a path beside this file",
+        description="The key that it is signed with: an address, or a path beside this file; null: the vendor's",
         examples=["mirror.asc"],
     )
     fingerprint: Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{40}$")] = Field(
@@ -380,8 +467,8 @@ class StackRequest(Model):
     repositories: dict[Name, OwnRepository] = Field(
         default={},
         title="repositories by the names that the stack gives them",
-        description="Repositories of your own in place of the vendors' (cuda, container-toolkit, rocm, amdgpu, doca, "
-        "efa, gdrcopy); the last three have no other",
+        description="Repositories of your own in place of the vendors' (cuda, container-toolkit, rocm, amdgpu, "
+        "lustre, doca, efa, gdrcopy, mount-s3); the last four have no other, and lustre's fingerprint has to be said",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from provisioner.errors import Problem
 
@@ -11,6 +11,15 @@ MAX_PROBLEMS = 100
 
 Loc = tuple[str | int, ...]
 """Where in the tree: ("groups", "train", "count"), list items by their index."""
+
+
+class Finding(NamedTuple):
+    """Something that cannot work: where, what, what instead. `at_key` points at the key, not at its value."""
+
+    loc: Loc
+    message: str
+    hint: str = ""
+    at_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

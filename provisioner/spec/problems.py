@@ -39,16 +39,6 @@ _BOUNDS: Mapping[str, tuple[str, str]] = {
 }
 
 
-_BY_THE_MODULE = (
-    "what mounts {what} are packages that cluster.lock can't hold yet; terraform/aws alone makes it (docs/aws.md)"
-)
-_NOT_YET: Mapping[str, str] = {
-    "fsx": _BY_THE_MODULE.format(what="FSx for Lustre"),
-    "s3": _BY_THE_MODULE.format(what="buckets"),
-}
-"""Keys of sites.*.storage that somebody may look for: the hint for them."""
-
-
 def add_problems(source: Source, error: ValidationError, root: Loc = ()) -> None:
     """Adds one problem for each place that `error` complains about; `root` is where the validated part lies."""
     seen: set[Loc] = set()
@@ -169,8 +159,6 @@ def did_you_mean(word: str, choices: Sequence[str], limit: int = 1) -> str:
 def _right_key(source: Source, parent: Loc, key: str) -> str:
     """Nearest sibling key, or the block that a known key belongs to, or the keys that there are."""
     known = _keys(source, parent)
-    if parent[:1] == ("sites",) and parent[2:] == ("storage",) and key in _NOT_YET:
-        return _NOT_YET[key]
     if near := nearest(key, known):
         return f"did you mean {near[0]}?"
     homes = [where for where, keys in _all_keys().items() if key in keys]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
@@ -26,20 +25,11 @@ from provisioner.spec.models import (
     State,
     Verify,
 )
-from provisioner.spec.places import Loc, shown
+from provisioner.spec.places import Finding, Loc, shown
 from provisioner.spec.problems import did_you_mean, nearest
+from provisioner.spec.rules_storage import SYSTEM, shared_storage
 
 _LIST = "see gpuprov catalog --provider "
-_SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib\w*|proc|root|run|sbin|sys|usr|var)?(/.*)?")
-
-
-class Finding(NamedTuple):
-    """Something that cannot work: where, what, what instead. `at_key` points at the key, not at its value."""
-
-    loc: Loc
-    message: str
-    hint: str = ""
-    at_key: bool = False
 
 
 @dataclass(slots=True)
@@ -64,7 +54,9 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     """Everything that the draft asks for and cannot have."""
     for name, site in draft.sites.items():
         yield from _places(("sites", name), site, catalog)
-        yield from _shared(("sites", name), site, draft)
+        if isinstance(site, AwsSite):
+            here = {n: group for n, group in draft.groups.items() if _site_of(group, draft) is site}
+            yield from shared_storage(("sites", name), site, here, draft.stack)
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
         yield from _site(loc, group, draft)
@@ -76,6 +68,7 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             yield from _hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)
         yield from _least(loc, group)
+    yield from _repositories(draft)
     yield from _fleet(draft)
 
 
@@ -207,30 +200,18 @@ def _least(loc: Loc, group: Group) -> Iterator[Finding]:
 
 def _scratch(loc: Loc, group: Group) -> Iterator[Finding]:
     path = group.storage.scratch
-    if path is not None and (".." in path.split("/") or "//" in path or _SYSTEM.fullmatch(path)):
+    if path is not None and (".." in path.split("/") or "//" in path or SYSTEM.fullmatch(path)):
         hint = "take a directory of its own, such as /scratch"
         yield Finding((*loc, "storage", "scratch"), f"{path} belongs to the system", hint)
 
 
-def _shared(loc: Loc, site: Site, draft: Draft) -> Iterator[Finding]:
-    """Where a site's file system is mounted: on nothing of the system's, of scratch's, or of those who log in."""
-    if not isinstance(site, AwsSite) or site.storage.efs is None:
-        return
-    path, at = site.storage.efs.path, (*loc, "storage", "efs", "path")
-    if {".", ".."} & set(path.split("/")) or _SYSTEM.fullmatch(path):
-        yield Finding(at, f"{path} belongs to the system", "take a directory of its own, such as /efs")
-    elif _within(path, "/home"):
-        yield Finding(at, f"{path} would hide who may log in", "take a directory of its own, such as /efs")
-    for name, group in draft.groups.items():
-        scratch = group.storage.scratch.rstrip("/") if group.storage.scratch else None
-        if scratch and _site_of(group, draft) is site and (_within(path, scratch) or _within(scratch, path)):
-            yield Finding(
-                at, f"{path} and scratch of {name} ({scratch}) are one in the other", "take another directory"
-            )
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")
+def _repositories(draft: Draft) -> Iterator[Finding]:
+    """A repository of one's own has an address and a key, or neither: then they are the vendor's."""
+    for name, own in (draft.stack.repositories if draft.stack else {}).items():
+        if (own.uri is None) != (own.key is None):
+            here, gone = ("key", "uri") if own.uri is None else ("uri", "key")
+            said = f"{here} without {gone}: a repository of yours has both, and of the vendor's neither is said"
+            yield Finding(("stack", "repositories", name, here), said, f"add {gone}: …", at_key=True)
 
 
 def _fleet(draft: Draft) -> Iterator[Finding]:

@@ -31,7 +31,8 @@ def text(name: str = "cluster") -> str:
 
 
 def key_names(document: dict[str, Any] | None = None) -> list[str]:
-    """Every key of cluster.yaml, dotted; names that the user chooses stand as <name>: groups.<name>.count."""
+    """Every key of cluster.yaml, dotted; names that the user chooses stand as <name>: groups.<name>.count;
+    of a list of blocks as storage.s3[].bucket."""
     root = document or schema()
     found: dict[str, None] = {}
 
@@ -44,6 +45,8 @@ def key_names(document: dict[str, Any] | None = None) -> list[str]:
             walk(child, f"{where}{key}.")
         for child in node.get("patternProperties", {}).values():
             walk(child, f"{where}<name>.")
+        if "$ref" in node.get("items", {}):  # a list of blocks
+            walk(node["items"], f"{where.removesuffix('.')}[].")
 
     walk(root, "")
     return list(found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from provisioner.catalog.models import Gpu, Machine
@@ -27,7 +28,7 @@ def assemble(
     the vendors'. Images have no digest yet, packages are those of a rehearsal until the indexes are read."""
     driver = chosen.get("driver")
     modules = kernel_modules(gpu, driver) if driver else None
-    values = _values(chosen)
+    values = _values(chosen, asked)
     packages = [p for part in _parts(chosen, machine) for p in _packages(part, values, modules, machine)]
     system = chosen["os"]
     version = {name: candidate.version for name, candidate in chosen.items()}
@@ -99,8 +100,9 @@ def why(candidate: Candidate, asked: Mapping[str, str]) -> str:
 def repository(
     name: str, system: Candidate, versions: Mapping[str, str], own: OwnRepository | None = None
 ) -> Repository:
-    """A repository of the lock: cluster.yaml's own, or the vendor's. uri, key and fingerprint are empty where there is
-    neither. The key of one's own may be a path, relative to cluster.yaml, until it is pinned."""
+    """A repository of the lock: cluster.yaml's own, or the vendor's, or the vendor's with the fingerprint that
+    cluster.yaml names. uri, key and fingerprint are empty where nobody tells them. The key of one's own may be a path,
+    relative to cluster.yaml, until it is pinned."""
     row = rows("repositories")[name]
     place = {"os": system.facts["folder"], "codename": system.facts["codename"]}
     values = {**versions, **place}
@@ -109,10 +111,10 @@ def repository(
         components = " ".join(own.components) if own.components is not None else row["components"]
         return Repository(
             name=name,
-            uri=own.uri.format(**place),
+            uri=(own.uri.format(**place) if own.uri else (row["uri"] or "").format(**values)),
             suite=suite.format(**values),
             components=components,
-            key_url=own.key,
+            key_url=own.key or (row["key_url"] or "").format(**values),
             fingerprint=own.fingerprint.upper(),
         )
     return Repository(
@@ -127,8 +129,20 @@ def repository(
 
 def floating(package: Package) -> bool:
     """Whether any version of it will do, so that the repository's newest is locked."""
-    blocks = (b for b in rows("packages") if b["part"] == package.part and b["repository"] == package.repository)
-    return any(b["version"] == "*" and package.name in _names(b) for b in blocks)
+    return any(True for _ in _floating(package))
+
+
+def least(package: Package) -> str:
+    """The oldest version that will do of one whose newest is locked; empty where all do."""
+    return next((str(block["least"]) for block in _floating(package) if "least" in block), "")
+
+
+def _floating(package: Package) -> Iterator[Mapping[str, Any]]:
+    for block in rows("packages"):
+        if (block["part"], block["repository"], block["version"]) == (package.part, package.repository, "*"):
+            patterns = (re.sub(r"\\{\w+\\}", r"\\S+", re.escape(name)) for name in _names(block))
+            if any(re.fullmatch(pattern, package.name) for pattern in patterns):
+                yield block
 
 
 def _names(block: Mapping[str, Any]) -> list[str]:
@@ -143,13 +157,15 @@ def _parts(chosen: Chosen, machine: Machine) -> list[Part]:
         parts.append("imex")
     rest: tuple[Part, ...] = (
         "cuda", "cudnn", "nccl", "dcgm", "dcgm_exporter", "container_toolkit", "efa", "ofed", "gdrcopy", "rocm",
+        "lustre", "mount_s3",
     )  # fmt: skip
     return parts + [part for part in rest if part in chosen]
 
 
-def _values(chosen: Chosen) -> dict[str, str]:
+def _values(chosen: Chosen, asked: Mapping[str, str]) -> dict[str, str]:
     """What fills the names and versions of data/packages.yaml."""
     values = {name: candidate.version for name, candidate in chosen.items()}
+    values["kernel_release"] = asked.get("kernel", "")
     if "driver" in chosen:
         values["branch"] = chosen["driver"].facts["branch"]
         values["driver_cuda_major"] = str(chosen["driver"].facts["cuda_major"])

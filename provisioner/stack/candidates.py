@@ -24,6 +24,7 @@ TITLES = {
     "os": "", "kernel": "kernel", "driver": "driver", "rocm": "ROCm", "pytorch": "PyTorch", "tensorflow": "TensorFlow",
     "cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "efa": "EFA installer", "ofed": "DOCA", "gdrcopy": "GDRCopy",
     "container_toolkit": "container toolkit", "dcgm_exporter": "DCGM exporter", "dcgm": "DCGM",
+    "lustre": "Lustre client", "mount_s3": "Mountpoint for S3",
 }  # fmt: skip
 """What people call a component; the order is that in which they are chosen, after what the machine is."""
 

@@ -13,7 +13,7 @@ from resolvelib import BaseReporter, ResolutionImpossible, Resolver
 from resolvelib.resolvers import ResolutionTooDeep
 
 from provisioner.errors import GpuprovError
-from provisioner.stack.assemble import floating
+from provisioner.stack.assemble import floating, least
 from provisioner.stack.dependencies import Against, Dependencies, Either, Want, Way
 from provisioner.stack.models import Package, Part
 from provisioner.stack.shelf import Entry, Relation, Shelf, is_version, release
@@ -25,6 +25,7 @@ FEW = 5
 PINNED_BY: Mapping[Part, str] = {
     "driver": "stack.driver", "fabric_manager": "stack.driver", "imex": "stack.driver", "cuda": "stack.cuda",
     "cudnn": "stack.cudnn", "nccl": "stack.nccl", "ofed": "stack.ofed", "gdrcopy": "stack.gdrcopy",
+    "lustre": "stack.kernel",
 }  # fmt: skip
 """Part → the key of cluster.yaml that says its version; the others follow gpuprov's data."""
 
@@ -64,11 +65,18 @@ def _asked(package: Package, shelf: Shelf, keep: Mapping[str, str]) -> Want:
         near = [m[0] for m in process.extract(package.name, own, scorer=fuzz.ratio, limit=3, score_cutoff=75)]
         raise GpuprovError(
             f"repository {package.repository} has no package {package.name}",
-            hint=f"it has {', '.join(near)}" if near else _other_version(package),
+            hint=f"it has {', '.join(near)}{_chooser(package)}" if near else _other_version(package),
         )
-    if floating(package):
-        return Want(package.name, Relation(package.name), package.repository)
     versions = [e.version for e in there]
+    if floating(package):
+        wanted = Relation(package.name, ">=", oldest) if (oldest := least(package)) else Relation(package.name)
+        if not any(wanted.holds(version) for version in versions):
+            raise GpuprovError(
+                f"repository {package.repository} has no {package.name} of {oldest} or newer; its newest are "
+                f"{', '.join(dict.fromkeys(versions[:FEW]))}",
+                hint="put a newer one there",
+            )
+        return Want(package.name, wanted, package.repository)
     if package.version in versions:
         fitting = [package.version]
     else:
@@ -94,6 +102,11 @@ def _built_for_the_same_cuda(version: str, versions: Sequence[str]) -> list[str]
     minor = int(asked[3])
     near = [(b, v) for v in versions if (b := _BUILD.fullmatch(v)) and (b[1], b[2]) == (asked[1], asked[2])]
     return [v for b, v in sorted(near, key=lambda one: (int(one[0][3]) > minor, abs(int(one[0][3]) - minor)))]
+
+
+def _chooser(package: Package) -> str:
+    key = PINNED_BY.get(package.part)
+    return f"; {key} chooses" if key else ""
 
 
 def _other_version(package: Package) -> str:

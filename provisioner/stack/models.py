@@ -14,7 +14,7 @@ LOCK_VERSION: Final = 3
 
 Part = Literal[
     "driver", "fabric_manager", "imex", "cuda", "cudnn", "nccl", "dcgm", "dcgm_exporter", "container_toolkit",
-    "efa", "ofed", "gdrcopy", "rocm",
+    "efa", "ofed", "gdrcopy", "rocm", "lustre", "mount_s3",
 ]  # fmt: skip
 """What a package belongs to; each role installs the packages of its parts."""
 

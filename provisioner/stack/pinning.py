@@ -35,8 +35,11 @@ NEEDED_BY: Mapping[str, tuple[str, str]] = {
     "efa": ("groups.{group}.machine", "the EFA installer's packages"),
     "doca": ("stack.ofed", "DOCA's packages"),
     "gdrcopy": ("stack.gdrcopy", "GDRCopy's packages"),
+    "lustre": ("sites.{site}.storage.fsx", "AWS's Lustre client"),
+    "mount-s3": ("sites.{site}.storage.s3", "Mountpoint for S3"),
 }
-"""Repository that no vendor keeps → the key of cluster.yaml that asks for it, and what it holds."""
+"""Repository that no vendor keeps, or whose key nobody vouches for → the key of cluster.yaml that asks for it, and what
+it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Sources:
     place: Place
     own: frozenset[str] = frozenset()
     before: Mapping[str, Stack] = field(default_factory=dict)
+    sites: Mapping[str, str] = field(default_factory=dict)
+    """Group → its site."""
     keep: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -109,6 +114,9 @@ def _refuse_missing(group: str, stack: Stack, sources: Sources) -> None:
     """A repository that nobody keeps has to be the user's own: say what to write, and where."""
     missing = [r.name for r in stack.repositories if not r.uri]
     if not missing:
+        for repository in stack.repositories:
+            if not repository.fingerprint:
+                _refuse_unknown_key(group, repository, sources)
         return
     path, what = NEEDED_BY.get(missing[0], ("stack", "its packages"))
     lines = "".join(
@@ -118,12 +126,25 @@ def _refuse_missing(group: str, stack: Stack, sources: Sources) -> None:
         for name in missing
     )
     away = {"efa": "leave EFA off with `network: { efa: false }`", "doca": "leave out stack.ofed",
-            "gdrcopy": "leave out stack.gdrcopy"}.get(missing[0], "leave it out")  # fmt: skip
+            "gdrcopy": "leave out stack.gdrcopy",
+            "mount-s3": "leave out storage.s3"}.get(missing[0], "leave it out")  # fmt: skip
     raise GpuprovError(
         f"group {group} needs {what}, and their maker keeps no signed apt repository",
-        where=sources.place(path.format(group=group)),
+        where=sources.place(path.format(group=group, site=sources.sites.get(group, ""))),
         hint=f"{away}, or put them into a repository of your own (docs/stack.md says how) and write\n"
         f"    stack:\n      repositories:{lines}",
+    )
+
+
+def _refuse_unknown_key(group: str, repository: Repository, sources: Sources) -> None:
+    """The vendor signs, and says nowhere by which key: whose word that is stands in cluster.yaml."""
+    path, what = NEEDED_BY.get(repository.name, ("stack", "its packages"))
+    raise GpuprovError(
+        f"group {group} needs {what}, and no two sources tell the fingerprint of its repository's key",
+        where=sources.place(path.format(group=group, site=sources.sites.get(group, ""))),
+        hint=f"look at {repository.key_url} with `gpg --show-keys`, compare it with what AWS support or a machine of "
+        f"yours has, and write\n    stack:\n      repositories:\n        {repository.name}: {{ fingerprint: … }}   "
+        "# 40 hex digits",
     )
 
 

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 
 from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
-from provisioner.spec.models import ClusterSpec
+from provisioner.spec.models import AwsSite, ClusterSpec
 from provisioner.stack.assemble import assemble
 from provisioner.stack.candidates import (
     TITLES,
@@ -52,6 +52,7 @@ def request(spec: ClusterSpec) -> dict[str, str]:
             flat[f"stack.repositories.{name}.{key}"] = " ".join(value) if isinstance(value, tuple) else value
     flat["monitoring.dcgm_exporter"] = str(spec.monitoring.dcgm_exporter).lower()
     for name, group in sorted(spec.groups.items()):
+        flat |= dict.fromkeys(shared_storage(spec, name).values(), "asked for")
         flat[f"groups.{name}.machine"] = group.machine
         if group.network.efa is not None:
             flat[f"groups.{name}.network.efa"] = str(group.network.efa).lower()
@@ -76,14 +77,26 @@ def solve(
         gpu = known.gpu(machine.gpu_model)
         kept = tuple(sorted((keep or {}).get(name, {}).items()))
         efa = machine.uses_efa(group.network.efa)
-        pins = _pins(spec, gpu)
+        pins, shared = _pins(spec, gpu), shared_storage(spec, name)
         try:
             like, chip = _like(machine, gpu)
-            chosen = _resolve(like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept)
+            chosen = _resolve(
+                like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept, tuple(shared)
+            )
         except Unsolvable:
             raise conflict(group_problem(spec, name), f"group {name} on {machine.name}", place) from None
-        stacks[name] = assemble(chosen, machine, gpu, dict(pins), spec.stack.repositories)
+        stacks[name] = assemble(chosen, machine, gpu, dict(pins) | shared, spec.stack.repositories)
     return stacks
+
+
+def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
+    """What mounts the file systems of a group's site: component → the key of cluster.yaml that asks for it."""
+    name = spec.site_of(group)
+    site = spec.sites[name]
+    if not isinstance(site, AwsSite):
+        return {}
+    storage, at = site.storage, f"sites.{name}.storage"
+    return ({"lustre": f"{at}.fsx"} if storage.fsx else {}) | ({"mount_s3": f"{at}.s3"} if storage.s3 else {})
 
 
 def group_problem(spec: ClusterSpec, group: str) -> Problem:
@@ -92,7 +105,10 @@ def group_problem(spec: ClusterSpec, group: str) -> Problem:
     machine = known.machine(spec.groups[group].machine)
     gpu = known.gpu(machine.gpu_model)
     efa = machine.network.kind == "efa" and spec.groups[group].network.efa is not False
-    problem = problem_of(machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter)
+    problem = problem_of(
+        machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter,
+        shared=tuple(shared_storage(spec, group)),
+    )  # fmt: skip
     here = f"groups.{group}.machine"
     return replace(problem, needs=tuple(replace(n, path=here) if n.path == "machine" else n for n in problem.needs))
 
@@ -111,13 +127,16 @@ def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
 
 def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
     """Raise StackConflict for a repository of one's own under a name that no part of a stack comes from."""
-    known = list(rows("repositories"))
-    for name in spec.stack.repositories:
+    known = rows("repositories")
+    for name, own in spec.stack.repositories.items():
+        path = f"stack.repositories.{name}"
+        if name in known and own.uri is None and known[name]["uri"] is None:
+            said = f"nobody but you keeps a repository {name}: its address and its key are needed too"
+            raise StackConflict(said, where=place(path), hint="write uri: … and key: …", paths=(path,))
         if name not in known:
             from rapidfuzz import process
 
-            path = f"stack.repositories.{name}"
-            near = process.extractOne(name, known, score_cutoff=60)
+            near = process.extractOne(name, list(known), score_cutoff=60)
             hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
             raise StackConflict(f"no stack has a repository {name}", where=place(path), hint=hint, paths=(path,))
 
@@ -144,9 +163,10 @@ def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu]:
 
 @lru_cache(maxsize=4096)
 def _resolve(
-    machine: Machine, gpu: Gpu, pins: Pins, containers: tuple[str, ...], efa: bool, exporter: bool, keep: Pins
-) -> dict[str, Candidate]:
-    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep))
+    machine: Machine, gpu: Gpu, pins: Pins, containers: tuple[str, ...], efa: bool, exporter: bool, keep: Pins,
+    shared: tuple[str, ...],
+) -> dict[str, Candidate]:  # fmt: skip
+    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, shared))
 
 
 def problem_of(
@@ -157,14 +177,16 @@ def problem_of(
     efa: bool = False,
     exporter: bool = True,
     keep: Pins = (),
+    shared: tuple[str, ...] = (),
 ) -> Problem:
-    """What is to be solved for one machine: the components that it has, what it is, what is pinned."""
+    """What is to be solved for one machine: the components that it has, what it is, what is pinned. `shared`: those
+    that mount its site's file systems."""
     wanted = dict(pins)
     images = {f"image {reference}": image(reference) for reference in dict.fromkeys(containers)}
     active = _components(gpu, wanted, images, efa=efa, exporter=exporter, rdma=machine.network.kind != "ethernet")
     found: dict[str, tuple[Candidate, ...]] = {name: trait(name) for name in TRAITS}
     found |= images
-    found |= {name: candidates(name) for name in active}
+    found |= {name: candidates(name) for name in (*active, *shared)}
     found = _known_or_exact(found, wanted)
     if "cuda" not in wanted and "pytorch" in found and "tensorflow" in found:
         found["tensorflow"] = tuple(map(_any_toolkit, found["tensorflow"]))

@@ -105,8 +105,8 @@ class Expected:
     """Where the local disks are mounted."""
     scratch_gb: float = 0.0
     shared: tuple[Mapping[str, str], ...] = ()
-    """File systems of the network: path, type, source (empty: not made yet) and unit of each, as provisioner/mounts.py
-    has them."""
+    """File systems of the network: path, unit, type, source (empty: not made yet), shows_type, shows_source, access of
+    each, as provisioner/mounts.py has them."""
     tuned: Mapping[str, str] | None = None
     """Kernel settings that the roles make, by their path."""
     repositories: tuple[str, ...] | None = None

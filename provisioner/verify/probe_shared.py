@@ -2,7 +2,8 @@
 
 A server that has gone holds whoever touches its file system. So the mounts are read from the kernel's table, and only
 programs of their own, with a deadline, go there. Runs where such a file system is expected. shared.json:
-{path: {"mounted": the kernel's line for what is on top there, "answers": {"rc", "timed_out", "seconds", "error"}}}.
+{path: {"mounted": the kernel's line for what is on top there, "answers": {"rc", "timed_out", "seconds", "error"},
+"serves": of a bucket (type fuse) what mount-s3's process for that path was told to mount, null where there is none}}.
 Standard library only, Python 3.8 or newer.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 from provisioner.verify.probe import WALKS, result, run
@@ -17,6 +19,7 @@ from provisioner.verify.probe_host import lines_of
 
 ANSWER_S = 10.0
 """Seconds for statfs and for the first name of the directory: a healthy server takes milliseconds."""
+PROC = "/proc"
 
 
 def shared(_seconds: float, request: dict[str, Any]) -> dict[str, Any]:
@@ -31,6 +34,8 @@ def shared(_seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     def ask(path: str) -> None:
         top = tops.get(path)
         found[path] = {"mounted": top, "answers": answers(path) if top is not None else None}
+        if top is not None and top.split(" ")[2] == "fuse":
+            found[path]["serves"] = serves(path)
 
     threads = [threading.Thread(target=ask, args=(path,), daemon=True) for path in request.get("shared", [])]
     for thread in threads:
@@ -48,6 +53,19 @@ def answers(path: str) -> dict[str, Any]:
         if out["rc"] != 0:
             break
     return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
+
+
+def serves(path: str) -> str | None:
+    """The kernel knows every bucket as "mountpoint-s3": which one it is stands in the command line of its process."""
+    for process in Path(PROC).iterdir():
+        if process.name.isdigit():
+            try:
+                words = (process / "cmdline").read_bytes()[:8192].decode(errors="replace").split("\0")
+            except OSError:  # it has ended meanwhile
+                continue
+            if Path(words[0]).name in ("mount-s3", "mount.mount-s3") and path in words[2:]:
+                return words[1]
+    return None
 
 
 WALKS["shared.json"] = shared

@@ -23,6 +23,10 @@ resource "aws_fsx_lustre_file_system" "scratch" {
       condition     = var.aws.fsx.deployment != "PERSISTENT_2" || contains([125, 250, 500, 1000], var.aws.fsx.throughput)
       error_message = "fsx.throughput of PERSISTENT_2 is 125, 250, 500 or 1000 MB/s per TiB."
     }
+    precondition {
+      condition     = var.aws.fsx.deployment != "PERSISTENT_1" || contains([50, 100, 200], var.aws.fsx.throughput)
+      error_message = "fsx.throughput of PERSISTENT_1 is 50, 100 or 200 MB/s per TiB."
+    }
   }
 }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from provisioner import ssh
+from provisioner import mounts, ssh
 from provisioner.mounts import unit
 from provisioner.paths import ClusterPaths
 from provisioner.verify.collect import ProbeRequest, collect
@@ -25,15 +26,33 @@ def mount(source: str = "gpuprov-one", kind: str = "tmpfs", path: str = PLACE) -
     return {"type": kind, "source": source, "path": path, "options": "size=1m,mode=0755,_netdev", "unit": unit(path)}
 
 
+S3 = "/usr/sbin/mount.mount-s3"
+STAND_IN = f"""cat >{S3} <<'END' && chmod 755 {S3}
+#!/bin/sh
+echo "$*" >>/tmp/told
+exec mount --no-canonicalize --internal-only -t tmpfs mountpoint-s3 "$2"
+END"""
+"""In place of mount-s3: what it is told is written down, and the kernel knows what it mounts by that one name."""
+
+
+def bucket(source: str = "s3://my-data/sets/", access: str = "ro") -> dict[str, str]:
+    options = mounts.S3_OPTIONS.format(access=mounts.S3_ACCESS[access])
+    return {
+        "type": "mount-s3", "source": source, "path": PLACE, "options": options, "unit": unit(PLACE),
+        "shows_type": "tmpfs", "shows_source": "mountpoint-s3", "access": access,
+    }  # fmt: skip
+
+
 class Site:
     """The node's site with these file systems, as the role is told."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
 
-    def has(self, *mounts: dict[str, str], check: bool = False, **variables: Any) -> Played:
+    def has(self, *wanted: dict[str, str], check: bool = False, **variables: Any) -> Played:
         given = {"mounts_patience": 0, "mounts_timeout": 3, "mounts_distribution_packages": [], **variables}
-        given["gpuprov_mounts"] = {"virginia": list(mounts)}
+        given["gpuprov_mounts"] = {"virginia": list(wanted)}
+        given.setdefault("gpuprov_stack", {"kernel": platform.release(), "packages": []})
         return play(self.rehearsal, tags="mounts", variables=given, check=check)
 
     def shell(self, script: str) -> str:
@@ -61,7 +80,7 @@ def site(lone: Rehearsal) -> Iterator[Site]:
     yield found
     name = f"'{unit(PLACE)}'"
     found.shell(f"systemctl disable --now {name}; umount {PLACE}; cd /etc/systemd/system && rm -f {name}")
-    found.shell(f"rm -rf {PLACE} /usr/sbin/mount.gone; systemctl daemon-reload; systemctl reset-failed")
+    found.shell(f"rm -rf {PLACE} /usr/sbin/mount.gone {S3} /tmp/told; systemctl daemon-reload; systemctl reset-failed")
 
 
 def test_what_is_asked_for_is_mounted_once_and_at_boot_and_goes_again(site: Site) -> None:
@@ -100,6 +119,72 @@ def test_nothing_that_is_there_is_hidden(site: Site) -> None:
     site.shell(f"rm {PLACE}/mine && mount -t tmpfs foreign {PLACE}")
     assert f"foreign is mounted at {PLACE}" in site.has(mount()).failure("train-0")
     assert site.there().split()[0] == "foreign"
+
+
+def test_a_bucket_is_mounted_by_its_own_program_as_that_wants_it(site: Site) -> None:
+    site.shell(STAND_IN)
+    assert site.has(bucket(), check=True).changed() == {"train-0": 1}
+    assert "No such file" in site.shell("cat /tmp/told")
+    assert site.has(bucket()).changed() == {"train-0": 1}
+    (told,) = site.shell("cat /tmp/told").splitlines()
+    source, path, _o, options = told.split()
+    assert (source, path) == ("s3://my-data/sets/", PLACE)
+    assert {"ro", "nosuid", "nodev", "allow-other", "_netdev"} <= set(options.split(","))
+    assert site.there().split()[0] == "mountpoint-s3"
+    assert site.has(bucket()).changed() == {"train-0": 0}
+    # Another bucket at the same place is known to the kernel by the same name.
+    assert site.has(bucket("s3://my-out/", "rw")).changed() == {"train-0": 1}
+    told = site.shell("cat /tmp/told").splitlines()[-1]
+    assert told.startswith("s3://my-out/ ") and "allow-delete" in told and "file-mode=0666" in told
+    assert site.shell("cat /proc/mounts").count("mountpoint-s3") == 1
+    assert site.has().changed() == {"train-0": 1}
+    assert site.there() == ""
+
+
+FUSE = f"""cat >{S3} <<'END' && chmod 755 {S3}
+#!/usr/bin/python3
+import ctypes, os, sys, time
+opened = os.open("/dev/fuse", os.O_RDWR)
+said = f"fd={{opened}},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+libc = ctypes.CDLL(None, use_errno=True)
+flags = 1 | 2 | 4  # ro, nosuid, nodev
+if libc.mount(b"mountpoint-s3", sys.argv[2].encode(), b"fuse", flags, said):
+    sys.exit(os.strerror(ctypes.get_errno()))
+if os.fork() == 0:
+    os.setsid()
+    for number in (0, 1, 2):
+        os.dup2(os.open("/dev/null", os.O_RDWR), number)
+    time.sleep(600)
+END"""
+"""In place of mount-s3: a real file system in user space, whose process never answers."""
+
+
+def test_a_bucket_whose_process_hangs_is_seen_and_one_whose_process_ended_is_mounted_anew(site: Site) -> None:
+    site.shell(FUSE)
+    wanted = {**bucket(), "shows_type": "fuse"}
+    assert site.has(wanted).changed() == {"train-0": 1}
+    seen = site.probed(PLACE)
+    assert seen.mount is not None
+    assert (seen.mount.device, seen.mount.kind, seen.mount.read_only) == ("mountpoint-s3", "fuse", True)
+    assert (seen.hung, seen.status) == (True, None)
+    assert site.has(wanted).changed() == {"train-0": 0}  # whoever is slow is left alone
+    site.shell("pkill --full '^/usr/bin/python3 /.*mount.mount-s3 s3://my-data/sets/'; sleep 1")
+    seen = site.probed(PLACE)
+    assert (seen.hung, "not connected" in seen.error) == (False, True)
+    assert site.has(wanted).changed() == {"train-0": 1}
+    assert site.shell("pgrep --full '^/usr/bin/python3 /.*mount.mount-s3'") != ""
+    assert site.has().changed() == {"train-0": 1}
+    assert "mountpoint-s3" not in site.shell("cat /proc/mounts")
+
+
+def test_lustre_wants_the_kernel_that_its_modules_are_built_for(site: Site) -> None:
+    lustre = mount("fs-1.fsx.us-east-1.amazonaws.com@tcp:/4gb3nbem", "lustre")
+    other = {"kernel": "6.8.0-1066-aws", "packages": []}
+    said = site.has(lustre, gpuprov_stack=other).failure("train-0")
+    assert f"kernel {platform.release()} is running, and Lustre's modules are locked for 6.8.0-1066-aws" in said
+    said = site.has(lustre).failure("train-0")
+    assert "Lustre's modules do not load" in said or "is not mounted at" in said
+    assert site.there() == ""
 
 
 def test_a_server_that_is_gone_is_given_up_and_said(site: Site) -> None:

@@ -29,9 +29,17 @@ NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "us-east-1a", "20
 
 def plan(storage: dict[str, Any] | None = None, *, simulated: bool = False) -> Plan:
     site = {**plans.SITES["aws"], "storage": {"efs": {}} if storage is None else storage}
-    made = plans.plan(ClusterSpec.model_validate({**plans.cluster_spec("p4d.24xlarge").model_dump(),
-                                                  "sites": {"here": site}}))  # fmt: skip
+    document = plans.cluster_spec("p4d.24xlarge").model_dump() | {"stack": {"kernel": "6.8.0-1066-aws"}}
+    made = plans.plan(ClusterSpec.model_validate({**document, "sites": {"here": site}}))
     return replace(made, simulated=simulated)
+
+
+def row(path: str, kind: str, source: str, options: str = "", **changed: str) -> dict[str, str]:
+    """A file system as the role and the check are given it."""
+    return {
+        "path": path, "unit": mounts.unit(path), "type": kind, "source": source, "options": options,
+        "shows_type": kind, "shows_source": source, "access": "rw", **changed,
+    }  # fmt: skip
 
 
 def test_a_path_has_the_unit_that_systemd_wants() -> None:
@@ -45,9 +53,9 @@ def test_a_path_has_the_unit_that_systemd_wants() -> None:
 
 
 def test_a_nodes_file_systems_come_from_terraforms_output_and_are_remembered(tmp_path: Path) -> None:
-    row = {"type": "nfs4", "source": SOURCE, "path": "/efs", "options": OPTIONS}
+    output = {"type": "nfs4", "source": SOURCE, "path": "/efs", "options": OPTIONS}
     given = {"id": "i-0", "group": "train", "zone": "us-east-1a", "machine": "p4d.24xlarge", "private_ip": "10.0.0.5"}
-    outputs = {"train-0": {**given, "public_ip": "203.0.113.5", "mounts": [row]}}
+    outputs = {"train-0": {**given, "public_ip": "203.0.113.5", "mounts": [output]}}
     nodes = fleet.from_outputs(plan(), "here", outputs)
     assert nodes == [NODE]
     paths = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=False)
@@ -71,23 +79,56 @@ def test_nodes_that_were_remembered_before_there_were_file_systems_have_none(tmp
 
 
 def test_what_is_expected_is_cluster_yamls_and_terraforms() -> None:
-    wanted = {"path": "/efs", "type": "nfs4", "source": SOURCE, "unit": "efs.mount"}
-    assert mounts.expected(plan(), NODE) == (wanted,)
-    assert mounts.expected(plan(), replace(NODE, mounts=())) == ({**wanted, "source": ""},)
-    elsewhere = {"path": "/data", "type": "nfs4", "source": "", "unit": "data.mount"}
-    assert mounts.expected(plan({"efs": {"path": "/data"}}), NODE) == (elsewhere,)
+    assert mounts.expected(plan(), NODE) == (row("/efs", "nfs4", SOURCE, OPTIONS),)
+    assert mounts.expected(plan(), replace(NODE, mounts=())) == (row("/efs", "nfs4", ""),)
+    assert mounts.expected(plan({"efs": {"path": "/data"}}), NODE) == (row("/data", "nfs4", ""),)
     assert mounts.expected(plan({}), NODE) == ()
     assert mounts.expected(plan(simulated=True), NODE) == ()
 
 
 def test_the_roles_are_given_what_was_made_and_is_wanted() -> None:
-    row = {"type": "nfs4", "source": SOURCE, "path": "/efs", "options": OPTIONS, "unit": "efs.mount"}
     without = replace(NODE, name="train-1", mounts=())
-    assert mounts.variables(plan(), [without, NODE]) == {"gpuprov_mounts": {"here": [row]}}
+    efs = row("/efs", "nfs4", SOURCE, OPTIONS)
+    assert mounts.variables(plan(), [without, NODE]) == {"gpuprov_mounts": {"here": [efs]}}
     # It goes from cluster.yaml, or was never made: the role still runs, to take away what it once mounted.
     assert mounts.variables(plan({}), [NODE]) == {"gpuprov_mounts": {"here": []}}
     assert mounts.variables(plan(), [without]) == {"gpuprov_mounts": {"here": []}}
     assert mounts.variables(plan(simulated=True), [NODE]) == {}
+
+
+LUSTRE = Mount(
+    "lustre", "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com@tcp:/4gb3nbem", "/fsx", "noatime,flock,_netdev"
+)
+READ = Mount("s3", "my-data/sets/", "/data", "ro")
+WRITE = Mount("s3", "my-results/", "/results", "rw")
+ALL = {
+    "fsx": {"capacity_gib": 2400},
+    "s3": ({"bucket": "my-data", "prefix": "sets/", "path": "/data"},
+           {"bucket": "my-results", "path": "/results", "write": True}),
+}  # fmt: skip
+BUCKET = {"shows_type": "fuse", "shows_source": "mountpoint-s3"}
+EVERYBODY = "allow-delete,allow-overwrite,dir-mode=0777,file-mode=0666"
+
+
+def test_lustre_and_buckets_are_mounted_as_their_clients_want_it() -> None:
+    node = replace(NODE, mounts=(LUSTRE, READ, WRITE))
+    wanted = (
+        row("/fsx", "lustre", LUSTRE.source, LUSTRE.options, shows_source="*@tcp:/4gb3nbem"),
+        row("/data", "mount-s3", "s3://my-data/sets/", "_netdev,nosuid,nodev,allow-other,ro", access="ro", **BUCKET),
+        row("/results", "mount-s3", "s3://my-results/", f"_netdev,nosuid,nodev,allow-other,rw,{EVERYBODY}", **BUCKET),
+    )
+    assert mounts.expected(plan(ALL), node) == wanted
+    assert mounts.variables(plan(ALL), [node]) == {"gpuprov_mounts": {"here": list(wanted)}}
+    assert [one["source"] for one in mounts.expected(plan(ALL), NODE)] == ["", "", ""]
+    # What a bucket may be changed for goes by cluster.yaml, also where Terraform has not followed yet.
+    (data,) = mounts.expected(plan({"s3": ({"bucket": "my-data", "path": "/data", "write": True},)}), node)
+    assert (data["access"], data["options"].endswith(EVERYBODY)) == ("rw", True)
+
+
+def test_a_rehearsal_installs_their_packages_and_mounts_nothing() -> None:
+    node = replace(NODE, mounts=(LUSTRE, READ, WRITE))
+    assert mounts.variables(plan(ALL, simulated=True), [node]) == {"gpuprov_mounts": {"here": []}}
+    assert mounts.expected(plan(ALL, simulated=True), node) == ()
 
 
 def test_another_file_system_at_the_same_path_is_a_reason_to_configure() -> None:
@@ -96,12 +137,13 @@ def test_another_file_system_at_the_same_path_is_a_reason_to_configure() -> None
     assert len(stamps) == 3
 
 
+@pytest.mark.parametrize("what", ["aws_efs_file_system.shared[0]", "aws_fsx_lustre_file_system.scratch[0]"])
 @pytest.mark.parametrize("action", ["delete", "replace"])
-def test_no_plan_removes_a_file_system(action: str) -> None:
-    mounts.refuse_loss([("module.site.aws_efs_file_system.shared[0]", "create")], "here")
+def test_no_plan_removes_a_file_system(action: str, what: str) -> None:
+    mounts.refuse_loss([(f"module.site.{what}", "create")], "here")
     mounts.refuse_loss([('module.site.aws_efs_mount_target.shared["us-east-1a"]', action)], "here")
     with pytest.raises(ProviderError, match="would be removed with its data") as caught:
-        mounts.refuse_loss([("module.site.aws_efs_file_system.shared[0]", action)], "here")
+        mounts.refuse_loss([(f"module.site.{what}", action)], "here")
     assert "put sites.*.storage back" in caught.value.hint
 
 

@@ -10,7 +10,9 @@ description:
   - Writes a mount unit for each file system, which boots never wait for, enables it and mounts.
   - Unmounts and removes units that it wrote earlier and that are not asked for any more.
   - Mounts over nothing that is there. A path that holds files, or at which something else is mounted, fails the task.
-  - A file system that nobody has used yet (root's own, mode 0755, empty) is opened to everybody, as /tmp is.
+  - A file system that nobody has used yet (root's own, mode 0755, empty) is opened to everybody, as /tmp is. A bucket
+    has no such rights.
+  - A bucket whose process has ended is mounted anew.
 options:
   mounts:
     description: The file systems.
@@ -23,6 +25,10 @@ options:
       source: {description: What is mounted., type: str, required: true}
       type: {description: Its type for mount., type: str, required: true}
       options: {description: Mount options., type: str, required: true}
+      shows_type: {description: "Its type in the kernel's table, where that is another one.", type: str}
+      shows_source: {description: "What the kernel's table calls it, where that is something else; a leading C(*) stands
+        for what is not known before.", type: str}
+      access: {description: C(rw) or C(ro); it is read by the checks and not here., type: str}
   timeout:
     description: Seconds that mounting may take, now and at boot.
     type: int
@@ -57,6 +63,7 @@ done:
   returned: always
 """
 
+import errno
 import os
 import re
 import stat
@@ -85,17 +92,36 @@ def mounted():
     return {plain(row[1]): (plain(row[0]), row[2]) for row in rows if len(row) > 3}
 
 
+def shows(mount, seen):
+    """Whether what the kernel has there (source, type) is this file system."""
+    source, kind = mount.get("shows_source") or mount["source"], mount.get("shows_type") or mount["type"]
+    if not seen or seen[1] != kind:
+        return False
+    return seen[0].endswith(source[1:]) if source.startswith("*") else seen[0] == source
+
+
+def abandoned(path, seen):
+    """Whether the process behind a file system in user space has ended: the kernel keeps the mount, and nobody answers."""
+    if not seen or not seen[1].startswith("fuse"):
+        return False
+    code, said = call("stat", "--file-system", "--", path, timeout=10)
+    return code not in (0, 124) and os.strerror(errno.ENOTCONN) in said
+
+
 def plain(word):
     """The kernel writes a space in a name as \\040."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
 
 
 def text_of(mount, timeout):
+    # systemd passes over keys that begin with X-: a later run reads them.
+    keys = [("shows_source", "source", "X-ShowsSource="), ("shows_type", "type", "X-ShowsType=")]
+    other = [line + mount[shown] for shown, told, line in keys if mount.get(shown) not in (None, mount[told])]
     # nofail: remote-fs.target does not wait for it. _netdev is among the options: it waits for the network, and goes
     # before the network does.
     return "\n".join((
         MARK, "[Unit]", "Description={0} (gpuprov)".format(mount["source"]), "Wants=network-online.target",
-        "After=network-online.target nss-lookup.target", "", "[Mount]", "What=" + mount["source"],
+        "After=network-online.target nss-lookup.target", *other, "", "[Mount]", "What=" + mount["source"],
         "Where=" + mount["path"], "Type=" + mount["type"], "Options={0},nofail".format(mount["options"]),
         "TimeoutSec={0}".format(timeout), "", "[Install]", "WantedBy=remote-fs.target", "",
     )).replace("%", "%%")  # fmt: skip
@@ -113,15 +139,23 @@ def ours(folder):
     return found
 
 
-def value(text, key):
-    return next(line[len(key) + 1 :] for line in text.splitlines() if line.startswith(key + "=")).replace("%%", "%")
+def value(text, key, default=None):
+    found = [line[len(key) + 1 :] for line in text.splitlines() if line.startswith(key + "=")]
+    return found[0].replace("%%", "%") if found else default
+
+
+def shown_of(text):
+    """What the kernel shows of the mount of a unit that an earlier run wrote."""
+    source, kind = value(text, "What"), value(text, "Type")
+    return {"source": value(text, "X-ShowsSource", source), "type": value(text, "X-ShowsType", kind)}
 
 
 def release(unit, text, timeout):
     """Unmount. What jobs still use, or what does not answer any more, is taken out of the way when they let go."""
-    code, _said = call("systemctl", "stop", "--", unit, timeout=timeout + 30)
     path = value(text, "Where")
-    if code or mounted().get(path, ("", ""))[0] == value(text, "What"):
+    before = mounted().get(path)
+    code, _said = call("systemctl", "stop", "--", unit, timeout=timeout + 30)
+    if before and (code or mounted().get(path) == before):
         code, said = call("umount", "--lazy", "--", path, timeout=30)
         if code:
             raise RuntimeError("{0} can't be unmounted: {1}".format(path, said))
@@ -130,7 +164,7 @@ def release(unit, text, timeout):
 def refuse_what_is_there(mount, there):
     """Raises RuntimeError where mounting would hide something."""
     path = mount["path"]
-    if there.get(path) == (mount["source"], mount["type"]):
+    if shows(mount, there.get(path)):
         return
     if path in there:
         raise RuntimeError(
@@ -159,12 +193,15 @@ def start(mount, timeout, patience):
             told = " | ".join(line.strip() for line in log.splitlines() if line.strip())
             raise RuntimeError("{0} is not mounted at {1}: {2}".format(mount["source"], mount["path"], told or said))
         time.sleep(AGAIN_S)
-    if mounted().get(mount["path"]) != (mount["source"], mount["type"]):
+    if not shows(mount, mounted().get(mount["path"])):
         raise RuntimeError("systemctl start ended well, and {0} is not at {1}".format(mount["source"], mount["path"]))
 
 
-def open_to_everybody(path):
+def open_to_everybody(mount):
     """Of a file system that nobody has used; one whose rights somebody has set stays as it is."""
+    path = mount["path"]
+    if mount.get("shows_type") == "fuse":  # its rights are options of the mount
+        return False
     seen = os.stat(path)
     if seen.st_uid == 0 and stat.S_IMODE(seen.st_mode) == 0o755 and not os.listdir(path):
         os.chmod(path, 0o1777)
@@ -188,10 +225,10 @@ def bring(module):
     texts = {unit: text_of(mount, timeout) for unit, mount in wanted.items()}
     before, done, there = ours(folder), [], mounted()
     old = {unit: text for unit, text in before.items() if texts.get(unit) != text}
-    goes = {value(text, "Where"): value(text, "What") for text in old.values()}
+    goes = {value(text, "Where"): shown_of(text) for text in old.values()}
     for mount in wanted.values():
-        source = there.get(mount["path"], ("", ""))[0]
-        if not source or source != goes.get(mount["path"]):  # what this run will unmount is in nobody's way
+        path = mount["path"]
+        if path not in goes or not shows(goes[path], there.get(path)):  # what this run will unmount is in nobody's way
             refuse_what_is_there(mount, there)
     for unit, text in old.items():
         done.append("{0} {1}".format("unmounted" if unit not in texts else "changed", value(text, "Where")))
@@ -217,14 +254,19 @@ def bring(module):
                 code, said = call("systemctl", "--quiet", "enable", "--", unit)
                 if code:
                     raise RuntimeError("systemctl enable {0}: {1}".format(unit, said))
-        if there.get(mount["path"]) == (mount["source"], mount["type"]):
-            continue
+        if shows(mount, there.get(mount["path"])):
+            if not abandoned(mount["path"], there[mount["path"]]):
+                continue
+            done.append("took the process of {0} for ended".format(mount["path"]))
+            if not dry:
+                release(unit, texts[unit], timeout)
+                there.pop(mount["path"])
         if not dry:
             refuse_what_is_there(mount, there)  # once more, for what was below the one that went
         done.append("mounted {0} at {1}".format(mount["source"], mount["path"]))
         if not dry:
             start(mount, timeout, params["patience"])
-            if open_to_everybody(mount["path"]):
+            if open_to_everybody(mount):
                 done.append("opened {0} to everybody".format(mount["path"]))
     return done
 
@@ -238,7 +280,8 @@ def main():
                 "type": "list", "elements": "dict", "default": [],
                 "options": {
                     "path": {"type": "path", "required": True}, "unit": text, "source": text, "type": text,
-                    "options": text,
+                    "options": text, "shows_type": {"type": "str"}, "shows_source": {"type": "str"},
+                    "access": {"type": "str"},
                 },
             },
             "timeout": {"type": "int", "default": 60},

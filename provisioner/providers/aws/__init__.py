@@ -260,11 +260,13 @@ def _permitted(plan: Plan, site: str, groups: Sequence[PlannedGroup]) -> list[Fi
     names = allowed.wanted(
         own_vpc=place.vpc is None, public=place.internet == "public",
         instance_connect=place.connect == "instance-connect", efs=place.storage.efs is not None,
+        fsx=place.storage.fsx is not None,
     )  # fmt: skip
     images = {group.name: base.id for group in groups if (base := bases.get(group.stack.os))}
     subnet = next(iter(place.vpc.subnets), None) if place.vpc else None
     region = Region(place.region)
-    return [*allowed.simulated(region, plan.spec.name, names), *allowed.tried(region, groups, images, subnet)]
+    may = [*allowed.simulated(region, plan.spec.name, names), *allowed.tried(region, groups, images, subnet)]
+    return may + list(storage.buckets(region, place))
 
 
 def _machines(region: Region, cluster: str, site: str) -> list[dict[str, Any]]:

@@ -35,9 +35,12 @@ def actions() -> Mapping[str, tuple[str, ...]]:
     return {key: tuple(names) for key, names in yaml.safe_load(text).items()}
 
 
-def wanted(*, own_vpc: bool, public: bool, instance_connect: bool, efs: bool = False) -> list[str]:
+def wanted(*, own_vpc: bool, public: bool, instance_connect: bool, efs: bool = False, fsx: bool = False) -> list[str]:
     """What `up` calls, with what cluster.yaml asks for."""
-    asks = {"always": True, "own_vpc": own_vpc, "public": public, "instance_connect": instance_connect, "efs": efs}
+    asks = {
+        "always": True, "own_vpc": own_vpc, "public": public, "instance_connect": instance_connect, "efs": efs,
+        "fsx": fsx,
+    }  # fmt: skip
     return [name for key, asked in asks.items() if asked for name in actions()[key]]
 
 

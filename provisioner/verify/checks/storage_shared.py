@@ -39,12 +39,21 @@ def _shared(wanted: Mapping[str, str], found: Shared | None) -> str:
     if found.mount is None:
         return "nothing is mounted"
     mount = found.mount
-    if (mount.device, mount.kind) != (wanted["source"], wanted["type"]):
+    if not _is(mount.device, wanted["shows_source"]) or mount.kind != wanted["shows_type"]:
         return f"{mount.device} ({mount.kind}) is mounted, not {wanted['source']} ({wanted['type']})"
-    if mount.read_only:
-        return "it is mounted read-only"
     if found.hung:
         return f"no answer within {found.seconds or 0:.0f} s"
     if found.status != 0:
         return f"it can't be read: {found.error or f'status {found.status}'}"
+    if mount.kind == "fuse" and found.serves != wanted["source"]:
+        return f"{found.serves or 'nobody knows which bucket'} is mounted, not {wanted['source']}"
+    if mount.read_only and wanted["access"] == "rw":
+        return "it is mounted read-only"
+    if not mount.read_only and wanted["access"] == "ro":
+        return "it is mounted for writing, which cluster.yaml does not allow"
     return "answers"
+
+
+def _is(source: str, shown: str) -> bool:
+    """Whether the kernel shows what it has to; what stands for a leading `*` nobody can know before."""
+    return source.endswith(shown[1:]) if shown.startswith("*") else source == shown

@@ -12,7 +12,8 @@ from provisioner.verify.parsers.untrusted import read_float, read_map, read_obje
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What is at one path. `mount` is None where nothing is mounted. `hung`: it did not answer within `seconds`.
-    `status` is the exit status of what read it, None where it hung or could not be asked."""
+    `status` is the exit status of what read it, None where it hung or could not be asked. `serves`: of a bucket what
+    its process mounts (s3://bucket/prefix), empty where there is none."""
 
     path: str
     mount: Mount | None = None
@@ -20,6 +21,7 @@ class Shared:
     seconds: float | None = None
     status: int | None = None
     error: str = ""
+    serves: str = ""
 
 
 def parse(text: str) -> tuple[Shared, ...]:
@@ -39,5 +41,5 @@ def _one(path: str, row: object, text: str) -> Shared:
     error = read_text(said.get("error")) or ""
     return Shared(
         path, mounts[0], said.get("timed_out") is True, read_float(said.get("seconds")), read_whole(said.get("rc")),
-        error[-200:],
+        error[-200:], (read_text(row.get("serves")) or "")[:1024],
     )  # fmt: skip

@@ -15,11 +15,11 @@ from provisioner import catalog
 from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import PlannedGroup
-from provisioner.providers.aws import allowed, image
+from provisioner.providers.aws import allowed, image, storage
 from provisioner.providers.aws.ask import Region
 from provisioner.providers.aws.preflight import preflight, quota_of
 from provisioner.providers.base import Finding
-from provisioner.spec.models import Group
+from provisioner.spec.models import AwsSite, Group
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
 from tests.support.plans import planned_group
 
@@ -325,11 +325,42 @@ def test_without_an_image_nothing_is_tried(aws: Answers) -> None:
     assert list(allowed.tried(aws.region(), [group()], {"train": None}, None)) == []
 
 
+def asked_bucket(region: Region, name: str = "my-data") -> Finding:
+    storage_ = {"s3": ({"bucket": name, "path": "/data"}, {"bucket": name, "prefix": "more/", "path": "/more"})}
+    site = AwsSite.model_validate({"provider": "aws", "region": "us-east-1", "storage": storage_})
+    (found,) = storage.buckets(region, site)  # a bucket of two mounts is asked for once
+    return found
+
+
+def test_a_bucket_that_is_there_and_one_that_is_not(aws: Answers) -> None:
+    region = aws.region()
+    region.client("s3").create_bucket(Bucket="my-data")  # type: ignore[attr-defined]
+    assert asked_bucket(region).status == "ok"
+    gone = asked_bucket(region, "my-date")
+    assert (gone.status, gone.subject, gone.message) == ("blocks", "bucket my-date", "there is no such bucket")
+
+
+def test_a_bucket_far_away_is_said(aws: Answers) -> None:
+    region = aws.region()
+    where = {"LocationConstraint": "eu-west-1"}
+    region.client("s3").create_bucket(Bucket="my-data", CreateBucketConfiguration=where)  # type: ignore[attr-defined]
+    found = asked_bucket(region)
+    assert found.status == "warning" and "it is in eu-west-1, and the nodes are in us-east-1" in found.message
+
+
+@pytest.mark.parametrize(("status", "said"), [(403, "not allowed to look"), (503, "503"), (400, "400")])
+def test_a_bucket_that_nobody_may_ask_for_is_unknown(aws: Answers, status: int, said: str) -> None:
+    aws.rules["s3.HeadBucket"] = (status, b"")
+    found = asked_bucket(aws.region())
+    assert (found.status, said in found.message) == ("unknown", True)
+
+
 def test_what_is_asked_of_the_simulator_is_the_policy_of_the_docs() -> None:
     text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
     policy = next(json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Make"' in part)
     by_name = {one["Sid"]: set(one["Action"]) for one in policy["Statement"]}
     listed = allowed.actions()
     assert by_name["RemoveWhatHasTheTag"] == set(listed["remove"])
-    assert by_name["FileSystems"] >= set(listed["efs"])
-    assert by_name["Make"] == {name for key, names in listed.items() if key not in ("remove", "efs") for name in names}
+    assert by_name["FileSystems"] >= {*listed["efs"], *listed["fsx"]}
+    made = {name for key, names in listed.items() if key not in ("remove", "efs", "fsx") for name in names}
+    assert by_name["Make"] == made

@@ -19,6 +19,7 @@ from provisioner.providers import aws as module
 from provisioner.providers.aws import allowed, storage
 from provisioner.providers.aws.capacity import Choices, Way
 from provisioner.spec.models import AwsSite
+from provisioner.spec.rules_storage import THROUGHPUT
 from provisioner.stack.models import BaseImage
 from tests.support import plans
 
@@ -94,6 +95,37 @@ def test_a_file_system_is_told_to_the_module_and_its_end_to_the_user(tmp_path: P
     assert "elasticfilesystem:CreateFileSystem" in allowed.wanted(
         own_vpc=True, public=True, instance_connect=False, efs=True
     )
+
+
+def test_lustre_and_buckets_are_told_to_the_module_and_what_they_cost_to_the_user(tmp_path: Path) -> None:
+    made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    bucket = {"bucket": "my-data", "prefix": "sets/", "path": "/data"}
+    asked = {"fsx": {"capacity_gib": 2400}, "s3": (bucket, {"bucket": "my-out", "path": "/out", "write": True})}
+    site = AwsSite.model_validate({**plans.SITES["aws"], "storage": asked})
+    wanted = replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}}))
+    given = module.provider().module_inputs(wanted, "here", tmp_path)
+    assert given["fsx"] == {"capacity_gib": 2400, "deployment": "PERSISTENT_2", "throughput": 250, "zone": None,
+                            "path": "/fsx", "kms_key_id": None}  # fmt: skip
+    assert given["s3"] == [
+        {**bucket, "write": False},
+        {"bucket": "my-out", "prefix": "", "path": "/out", "write": True},
+    ]
+    assert "efs" not in given
+    lustre, buckets = storage.findings(site)
+    assert "removes the FSx for Lustre file system at /fsx with its data" in lustre.message
+    assert "is in no figure here" in lustre.message and "is in no figure here" in buckets.message
+    ways = {"own_vpc": True, "public": True, "instance_connect": False}
+    assert set(allowed.wanted(**ways, fsx=True)) - set(allowed.wanted(**ways)) == {
+        "fsx:CreateFileSystem", "fsx:DeleteFileSystem", "fsx:TagResource",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("deployment", "rate"), [("PERSISTENT_2", 250), ("PERSISTENT_1", 200), ("SCRATCH_2", 200)])
+def test_lustre_has_a_rate_that_its_kind_knows(deployment: str, rate: int) -> None:
+    fsx = {"capacity_gib": 1200, "deployment": deployment}
+    site = AwsSite.model_validate({**plans.SITES["aws"], "storage": {"fsx": fsx}})
+    assert storage.inputs(site)["fsx"]["throughput"] == rate
+    assert rate in (*THROUGHPUT.get(deployment, ()), 200)
 
 
 def test_the_way_that_was_found_is_told_to_the_module(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from tests.support.healthy_bundle import bundle, expected, healthy
 
 P4D = "p4d.24xlarge"
 SOURCE = "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com:/"
-WANTED = {"path": "/efs", "type": "nfs4", "source": SOURCE, "unit": "efs.mount"}
+WANTED = {"path": "/efs", "type": "nfs4", "source": SOURCE, "unit": "efs.mount", "shows_type": "nfs4",
+          "shows_source": SOURCE, "access": "rw"}  # fmt: skip
 LINE = f"{SOURCE} /efs nfs4 rw,relatime,vers=4.1,hard"
 FINE = {"rc": 0, "timed_out": False, "seconds": 0.01, "error": ""}
 
@@ -64,6 +65,86 @@ def test_what_is_at_the_path(places: Any, status: str, says: str) -> None:
     found = judged(places)
     assert (found.status, found.severity) == (status, "fatal")
     assert says in found.message
+
+
+FSX = "10.77.3.9@tcp:/4gb3nbem"
+LUSTRE = {
+    "path": "/efs", "type": "lustre", "source": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com@tcp:/4gb3nbem",
+    "shows_type": "lustre", "shows_source": "*@tcp:/4gb3nbem", "access": "rw",
+}  # fmt: skip
+ON_FSX = f"{FSX} /efs lustre rw,noatime,checksum,flock,nouser_xattr,lruresize,lazystatfs"
+
+
+@pytest.mark.parametrize(
+    ("places", "status", "says"),
+    [
+        (at(ON_FSX), "pass", ""),
+        (at(None), "fail", "/efs: nothing is mounted"),
+        (at(ON_FSX.replace("4gb3nbem", "7jk2abcd")), "fail", "10.77.3.9@tcp:/7jk2abcd (lustre) is mounted, not fs-0"),
+        (at(ON_FSX.replace(" lustre ", " nfs4 ")), "fail", "(nfs4) is mounted, not"),
+        (at(ON_FSX.replace(" rw,", " ro,")), "fail", "mounted read-only"),
+        (at(ON_FSX, rc=None, timed_out=True, seconds=10.0), "fail", "/efs: no answer within 10 s"),
+        (at(ON_FSX, rc=1, error="find: '/efs': Input/output error"), "fail", "Input/output error"),
+    ],
+)  # fmt: skip
+def test_lustre_shows_an_address_in_the_place_of_its_name(places: Any, status: str, says: str) -> None:
+    found = judged(places, wanted(**LUSTRE))
+    assert found.status == status
+    assert says in found.message
+
+
+BUCKET = {"path": "/efs", "type": "mount-s3", "source": "s3://my-data/sets/", "shows_type": "fuse",
+          "shows_source": "mountpoint-s3", "access": "ro"}  # fmt: skip
+READING = "mountpoint-s3 /efs fuse ro,nosuid,nodev,noatime,user_id=0,group_id=0,default_permissions,allow_other"
+WRITING = READING.replace(" ro,", " rw,")
+
+
+def bucket(line: str | None, serves: str | None = "s3://my-data/sets/", **answers: Any) -> dict[str, Any]:
+    found = at(line, **answers)
+    found["/efs"]["serves"] = serves
+    return found
+
+
+@pytest.mark.parametrize(
+    ("places", "access", "status", "says"),
+    [
+        (bucket(READING), "ro", "pass", ""),
+        (bucket(WRITING), "rw", "pass", ""),
+        (bucket(None, None), "ro", "fail", "/efs: nothing is mounted"),
+        (bucket(READING, "s3://my-data/other/"), "ro", "fail", "s3://my-data/other/ is mounted, not s3://my-data/sets/"),
+        (bucket(READING, "my-data"), "ro", "fail", "my-data is mounted, not s3://my-data/sets/"),
+        (bucket(READING, None), "ro", "fail", "nobody knows which bucket is mounted, not s3://my-data/sets/"),
+        (bucket(READING.replace("mountpoint-s3", "s3fs")), "ro", "fail", "s3fs (fuse) is mounted, not s3://my-data"),
+        (bucket(READING.replace(" fuse ", " fuse.s3fs ")), "ro", "fail", "(fuse.s3fs) is mounted"),
+        (bucket(READING), "rw", "fail", "mounted read-only"),
+        (bucket(WRITING), "ro", "fail", "mounted for writing, which cluster.yaml does not allow"),
+        (bucket(READING, rc=None, timed_out=True, seconds=10.1), "ro", "fail", "no answer within 10 s"),
+        (bucket(READING, None, rc=1, error="stat: cannot read file system information for '/efs': Transport endpoint "
+                "is not connected"), "ro", "fail", "Transport endpoint is not connected"),
+        (bucket(READING, rc=1, error="find: '/efs': Input/output error"), "ro", "fail", "Input/output error"),
+    ],
+)  # fmt: skip
+def test_a_bucket_is_told_by_the_process_that_serves_it(places: Any, access: str, status: str, says: str) -> None:
+    found = judged(places, wanted(**{**BUCKET, "access": access}))
+    assert found.status == status
+    assert says in found.message
+
+
+def test_the_probe_finds_the_process_that_serves_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = {
+        "1": "/sbin/init",
+        "100": "/usr/bin/vim\0s3://mine/\0/data",
+        "200": "/sbin/mount.mount-s3\0s3://my-data/sets/\0/data\0-o\0ro,nosuid,nodev,allow-other,_netdev",
+        "300": "mount-s3\0my-results\0/results",
+        "self": "/sbin/mount.mount-s3\0s3://nobody/\0/data",
+    }
+    for process, line in running.items():
+        (tmp_path / process).mkdir()
+        (tmp_path / process / "cmdline").write_text(f"{line}\0")
+    (tmp_path / "400").mkdir()  # it has ended meanwhile
+    monkeypatch.setattr(probe_shared, "PROC", str(tmp_path))
+    found = [probe_shared.serves(path) for path in ("/data", "/results", "/elsewhere")]
+    assert found == ["s3://my-data/sets/", "my-results", None]
 
 
 def test_what_terraform_has_not_made_is_not_there_whatever_is_mounted() -> None:
