@@ -7,8 +7,10 @@ difference that `up` mends costs no Ansible.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +21,7 @@ import yaml
 from provisioner import paths
 from provisioner.fleet import group_variables
 from provisioner.interruption import digest
+from provisioner.mounts import unit
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.stack.models import Image, Package
 from provisioner.verify.bundle import Bundle
@@ -117,7 +120,7 @@ def differences(bundle: Bundle, lock: Wanted) -> tuple[Difference, ...]:
     facts = read(bundle)
     return tuple(
         difference
-        for look in (_stamp, _packages, _holds, _units, _hook, _images, _updates, _system, _kernel)
+        for look in (_stamp, _packages, _holds, _units, _shared, _hook, _images, _updates, _system, _kernel)
         for difference in look(facts, lock)
     )
 
@@ -201,6 +204,19 @@ def _state(unit: Unit | None) -> str:
     if unit.active != "active":
         return unit.active
     return "active" if unit.enabled in ON else f"active, but {unit.enabled or 'unknown'} at boot"
+
+
+def _shared(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+    """A bucket whose process has ended: the kernel keeps the mount, and systemd its unit as active."""
+    if not any(name.endswith(".mount") for name in lock.units):
+        return
+    if facts.shared is None:
+        yield from _unread(facts, "shared.json")
+    for one in facts.shared or ():
+        name = unit(one.path)
+        if name in lock.units and os.strerror(errno.ENOTCONN) in one.error:
+            message = f"what served {one.path} has ended"
+            yield Difference("unit", name, "active", "ended", message, MOUNTS)
 
 
 def _hook(facts: Facts, lock: Wanted) -> Iterator[Difference]:

@@ -219,6 +219,8 @@ def drift_request(expected: Expected) -> ProbeRequest:
         del wanted["units.txt"]
     if INTERRUPTION in (expected.units or ()):
         wanted["interruption.json"] = 5
+    if expected.shared:
+        wanted["shared.json"] = SHARED_S
     if expected.images:
         wanted["container-images.json"] = 10
     return _request(wanted, expected)

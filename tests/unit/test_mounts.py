@@ -162,3 +162,27 @@ def test_a_mount_that_is_gone_is_mended_by_its_role_alone() -> None:
     found = [d for d in drift.differences(Bundle({"units.txt": Output(text, 0)}), lock) if d.kind == "unit"]
     assert [d.message for d in found] == ["efs.mount is failed"]
     assert drift.tags(found) == {"mounts"}
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("stat: cannot read file system information for '/data': Transport endpoint is not connected", True),
+        ("stat: cannot read file system information for '/data': Permission denied", False),
+        ("", False),
+    ],
+)
+def test_a_bucket_whose_process_has_ended_is_mended_by_its_role_alone(error: str, told: bool) -> None:
+    from provisioner.verify.bundle import Bundle, Output
+
+    wanted = plan({"s3": ({"bucket": "my-data", "path": "/data"},)})
+    lock = drift.Wanted("0", (), (), ("data.mount",), wanted.groups[0].stack.os)
+    row = {"mounted": "mountpoint-s3 /data fuse ro", "serves": None,
+           "answers": {"rc": int(bool(error)), "timed_out": False, "seconds": 0.1, "error": error}}  # fmt: skip
+    state = (
+        "Id=data.mount\nLoadState=loaded\nActiveState=active\nSubState=mounted\nUnitFileState=enabled\nResult=success\n"
+    )
+    bundle = Bundle({"units.txt": Output(state, 0), "shared.json": Output(json.dumps({"/data": row}), 0)})
+    found = [d for d in drift.differences(bundle, lock) if d.kind == "unit"]
+    assert [d.message for d in found] == (["what served /data has ended"] if told else [])
+    assert not told or drift.tags(found) == {"mounts"}
