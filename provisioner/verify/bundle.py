@@ -7,6 +7,7 @@ plain text cannot: exit status, seconds, a hung or missing tool, a failed connec
 
 from __future__ import annotations
 
+import codecs
 import json
 import stat
 from collections.abc import Iterable, Mapping
@@ -205,4 +206,11 @@ def _text(path: Path) -> tuple[str | None, bool]:
         return None, False
     except OSError as error:
         raise GpuprovError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    return raw[:LIMIT].decode("utf-8", "replace"), len(raw) > LIMIT
+    return _decoded(raw[:LIMIT]), len(raw) > LIMIT
+
+
+def _decoded(raw: bytes) -> str:
+    """The text of a file that somebody may have saved elsewhere: with a byte order mark, or as UTF-16 (PowerShell)."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return raw.decode("utf-16", "replace")
+    return raw.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")

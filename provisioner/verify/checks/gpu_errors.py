@@ -106,6 +106,8 @@ def test_xid(node: Facts, expected: Expected) -> None:
         fail("; ".join(told), action=max(actions, key=ACTIONS.index))
     if off:
         fail(f"{', '.join(off)} has fallen off the bus", action="reboot")
+    if any(x.code == 0 for x in logged):
+        unknown("the log ends in the midst of an Xid")
     strange = sorted({x.code for x in logged if str(x.code) not in table})
     if strange:
         unknown(f"Xid {strange[0]} is not in the table of known codes")

@@ -35,7 +35,10 @@ def parse(text: str) -> Exported:
     metrics: dict[str, None] = {}
     driver = host = None
     newest: float | None = None
-    for line in lines(text):
+    rows = [line for line in lines(text) if line]
+    if rows and rows[-1].startswith("DCGM_") and not _SAMPLE.match(rows[-1]):
+        raise Unreadable(f"its last sample was cut: {first_line(rows[-1])}")
+    for line in rows:
         match = _SAMPLE.match(line)
         if not match:
             continue

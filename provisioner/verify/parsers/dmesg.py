@@ -35,7 +35,8 @@ _BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """All lines of one code for one device. `text` is the end of the last of them; `pci` as the kernel prints it."""
+    """All lines of one code for one device. `text` is the end of the last of them; `pci` as the kernel prints it; the
+    code is 0 where the log was cut in its midst."""
 
     code: int
     pci: str
@@ -96,7 +97,9 @@ def parse(text: str) -> KernelLog:
             said.setdefault(key, match[3][:160])
         elif "Xid (" in row and (found := list(_XID.finditer(row))):
             for one in found:
-                key = (int(one[2]), one[1])
+                # The end of the text can be the midst of a number: then nobody knows which Xid it was.
+                cut = row is rows[-1] and one.end(2) == len(row)
+                key = (0 if cut else int(one[2]), one[1])
                 xids[key] += 1
                 said[key] = one[3].strip()[:160]
                 weight = _WEIGHT.search(one[3])

@@ -1,4 +1,5 @@
-"""`fi_info -p efa`: EFA devices. Three entries describe one device; the GUIDs are all zero, so the domain names it."""
+"""`fi_info -p efa`: EFA devices. Three entries describe one device; the GUIDs are all zero, so the domain names it.
+The last line of an entry is its protocol."""
 
 from __future__ import annotations
 
@@ -18,9 +19,13 @@ class Efa:
 def parse(text: str) -> Efa:
     devices: dict[str, None] = {}
     provider = None
+    begun = ended = 0
     for line in lines(text):
         if line.strip().startswith("provider:"):
             provider = line.split(":", 1)[1].strip()
+            begun += 1
+        elif line.strip().startswith("protocol:"):
+            ended += 1
         elif provider and provider.startswith("efa") and (match := _DOMAIN.match(line)):
             devices[match[1]] = None
     if not devices and provider is None:
@@ -28,4 +33,6 @@ def parse(text: str) -> Efa:
         if re.search(r"fi_getinfo: -61\b|No data available", text):
             return Efa(())
         raise Unreadable(f"no provider in it: {first_line(text)}")
+    if 0 < ended < begun:
+        raise Unreadable(f"{begun} entries begin and {ended} end: it was cut")
     return Efa(tuple(devices))

@@ -7,6 +7,7 @@ nodes.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +15,12 @@ from provisioner.verify.parsers import Unreadable, first_line, lines, number
 
 _CA = re.compile(r"^CA '([^']{1,64})'$")
 _PORT = re.compile(r"^\s+Port ([0-9]{1,3}):$")
+_COUNT = re.compile(r"^\s+Number of ports:\s*([0-9]{1,3})$")
 _CARD = re.compile(r"^\s+(CA type|Firmware version|Node GUID):\s*(.*)$")
 _KEY = re.compile(r"^\s+(State|Physical state|Rate|Base lid|SM lid|Port GUID|Link layer):\s*(.*)$")
 _FIELDS = {"CA type": "card", "Firmware version": "firmware", "Node GUID": "node_guid", "State": "state",
            "Physical state": "physical_state", "Port GUID": "guid", "Link layer": "link_layer"}  # fmt: skip
+STATES = ("Active", "Armed", "Initializing", "Down")
 _NUMBERS = {"Rate": "rate_gbps", "Base lid": "lid", "SM lid": "sm_lid"}
 
 
@@ -56,6 +59,7 @@ def parse(text: str) -> Ibstat:
     device: str | None = None
     panic: str | None = None
     card: dict[str, Any] = {}
+    wanted: dict[str, int] = {}
     open_port = False
     for line in lines(text):
         if match := _CA.match(line):
@@ -67,10 +71,19 @@ def parse(text: str) -> Ibstat:
             open_port = True
         elif open_port and (match := _KEY.match(line)):
             ports[-1] = replace(ports[-1], **_value(match[1], match[2]))
+        elif device and (match := _COUNT.match(line)):
+            wanted[device] = int(match[1])
         elif device and not open_port and (match := _CARD.match(line)):
             card |= _value(match[1], match[2])
     if device is None and panic is None:
         raise Unreadable(f"no adapter in it: {first_line(text)}")
+    # A card says at first how many ports it has, a port its link layer at last: where one does not, it was cut.
+    listed = Counter(port.device for port in ports)
+    short = [name for name, count in wanted.items() if listed[name] < count]
+    last = ports[-1] if ports else None
+    half = last is not None and last.link_layer is None and (ports[0].link_layer or last.state not in STATES)
+    if panic is None and (short or half):
+        raise Unreadable(f"it ends in the midst of {(short or [ports[-1].device])[0]}")
     return Ibstat(tuple(ports), panic)
 
 

@@ -15,6 +15,7 @@ _DEVICE = re.compile(
     r"^((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) "
     r"(?:(?P<code>[0-9a-f]{4})|(?P<kind>[^:\[\]]*?)(?: \[(?P<number>[0-9a-f]{4})\])?): (?P<rest>.*)$"
 )
+_ADDRESS = re.compile(r"^(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]\b|$)")
 _ID = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _NUMBERS = re.compile(r"^([0-9a-f]{4}):([0-9a-f]{4})\b")
 _NAMED = re.compile(r"^(?P<vendor>.*?) Device (?P<device>[0-9a-f]{4})\b")
@@ -50,6 +51,8 @@ def parse(text: str) -> Pci:
     for line in lines(text):
         match = _DEVICE.match(line.strip())
         if not match:
+            if _ADDRESS.match(line):
+                raise Unreadable(f"a device without its class, so more may be cut: {first_line(line)}")
             continue
         seen += 1
         rest = match["rest"].rstrip()

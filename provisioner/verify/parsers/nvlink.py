@@ -35,6 +35,7 @@ def parse(text: str) -> dict[int, Links]:
     gpu: int | None = None
     state: dict[int, bool] = {}
     strange: str | None = None
+    names: dict[int, str] = {}
     speeds: dict[int, float] = {}
 
     def close() -> None:
@@ -49,6 +50,7 @@ def parse(text: str) -> dict[int, Links]:
             close()
             gpu, state, speeds, strange = int(match[1]), {}, {}, None
             found.setdefault(gpu, Links(None, None))
+            names[gpu] = match[2]
         elif gpu is None:
             continue
         elif match := _LINK.match(line):
@@ -59,6 +61,8 @@ def parse(text: str) -> dict[int, Links]:
                 strange = f"link {link} is {match[2].strip()[:80]!r}"
             state[link] = state.get(link, True) and speed is not None
             speeds[link] = float(speed[1]) if speed else 0.0
+        elif line.lstrip().startswith("Link") or (line.strip() and "Link".startswith(line.strip())):
+            strange = f"a line ends in its midst: {first_line(line)!r}"
         elif "all links are inactive" in line.lower():
             found[gpu] = Links(active=0, inactive=None, note="all links are inactive")
         elif "in mig mode" in line.lower():
@@ -68,4 +72,12 @@ def parse(text: str) -> dict[int, Links]:
     close()
     if not found:
         raise Unreadable(f"no GPU in it: {first_line(text)}")
+    # Every GPU of one kind has its line for each of its links, up or down: the last one lacks some where it was cut.
+    if state and gpu is not None and (last := found[gpu]).active is not None and last.inactive is not None:
+        alike = [found[other] for other in names if other != gpu and names[other] == names[gpu]]
+        most = max(
+            (links.active + links.inactive for links in alike if links.active and links.inactive is not None), default=0
+        )
+        if last.active + last.inactive < most:
+            found[gpu] = Links(None, None, note=f"{last.active + last.inactive} of {most} links are listed: it was cut")
     return found

@@ -33,6 +33,10 @@ def parse(text: str) -> dict[int, dict[int, Counters]]:
             counters[name] = max(counters.get(name, 0), int(match[3]))
     if not found:
         raise Unreadable(f"no GPU in it: {first_line(text)}")
+    # Every link counts the same things: the last one lacks some where the output was cut.
+    links = list(found[gpu].values()) if gpu is not None else []
+    if links and len(links[-1]) < len(links[0]):
+        raise Unreadable(f"link {list(found[gpu or 0])[-1]} of GPU {gpu} counts less than others: it was cut")
     return found
 
 

@@ -13,7 +13,10 @@ _NAME = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?$")
 def parse(text: str) -> dict[str, str]:
     """Package → version. Removed packages whose configuration is left (no version, or state "rc") are not there."""
     found: dict[str, str] = {}
-    for line in lines(text):
+    rows = [line for line in lines(text) if line]
+    if len(rows) > 1 and rows[-1].count("\t") < rows[0].count("\t"):
+        raise Unreadable(f"its last line was cut: {first_line(rows[-1])}")
+    for line in rows:
         match = _PACKAGE.match(line)
         if match and match[2] and (match[3] is None or match[3][1] == "i"):
             found[match[1]] = match[2]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from provisioner.verify.parsers import Unreadable, first_line, lines
 
 _ACTIVE = re.compile(r"^\s*Active:\s+([a-z-]+)(?:\s+\(([^)]*)\))?")
+STATES = {"active", "reloading", "refreshing", "inactive", "failed", "activating", "deactivating", "maintenance"}
 _MISMATCH = re.compile(r"version ([0-9.]+) (?:doesn't|don't|does not|do not) match with driver version ([0-9.]+)")
 _UNIT = re.compile(r"^(?:[●○×x*]\s+|\s+)?([A-Za-z0-9@._\\:…-]+(?:\.[a-z]+|…))\s+[a-z-]+\s+([a-z-]+)\s+[a-z-]+(?:\s|$)")
 _AROUND = re.compile(
@@ -42,7 +43,7 @@ def parse(text: str) -> Service:
         version, driver = match[1], match[2]
         reason = f"fabric manager {version} does not match driver {driver}"
     for row in rows:
-        if match := _ACTIVE.match(row):
+        if (match := _ACTIVE.match(row)) and match[1] in STATES:
             return Service(match[1], match[2], version, driver, reason)
     if re.search(r"Unit \S+ could not be found|Loaded: not-found", text):
         return Service("not-found", reason="the service is not installed")
@@ -86,6 +87,8 @@ def parse_units(text: str) -> dict[str, Unit]:
         values = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
         if not values.get("Id") or "ActiveState" not in values or "LoadState" not in values:
             raise Unreadable(f"not a unit's properties: {first_line(block)}")
+        if values["ActiveState"] not in STATES:
+            raise Unreadable(f"no state of a unit: {values['ActiveState'][:40]!r}")
         found[values["Id"]] = Unit(
             values["LoadState"],
             values["ActiveState"],
