@@ -1,7 +1,8 @@
 """`nvidia-smi topo -m`: how every two GPUs of a node reach each other, their network cards and their NUMA nodes.
 
 Traps: tabs or spaces, terminal escapes in the header, NICs as mlx5_* or NICn, with or without their own rows, a
-legend or none, empty affinity cells. Columns are split at white space and named by the header, never by offset.
+legend or none, empty affinity cells, names that have grown together in the header ("NIC11NIC12"). Columns are split at
+white space and named by the header, never by offset.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from provisioner.verify.parsers import Unreadable, first_line, lines
 
 CELL = re.compile(r"^(NV[0-9]{1,2}|SYS|NODE|PHB|PXB|PIX|PSB|C2C|XGMI)$")
 GPU = re.compile(r"^GPU[0-9]{1,3}$")
-COLUMN = re.compile(r"^(GPU[0-9]{1,3}|NIC[0-9]{1,3}|[a-z][A-Za-z0-9]*_[A-Za-z0-9_]+)$")
+FUSED = re.compile(r"^(?:(?:GPU|NIC)[0-9]{1,3}){2,}$")
+COLUMN = re.compile(
+    r"^(GPU[0-9]{1,3}|NIC[0-9]{1,3}|[a-z][A-Za-z0-9]*_[A-Za-z0-9_]+|(?:ib|roce|rdma|hfi)[a-z]{0,3}[0-9][a-z0-9]*)$"
+)
+"""GPUs and network cards, these as NICn or by their device's name: mlx5_0, ibp26s0, rocep68s0, rdmap79s0."""
 CPUS = re.compile(r"^[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*$")
 NUMA = re.compile(r"^(N/A|[0-9]{1,3}(?:[-,][0-9]{1,3})*)$")
 NAMED = re.compile(r"^\s*(NIC[0-9]{1,3}): (\S{1,60})$")
@@ -45,10 +50,10 @@ def parse(text: str) -> Topology:
             continue
         if not columns:
             # The header is the first line of column names; a row has a cell in second place.
-            named = _leading_columns(tokens)
-            if named and GPU.match(named[0]) and (len(tokens) == len(named) or tokens[len(named)] in ("CPU", "NUMA")):
+            named, rest = _leading_columns(tokens)
+            if named and GPU.match(named[0]) and (not rest or rest[0] in ("CPU", "NUMA")):
                 columns = named
-                titles = " ".join(tokens[len(named) :])
+                titles = " ".join(rest)
         elif GPU.match(tokens[0]) and tokens[0] in columns and tokens[0] not in rows:
             rows[tokens[0]] = tokens[1:]
         elif GPU.match(tokens[0]) and tokens[0] not in columns:
@@ -74,13 +79,17 @@ def parse(text: str) -> Topology:
     )
 
 
-def _leading_columns(tokens: list[str]) -> list[str]:
+def _leading_columns(tokens: list[str]) -> tuple[list[str], list[str]]:
+    """The names of columns that a line begins with, and its other words."""
     named: list[str] = []
-    for token in tokens:
-        if not COLUMN.match(token):
-            break
-        named.append(token)
-    return named
+    for position, token in enumerate(tokens):
+        if FUSED.match(token):
+            named += re.findall(r"[A-Z]+[0-9]+", token)
+        elif COLUMN.match(token):
+            named.append(token)
+        else:
+            return named, tokens[position:]
+    return named, []
 
 
 def _cell(row: list[str] | None, position: int) -> str | None:

@@ -317,6 +317,19 @@ def test_the_weight_of_an_nvlink_5_xid(lines: list[str], fatal: bool | None) -> 
     assert xid.fatal is fatal
 
 
+# nvidia-smi topo -m of 8 x B200, two rows of it, as it came through a terminal; names of Linux's own scheme for cards
+@pytest.mark.parametrize("names", ["NIC10\tNIC11NIC12", "NIC10NIC11NIC12", "ibp26s0\trocep68s0\trdmap79s0"])
+def test_columns_of_a_matrix(names: str) -> None:
+    text = (
+        f"\tGPU0\tGPU1\t{names}\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+        "GPU0\t X \tNV18\tSYS\tPIX\tNODE\t0-15\t0\t\tN/A\nGPU1\tNV18\t X \tPIX\tSYS\tNODE\t0-15\t0\t\tN/A\n"
+    )
+    found = topo.parse(text)
+    assert found.cells == {"GPU0": {"GPU1": "NV18"}, "GPU1": {"GPU0": "NV18"}}
+    assert [list(row.values()) for row in found.near.values()] == [["SYS", "PIX", "NODE"], ["PIX", "SYS", "NODE"]]
+    assert found.numa == {"GPU0": "0", "GPU1": "0"}
+
+
 # What is left when a tool's output is cut: the disk was full, a terminal scrolled, somebody copied too little.
 def test_nvlink_cut_in_the_last_gpu() -> None:
     gpus = [f"GPU {i}: NVIDIA H200\n" + "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(18)) for i in range(2)]
