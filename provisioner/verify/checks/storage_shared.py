@@ -18,7 +18,8 @@ from provisioner.verify.parsers.shared import Shared
     applies=lambda e: e.shared,
     otherwise="no file system of the network is expected: none is asked for, or it is a rehearsal, which makes none",
     says="A shared file system is not mounted, is another one, or does not answer: data sets and checkpoints are not "
-    "there. Look at the file system and its security group; `gpuprov up` mounts it.",
+    "there. Look at the file system and its security group, at a bucket's policy and the node's role; `gpuprov up` "
+    "mounts it.",
 )
 def test_shared(node: Facts, expected: Expected) -> None:
     there = {one.path: one for one in node.shared or ()}
