@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -18,6 +19,9 @@ KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "2"))
 """Moments at which `up` is killed; `GPUPROV_TEST_KILLS=20` for the long run."""
 
 SEED = 20261121
+STAGES = ("terraform", "configure", "verify")
+STAGE_S = 12.0
+"""Of a stage, from its first line on, a random moment within so many seconds."""
 
 
 def left_over(rehearsal: Rehearsal) -> list[str]:
@@ -31,14 +35,11 @@ def left_over(rehearsal: Rehearsal) -> list[str]:
 
 def test_killed_at_random_moments_the_next_up_finishes(tmp_path: Path) -> None:
     rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=1)
-    began = time.monotonic()
-    assert rehearsal.up().status == 0
-    whole = time.monotonic() - began
-    assert rehearsal.down().status == 0
     dice = random.Random(SEED)
     for attempt in range(KILLS):
-        process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes", "--json")
-        time.sleep(whole * (attempt + dice.random()) / KILLS)
+        process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes")
+        reached(process, STAGES[attempt % len(STAGES)])
+        time.sleep(dice.uniform(0, STAGE_S))
         process.kill()
         process.communicate()
         again = rehearsal.up()
@@ -49,13 +50,16 @@ def test_killed_at_random_moments_the_next_up_finishes(tmp_path: Path) -> None:
         assert left_over(rehearsal) == []
 
 
+def reached(process: subprocess.Popen[str], stage: str) -> None:
+    """Wait until a run says that it has come to that stage."""
+    assert process.stderr is not None
+    assert any(f" {stage}:" in line for line in process.stderr), f"it ended before its {stage}"
+
+
 def interrupt(rehearsal: Rehearsal, stage: str) -> None:
     """Ctrl-C as soon as `up` has come to that stage; it says how to go on."""
     process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes")
-    assert process.stderr is not None
-    for line in process.stderr:
-        if f" {stage}:" in line:
-            break
+    reached(process, stage)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
