@@ -21,8 +21,8 @@ DATA = re.compile(r"(^|\.)aws_(efs|fsx_lustre)_file_system\.")
 
 LUSTRE, S3 = "lustre", "s3"
 """Types of the module's output, beside nfs4."""
-PARTS = frozenset({"lustre", "mount_s3"})
-"""Parts of the lock that role mounts installs."""
+PARTS = {LUSTRE: "lustre", S3: "mount_s3"}
+"""Type → the part of the lock that mounts it; NFS is the distribution's own."""
 
 S3_OPTIONS = "_netdev,nosuid,nodev,allow-other,{access}"
 """mount-s3 wants the first three from whoever calls it as mount(8) does; jobs are no root.
@@ -79,19 +79,22 @@ def unit(path: str) -> str:
 
 def expected(plan: Plan, node: Node) -> tuple[dict[str, str], ...]:
     """What has to be mounted on a node, as `_row` says; `source` is empty where Terraform has not made it yet. A
-    rehearsal makes no file system."""
+    rehearsal makes no file system; a node that is held to an older lock has nothing that mounts a newer one's."""
     if plan.simulated:
         return ()
+    able = {"", *(package.part for package in plan.group(node.group).stack.packages)}
     made = {(mount.path, mount.type): mount for mount in node.mounts}
     return tuple(
         _row(made.get((path, want.type)) or Mount(want.type, "", path, ""), want)
         for path, want in asked(plan.spec.sites.get(node.site)).items()
+        if PARTS.get(want.type, "") in able
     )
 
 
 def _row(mount: Mount, want: Asked) -> dict[str, str]:
     """One mount for the role and for the check. path, unit; type, source, options: what mount(8) is told; shows_type,
-    shows_source: what the kernel's table has afterwards, `*` for what nobody can know before; access: rw or ro."""
+    shows_source: what the kernel's table has afterwards, `*` for what nobody can know before; access: rw or ro; part:
+    of the lock that has to be there, empty for none."""
     kind, source, options = mount.type, mount.source, mount.options
     shows_type, shows_source = kind, source
     if mount.type == LUSTRE:
@@ -105,6 +108,7 @@ def _row(mount: Mount, want: Asked) -> dict[str, str]:
     return {
         "path": mount.path, "unit": unit(mount.path), "type": kind, "source": source, "options": options,
         "shows_type": shows_type, "shows_source": shows_source, "access": want.access,
+        "part": PARTS.get(mount.type, ""),
     }  # fmt: skip
 
 
@@ -114,7 +118,7 @@ def variables(plan: Plan, nodes: Iterable[Node]) -> dict[str, Any]:
     another file system is a reason to run the role."""
     found: dict[str, list[dict[str, str]]] = {n: [] for n, s in plan.spec.sites.items() if isinstance(s, AwsSite)}
     if plan.simulated:
-        sites = {g.site for g in plan.groups if {p.part for p in g.stack.packages} & PARTS}
+        sites = {g.site for g in plan.groups if {p.part for p in g.stack.packages} & set(PARTS.values())}
         return {"gpuprov_mounts": {name: [] for name in found if name in sites}} if sites else {}
     for node in sorted(nodes, key=lambda node: node.name):
         if node.site in found and not found[node.site]:

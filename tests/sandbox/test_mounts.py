@@ -23,7 +23,8 @@ PLACE = "/srv/my-data"
 
 
 def mount(source: str = "gpuprov-one", kind: str = "tmpfs", path: str = PLACE) -> dict[str, str]:
-    return {"type": kind, "source": source, "path": path, "options": "size=1m,mode=0755,_netdev", "unit": unit(path)}
+    options = "size=1m,mode=0755,_netdev"
+    return {"type": kind, "source": source, "path": path, "options": options, "unit": unit(path), "part": ""}
 
 
 S3 = "/usr/sbin/mount.mount-s3"
@@ -39,7 +40,7 @@ def bucket(source: str = "s3://my-data/sets/", access: str = "ro") -> dict[str, 
     options = mounts.S3_OPTIONS.format(access=mounts.S3_ACCESS[access])
     return {
         "type": "mount-s3", "source": source, "path": PLACE, "options": options, "unit": unit(PLACE),
-        "shows_type": "tmpfs", "shows_source": "mountpoint-s3", "access": access,
+        "shows_type": "tmpfs", "shows_source": "mountpoint-s3", "access": access, "part": "mount_s3",
     }  # fmt: skip
 
 
@@ -50,9 +51,10 @@ class Site:
         self.rehearsal = rehearsal
 
     def has(self, *wanted: dict[str, str], check: bool = False, **variables: Any) -> Played:
-        given = {"mounts_patience": 0, "mounts_timeout": 3, "mounts_distribution_packages": [], **variables}
+        given = {"mounts_patience": 0, "mounts_timeout": 3, "mounts_distribution_packages": [], "mounts_packages": [],
+                 **variables}  # fmt: skip
         given["gpuprov_mounts"] = {"virginia": list(wanted)}
-        given.setdefault("gpuprov_stack", {"kernel": platform.release(), "packages": []})
+        given.setdefault("gpuprov_stack", {"kernel": platform.release(), "packages": [{"part": "mount_s3"}]})
         return play(self.rehearsal, tags="mounts", variables=given, check=check)
 
     def shell(self, script: str) -> str:
@@ -132,6 +134,8 @@ def test_a_bucket_is_mounted_by_its_own_program_as_that_wants_it(site: Site) -> 
     assert {"ro", "nosuid", "nodev", "allow-other", "_netdev"} <= set(options.split(","))
     assert site.there().split()[0] == "mountpoint-s3"
     assert site.has(bucket()).changed() == {"train-0": 0}
+    old = {"kernel": None, "packages": []}  # a node that is held to a lock without mount-s3
+    assert site.has(bucket(), gpuprov_stack=old, check=True).changed() == {"train-0": 1}
     # Another bucket at the same place is known to the kernel by the same name.
     assert site.has(bucket("s3://my-out/", "rw")).changed() == {"train-0": 1}
     told = site.shell("cat /tmp/told").splitlines()[-1]

@@ -38,7 +38,7 @@ def row(path: str, kind: str, source: str, options: str = "", **changed: str) ->
     """A file system as the role and the check are given it."""
     return {
         "path": path, "unit": mounts.unit(path), "type": kind, "source": source, "options": options,
-        "shows_type": kind, "shows_source": source, "access": "rw", **changed,
+        "shows_type": kind, "shows_source": source, "access": "rw", "part": "", **changed,
     }  # fmt: skip
 
 
@@ -106,14 +106,14 @@ ALL = {
     "s3": ({"bucket": "my-data", "prefix": "sets/", "path": "/data"},
            {"bucket": "my-results", "path": "/results", "write": True}),
 }  # fmt: skip
-BUCKET = {"shows_type": "fuse", "shows_source": "mountpoint-s3"}
+BUCKET = {"shows_type": "fuse", "shows_source": "mountpoint-s3", "part": "mount_s3"}
 EVERYBODY = "allow-delete,allow-overwrite,dir-mode=0777,file-mode=0666"
 
 
 def test_lustre_and_buckets_are_mounted_as_their_clients_want_it() -> None:
     node = replace(NODE, mounts=(LUSTRE, READ, WRITE))
     wanted = (
-        row("/fsx", "lustre", LUSTRE.source, LUSTRE.options, shows_source="*@tcp:/4gb3nbem"),
+        row("/fsx", "lustre", LUSTRE.source, LUSTRE.options, shows_source="*@tcp:/4gb3nbem", part="lustre"),
         row("/data", "mount-s3", "s3://my-data/sets/", "_netdev,nosuid,nodev,allow-other,ro", access="ro", **BUCKET),
         row("/results", "mount-s3", "s3://my-results/", f"_netdev,nosuid,nodev,allow-other,rw,{EVERYBODY}", **BUCKET),
     )
@@ -123,6 +123,18 @@ def test_lustre_and_buckets_are_mounted_as_their_clients_want_it() -> None:
     # What a bucket may be changed for goes by cluster.yaml, also where Terraform has not followed yet.
     (data,) = mounts.expected(plan({"s3": ({"bucket": "my-data", "path": "/data", "write": True},)}), node)
     assert (data["access"], data["options"].endswith(EVERYBODY)) == ("rw", True)
+
+
+def test_a_node_on_an_older_lock_is_not_asked_for_what_it_can_t_mount() -> None:
+    wanted = plan({**ALL, "efs": {}})
+    stack = wanted.groups[0].stack
+    older = stack.model_copy(
+        update={"packages": tuple(p for p in stack.packages if p.part not in ("lustre", "mount_s3"))}
+    )
+    held = replace(wanted, groups=(replace(wanted.groups[0], stack=older),))
+    node = replace(NODE, mounts=(LUSTRE, EFS, READ, WRITE))
+    assert [one["path"] for one in mounts.expected(wanted, node)] == ["/fsx", "/efs", "/data", "/results"]
+    assert [one["path"] for one in mounts.expected(held, node)] == ["/efs"]
 
 
 def test_a_rehearsal_installs_their_packages_and_mounts_nothing() -> None:

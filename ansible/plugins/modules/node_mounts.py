@@ -29,6 +29,7 @@ options:
       shows_source: {description: "What the kernel's table calls it, where that is something else; a leading C(*) stands
         for what is not known before.", type: str}
       access: {description: C(rw) or C(ro); it is read by the checks and not here., type: str}
+      part: {description: The part of the lock that mounts it; it is read by the roles and not here., type: str}
   timeout:
     description: Seconds that mounting may take, now and at boot.
     type: int
@@ -281,7 +282,7 @@ def main():
                 "options": {
                     "path": {"type": "path", "required": True}, "unit": text, "source": text, "type": text,
                     "options": text, "shows_type": {"type": "str"}, "shows_source": {"type": "str"},
-                    "access": {"type": "str"},
+                    "access": {"type": "str"}, "part": {"type": "str"},
                 },
             },
             "timeout": {"type": "int", "default": 60},
