@@ -37,7 +37,7 @@ def test_count(node: Facts, expected: Expected) -> None:
     attached = node.smi.attached_gpus if node.smi else None
     if node.smi and attached is not None and attached != len(node.smi.gpus):
         saw(expected=expected.gpu_count, actual=present)
-        fail(f"nvidia-smi says {attached} attached and lists {len(node.smi.gpus)}")
+        fail(f"nvidia-smi says {attached} attached and lists {len(node.smi.gpus)}{said}")
     compare(expected.gpu_count, present, f"{present} of {expected.gpu_count} GPUs answer{said}")
 
 

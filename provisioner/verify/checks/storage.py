@@ -54,7 +54,8 @@ def test_raid(node: Facts) -> None:
     if not arrays:
         skip("there is no array")
     wrong = [f"{a.name} is not active" for a in arrays if not a.active]
-    wrong += [f"{a.name} misses {a.missing or a.failed} disks" for a in arrays if a.active and (a.missing or a.failed)]
+    wrong += [f"{a.name} misses {a.missing} disks" for a in arrays if a.active and a.missing]
+    wrong += [f"{a.failed} disks of {a.name} have failed" for a in arrays if a.active and a.failed and not a.missing]
     saw(expected="all members up", actual=wrong or [f"{a.name}: {a.level} of {a.members}" for a in arrays])
     if wrong:
         fail("; ".join(wrong))

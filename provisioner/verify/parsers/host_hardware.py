@@ -203,18 +203,27 @@ _MD = re.compile(r"^(md\S*) : (active|inactive)(?: \([a-z-]+\))?(?: (raid[0-9]+|
 
 
 def read_arrays(text: str) -> tuple[Array, ...]:
-    """/proc/mdstat: a line for each array, below it "[8/7]" and "[UUUUUUU_]" where the level has redundancy."""
+    """/proc/mdstat: a line for each array, below it "[8/7]" and "[UUUUUUU_]" where the level has redundancy. A
+    container of firmware RAID ("super external:imsm") is no array: never active itself, and what it holds is listed as well."""
     found: list[Array] = []
     for line in text.splitlines():
         if match := _MD.match(line):
             members = match[4].split()
             failed = sum("(F)" in one for one in members)
             found.append(Array(match[1], match[2] == "active", match[3], len(members), failed, 0))
+        elif found and not found[-1].active and re.search(r"\bsuper external:[a-z]", line):
+            found.pop()
         elif found and (counts := re.search(r"\[([0-9]{1,3})/([0-9]{1,3})\]", line)):
             last = found[-1]
             gone = max(0, int(counts[1]) - int(counts[2]))
             found[-1] = Array(last.name, last.active, last.level, last.members, last.failed, gone)
     return tuple(found)
+
+
+def read_count(value: Any) -> int | None:
+    """A whole number, or a float or a text that is one."""
+    number = read_float(value) if not isinstance(value, bool) else None
+    return int(number) if number is not None and number == int(number) else None
 
 
 def read_disks(rows: Mapping[str, Any], smart: Mapping[str, Any]) -> tuple[Disk, ...]:
@@ -225,7 +234,8 @@ def read_disks(rows: Mapping[str, Any], smart: Mapping[str, Any]) -> tuple[Disk,
             log = read_map(json.loads(smart.get(name) or "{}"))
         except (ValueError, TypeError, RecursionError):
             log = {}
-        wear = read_whole(log.get("percent_used", log.get("percentage_used")))
+        wear = read_count(log.get("percent_used", log.get("percentage_used")))
+        warning = log.get("critical_warning")
         found.append(
             Disk(
                 name=name,
@@ -233,10 +243,11 @@ def read_disks(rows: Mapping[str, Any], smart: Mapping[str, Any]) -> tuple[Disk,
                 state=read_text(values.get("state")),
                 transport=read_text(values.get("transport")),
                 wear=wear / 100 if wear is not None else None,
-                spare=read_whole(log.get("avail_spare")),
-                spare_threshold=read_whole(log.get("spare_thresh")),
-                warning=read_whole(log.get("critical_warning")),
-                media_errors=read_whole(log.get("media_errors")),
+                spare=read_count(log.get("avail_spare")),
+                spare_threshold=read_count(log.get("spare_thresh")),
+                # nvme-cli spells its bits out since 2.11
+                warning=read_count(read_map(warning).get("value") if isinstance(warning, dict) else warning),
+                media_errors=read_count(log.get("media_errors")),
             )
         )
     return tuple(found)

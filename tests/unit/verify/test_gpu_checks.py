@@ -121,6 +121,19 @@ FAULTS: dict[str, Fault] = {
         {"gpu.count"},
         says="0004:00:00 without an answer",
     ),
+    "no handle, and the others are listed": Fault(
+        P4D,
+        lambda t: t.update(
+            {
+                "nvidia-smi.xml": "Unable to determine the device handle for GPU3: 0004:00:00.0: Unknown Error\n"
+                + without_gpu(str(t["nvidia-smi.xml"]), 3).replace("<attached_gpus>7", "<attached_gpus>8"),
+                "topo.txt": topo(load().machine(P4D), [0, 1, 2, 4, 5, 6, 7]),
+                "nvlink.txt": nvlink(load().machine(P4D), None, [0, 1, 2, 4, 5, 6, 7]),
+            }
+        ),
+        {"gpu.count"},
+        says="8 attached and lists 7; lost: 0004:00:00",
+    ),
     "no handle": Fault(
         P4D,
         lambda t: t.update(

@@ -26,6 +26,7 @@ from provisioner.verify.parsers import (
     systemd,
     topo,
 )
+from provisioner.verify.parsers.host_hardware import read_arrays, read_disks
 
 # lspci 3.7 without -nn, 8 x H100 SXM: a class that its database does not know has a number all the same
 LSPCI_NAMES = """\
@@ -418,3 +419,25 @@ def test_units_cut() -> None:
 def test_files_saved_on_windows(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "lsblk.json").write_bytes('{"blockdevices": []}'.encode(encoding))
     assert Bundle.read(tmp_path).files["lsblk.json"].text == '{"blockdevices": []}'
+
+
+@pytest.mark.parametrize(
+    ("warning", "percent", "wear"),
+    [(4, 2, 0.02), ("4", "2", 0.02), (4.0, 2.0, 0.02), ({"value": 4, "reliability_degraded": 1}, 30, 0.3)],
+)
+def test_what_nvme_calls_a_warning(warning: object, percent: object, wear: float) -> None:
+    # nvme-cli 2.3 in three builds (numbers, texts, floats) and 2.11, which spells the bits out
+    smart = json.dumps({"critical_warning": warning, "percent_used": percent, "avail_spare": 100, "media_errors": 0})
+    (disk,) = read_disks({"nvme0": {"state": "live"}}, {"nvme0": smart})
+    assert (disk.warning, disk.wear, disk.spare, disk.media_errors) == (4, wear, 100, 0)
+
+
+def test_a_container_of_firmware_raid_is_no_array() -> None:
+    # /proc/mdstat of a machine with Intel's firmware RAID; md219 holds md126, and is never active itself
+    text = (
+        "Personalities : [raid0] [raid1]\n"
+        "md126 : active raid0 sdb[1] sdc[0]\n      1855870976 blocks super external:/md219/0 128k chunks\n\n"
+        "md219 : inactive sdb[2](S) sdc[1](S)\n        7932 blocks super external:imsm\n\n"
+        "md4 : inactive raid1 sda3[0](F) sdb3[1](S)\n      4883648 blocks [2/2] [UU]\n"
+    )
+    assert [(array.name, array.active) for array in read_arrays(text)] == [("md126", True), ("md4", False)]
