@@ -204,7 +204,8 @@ _MD = re.compile(r"^(md\S*) : (active|inactive)(?: \([a-z-]+\))?(?: (raid[0-9]+|
 
 def read_arrays(text: str) -> tuple[Array, ...]:
     """/proc/mdstat: a line for each array, below it "[8/7]" and "[UUUUUUU_]" where the level has redundancy. A
-    container of firmware RAID ("super external:imsm") is no array: never active itself, and what it holds is listed as well."""
+    container of firmware RAID ("super external:imsm") is no array: it is never active, and what it holds
+    is listed beside it."""
     found: list[Array] = []
     for line in text.splitlines():
         if match := _MD.match(line):
