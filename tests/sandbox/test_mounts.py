@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from provisioner import mounts, ssh
+from provisioner import catalog, mounts, ssh
 from provisioner.mounts import unit
 from provisioner.paths import ClusterPaths
+from provisioner.session import open_cluster
+from provisioner.verify import archive
 from provisioner.verify.collect import ProbeRequest, collect
+from provisioner.verify.expectations import expect
 from provisioner.verify.parsers import shared
 from tests.support.playbook import Played, play
 from tests.support.rehearsal import Rehearsal
@@ -27,6 +30,7 @@ def mount(source: str = "gpuprov-one", kind: str = "tmpfs", path: str = PLACE) -
     return {"type": kind, "source": source, "path": path, "options": options, "unit": unit(path), "part": ""}
 
 
+HEALTH = "systemctl start gpuprov-health.service"
 S3 = "/usr/sbin/mount.mount-s3"
 STAND_IN = f"""cat >{S3} <<'END' && chmod 755 {S3}
 #!/bin/sh
@@ -50,12 +54,12 @@ class Site:
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
 
-    def has(self, *wanted: dict[str, str], check: bool = False, **variables: Any) -> Played:
+    def has(self, *wanted: dict[str, str], check: bool = False, tags: str = "mounts", **variables: Any) -> Played:
         given = {"mounts_patience": 0, "mounts_timeout": 3, "mounts_distribution_packages": [], "mounts_packages": [],
                  **variables}  # fmt: skip
         given["gpuprov_mounts"] = {"virginia": list(wanted)}
         given.setdefault("gpuprov_stack", {"kernel": platform.release(), "packages": [{"part": "mount_s3"}]})
-        return play(self.rehearsal, tags="mounts", variables=given, check=check)
+        return play(self.rehearsal, tags=tags, variables=given, check=check)
 
     def shell(self, script: str) -> str:
         (name,) = (name for name in self.rehearsal.containers() if "train-0" in name)
@@ -112,6 +116,24 @@ def test_what_is_asked_for_is_mounted_once_and_at_boot_and_goes_again(site: Site
     assert site.has().changed() == {"train-0": 1}
     assert site.there() == ""
     assert "my" not in site.shell("ls /etc/systemd/system")
+
+
+def test_the_nodes_own_timer_asks_them_too(site: Site) -> None:
+    cluster = open_cluster(site.rehearsal.file, sandbox=True)
+    (group,) = cluster.plan(cluster.lock).groups
+    expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=True)
+    health = {"every": "1h", "textfile": "/tmp/told", "expected": expected.to_json(), "archive": archive.digest()}
+    played = site.has(
+        {**mount(), "shows_type": "tmpfs", "shows_source": "gpuprov-one", "access": "rw"},
+        tags="mounts,gpuprov-health.timer", gpuprov_health=health, health_archive=str(archive.place()),
+    )  # fmt: skip
+    try:
+        assert played.changed()["train-0"] > 1
+        look = f"{HEALTH} && grep '\"storage.shared\"' /tmp/told"
+        assert site.shell(look).endswith(" 1")
+        assert site.shell(f"umount {PLACE}; {look}").endswith(" 0")
+    finally:
+        site.shell("systemctl disable --now gpuprov-health.timer; rm -f /etc/systemd/system/gpuprov-health.*")
 
 
 def test_nothing_that_is_there_is_hidden(site: Site) -> None:
