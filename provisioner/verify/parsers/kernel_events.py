@@ -83,6 +83,9 @@ KINDS: tuple[Kind, ...] = (
         r"\bEDAC \S+: \d+ UE\b",
         r"[Mm]emory failure: 0x[0-9a-f]+: (?:recovery action .*(?:Failed|Ignored)|already hardware poisoned|Killing)",
         r"\[Hardware Error\]: event severity: (?:fatal|recoverable)",
+        # EPYC processors, as edac_mce_amd tells them
+        r"\[Hardware Error\]: (?:Uncorrected, software|System Fatal error)",
+        r"\[Hardware Error\]: CPU:\d+ .*MC\d+_STATUS\[[^\]]*\bUE\b",
         r"mce: Uncorrected hardware memory error",
         r"mce: \[Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: .*[Bb]ank \d+: (?:be|fe|ba)",
         r"[Kk]ernel panic - not syncing: .*[Mm]achine check",
@@ -93,7 +96,7 @@ KINDS: tuple[Kind, ...] = (
         r"\bEDAC \S+: \d+ CE\b",
         r"mce: \[Hardware Error\]: Machine check events logged",
         r"\[Hardware Error\]: event severity: corrected",
-        r"\[Hardware Error\]: Corrected error",
+        r"\[Hardware Error\]: (?:Corrected|Deferred) error",
         but=r"EDAC \S+: 0 [CU]E\b",
     ),
     _kind(
@@ -186,7 +189,8 @@ KINDS: tuple[Kind, ...] = (
         "amd_ring_timeout",
         ("amdgpu",),
         r"amdgpu.*\bring \S+ timeout",
-        r"amdgpu.*GPU reset (?:begin|\(\d+\) failed|failed)",
+        r"amdgpu.*GPU reset ?(?:begin|\(\d+\) failed|failed)",
+        r"amdgpu.*qcm fence wait loop timeout expired",
         r"amdgpu.*(?:Failed to (?:reset|recover)|device lost|wedged)",
         but=r"GPU reset\(?\d*\)? succeeded",
     ),
@@ -194,14 +198,16 @@ KINDS: tuple[Kind, ...] = (
         "amd_ras",
         ("amdgpu",),
         r"amdgpu.*\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected",
-        r"amdgpu.*(?:RAS poison|poison consumption|poison is consumed|[Ff]atal error (?:occurred|detected)|"
-        r"uncorrectable (?:ECC )?error|RMA threshold|reached bad page threshold)",
+        r"amdgpu.*(?:RAS poison|poison consumption|poison is consumed|Poison is created|"
+        r"[Ff]atal error (?:occurred|detected)|uncorrectable (?:ECC )?error|RMA threshold|reached bad page threshold|"
+        r"Saved bad pages \d+ reaches threshold)",
         r"amdgpu.*socket: \d+,? die: \d+ .*[1-9]\d* deferred hardware errors",
     ),
     _kind(
         "amd_init",
         ("amdgpu",),
         r"amdgpu.*(?:Fatal error during GPU init|amdgpu_device_ip_init failed|probe .*failed with error)",
+        r"amdgpu.*\*ERROR\* [sh]w_init of IP block .*failed",
     ),
 )
 """Every kind, in the order in which a line is tried; a line belongs to the first that it fits."""

@@ -441,3 +441,43 @@ def test_a_container_of_firmware_raid_is_no_array() -> None:
         "md4 : inactive raid1 sda3[0](F) sdb3[1](S)\n      4883648 blocks [2/2] [UU]\n"
     )
     assert [(array.name, array.active) for array in read_arrays(text)] == [("md126", True), ("md4", False)]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "where"),
+    [
+        # amdgpu of MI200 and MI300 with RAS
+        ("amdgpu 0000:08:00.0: amdgpu: Saved bad pages 176 reaches threshold value 128", "amd_ras", "0000:08:00.0"),
+        ("amdgpu 0000:68:00.0: {15}Poison is created", "amd_ras", "0000:68:00.0"),
+        (
+            "amdgpu 0000:68:00.0: {14}poison is consumed by client 12, kick off gpu reset flow",
+            "amd_ras",
+            "0000:68:00.0",
+        ),
+        ("amdgpu 0000:c1:00.0: amdgpu: GPU reset(2) failed", "amd_ring_timeout", "0000:c1:00.0"),
+        ("amdgpu: qcm fence wait loop timeout expired", "amd_ring_timeout", ""),
+        ("[drm:amdgpu_device_init [amdgpu]] *ERROR* hw_init of IP block <psp> failed -22", "amd_init", ""),
+        # EPYC 9004
+        ("[Hardware Error]: System Fatal error.", "machine_check_fatal", ""),
+        ("[Hardware Error]: Uncorrected, software containable error.", "machine_check_fatal", ""),
+        ("[Hardware Error]: CPU:2 (19:11:1) MC15_STATUS[Over|UE|MiscV|AddrV|-]: 0xdc20", "machine_check_fatal", ""),
+        ("[Hardware Error]: Deferred error, no action required.", "machine_check_corrected", ""),
+    ],
+)
+def test_what_the_kernel_says_of_broken_hardware(line: str, kind: str, where: str) -> None:
+    (event,) = dmesg.parse(f"kern  :err   : 2024-11-24T17:53:23,028841-06:00 {line}\n").events
+    assert (event.kind, event.where) == (kind, where)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:c1:00.0: amdgpu: socket: 4, die: 0 1 correctable hardware errors detected in total in gfx block, "
+        "no user action is needed.",
+        "amdgpu 0000:c1:00.0: amdgpu: GPU reset(2) succeeded!",
+        "amdgpu 0000:03:00.0: amdgpu: ring gfx_0.0.0 uses VM inv eng 0 on hub 0",
+        "NVRM: API mismatch: the client has the version 580.95.05, but this kernel module has the version 580.105.08.",
+    ],
+)
+def test_what_the_kernel_says_of_hardware_that_works(line: str) -> None:
+    assert dmesg.parse(f"[12.5] {line}\n").events == ()
