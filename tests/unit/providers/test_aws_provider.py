@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import urllib.request
 from dataclasses import replace
 from ipaddress import IPv4Network
@@ -126,6 +127,13 @@ def test_lustre_has_a_rate_that_its_kind_knows(deployment: str, rate: int) -> No
     site = AwsSite.model_validate({**plans.SITES["aws"], "storage": {"fsx": fsx}})
     assert storage.inputs(site)["fsx"]["throughput"] == rate
     assert rate in (*THROUGHPUT.get(deployment, ()), 200)
+
+
+def test_the_module_and_cluster_yaml_know_the_same_rates() -> None:
+    text = (data("terraform") / "aws" / "storage.tf").read_text()
+    pattern = r'deployment != "(\w+)" \|\| contains\(\[([0-9, ]+)\], var\.aws\.fsx\.throughput\)'
+    there = {name: tuple(int(rate) for rate in rates.split(",")) for name, rates in re.findall(pattern, text)}
+    assert there == THROUGHPUT
 
 
 def test_the_way_that_was_found_is_told_to_the_module(tmp_path: Path) -> None:
