@@ -37,15 +37,23 @@ def test_ecc(node: Facts, expected: Expected) -> None:
         fail(f"ECC is not {wanted.lower()} on GPU {', '.join(map(str, wrong))}", action="reconfigure")
     if not expected.ecc:
         return
+    past: list[str] = []
     for gpu in gpus:
         if gpu.ecc_volatile:
             fail(f"GPU {gpu.index}: {gpu.ecc_volatile} uncorrectable errors since the driver was loaded")
         if gpu.ecc_sram:
             fail(f"GPU {gpu.index}: {gpu.ecc_sram} uncorrectable SRAM errors in its life", action="replace")
-        # DRAM errors of the past are mended once their rows are remapped and nothing is pending.
-        mended = gpu.remap_uncorrectable and gpu.remap_pending is False and gpu.remap_failure is False
-        if gpu.ecc_aggregate and not (gpu.ecc_volatile == 0 and mended) and gpu.remap_failure is not True:
-            fail(f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life and no row remapped for them")
+        # DRAM errors of the past are mended once their rows are remapped, or their pages retired before Ampere, and
+        # nothing is pending. In MIG mode the driver does not say.
+        remapped = gpu.remap_uncorrectable and gpu.remap_pending is False and gpu.remap_failure is False
+        retired = gpu.retired_dbe and gpu.retired_pending is False
+        if gpu.ecc_aggregate and gpu.remap_pending is None and gpu.retired_pending is None:
+            past.append(f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life")
+        elif gpu.ecc_aggregate and not (gpu.ecc_volatile == 0 and (remapped or retired)) and not gpu.remap_failure:
+            what = "row remapped" if gpu.remap_pending is not None else "page retired"
+            fail(f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life and no {what} for them")
+    if past:
+        unknown(f"{'; '.join(past)}; it does not say whether they are mended")
     if any(gpu.ecc_uncorrectable is None for gpu in gpus):
         unknown("a GPU does not give its error counters")
 

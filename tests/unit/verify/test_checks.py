@@ -59,6 +59,19 @@ def smi(gpu: int, **values: str) -> Callable[[Texts], object]:
     return lambda t: t.update({"nvidia-smi.xml": edit(str(t["nvidia-smi.xml"]), gpu, **values)})
 
 
+def old_memory(errors: str, retired: str, pending: str) -> Callable[[Texts], object]:
+    """GPU 3 had uncorrectable DRAM errors in its life, and speaks of retired pages, not of remapped rows."""
+    return smi(
+        3,
+        ecc_errors__aggregate__dram_uncorrectable=errors,
+        remapped_rows__remapped_row_unc="N/A",
+        remapped_rows__remapped_row_pending="N/A",
+        remapped_rows__remapped_row_failure="N/A",
+        retired_pages__double_bit_retirement__retired_count=retired,
+        retired_pages__pending_retirement=pending,
+    )
+
+
 def text(name: str, new: str | Output) -> Callable[[Texts], object]:
     return lambda t: t.update({name: new})
 
@@ -150,6 +163,12 @@ FAULTS: dict[str, Fault] = {
         set(),
         passes={"gpu.ecc", "gpu.remap"},
     ),
+    # V100 and T4 retire pages in place of remapping rows
+    "ecc mended by a retired page": Fault(V100, old_memory("1", "1", "No"), set(), passes={"gpu.ecc", "gpu.remap"}),
+    "ecc and no page retired": Fault(V100, old_memory("1", "0", "No"), {"gpu.ecc"}),
+    "ecc and a page to be retired": Fault(V100, old_memory("1", "1", "Yes"), {"gpu.ecc", "gpu.remap"}),
+    # A100 with MIG, drivers 510 to 590: the driver says neither of rows nor of pages
+    "ecc and nothing of mending": Fault(P4D, old_memory("2", "N/A", "N/A"), set(), unknown={"gpu.ecc", "gpu.remap"}),
     "ecc correctable": Fault(P4D, smi(6, ecc_errors__volatile__dram_correctable="353"), set(), passes={"gpu.ecc"}),
     "remap pending": Fault(P4D, smi(2, remapped_rows__remapped_row_pending="Yes"), {"gpu.remap"}),
     "remap failure": Fault(P4D, smi(2, remapped_rows__remapped_row_failure="Yes"), {"gpu.remap"}),
