@@ -22,14 +22,18 @@ _OFF = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{3,19}[0-9a-fA-F]):? GPU
 _OFF_START = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{4,20})\b")
 _AER = re.compile(r"AER: (?:Multiple )?(Correct|Uncorrect)(?:ed|able)")
 _KERNEL = re.compile(
-    r"NVRM:|\bkernel:|SXid|\[\s*[0-9]+\.[0-9]+\]|^\d{1,3},\d+,\d+,|^\[?\w{3} \w{3}\s+\d|^\d{4}-\d\d-\d\dT"
+    r"NVRM:|\bkernel:|SXid|\[\s*\+?[0-9]+\.[0-9]+\]|^\d{1,3},\d+,\d+,|^\[?\w{3} \w{3}\s+\d|^\d{4}-\d\d-\d\dT"
     r"|^\w+\s*:\w+\s*:"
+    # dmesg --reltime
+    r"|^\[\w{3}\d{1,2} \d\d:\d\d\]"
     # dmesg -T in another language, dmesg -t of a boot, and a syslog that the kernel's lines are in
     r"|^\[\w{2,4}\.? (?:\d{1,2}\.? )?\w{3,5}\.?\s+\d|^(?:Linux version|Command line:|Kernel command line:|pci 0|ACPI: )"
     r"|^\w{3,4}\.?\s+\d{1,2} \d\d:\d\d:\d\d \S+ [\w.-]+(?:\[\d+\])?: "
 )
 _WEIGHT = re.compile(r"\b(Fatal|Nonfatal)\s+XC[0-9]")
 """Xids of NVLink 5 (144 to 150): unit, weight, whether it crosses containment, and so on."""
+_CAUSE = re.compile(r"\bcaused by previous Xid ([0-9]{1,4})\b")
+"""The end of an Xid 45 in branches 580 and later."""
 _BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
 
 
@@ -85,6 +89,7 @@ def parse(text: str) -> KernelLog:
     said: dict[tuple[int, str], str] = {}
     fatal: set[tuple[int, str]] = set()
     weights: dict[tuple[int, str], set[str]] = {}
+    causes: dict[tuple[int, str], str] = {}
     off: dict[str, None] = {}
     aer: Counter[str] = Counter()
     rest: list[str] = []
@@ -104,6 +109,8 @@ def parse(text: str) -> KernelLog:
                 said[key] = one[3].strip()[:160]
                 weight = _WEIGHT.search(one[3])
                 weights.setdefault(key, set()).add(weight[1] if weight else "")
+                if cause := _CAUSE.search(one[3]):
+                    causes.setdefault((int(cause[1]), one[1]), f"named as the cause of an Xid {one[2]}")
         elif (
             "NVRM: " in row
             and (
@@ -117,6 +124,9 @@ def parse(text: str) -> KernelLog:
             if "AER" in row and (match := _AER.search(row)):
                 aer[match[1]] += 1
             rest.append(row)
+    # The line of the cause itself may have left the buffer.
+    for key in causes.keys() - xids.keys():
+        xids[key], said[key], weights[key] = 1, causes[key], {""}
     # A GPU named by an Xid 79 needs no second entry: the line without a code follows it.
     known = {pci(where) for code, where in xids if code == 79}
     return KernelLog(

@@ -481,3 +481,34 @@ def test_what_the_kernel_says_of_broken_hardware(line: str, kind: str, where: st
 )
 def test_what_the_kernel_says_of_hardware_that_works(line: str) -> None:
     assert dmesg.parse(f"[12.5] {line}\n").events == ()
+
+
+def test_an_xid_that_only_another_one_names() -> None:
+    # 8 x B200, driver 590: the lines of Xid 149 and 145 had left the buffer
+    text = (
+        "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149\n"
+        "kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=1818992, name=python3, Ch 0000000c caused by previous Xid 145\n"
+        "kernel: NVRM: Xid (PCI:0000:ed:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x1)\n"
+    )
+    found = {(x.code, x.pci): x.fatal for x in dmesg.parse(text).xids}
+    assert found == {
+        (45, "0000:dc:00"): None,
+        (45, "0000:ed:00"): None,
+        (145, "0000:ed:00"): False,
+        (149, "0000:dc:00"): None,
+    }
+
+
+def test_a_kernel_log_with_stamps_of_the_time_between() -> None:
+    # dmesg --reltime of a workstation whose GPU was lost
+    text = (
+        "[Jan21 04:41] nvidia 0000:03:00.0: AER: can't recover (no error_detected callback)\n"
+        "[  +0.000008] pcieport 0000:00:03.0: AER: device recovery failed\n"
+    )
+    found = dmesg.parse(text)
+    assert [(event.kind, event.where) for event in found.events] == [
+        ("pcie_fatal", "0000:03:00.0"),
+        ("pcie_fatal", "0000:00:03.0"),
+    ]
+    assert found.events[1].text == "pcieport 0000:00:03.0: AER: device recovery failed"
+    assert dmesg.parse(text.splitlines()[1]).events
