@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from provisioner.catalog.models import Gpu, Machine
+from provisioner.errors import GpuprovError
 from provisioner.spec.models import ClusterSpec, Group
 from provisioner.stack.models import BaseImage, Stack
 
@@ -39,7 +40,11 @@ class Plan:
     """Stacks of other locks that machines still run, or may be brought back to: their packages must stay to be had."""
 
     def group(self, name: str) -> PlannedGroup:
-        return next(g for g in self.groups if g.name == name)
+        """Raises GpuprovError where cluster.yaml has it no more: machines of it may still be there."""
+        found = next((group for group in self.groups if group.name == name), None)
+        if found is None:
+            raise GpuprovError(f"cluster.yaml has no group {name} any more", hint="`gpuprov up` removes its machines")
+        return found
 
     def nodes(self) -> tuple[tuple[str, PlannedGroup], ...]:
         return tuple((name, group) for group in self.groups for name in group.node_names())

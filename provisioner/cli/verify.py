@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -48,14 +51,20 @@ def verify(
     from provisioner.verify.run import verify as run
 
     _one_of(file, bundle, host)
+    unkept: list[str] = []
+    if report is not None:
+        _room(report)
     if save_baseline and file is None:
         raise GpuprovError("--save-baseline is for a fleet: give FILE")
     if file is not None:
-        from provisioner.lifecycle import baselines, quarantine
+        from provisioner.lifecycle import baselines, quarantine, wanted
 
         cluster = _cluster(file, sandbox)
         cluster.events.subscribe(_tell_quarantine)
-        machines = cluster.nodes()
+        looked = wanted.wanted(cluster)
+        machines = list(looked.here)
+        for name in looked.unwanted:
+            print(f"{name}: not looked at, cluster.yaml wants it no more: `gpuprov up` removes it", file=sys.stderr)
         deep = level or cluster.spec.verify.level
         if save_baseline and deep == "quick":
             raise GpuprovError("level quick measures nothing that could be saved", hint="--level standard, or stress")
@@ -63,12 +72,15 @@ def verify(
         subjects = baselines.beside(cluster, subjects, machines)
         checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
         found = run(subjects, checks=checks, events=cluster.events)
-        with cluster.noted("verify") as holding:
+        saved = None
+        with _kept(unkept), cluster.noted("verify") as holding:
             found = baselines.note(cluster, found, machines, deep)
             saved = baselines.save(cluster, found, machines, deep) if save_baseline else None
             found = quarantine.after_verdict(cluster, found, machines, deep, holding=holding)
-            healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
             cluster.note_verdicts(found)
+        if not node:
+            found = replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
+        healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
         title, previous = str(cluster.spec.name), cluster.state().get("report")
         if saved is not None:
             _tell_saved(saved, cluster.paths.baseline)
@@ -79,14 +91,37 @@ def verify(
     if report is not None:
         from provisioner.verify.report import write
 
-        print(f"report: {write(found, report, title=title, previous=previous)}", file=sys.stderr)
+        with _kept(unkept):
+            print(f"report: {write(found, report, title=title, previous=previous)}", file=sys.stderr)
     if as_json:
         _print_json(found.to_json() | {"ok": healthy})
     else:
         from provisioner.verify.report.terminal import show
 
         show(found)
-    raise typer.Exit(Exit.OK if healthy else Exit.CHECK_FAILED)
+    for trouble in unkept:
+        print(f"gpuprov: the verdict above could not be written down: {trouble}", file=sys.stderr)
+    raise typer.Exit(Exit.CHECK_FAILED if not healthy else Exit.BAD_INPUT if unkept else Exit.OK)
+
+
+def _room(folder: Path) -> None:
+    """Raises GpuprovError where no report can be written, before anything is looked at."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise GpuprovError(f"no report can be written: {reason}", where=str(folder), hint="give a directory") from None
+
+
+@contextlib.contextmanager
+def _kept(troubles: list[str]) -> Iterator[None]:
+    """A verdict that took minutes is told also where a full disk keeps it from being written; the list says why."""
+    try:
+        yield
+    except OSError as error:
+        troubles.append(str(error))
 
 
 def _tell_saved(saved: Saved, file: Path) -> None:
@@ -175,8 +210,6 @@ def _no_node(name: str, names: set[str]) -> NoReturn:
 
 
 def _at(subject: Subject, level: Level | None) -> Subject:
-    from dataclasses import replace
-
     return replace(subject, expected=replace(subject.expected, level=level)) if level else subject
 
 
@@ -236,7 +269,8 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
     assert file is not None
     if node is None:
         raise GpuprovError("which node? gpuprov facts FILE NODE")
-    subject = _chosen(_cluster(file, sandbox).subjects(), [node])[0]
+    cluster = _cluster(file, sandbox)
+    subject = cluster.subjects([cluster.node(node)])[0]
     if isinstance(subject.source, Bundle):
         return subject.source
     return probe({node: subject.source}, request_for(subject.expected))[node]

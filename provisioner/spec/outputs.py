@@ -88,6 +88,8 @@ class NodeOutput(OpenOutput):
     machine: str
     ok: bool
     checks: list[CheckOutput]
+    error: str | None = Field(default=None, description="Why it was not looked at")
+    absent: bool = Field(default=False, description="cluster.yaml wants it, and no machine is there")
     quarantine: QuarantineOutput | None = None
     measures: dict[str, MeasureOutput] | None = Field(
         default=None,

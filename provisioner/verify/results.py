@@ -54,6 +54,9 @@ class NodeReport:
     checks: tuple[CheckResult, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    """Why it was not looked at."""
+    absent: bool = False
+    """cluster.yaml wants it, and no machine is there."""
     quarantine: Mapping[str, Any] | None = None
     """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}."""
     measures: tuple[Reached, ...] = ()
@@ -89,6 +92,7 @@ class NodeReport:
             "checks": [c.to_json() for c in self.checks],
         }
         document |= {"simulated": True} if self.simulated else {}
+        document |= {"absent": True} if self.absent else {}
         document |= {"quarantine": dict(self.quarantine)} if self.quarantine is not None else {}
         document |= {"measures": {one.name: one.to_json() for one in self.measures}} if self.measures else {}
         return document | ({"error": self.error} if self.error else {})
@@ -156,7 +160,8 @@ class Report:
         return bool(self.nodes) and len(self.healthy_nodes) == len(self.nodes)
 
     def enough(self, min_healthy: int | str) -> bool:
-        """Whether `verify.min_healthy` holds: a number of nodes, or a percentage ("90%") of those looked at."""
+        """Whether `verify.min_healthy` holds: a number of nodes, or a percentage ("90%") of all that are in the report,
+        which has those too that are wanted and not there."""
         healthy, total = len(self.healthy_nodes), len(self.nodes)
         if isinstance(min_healthy, str):
             return total > 0 and healthy * 100 >= int(min_healthy.rstrip("%")) * total

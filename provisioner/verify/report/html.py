@@ -73,10 +73,10 @@ def _problems(report: Report) -> list[dict[str, Any]]:
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for node in report.nodes:
         if node.error:
-            key = ("", "unreachable", "replace")
-            entry = found.setdefault(
-                key, _entry("node.reachable", "fatal", "unknown", "reboot", "The node gave no answer.")
-            )
+            said = ("node.exists", "fatal", "unknown", "reconfigure", "The node is wanted and not there.")
+            if not node.absent:
+                said = ("node.reachable", "fatal", "unknown", "reboot", "The node gave no answer.")
+            entry = found.setdefault(("", said[0], ""), _entry(*said))
             entry["nodes"].append({"name": node.name, "message": node.error})
             continue
         explained = any(c.status == "fail" for c in node.checks)

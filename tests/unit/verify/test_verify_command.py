@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 
 import provisioner.session
+import provisioner.verify.report
 from provisioner.cli.main import main
 from provisioner.events import Events
-from provisioner.lifecycle import quarantine
+from provisioner.lifecycle import baselines, quarantine, wanted
 from provisioner.paths import ClusterPaths
 from provisioner.verify.bundle import Bundle
+from provisioner.verify.results import NodeReport
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
 
@@ -138,14 +141,19 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     del texts["topo.txt"]
     sources = {"train-0": bundle(nth(P4D, 0)), "train-1": bundle(texts)}
     subjects = [Subject(n, "train", "lab", P4D, source, expected(P4D)) for n, source in sources.items()]
-    spec = SimpleNamespace(name="vision", verify=SimpleNamespace(checks=("mine",), min_healthy="50%", level="standard"))
+    spec = SimpleNamespace(
+        name="vision", groups={}, verify=SimpleNamespace(checks=("mine",), min_healthy="50%", level="standard")
+    )
 
     def open_cluster(file: Path, sandbox: bool | None = None) -> Any:
         def note_verdicts(report: Any) -> None:
             (tmp_path / "noted").write_text(" ".join(f"{n.name}={n.ok}" for n in report.nodes))
 
+        def picked(nodes: Any = ()) -> list[Subject]:
+            return [subject for subject in subjects if not nodes or subject.name in nodes]
+
         return SimpleNamespace(
-            nodes=list, subjects=lambda _nodes=(): subjects, state=dict, spec=spec, events=Events(), file=file,
+            nodes=list, node=lambda name: name, subjects=picked, state=dict, spec=spec, events=Events(), file=file,
             note_verdicts=note_verdicts, paths=ClusterPaths(file, spec.name, sandbox=False),
             noted=lambda _: contextlib.nullcontext(False),
         )  # fmt: skip
@@ -153,6 +161,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
     # What follows from a verdict is tests/unit/lifecycle/test_quarantine.py's.
     monkeypatch.setattr(quarantine, "after_verdict", lambda _cluster, report, *_, **__: report)
+    monkeypatch.setattr(wanted, "wanted", lambda _: wanted.Wanted((), {}, ()))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "site.py").write_text("def test_site(node):\n    assert node.kernel\n")
     (tmp_path / "cluster.yaml").write_text("name: vision\n")
@@ -176,6 +185,53 @@ def test_the_fleet_of_a_file(cluster: Path, capsys: pytest.CaptureFixture[str]) 
     assert [node["name"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["train-1"]
     assert run("verify", cluster, "--node", "train-9") == 2
     assert "train-" in capsys.readouterr().err
+
+
+def test_a_node_that_is_wanted_and_not_there_is_not_healthy(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = NodeReport("train-2", "train", "lab", P4D, False, (), error=wanted.ABSENT, absent=True)
+    monkeypatch.setattr(wanted, "wanted", lambda _: wanted.Wanted((), {"train-2": "train"}, ("old-0",)))
+    monkeypatch.setattr(wanted, "unseen", lambda *_: (absent,))
+    assert run("verify", cluster, "--json") == 1  # one of three
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert not document["ok"]
+    assert [(n["name"], n.get("absent", False)) for n in document["nodes"]][2:] == [("train-2", True)]
+    assert "old-0: not looked at, cluster.yaml wants it no more" in said.err
+    assert (cluster.parent / "noted").read_text() == "train-0=True train-1=False"
+    assert run("verify", cluster, "--node", "train-0") == 0
+    assert run("verify", cluster, "--report", cluster.parent / "page") == 1
+    assert "`gpuprov up` makes it" in capsys.readouterr().out
+    page = (cluster.parent / "page" / "report.html").read_text()
+    assert "node.exists" in page and "1 of 3 healthy" in page
+
+
+@pytest.mark.parametrize("place", ["cluster.yaml", "/proc/nowhere"])
+def test_where_no_report_can_be_written_nothing_is_looked_at(
+    place: str, cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("verify", cluster, "--report", cluster.parent / place) == 2
+    said = capsys.readouterr().err
+    assert "no report can be written" in said
+    assert "defect" not in said
+    assert not (cluster.parent / "noted").exists()
+
+
+def test_a_verdict_is_told_also_where_it_cannot_be_written_down(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", "report.json")
+
+    monkeypatch.setattr(provisioner.verify.report, "write", full)
+    assert run("verify", cluster, "--report", cluster.parent / "page", "--json") == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["ok"]
+    assert "the verdict above could not be written down: " in said.err
+    monkeypatch.setattr(baselines, "note", full)
+    assert run("verify", cluster) == 2
+    assert "1 of 2 nodes healthy" in capsys.readouterr().out
 
 
 def test_a_support_bundle(cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
