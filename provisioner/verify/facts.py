@@ -245,6 +245,8 @@ def _read(name: str, bundle: Bundle, parse: Callable[[str], T]) -> tuple[T | Non
         elif name not in EMPTY_IS_AN_ANSWER or output.rc not in (0, None):
             said = f": {first_line(output.error)}" if output.error else ""
             return None, Source("unreadable", f"`{command}` printed nothing (exit status {output.rc}){said}")
+    if name.startswith("nvidia-smi") and output.error and "<nvidia_smi_log" in text:
+        text += "\n" + nvidia_smi.told(output.error)
     try:
         return parse(text), Source("read")
     except Unreadable as error:

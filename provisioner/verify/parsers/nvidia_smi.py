@@ -17,7 +17,7 @@ from xml.etree import ElementTree  # the document comes from our own node; expat
 from provisioner.verify.parsers import Unreadable, first_line, number, pci, whole
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process, Smi
 
-__all__ = ["Failure", "Gpu", "Process", "Smi", "failure", "parse"]
+__all__ = ["Failure", "Gpu", "Process", "Smi", "failure", "parse", "told"]
 
 THROTTLE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 """Clock event reasons that no healthy idle GPU shows (sw_power_cap and gpu_idle are normal)."""
@@ -54,6 +54,11 @@ def failure(text: str) -> Failure | None:
     if "communicate with the nvidia driver" in low or "driver not loaded" in low:
         return "no-driver"
     return None
+
+
+def told(error: str) -> str:
+    """What nvidia-smi said of its GPUs on standard error, beside an answer; complaints of others are left out."""
+    return "\n".join(line for line in error.splitlines() if UNREACHABLE.search(line) or "inforom" in line.lower())
 
 
 def parse(text: str) -> Smi:

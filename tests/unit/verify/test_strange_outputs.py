@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from provisioner.verify.bundle import Bundle
 from provisioner.verify.parsers import (
     Unreadable,
-    dcgm_exporter,
-    dcgmi_diag,
     dmesg,
-    fi_info,
-    ibstat,
     lsblk,
     lspci,
     nccl_tests,
-    nvidia_smi,
-    nvlink,
-    nvlink_errors,
-    packages,
     rocm_smi,
     systemd,
-    topo,
 )
 from provisioner.verify.parsers.host_hardware import read_arrays, read_disks
 
@@ -173,87 +162,6 @@ def test_nccl_tests_under_launchers(prefix: str) -> None:
     assert (found.wrong, found.out_of_bounds_ok) == (1, True)
 
 
-def test_a_matrix_whose_header_was_wrapped() -> None:
-    text = "\tGPU0\nGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-55\nGPU1\tNV18\t X \t0-55\n"
-    with pytest.raises(Unreadable, match="GPU1"):
-        topo.parse(text)
-
-
-# nvidia-smi of branches 470, 535, 550 and 580, where a GPU has been lost
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Unable to determine the device handle for GPU 0000:44:00.0: GPU is lost.  Reboot the system",
-        "Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error",
-        "Unable to determine the device handle for GPU0000:44:00.0: Not Found",
-        "Unable to determine the device handle for gpu 00000000:44:00.0: Unknown Error",
-    ],
-)
-def test_a_gpu_that_cannot_be_opened_leaves_a_gap(line: str) -> None:
-    gpus = "".join(
-        f'<gpu id="00000000:{bus}:00.0"><product_name>A4000</product_name></gpu>' for bus in ("19", "5F", "9B")
-    )
-    found = nvidia_smi.parse(f"{line}\n<nvidia_smi_log><attached_gpus>4</attached_gpus>{gpus}</nvidia_smi_log>\n")
-    assert found.unreachable == ("0000:44:00",)
-    assert [gpu.index for gpu in found.gpus] == [0, 2, 3]
-    assert found.warnings == ()
-    assert nvidia_smi.parse(line).unreachable == ("0000:44:00",)
-
-
-def test_a_gpu_that_cannot_be_opened_and_has_no_address() -> None:
-    with pytest.raises(Unreadable, match="GPU2: Unknown Error"):
-        nvidia_smi.parse("Unable to determine the device handle for GPU2: Unknown Error\n")
-
-
-def test_a_link_with_an_error_in_its_states_place() -> None:
-    text = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\n\t Link 0: 26.562 GB/s\n\t Link 1: {}\n"
-    for down in ("<inactive>", "Inactive", "inActive", "Down", "0 GB/s"):
-        found = nvlink.parse(text.format(down))[0]
-        assert (found.active, found.inactive) == (1, 1)
-    for strange in ("[Unknown Error]", "N/A", "ERR!"):
-        found = nvlink.parse(text.format(strange))[0]
-        assert (found.active, found.inactive) == (None, None)
-        assert strange in found.note
-
-
-def diagnosis(**body: object) -> str:
-    return json.dumps({"DCGM Diagnostic": body, "metadata": {"version": "4.4.2"}})
-
-
-def test_dcgmi_whose_diagnosis_did_not_begin() -> None:
-    # DCGM 4: keys of a run that hostengine refused
-    with pytest.raises(Unreadable, match="Unable to connect"):
-        dcgmi_diag.parse(diagnosis(version="4.4.2", runtime_error="Error: Unable to connect to the host engine"))
-
-
-def test_dcgmi_sums_a_test_up_apart_from_its_entities() -> None:
-    # DCGM 4.1 to 4.5
-    tests = [
-        {"name": "memory", "results": [], "test_summary": {"status": "Skip"}},
-        {"name": "software", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Fail"}},
-        {"name": "pcie", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Pass"}},
-    ]
-    found = dcgmi_diag.parse(diagnosis(test_categories=[{"category": "Hardware", "tests": tests}]))
-    assert (found.passed, found.failed, found.skipped) == (("pcie",), ("software",), ("memory",))
-
-
-def test_dcgmi_of_several_iterations() -> None:
-    runs = [
-        {"DCGM GPU Diagnostic": {"test_categories": [{"tests": [{"name": "Inforom", "results": [{"status": s}]}]}]}}
-        for s in ("PASS", "FAIL")
-    ]
-    found = dcgmi_diag.parse(json.dumps({"iterations": runs, "Overall Result": "Fail"}))
-    assert (found.passed, found.failed) == (("Inforom",), ("Inforom",))
-
-
-def test_dcgmi_of_old_releases_warns_in_one_text() -> None:
-    # DCGM 2
-    row = {"status": "Warn", "warnings": "Persistence mode for GPU 0 is disabled."}
-    tests = [{"name": "Persistence Mode", "results": [row]}]
-    found = dcgmi_diag.parse(json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"tests": tests}]}}))
-    assert found.messages == ("Persistence mode for GPU 0 is disabled.",)
-
-
 def test_a_journal_in_which_the_service_was_started_again() -> None:
     failed = (
         "Jan 05 nvidia-fabricmanager-start.sh[4756]: request to query NVSwitch device information from NVSwitch driver "
@@ -265,42 +173,6 @@ def test_a_journal_in_which_the_service_was_started_again() -> None:
         systemd.parse(
             failed + "Jan 05 systemd[1]: Started nvidia-fabricmanager.service - NVIDIA fabric manager service.\n"
         )
-
-
-# nvidia-smi nvlink -e of a B300, driver 595.91, healthy at boot
-B300 = """\
-GPU 0: NVIDIA B300 SXM6 AC (UUID: GPU-0)
-\t Link 0: Malformed packet Errors: 0
-\t Link 0: Buffer overrun Errors: 0
-\t Link 0: Rx Errors: 0
-\t Link 0: Rx remote Errors: 0
-\t Link 0: Rx General Errors: 0
-\t Link 0: Local link integrity Errors: 0
-\t Link 0: Tx discards: 0
-\t Link 0: Link recovery successful events: 0
-\t Link 0: Link recovery failed events: 0
-\t Link 0: Total link recovery events: 0
-\t Link 0: Effective Errors: 0
-\t Link 0: Effective BER: 15e-255
-\t Link 0: Symbol Errors: 0
-\t Link 0: Symbol BER: 15e-255
-\t Link 0: FEC Errors - 0: 36140749276
-\t Link 0: FEC Errors - 1: 12
-\t Link 0: Raw BER Lane 0: 2061
-\t Link 0: Raw Errors Lane 0: 82
-"""
-
-
-def test_counters_of_nvlink_5() -> None:
-    counters = nvlink_errors.parse(B300)[0][0]
-    assert {name: count for name, count in counters.items() if count} == {
-        "fec - 0": 36140749276,
-        "fec - 1": 12,
-        "raw ber lane 0": 2061,
-        "raw lane 0": 82,
-    }
-    assert {"rx", "rx remote", "rx general", "local link integrity", "symbol", "effective"} <= set(counters)
-    assert "effective ber" not in counters
 
 
 @pytest.mark.parametrize(
@@ -316,109 +188,6 @@ def test_the_weight_of_an_nvlink_5_xid(lines: list[str], fatal: bool | None) -> 
     # GB200, drivers 570 and 580; an Xid 74 of an H100 has no such word
     (xid,) = dmesg.parse("".join(f"[1.5] NVRM: Xid (PCI:0008:06:00): {line}\n" for line in lines)).xids
     assert xid.fatal is fatal
-
-
-# nvidia-smi topo -m of 8 x B200, two rows of it, as it came through a terminal; names of Linux's own scheme for cards
-@pytest.mark.parametrize("names", ["NIC10\tNIC11NIC12", "NIC10NIC11NIC12", "ibp26s0\trocep68s0\trdmap79s0"])
-def test_columns_of_a_matrix(names: str) -> None:
-    text = (
-        f"\tGPU0\tGPU1\t{names}\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
-        "GPU0\t X \tNV18\tSYS\tPIX\tNODE\t0-15\t0\t\tN/A\nGPU1\tNV18\t X \tPIX\tSYS\tNODE\t0-15\t0\t\tN/A\n"
-    )
-    found = topo.parse(text)
-    assert found.cells == {"GPU0": {"GPU1": "NV18"}, "GPU1": {"GPU0": "NV18"}}
-    assert [list(row.values()) for row in found.near.values()] == [["SYS", "PIX", "NODE"], ["PIX", "SYS", "NODE"]]
-    assert found.numa == {"GPU0": "0", "GPU1": "0"}
-
-
-# What is left when a tool's output is cut: the disk was full, a terminal scrolled, somebody copied too little.
-def test_nvlink_cut_in_the_last_gpu() -> None:
-    gpus = [f"GPU {i}: NVIDIA H200\n" + "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(18)) for i in range(2)]
-    whole = "".join(gpus)
-    assert [links.active for links in nvlink.parse(whole).values()] == [18, 18]
-    for end in ("\t Link 11: 26.562 GB/s\n", "\t Link 11: 26.5", "\t Link 11", "\t Lin"):
-        cut = nvlink.parse(gpus[0] + gpus[1].split("\t Link 11")[0] + end)
-        assert (cut[0].active, cut[1].active) == (18, None)
-    # a GPU that has lost links prints them all the same
-    short = nvlink.parse(whole[::-1].replace("26.562 GB/s"[::-1], "<inactive>"[::-1], 3)[::-1])
-    assert (short[1].active, short[1].inactive) == (15, 3)
-
-
-def test_nvlink_counters_cut() -> None:
-    rows = [f"\t Link {n}: {what} Errors: 0\n" for n in range(2) for what in ("Replay", "Recovery", "CRC")]
-    with pytest.raises(Unreadable, match="cut"):
-        nvlink_errors.parse("GPU 0: NVIDIA H200\n" + "".join(rows[:5]))
-
-
-def test_a_kernel_log_cut_in_an_xid() -> None:
-    (xid,) = dmesg.parse("[1.5] NVRM: Xid (PCI:0000:9b:00): 11").xids
-    assert xid.code == 0
-    assert [x.code for x in dmesg.parse("[1.5] NVRM: Xid (PCI:0000:9b:00): 11\n[2.5] eth0: up").xids] == [11]
-
-
-CARD = """\
-CA '{0}'
-\tCA type: MT4129
-\tNumber of ports: 1
-\tPort 1:
-\t\tState: Active
-\t\tPhysical state: LinkUp
-\t\tRate: 400
-\t\tLink layer: InfiniBand
-"""
-
-
-@pytest.mark.parametrize("end", ["Number of ports: 1\n", "Port 1:", "State: Act", "State: Active"])
-def test_ibstat_cut(end: str) -> None:
-    one, two = CARD.format("mlx5_0"), CARD.format("mlx5_0") + CARD.format("mlx5_1")
-    assert [len(ibstat.parse(text).ports) for text in (one, two)] == [1, 2]
-    for text in (one, two) if end != "State: Active" else (two,):
-        with pytest.raises(Unreadable, match="midst"):
-            ibstat.parse(text[: text.rindex(end) + len(end)])
-    # a tool that broke off says so itself
-    assert ibstat.parse(two[: two.rindex("State: Act")] + "\nibpanic: [1] main: stat of IB device failed\n").panic
-
-
-def test_lspci_cut() -> None:
-    with pytest.raises(Unreadable, match="cut"):
-        lspci.parse(LSPCI_NAMES + "e1:00.0 3D contro")
-
-
-def test_fi_info_cut() -> None:
-    entry = (
-        "provider: efa\n    fabric: efa\n    domain: rdmap{0}s0-rdm\n    type: FI_EP_RDM\n    protocol: FI_PROTO_EFA\n"
-    )
-    assert len(fi_info.parse(entry.format(79) + entry.format(80)).devices) == 2
-    with pytest.raises(Unreadable, match="cut"):
-        fi_info.parse(entry.format(79) + entry.format(80).partition("    type")[0])
-
-
-def test_samples_cut() -> None:
-    text = 'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-0"} 31\nDCGM_FI_DEV_GPU_TEMP{gpu="1",UU'
-    with pytest.raises(Unreadable, match="cut"):
-        dcgm_exporter.parse(text)
-
-
-def test_packages_cut() -> None:
-    with pytest.raises(Unreadable, match="cut"):
-        packages.parse("libc6:amd64\t2.36-9\tii \nlibnccl2\t2.2")
-
-
-@pytest.mark.parametrize("text", ["Active: activ", "     Active: inact"])
-def test_a_state_cut(text: str) -> None:
-    with pytest.raises(Unreadable):
-        systemd.parse(text)
-
-
-def test_units_cut() -> None:
-    with pytest.raises(Unreadable, match="act"):
-        systemd.parse_units("Id=docker.service\nLoadState=loaded\nActiveState=act")
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_files_saved_on_windows(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "lsblk.json").write_bytes('{"blockdevices": []}'.encode(encoding))
-    assert Bundle.read(tmp_path).files["lsblk.json"].text == '{"blockdevices": []}'
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,163 @@
+"""The same for NVIDIA's own tools: nvidia-smi, its matrix and its NVLinks, dcgmi."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.facts import read
+from provisioner.verify.parsers import (
+    Unreadable,
+    dcgmi_diag,
+    nvidia_smi,
+    nvlink,
+    nvlink_errors,
+    topo,
+)
+
+
+def test_a_matrix_whose_header_was_wrapped() -> None:
+    text = "\tGPU0\nGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-55\nGPU1\tNV18\t X \t0-55\n"
+    with pytest.raises(Unreadable, match="GPU1"):
+        topo.parse(text)
+
+
+# nvidia-smi of branches 470, 535, 550 and 580, where a GPU has been lost
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Unable to determine the device handle for GPU 0000:44:00.0: GPU is lost.  Reboot the system",
+        "Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error",
+        "Unable to determine the device handle for GPU0000:44:00.0: Not Found",
+        "Unable to determine the device handle for gpu 00000000:44:00.0: Unknown Error",
+    ],
+)
+def test_a_gpu_that_cannot_be_opened_leaves_a_gap(line: str) -> None:
+    gpus = "".join(
+        f'<gpu id="00000000:{bus}:00.0"><product_name>A4000</product_name></gpu>' for bus in ("19", "5F", "9B")
+    )
+    found = nvidia_smi.parse(f"{line}\n<nvidia_smi_log><attached_gpus>4</attached_gpus>{gpus}</nvidia_smi_log>\n")
+    assert found.unreachable == ("0000:44:00",)
+    assert [gpu.index for gpu in found.gpus] == [0, 2, 3]
+    assert found.warnings == ()
+    assert nvidia_smi.parse(line).unreachable == ("0000:44:00",)
+
+
+def test_what_nvidia_smi_says_on_standard_error_beside_its_answer() -> None:
+    # driver 570: exit status 0, the GPUs that answer on standard output
+    said = (
+        "ERROR: ld.so: object 'libx.so' from LD_PRELOAD cannot be preloaded\n"
+        "Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error\n"
+        "WARNING: infoROM is corrupted at gpu 0000:5F:00.0\n"
+    )
+    gpus = "".join(f'<gpu id="00000000:{bus}:00.0"></gpu>' for bus in ("19", "5F"))
+    text = f"<nvidia_smi_log>{gpus}</nvidia_smi_log>"
+    smi = read(Bundle({"nvidia-smi.xml": Output(text, rc=0, error=said)})).smi
+    assert smi is not None
+    assert (smi.unreachable, [gpu.index for gpu in smi.gpus]) == (("0000:44:00",), [0, 2])
+    assert smi.warnings == ("WARNING: infoROM is corrupted at gpu 0000:5F:00.0",)
+
+
+def test_a_gpu_that_cannot_be_opened_and_has_no_address() -> None:
+    with pytest.raises(Unreadable, match="GPU2: Unknown Error"):
+        nvidia_smi.parse("Unable to determine the device handle for GPU2: Unknown Error\n")
+
+
+def test_a_link_with_an_error_in_its_states_place() -> None:
+    text = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\n\t Link 0: 26.562 GB/s\n\t Link 1: {}\n"
+    for down in ("<inactive>", "Inactive", "inActive", "Down", "0 GB/s"):
+        found = nvlink.parse(text.format(down))[0]
+        assert (found.active, found.inactive) == (1, 1)
+    for strange in ("[Unknown Error]", "N/A", "ERR!"):
+        found = nvlink.parse(text.format(strange))[0]
+        assert (found.active, found.inactive) == (None, None)
+        assert strange in found.note
+
+
+def diagnosis(**body: object) -> str:
+    return json.dumps({"DCGM Diagnostic": body, "metadata": {"version": "4.4.2"}})
+
+
+def test_dcgmi_whose_diagnosis_did_not_begin() -> None:
+    # DCGM 4: keys of a run that hostengine refused
+    with pytest.raises(Unreadable, match="Unable to connect"):
+        dcgmi_diag.parse(diagnosis(version="4.4.2", runtime_error="Error: Unable to connect to the host engine"))
+
+
+def test_dcgmi_sums_a_test_up_apart_from_its_entities() -> None:
+    # DCGM 4.1 to 4.5
+    tests = [
+        {"name": "memory", "results": [], "test_summary": {"status": "Skip"}},
+        {"name": "software", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Fail"}},
+        {"name": "pcie", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Pass"}},
+    ]
+    found = dcgmi_diag.parse(diagnosis(test_categories=[{"category": "Hardware", "tests": tests}]))
+    assert (found.passed, found.failed, found.skipped) == (("pcie",), ("software",), ("memory",))
+
+
+def test_dcgmi_of_several_iterations() -> None:
+    runs = [
+        {"DCGM GPU Diagnostic": {"test_categories": [{"tests": [{"name": "Inforom", "results": [{"status": s}]}]}]}}
+        for s in ("PASS", "FAIL")
+    ]
+    found = dcgmi_diag.parse(json.dumps({"iterations": runs, "Overall Result": "Fail"}))
+    assert (found.passed, found.failed) == (("Inforom",), ("Inforom",))
+
+
+def test_dcgmi_of_old_releases_warns_in_one_text() -> None:
+    # DCGM 2
+    row = {"status": "Warn", "warnings": "Persistence mode for GPU 0 is disabled."}
+    tests = [{"name": "Persistence Mode", "results": [row]}]
+    found = dcgmi_diag.parse(json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"tests": tests}]}}))
+    assert found.messages == ("Persistence mode for GPU 0 is disabled.",)
+
+
+# nvidia-smi nvlink -e of a B300, driver 595.91, healthy at boot
+B300 = """\
+GPU 0: NVIDIA B300 SXM6 AC (UUID: GPU-0)
+\t Link 0: Malformed packet Errors: 0
+\t Link 0: Buffer overrun Errors: 0
+\t Link 0: Rx Errors: 0
+\t Link 0: Rx remote Errors: 0
+\t Link 0: Rx General Errors: 0
+\t Link 0: Local link integrity Errors: 0
+\t Link 0: Tx discards: 0
+\t Link 0: Link recovery successful events: 0
+\t Link 0: Link recovery failed events: 0
+\t Link 0: Total link recovery events: 0
+\t Link 0: Effective Errors: 0
+\t Link 0: Effective BER: 15e-255
+\t Link 0: Symbol Errors: 0
+\t Link 0: Symbol BER: 15e-255
+\t Link 0: FEC Errors - 0: 36140749276
+\t Link 0: FEC Errors - 1: 12
+\t Link 0: Raw BER Lane 0: 2061
+\t Link 0: Raw Errors Lane 0: 82
+"""
+
+
+def test_counters_of_nvlink_5() -> None:
+    counters = nvlink_errors.parse(B300)[0][0]
+    assert {name: count for name, count in counters.items() if count} == {
+        "fec - 0": 36140749276,
+        "fec - 1": 12,
+        "raw ber lane 0": 2061,
+        "raw lane 0": 82,
+    }
+    assert {"rx", "rx remote", "rx general", "local link integrity", "symbol", "effective"} <= set(counters)
+    assert "effective ber" not in counters
+
+
+# nvidia-smi topo -m of 8 x B200, two rows of it, as it came through a terminal; names of Linux's own scheme for cards
+@pytest.mark.parametrize("names", ["NIC10\tNIC11NIC12", "NIC10NIC11NIC12", "ibp26s0\trocep68s0\trdmap79s0"])
+def test_columns_of_a_matrix(names: str) -> None:
+    text = (
+        f"\tGPU0\tGPU1\t{names}\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+        "GPU0\t X \tNV18\tSYS\tPIX\tNODE\t0-15\t0\t\tN/A\nGPU1\tNV18\t X \tPIX\tSYS\tNODE\t0-15\t0\t\tN/A\n"
+    )
+    found = topo.parse(text)
+    assert found.cells == {"GPU0": {"GPU1": "NV18"}, "GPU1": {"GPU0": "NV18"}}
+    assert [list(row.values()) for row in found.near.values()] == [["SYS", "PIX", "NODE"], ["PIX", "SYS", "NODE"]]
+    assert found.numa == {"GPU0": "0", "GPU1": "0"}
