@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -108,36 +110,62 @@ def contact(
     carried = carried or {}
     pins = ssh.load_pins(paths)
     new = [node for node in nodes if pins.get(node.name, ("", ""))[0] != node.id]
-    deadline = time.monotonic() + wait_s
+    patience = Patience(time.monotonic() + wait_s)
     ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
-    with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
-        first = pool.map(lambda n: _first_key(n, deadline, vouched, carried.get(n.name)), new)
+    with ThreadPoolExecutor(max_workers=PARALLEL) as pool, patience.shared_by(pool):
+        first = pool.map(lambda n: _first_key(n, patience, vouched, carried.get(n.name)), new)
         for node, (key, told) in zip(new, first, strict=True):
             pins[node.name] = (node.id, key)
             events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}{told}", node=node.name)
         here = [node for node in nodes if node not in new and node.name not in carried]
         known = [node for node in here if only is None or node.name in only]
-        for node, error in zip(known, pool.map(lambda n: _wait_for_port(n.address, deadline), known), strict=True):
+        for node, error in zip(known, pool.map(lambda n: _wait_for_port(n.address, patience), known), strict=True):
             if error:
                 events("fleet", "warning", f"sshd does not answer on {node.address}: {error}", node=node.name)
     names = {node.name for node in nodes}
     ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, user, carried)
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the threads of one contact wait: until `deadline` (time.monotonic), or until one of them, or a person,
+    gives up."""
+
+    deadline: float
+    given_up: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def over(self) -> bool:
+        return self.given_up.is_set() or time.monotonic() > self.deadline
+
+    def pause(self, seconds: float) -> None:
+        self.given_up.wait(seconds)
+
+    @contextlib.contextmanager
+    def shared_by(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        """What ends the block early (Ctrl-C, a host key that is another one) ends the waiting of all."""
+        try:
+            yield
+        except BaseException:
+            self.given_up.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
 def _first_key(
-    node: Node, deadline: float, vouched: Callable[[Node], str | None], carried: str | None
+    node: Node, patience: Patience, vouched: Callable[[Node], str | None], carried: str | None
 ) -> tuple[str, str]:
     """The host key that a machine shows at first contact, and what speaks for it."""
-    error = None if carried else _wait_for_port(node.address, deadline)
+    error = None if carried else _wait_for_port(node.address, patience)
     if error is None:
         while True:
             key = ssh.scan_through(carried, node.address) if carried else ssh.scan(node.address)
             if key:
                 return key, _compared(node, key, vouched(node))
-            if time.monotonic() > deadline:
+            if patience.over:
                 error = "no ed25519 host key was shown"
                 break
-            time.sleep(0.3)
+            patience.pause(0.3)
     raise ProviderError(
         f"no ssh on {node.address}: {error}",
         where=node.name,
@@ -159,7 +187,7 @@ def _compared(node: Node, key: str, known: str | None) -> str:
     return ", as its console says"
 
 
-def _wait_for_port(address: str, deadline: float, port: int = 22) -> str | None:
+def _wait_for_port(address: str, patience: Patience, port: int = 22) -> str | None:
     """None as soon as something greets like ssh on that port, else why not."""
     error = "time is up"
     while True:
@@ -170,9 +198,9 @@ def _wait_for_port(address: str, deadline: float, port: int = 22) -> str | None:
                 error = "it does not greet like ssh"
         except OSError as failure:
             error = str(failure)
-        if time.monotonic() > deadline:
+        if patience.over:
             return error
-        time.sleep(0.2)
+        patience.pause(0.2)
 
 
 def write_inventory(

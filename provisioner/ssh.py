@@ -62,13 +62,16 @@ def scan_through(command: str, address: str) -> str:
 
 def scan(address: str, port: int = 22) -> str:
     """The ed25519 host key that `address` shows now ("ssh-ed25519 AAAA…"), or "" where it shows none."""
-    done = subprocess.run(
-        ["ssh-keyscan", "-T", "5", "-p", str(port), "-t", "ed25519", address],
-        capture_output=True,
-        text=True,
-        timeout=15,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            ["ssh-keyscan", "-T", "5", "-p", str(port), "-t", "ed25519", address],
+            capture_output=True,
+            text=True,
+            timeout=15,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
     lines = [line.split(None, 1)[1] for line in done.stdout.splitlines() if line and not line.startswith("#")]
     return lines[0].strip() if lines else ""
 

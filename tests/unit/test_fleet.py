@@ -151,7 +151,7 @@ def serve() -> Iterator[Callable[[Answer], int]]:
 
 
 def wait(port: int, seconds: float) -> str | None:
-    return fleet._wait_for_port("127.0.0.1", time.monotonic() + seconds, port)
+    return fleet._wait_for_port("127.0.0.1", fleet.Patience(time.monotonic() + seconds), port)
 
 
 def test_a_greeting_is_waited_for(serve: Callable[[Answer], int]) -> None:
@@ -239,6 +239,25 @@ def test_only_those_that_matter_are_waited_for(paths: ClusterPaths, monkeypatch:
     fleet.contact(paths, nodes, "ubuntu", Events(), only=["train-1"])
     assert waited == ["203.0.113.6"]
     assert len(paths.known_hosts.read_text().splitlines()) == 2
+
+
+def test_ctrl_c_ends_the_waiting_for_all(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One machine answers, the other never will, and a person gives up: without that it would wait for an hour."""
+
+    def answers(address: str, patience: fleet.Patience) -> str | None:
+        while address == "203.0.113.6" and not patience.over:
+            patience.pause(0.01)
+        return None
+
+    def interrupted(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleet, "_wait_for_port", answers)
+    monkeypatch.setattr(ssh, "scan", lambda _: "ssh-ed25519 AAAAC3NzaC1s")
+    private_dir(paths.ssh)
+    nodes = [NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")]
+    with pytest.raises(KeyboardInterrupt):
+        fleet.contact(paths, nodes, "ubuntu", Events(interrupted), wait_s=3600)
 
 
 def test_a_machine_without_ssh_is_named(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
