@@ -69,8 +69,10 @@ def parse(text: str) -> Smi:
     end = text.rfind("</nvidia_smi_log>")
     if "<nvidia_smi_log" not in text and (gone := _unreachable(text)):
         return Smi(None, None, None, (), unreachable=gone)
-    if "<nvidia_smi_log" not in text or end < 0:
+    if "<nvidia_smi_log" not in text:
         raise Unreadable(f"no complete XML document: {first_line(text)}")
+    if end < 0:
+        raise Unreadable(f"no complete XML document, it was cut after: {first_line(text.rstrip().splitlines()[-1])}")
     end += len("</nvidia_smi_log>")
     try:
         root = ElementTree.fromstring(text[start:end].encode("utf-8", "replace"))  # noqa: S314
