@@ -227,11 +227,13 @@ def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Lev
     row = catalog.machine(machine)
     expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
     if bundle is not None:
-        return Subject(bundle.absolute().name, "", "", machine, Bundle.read(bundle), expected)
+        read = Bundle.read(bundle)
+        return Subject(bundle.absolute().name, "", "", machine, read, replace(expected, simulated=read.simulated))
     assert host is not None
     connection = "local://" if host == "local" else f"ssh://{host}"
-    bundle_ = _probe(host, request_for(expected))
-    return Subject(host, "", "", machine, bundle_, expected, host_spec=connection, reach=_target(host))
+    found = _probe(host, request_for(expected))
+    as_found = replace(expected, simulated=found.simulated)
+    return Subject(host, "", "", machine, found, as_found, host_spec=connection, reach=_target(host))
 
 
 def _target(host: str) -> tuple[str, ...]:

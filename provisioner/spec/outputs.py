@@ -154,6 +154,7 @@ class PortFacts(OpenOutput):
     state: str | None
     physical_state: str | None
     rate_gbps: float | None
+    simulated: bool = Field(default=False, description="The machine says that gpuprov simulates it")
     link_layer: str | None
 
 

@@ -66,6 +66,9 @@ FILES: dict[str, str] = {
 PROBE_ONLY = ("host.json", "interruption.json", "rdma.json", "load.json", "fabric.json", "fio.json", "shared.json")
 """Files that no command prints: nobody can put them into a bundle by hand."""
 
+SIMULATED = "simulated by gpuprov"
+SAYS_SO = ("host.json", "nvidia-version.txt")
+"""Where a rehearsed node has those words: the model of its processors, the driver's version."""
 STATUS = "probe.json"
 LIMIT = 32 * 1024 * 1024
 """Bytes read of one file: above every real output (eight B200 in XML are 357 kB) and below what hurts."""
@@ -123,6 +126,11 @@ class Bundle:
     seconds: float | None = None
     received: float | None = None
     """This computer's clock when they arrived; None where nobody wrote it down."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the machine says that gpuprov simulates it: a rehearsed node's own /proc does, whoever asks."""
+        return any(SIMULATED in self.files[name].text for name in SAYS_SO if name in self.files)
 
     def joined(self, later: Bundle, wanted: Iterable[str]) -> Bundle:
         """This bundle with the files of a later round; what was wanted of that and did not come says why."""

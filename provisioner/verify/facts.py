@@ -79,6 +79,8 @@ class Facts:
     outputs: dict[str, Output] = field(repr=False)
     """How each command ended; its text has been read, and is not kept."""
     error: str = ""
+    simulated: bool = False
+    """The machine says that gpuprov simulates it."""
     collected: float | None = None
     received: float | None = None
     """The clock of the computer that asked, when the answer came."""
@@ -221,6 +223,7 @@ def read(bundle: Bundle) -> Facts:
         sources=sources,
         outputs={name: replace(output, text="") for name, output in bundle.files.items()},
         error=bundle.error,
+        simulated=bundle.simulated,
         collected=bundle.collected,
         received=bundle.received,
     )
@@ -284,7 +287,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         blank = asdict(nvidia_smi.Gpu(index=card.index)) | {"ecc_uncorrectable": None, "lost": False, "throttle": []}
         listed.append(blank | asdict(card))
     known = smi is not None or rocm is not None
-    return {
+    return ({"simulated": True} if facts.simulated else {}) | {
         "driver_version": smi.driver_version if smi else (rocm.driver_version if rocm else None),
         "cuda_version": smi.cuda_version if smi else None,
         "attached_gpus": smi.attached_gpus if smi else None,

@@ -86,7 +86,7 @@ def verify(
             group=s.group,
             site=s.site,
             machine=s.machine,
-            simulated=s.simulated,
+            simulated=s.simulated or bundles[s.name].simulated,
             checks=judged[s.name].checks,
             facts=judged[s.name].facts,
             error=bundles[s.name].error,

@@ -51,6 +51,14 @@ def test_the_machines_are_what_the_file_asks_for(p4d: Rehearsal) -> None:
     assert {entry["file"] for entry in facts["unreadable"]} <= {"modules.txt"}
 
 
+def test_a_bundle_of_a_simulated_node_is_healthy_and_says_so(p4d: Rehearsal) -> None:
+    assert p4d.run("collect", p4d.file, "train-2", "-o", p4d.file.parent / "bundle").status == 0
+    judged = p4d.run("verify", "--bundle", p4d.file.parent / "bundle", "--machine", "p4d.24xlarge", "--json")
+    assert judged.status == 0, wrongs(judged)
+    assert judged.json["simulated"]
+    assert p4d.run("facts", p4d.file, "train-2", "--json").json["simulated"] is True
+
+
 def test_what_is_installed_is_the_lock_and_is_held(p4d: Rehearsal) -> None:
     lock = yaml.safe_load((p4d.root / "cluster.lock").read_text())["groups"]["train"]["packages"]
     locked = {package["name"]: package["version"] for package in lock}

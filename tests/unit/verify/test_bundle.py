@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from provisioner.errors import GpuprovError
+from provisioner.events import Events
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.facts import read
-from tests.support.healthy_bundle import bundle, healthy
+from provisioner.verify.run import Subject, verify
+from tests.support.healthy_bundle import bundle, expected, healthy
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
@@ -62,3 +65,16 @@ def test_a_status_of_wrong_types_is_not_believed(tmp_path: Path) -> None:
 def test_no_directory(tmp_path: Path) -> None:
     with pytest.raises(GpuprovError, match="no such directory"):
         Bundle.read(tmp_path / "none")
+
+
+def test_a_machine_that_is_simulated_says_so_whoever_asks() -> None:
+    real = bundle(healthy("p4d.24xlarge"))
+    assert not real.simulated
+    assert "simulated" not in read(real).to_json()
+    host = real.files["host.json"]
+    words = {"cpu": {"processors": 96, "models": {"simulated by gpuprov (p4d.24xlarge)": 96}}}
+    rehearsed = Bundle({**real.files, "host.json": Output(json.dumps(json.loads(host.text) | words), rc=0)})
+    assert rehearsed.simulated
+    assert read(rehearsed).to_json()["simulated"] is True
+    subject = Subject("here", "", "", "p4d.24xlarge", rehearsed, expected("p4d.24xlarge"))
+    assert verify([subject], events=Events()).simulated
