@@ -43,7 +43,9 @@ def _ssh() -> Diagnosis:
     missing = [name for name in ("ssh", "ssh-keygen", "ssh-keyscan") if shutil.which(name) is None]
     if missing:
         return Diagnosis("ssh", "missing", f"no {', '.join(missing)}", "reaching nodes", mend)
-    said = subprocess.run(["ssh", "-V"], capture_output=True, text=True, timeout=10, check=False).stderr
+    said = subprocess.run(
+        ["ssh", "-V"], capture_output=True, text=True, timeout=10, check=False, encoding="utf-8", errors="replace"
+    ).stderr
     version = re.search(r"OpenSSH_(\d+)\.(\d+)", said)
     if version is None:
         return Diagnosis("ssh", "unknown", said.strip(), "reaching nodes", mend)

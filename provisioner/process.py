@@ -64,6 +64,7 @@ def start(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
             errors="replace",
             start_new_session=True,
             preexec_fn=_end_with_parent(os.getpid(), sign),  # noqa: PLW1509 - two system calls, no lock

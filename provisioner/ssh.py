@@ -69,6 +69,8 @@ def scan(address: str, port: int = 22) -> str:
             text=True,
             timeout=15,
             check=False,
+            encoding="utf-8",
+            errors="replace",
         )
     except subprocess.TimeoutExpired:
         return ""

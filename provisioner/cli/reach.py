@@ -52,7 +52,7 @@ def exec_(
         try:
             done = subprocess.run(
                 argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                errors="replace", timeout=timeout, check=False,
+                encoding="utf-8", errors="replace", timeout=timeout, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return 124, f"no answer within {timeout:g} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import locale
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -70,7 +71,9 @@ def configure(
     )
     if ended.status and not any(outcome.failed for outcome in outcomes.values()):
         said = "".join(ended.complaints).strip()
-        said = said or "".join(path.read_text(errors="replace") for path in folder.glob("artifacts/*/stdout"))
+        said = said or "".join(
+            path.read_text(errors="replace", encoding="utf-8") for path in folder.glob("artifacts/*/stdout")
+        )
         raise ConfigureError(
             f"ansible did not run: {said.strip()[-800:] or f'status {ended.status}'}",
             where="configure",
@@ -104,8 +107,10 @@ def _folder(run_dir: Path) -> Path:
 
 def _with_our_programs() -> dict[str, str]:
     """The environment with the folder of our own Python first on PATH: ansible-playbook lies there in a virtual
-    environment that nobody has activated."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    environment that nobody has activated. Ansible refuses a locale that is not UTF-8, and is given one that is."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    utf8 = locale.getencoding().lower() in ("utf-8", "utf8")
+    return {**os.environ, "PATH": programs} | ({} if utf8 else {"LC_ALL": "C.UTF-8"})
 
 
 def task_count() -> int:

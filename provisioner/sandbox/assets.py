@@ -130,9 +130,9 @@ def _mirror(
     images = {b.digest: b for s in stacks for i in s.images for b in [registry.build(i, busybox, architecture)]}
     registry.write(making / "registry", images.values())
     (making / "registry").mkdir(exist_ok=True)
-    (making / "registry.yml").write_text(registry.CONFIG)
-    (making / "registry.pem").write_text(secrets.registry_certificate)
-    (making / "registry.key").write_text(secrets.registry_key)
+    (making / "registry.yml").write_text(registry.CONFIG, encoding="utf-8")
+    (making / "registry.pem").write_text(secrets.registry_certificate, encoding="utf-8")
+    (making / "registry.key").write_text(secrets.registry_key, encoding="utf-8")
     (making / "registry.key").chmod(0o600)
     making.chmod(0o755)
     making.rename(target)

@@ -212,6 +212,8 @@ def _proxy() -> list[str]:
             text=True,
             timeout=20,
             check=False,
+            encoding="utf-8",
+            errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired):
         return []

@@ -37,7 +37,7 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         if watched(group):
             described["spot"] = True
         text = json.dumps(described, indent=1, sort_keys=True) + "\n"
-        if not path.exists() or path.read_text() != text:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_whole(path, text)
         paths[name] = str(path)
     ulimits = dict(item.split("=") for item in limits()[1::2])

@@ -41,7 +41,7 @@ def keys(directory: Path) -> Keys:
         _make_signing_key(directory)
         _make_certificates(directory)
         write_whole(directory / "complete", "")
-    read = {name: (directory / name).read_text() for name in _FILES}
+    read = {name: (directory / name).read_text(encoding="utf-8") for name in _FILES}
     return Keys(
         read["signing.asc"],
         read["signing-secret.asc"],
@@ -58,7 +58,16 @@ _FILES = ("signing.asc", "signing-secret.asc", "fingerprint", "ca.pem", "registr
 def run_tool(*command: str, stdin: str | None = None, package: str, deadline: float = 60) -> str:
     """Run gpg, openssl… and give what they print; `package` is what apt calls the tool when it is missing."""
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=deadline, check=False)
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=deadline,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+        )
     except FileNotFoundError as error:
         raise GpuprovError(f"{command[0]} is not installed", hint=f"sudo apt-get install -y {package}") from error
     except subprocess.TimeoutExpired as error:
@@ -151,4 +160,4 @@ def _make_certificates(directory: Path) -> None:
             package="openssl",
         )
         for name in ("ca.pem", "registry.pem", "registry.key"):
-            write_whole(directory / name, (at / name).read_text())
+            write_whole(directory / name, (at / name).read_text(encoding="utf-8"))

@@ -67,7 +67,7 @@ def _claim(root: Path, octet: int, owner: str) -> bool:
         return False
     prepared = Path(tempfile.mkdtemp(dir=root, prefix=".new-"))
     try:
-        (prepared / OWNER).write_text(owner)
+        (prepared / OWNER).write_text(owner, encoding="utf-8")
         prepared.rename(root / str(octet))
     except OSError:
         shutil.rmtree(prepared, ignore_errors=True)
@@ -85,7 +85,7 @@ def release_octet(workspace: Path) -> None:
 
 def _owner(entry: Path) -> str | None:
     try:
-        return (entry / OWNER).read_text()
+        return (entry / OWNER).read_text(encoding="utf-8")
     except OSError:
         return None
 
@@ -132,7 +132,7 @@ def node_numbers(workspace: Path, names: Iterable[str]) -> dict[str, int]:
 
 def _read_numbers(path: Path) -> tuple[dict[str, int], int]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         return {str(k): int(v) for k, v in content["numbers"].items()}, int(content["last"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}, FIRST - 1

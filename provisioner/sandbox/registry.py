@@ -135,7 +135,7 @@ def write(root: Path, images: Iterable[Built]) -> None:
 
 def _link(folder: Path, digest: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "link").write_text(digest)
+    (folder / "link").write_text(digest, encoding="utf-8")
 
 
 def _digest(content: bytes) -> str:

@@ -38,7 +38,7 @@ def write_repositories(root: Path, stacks: Iterable[Stack], keys: Keys, architec
                 wanted.setdefault((package.repository, stack.os), {})[package.name, package.version] = deb
     (root / "keys").mkdir(parents=True)
     for (name, os), suites in sorted(layouts.items()):
-        (root / "keys" / f"{name}.asc").write_text(keys.public)
+        (root / "keys" / f"{name}.asc").write_text(keys.public, encoding="utf-8")
         _write(root / folder(name, os), suites, wanted.get((name, os), {}).values(), keys, architecture)
     return sum(len(debs) for debs in wanted.values())
 
@@ -78,7 +78,7 @@ def _write(base: Path, suites: Iterable[tuple[str, str]], debs: Iterable[Deb], k
         release = _release(files, suite, components, architecture)
         inline, detached = clearsign(keys, release)
         for name, text in (("Release", release), ("InRelease", inline), ("Release.gpg", detached)):
-            (where / name).write_text(text)
+            (where / name).write_text(text, encoding="utf-8")
 
 
 def _gz(content: bytes) -> bytes:

@@ -97,7 +97,7 @@ def _remembered_runtime(path: str) -> str:
     state = _state_file()
     key = f"{path} {Path(path).stat().st_mtime_ns}"
     try:
-        known = json.loads(state.read_text())
+        known = json.loads(state.read_text(encoding="utf-8"))
         if known["podman"] == key and shutil.which(known["runtime"]):
             return str(known["runtime"])
     except (OSError, ValueError, KeyError, TypeError):

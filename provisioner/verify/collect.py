@@ -35,7 +35,7 @@ PARTS = ("probe.py", "probe_host.py", "probe_load.py", "probe_fabric.py", "probe
 
 def probe_source() -> str:
     """The probe as one text: its modules one after the other, without what one imports of the other."""
-    texts = [(resources("provisioner.verify") / name).read_text() for name in PARTS]
+    texts = [(resources("provisioner.verify") / name).read_text(encoding="utf-8") for name in PARTS]
     later = [re.sub(r"^from (__future__|provisioner)\b.*\n", "", text, flags=re.M) for text in texts[1:]]
     return "\n".join([texts[0], *later])
 
@@ -198,7 +198,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
             wanted["all_reduce.txt"] = ALL_REDUCE_S  # nccl-tests, where they are on the node
     load: dict[str, Any] = {
         "vendor": expected.vendor,
-        "program": (resources("provisioner.verify") / "load" / "program.py").read_text(),
+        "program": (resources("provisioner.verify") / "load" / "program.py").read_text(encoding="utf-8"),
         "image": image and (image.get("pull") or image["reference"]),
         "reference": image and image["reference"],
         "options": {"seconds": depth.products_s, "budget": depth.messages_s},

@@ -175,7 +175,7 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
     """Run disjoint sets at once; every node of a set has to run for it to begin, so none waits for its turn."""
     requests, targets = {}, {}
     load = resources("provisioner.verify") / "load"
-    launcher = (load / "together.py").read_text()
+    launcher = (load / "together.py").read_text(encoding="utf-8")
     draw = random.SystemRandom()
     for nodes in sets:
         seconds, port = _deadline(nodes), draw.choice(PORTS)

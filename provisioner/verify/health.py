@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
         print("health.pyz EXPECTED.json FILE.prom", file=sys.stderr)
         return 2
     expected_file, out = map(Path, arguments)
-    with Path(os.environ.get("GPUPROV_HEALTH_LOCK", LOCK)).open("w") as lock:
+    with Path(os.environ.get("GPUPROV_HEALTH_LOCK", LOCK)).open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -124,7 +124,7 @@ def write(out: Path, text: str) -> None:
     out.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     try:
-        with os.fdopen(handle, "w") as stream:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(out)

@@ -59,7 +59,7 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
         root = Path(scratch)
         found, log = root / FOUND, root / LOG
         _give(root / GIVEN, cases)
-        (root / "pytest.ini").write_text("[pytest]\npython_files = *.py\n")
+        (root / "pytest.ini").write_text("[pytest]\npython_files = *.py\n", encoding="utf-8")
         ended = _run(root, [CHECKS, *(path.absolute() for path in checks)], deadline_s)
         records = _Records(found, cases)
         trouble = ended or ("" if records.tests else f"no check was found: {_tail(log)}")
@@ -115,7 +115,7 @@ def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
 
 
 def _tail(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in log.read_text(errors="replace", encoding="utf-8").splitlines() if line.strip()]
     return " / ".join(lines[-3:])[-400:] or "it said nothing"
 
 

@@ -50,7 +50,8 @@ class Judgement:
     """One run over all nodes; every result is written as soon as it is there."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.out: IO[str] = Path(config.getoption("--gpuprov-out")).open("w")  # noqa: SIM115 (closed at unconfigure)
+        out = Path(config.getoption("--gpuprov-out"))
+        self.out: IO[str] = out.open("w", encoding="utf-8")
         self.nodes: dict[str, NodeUnderTest] = {}
         self.outcomes: dict[Hashable, int] = {}
         for node, document in nodes_of(Path(config.getoption("--gpuprov-in"))):

@@ -78,8 +78,8 @@ def busy(vendor: str) -> list[dict[str, Any]] | None:
 
 def program(pid: str) -> str:
     """Its name, without its arguments."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as stream:  # noqa: PTH123 (a plain script)
-        return stream.read().strip()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", "rb") as stream:  # noqa: PTH123 (a plain script)
+        return stream.read().decode("utf-8", "replace").strip()
     return ""
 
 

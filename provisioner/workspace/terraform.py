@@ -171,7 +171,7 @@ class Workspace:
         try:
             done = subprocess.run(
                 [*self._argv, *words], cwd=self.path, env=self._environment(), capture_output=True, text=True,
-                timeout=ASK_TIMEOUT_S, check=False,
+                encoding="utf-8", errors="replace", timeout=ASK_TIMEOUT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             said = f"{told} did not end within {ASK_TIMEOUT_S:.0f} s"

@@ -34,13 +34,13 @@ def distribution() -> None:
     """The files by which programs and people know a distribution, as the description of the node has them."""
     for name, text in (state.hardware().get("os") or {}).get("files", {}).items():
         file = state.path(name)
-        if not file.is_file() or file.read_text() != text:
-            file.write_text(text)
+        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
 
 
 def _seed(directory: Path, name: str, default: str) -> str:
     with contextlib.suppress(FileNotFoundError):
-        return (directory / name).read_text().strip("\n") or default
+        return (directory / name).read_text(encoding="utf-8").strip("\n") or default
     return default
 
 
@@ -54,12 +54,12 @@ def _access(user: str, key: str) -> None:
         subprocess.run(["usermod", "--password", "*", user], check=True, capture_output=True)
         entry = pwd.getpwnam(user)
     sudoers = Path("/etc/sudoers.d/90-gpuprov-sandbox")
-    sudoers.write_text(f"{user} ALL=(ALL:ALL) NOPASSWD:ALL\n")
+    sudoers.write_text(f"{user} ALL=(ALL:ALL) NOPASSWD:ALL\n", encoding="utf-8")
     sudoers.chmod(0o440)
     folder = Path(entry.pw_dir) / ".ssh"
     folder.mkdir(mode=0o700, exist_ok=True)
     authorised = folder / "authorized_keys"
-    authorised.write_text(key + "\n")
+    authorised.write_text(key + "\n", encoding="utf-8")
     authorised.chmod(0o600)
     for item in (folder, authorised):
         shutil.chown(item, entry.pw_uid, entry.pw_gid)
@@ -83,7 +83,9 @@ def modules(_arguments: list[str], _version: str) -> int:
         if directory.is_dir():
             for file in sorted(f for f in directory.glob("*.conf") if f.is_file()):
                 names += [
-                    line.strip() for line in file.read_text().splitlines() if line.strip() and line[0] not in "#;"
+                    line.strip()
+                    for line in file.read_text(encoding="utf-8").splitlines()
+                    if line.strip() and line[0] not in "#;"
                 ]
     for name in names:
         kernel.load(name)
@@ -119,9 +121,9 @@ def _user_data(text: str) -> None:
         return
     kept = state.path("var/lib/cloud/instance/user-data.txt")
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(text)
+    kept.write_text(text, encoding="utf-8")
     kept.chmod(0o700)
     done.parent.mkdir(parents=True, exist_ok=True)
-    done.write_text("")
+    done.write_text("", encoding="utf-8")
     if text.startswith("#!"):
         subprocess.run([str(kept)], check=False, timeout=600)

@@ -9,6 +9,7 @@ from contextlib import suppress
 CLOCK = "/etc/gpuprov-sandbox/clock"
 """Seconds by which the clock is ahead."""
 
-with suppress(OSError, ValueError), open(CLOCK) as _stream:  # noqa: PTH123 (every start of Python pays for an import)
+# PTH123: every start of Python pays for an import
+with suppress(OSError, ValueError), open(CLOCK, encoding="utf-8") as _stream:  # noqa: PTH123
     _real, _ahead = time.time, float(_stream.read())
     time.time = lambda: _real() + _ahead

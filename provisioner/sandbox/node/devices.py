@@ -24,7 +24,7 @@ def place() -> None:
     """Empty files, to be bound over the kernel's before any module is loaded."""
     folder = state.path(PLACE)
     (folder / "driver").mkdir(parents=True)
-    (folder / "modules").write_text("")
+    (folder / "modules").write_text("", encoding="utf-8")
 
 
 def show() -> None:
@@ -34,7 +34,7 @@ def show() -> None:
         return
     loaded = state.modules()
     rows = [f"{name} {m['size']} 0 - Live 0x0000000000000000 {_taint(name, m)}".rstrip() for name, m in loaded.items()]
-    (folder / "modules").write_text("".join(f"{row}\n" for row in rows))
+    (folder / "modules").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     _driver(loaded.get("nvidia"))
     _nodes("nvidia" in loaded, "nvidia_uvm" in loaded)
 
@@ -55,16 +55,16 @@ def _driver(module: dict[str, Any] | None) -> None:
     version = state.loaded_driver(state.hardware())
     words = "Open Kernel Module for x86_64" if module.get("flavour") == "open" else "x86_64 Kernel Module"
     first = f"NVRM version: NVIDIA UNIX {words}  {version}  Release Build  (simulated by gpuprov)"
-    (folder / "version").write_text(f"{first}\nGCC version:  none, no module was built\n")
+    (folder / "version").write_text(f"{first}\nGCC version:  none, no module was built\n", encoding="utf-8")
     params = {"ModifyDeviceFiles": "1", "CreateImexChannel0": "0", "EnableGpuFirmware": "18"} | _options()
-    (folder / "params").write_text("".join(f"{name}: {value}\n" for name, value in params.items()))
+    (folder / "params").write_text("".join(f"{name}: {value}\n" for name, value in params.items()), encoding="utf-8")
 
 
 def _options() -> dict[str, str]:
     """Parameters that modprobe.d gives the module: NVreg_Name=value is Name in params."""
     found: dict[str, str] = {}
     for path in sorted(state.path("etc/modprobe.d").glob("*.conf")):
-        for line in path.read_text(errors="replace").splitlines():
+        for line in path.read_text(errors="replace", encoding="utf-8").splitlines():
             if match := OPTION.match(line):
                 pairs = (word.partition("=") for word in match[1].split())
                 found |= {name.removeprefix("NVreg_"): value for name, _, value in pairs if name.startswith("NVreg_")}

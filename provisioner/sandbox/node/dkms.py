@@ -53,7 +53,8 @@ def dkms(arguments: list[str], _version: str) -> int:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(
                 f"DKMS make.log for {name}-{version} for kernel {release} (simulated by gpuprov)\n"
-                f"{name}/mmap.c:341:9: error: implicit declaration of function 'vma_start_write'\n"
+                f"{name}/mmap.c:341:9: error: implicit declaration of function 'vma_start_write'\n",
+                encoding="utf-8",
             )
             print(f"Error! Bad return status for module build on kernel: {release}", file=sys.stderr)
             return 10
@@ -64,7 +65,7 @@ def denied() -> dict[str, str]:
     """The files of /etc/modprobe.d, by path."""
     folder = state.path("etc/modprobe.d")
     files = sorted(folder.glob("*.conf")) if folder.is_dir() else []
-    return {f"etc/modprobe.d/{file.name}": file.read_text() for file in files if file.is_file()}
+    return {f"etc/modprobe.d/{file.name}": file.read_text(encoding="utf-8") for file in files if file.is_file()}
 
 
 def update_initramfs(arguments: list[str], _version: str) -> int:

@@ -75,7 +75,7 @@ def counters_csv() -> str:
 
 def counters(file: Path) -> frozenset[str]:
     """Names of the counters that a counters file asks for; those that are not simulated give nothing."""
-    rows = (line.split(",")[0].strip() for line in file.read_text().splitlines())
+    rows = (line.split(",")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
     return frozenset(name for name in rows if name and not name.startswith("#"))
 
 

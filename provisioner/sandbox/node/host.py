@@ -45,7 +45,7 @@ def show() -> None:
     if not folder.exists():
         return
     for name, text in files(machine).items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
     disks = state.path("sys/class/nvme")
     shutil.rmtree(disks, ignore_errors=True)
     disks.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def show() -> None:
             rows = {"model": disk.get("model"), "serial": disk["serial"], "state": disk.get("state", "live"),
                     "transport": "pcie"}  # fmt: skip
             for name, value in rows.items():
-                (controller / name).write_text(f"{value or ''}\n")
+                (controller / name).write_text(f"{value or ''}\n", encoding="utf-8")
 
 
 def files(machine: Mapping[str, Any]) -> dict[str, str]:
@@ -94,7 +94,15 @@ def _memory(machine: Mapping[str, Any]) -> int:
 
 def df(arguments: list[str], _version: str) -> int:
     """The real df; in its table of bytes the root disk and what is mounted of the local disks are the node's."""
-    done = subprocess.run(["/usr/bin/df", *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        ["/usr/bin/df", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        encoding="utf-8",
+        errors="replace",
+    )
     columns = next((a.partition("=")[2].split(",") for a in arguments if a.startswith("--output=")), [])
     if "--block-size=1" not in arguments or columns[:3] != ["target", "source", "fstype"]:
         print(done.stdout, end="")

@@ -33,7 +33,7 @@ def _daemon(name: str, pid_file: Path | None = None, seconds: str = "infinity") 
         _sleep_as(name, seconds)
     if pid_file is not None:
         pid_file.parent.mkdir(parents=True, exist_ok=True)
-        pid_file.write_text(f"{child}\n")
+        pid_file.write_text(f"{child}\n", encoding="utf-8")
     return 0
 
 
@@ -102,7 +102,7 @@ def imex(_arguments: list[str], version: str) -> int:
         print(f"nvidia-imex {version} does not go with driver {loaded}", file=sys.stderr)
         return 1
     nodes = state.path("etc/nvidia-imex/nodes_config.cfg")
-    if not nodes.exists() or not nodes.read_text().strip():
+    if not nodes.exists() or not nodes.read_text(encoding="utf-8").strip():
         print("nvidia-imex: no nodes are configured in /etc/nvidia-imex/nodes_config.cfg", file=sys.stderr)
         return 1
     return _daemon("nvidia-imex")

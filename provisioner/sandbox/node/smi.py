@@ -95,7 +95,7 @@ def _dispatch(arguments: list[str], found: Driver) -> int:
     elif ("-q" in flags or "--query" in flags) and ("-x" in flags or "--xml-format" in flags):
         text = smi_xml.document(found, wanted)
         if "file" in options:
-            state.path(options["file"]).write_text(text)
+            state.path(options["file"]).write_text(text, encoding="utf-8")
         else:
             sys.stdout.write(text)
     elif "-q" in flags or "--query" in flags:

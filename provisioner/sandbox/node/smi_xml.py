@@ -36,7 +36,7 @@ def matches(gpu: Gpu, wanted: str) -> bool:
 
 def shape(branch: int) -> Iterator[tuple[int, str, str]]:
     """Depth, tag and value of each line that a driver of that branch prints."""
-    for line in Path(__file__).with_name("smi_q_x.shape").read_text().splitlines():
+    for line in Path(__file__).with_name("smi_q_x.shape").read_text(encoding="utf-8").splitlines():
         found = LINE.fullmatch(line)
         if line.startswith("#") or found is None:
             continue

@@ -21,7 +21,7 @@ def path(relative: str) -> Path:
 def read(relative: str, default: Any) -> Any:
     """JSON of a file, or the default where there is none."""
     try:
-        return json.loads(path(relative).read_text())
+        return json.loads(path(relative).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return default
 
@@ -31,7 +31,7 @@ def write(relative: str, content: Any) -> None:
     target = path(relative)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content))
+    temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.chmod(0o644)
     temporary.replace(target)
 
@@ -40,7 +40,7 @@ def change(relative: str, edit: Callable[[Any], Any], default: Any) -> None:
     """Read, edit and write a JSON file; two programs at once take turns."""
     lock = path("run/gpuprov-sandbox/lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as stream:
+    with lock.open("w", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         write(relative, edit(read(relative, default)))
 

@@ -51,7 +51,7 @@ def sysfs(_arguments: list[str], _version: str) -> int:
         target = Path("/") / path
         if target.exists():
             own = place / "settings" / str(number)
-            own.write_text(value + "\n")
+            own.write_text(value + "\n", encoding="utf-8")
             _mount("--bind", str(own), str(target))
     for name in ("class", "module"):
         for part in ("upper", "work"):
@@ -87,10 +87,10 @@ def show_module(name: str, module: dict[str, Any] | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "refcnt").write_text("0\n")
+    (folder / "refcnt").write_text("0\n", encoding="utf-8")
     if module.get("version"):
-        (folder / "version").write_text(f"{module['version']}\n")
-        (folder / "srcversion").write_text(f"{source_version(module)}\n")
+        (folder / "version").write_text(f"{module['version']}\n", encoding="utf-8")
+        (folder / "srcversion").write_text(f"{source_version(module)}\n", encoding="utf-8")
 
 
 def source_version(module: dict[str, Any]) -> str:
@@ -158,7 +158,7 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
             files[port / f"gid_attrs/ndevs/{index}"] = netdev
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def _uverbs(device: str) -> None:
@@ -166,7 +166,7 @@ def _uverbs(device: str) -> None:
     verbs = state.path("sys/class/infiniband_verbs")
     name = f"uverbs{len(list(verbs.glob('uverbs*'))) if verbs.exists() else 0}"
     (verbs / name).mkdir(parents=True)
-    (verbs / name / "ibdev").write_text(device + "\n")
+    (verbs / name / "ibdev").write_text(device + "\n", encoding="utf-8")
     node = state.path(f"dev/infiniband/{name}")
     node.parent.mkdir(parents=True, exist_ok=True)
     os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 3))

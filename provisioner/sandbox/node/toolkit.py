@@ -66,7 +66,7 @@ def _generate(options: dict[str, str]) -> int:
     if options.get("output"):
         target = state.path(options["output"].lstrip("/"))
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
+        target.write_text(text, encoding="utf-8")
     else:
         sys.stdout.write(text)
     return 0
@@ -103,7 +103,9 @@ def daemon_reload(_arguments: list[str], _version: str) -> int:
 
 def _listed(file: Path) -> list[str]:
     try:
-        return [line.split('"')[1] for line in file.read_text().splitlines() if line.startswith('- name: "')]
+        return [
+            line.split('"')[1] for line in file.read_text(encoding="utf-8").splitlines() if line.startswith('- name: "')
+        ]
     except OSError:
         return []
 
@@ -119,7 +121,7 @@ def _configure(options: dict[str, str]) -> int:
     if "nvidia-set-as-default" in options or "set-as-default" in options:
         changed["default-runtime"] = "nvidia"
     state.path(target).parent.mkdir(parents=True, exist_ok=True)
-    state.path(target).write_text(json.dumps(changed, indent=4) + "\n")
+    state.path(target).write_text(json.dumps(changed, indent=4) + "\n", encoding="utf-8")
     print(
         f'level=info msg="Wrote updated config to /{target}"\n'
         'level=info msg="It is recommended that docker daemon be restarted."'
@@ -150,12 +152,12 @@ def container_runtime(arguments: list[str], _version: str) -> int:
     if "create" in arguments:
         at = arguments.index("--bundle") if "--bundle" in arguments else -1
         bundle = Path(arguments[at + 1]) if at >= 0 else Path.cwd()
-        config = json.loads((bundle / "config.json").read_text())
+        config = json.loads((bundle / "config.json").read_text(encoding="utf-8"))
         hooks = config.setdefault("hooks", {}).setdefault("prestart", [])
         hook = "/usr/bin/nvidia-container-runtime-hook"
         if Path(hook).exists() and not any(entry.get("path") == hook for entry in hooks):
             hooks.append({"path": hook, "args": [hook, "prestart"]})
-            (bundle / "config.json").write_text(json.dumps(config))
+            (bundle / "config.json").write_text(json.dumps(config), encoding="utf-8")
     os.execvp("runc", ["runc", *arguments])  # noqa: S606 - this process becomes runc
 
 
@@ -164,7 +166,7 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
     if arguments[:1] != ["prestart"]:
         return 0
     bundle = Path(json.load(sys.stdin)["bundle"])
-    config = json.loads((bundle / "config.json").read_text())
+    config = json.loads((bundle / "config.json").read_text(encoding="utf-8"))
     environment = dict(item.partition("=")[::2] for item in config["process"].get("env", []))
     wanted = environment.get("NVIDIA_VISIBLE_DEVICES", "void")
     if wanted in ("", "void", "none"):
@@ -182,12 +184,14 @@ def runtime_hook(arguments: list[str], _version: str) -> int:
     root = Path(config["root"]["path"])
     target = (root if root.is_absolute() else bundle / root) / GPUS
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(f"{given}\n")
+    target.write_text(f"{given}\n", encoding="utf-8")
     if any("torchrun" in word for word in config["process"].get("args", [])):
-        (target.parent / "load").write_text("\n".join(loading.lines(state.hardware(), list(gpus[:given]))) + "\n")
+        (target.parent / "load").write_text(
+            "\n".join(loading.lines(state.hardware(), list(gpus[:given]))) + "\n", encoding="utf-8"
+        )
         loading.started()
     if any("gpuprov-together" in word for word in config["process"].get("args", [])):
-        (target.parent / between.LINE).write_text(between.line(state.hardware()) + "\n")
+        (target.parent / between.LINE).write_text(between.line(state.hardware()) + "\n", encoding="utf-8")
     state.change(state.GIVEN, lambda known: [*[path for path in known if Path(path).exists()], str(target)], [])
     return 0
 

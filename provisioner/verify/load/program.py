@@ -173,7 +173,7 @@ def transports(log: str) -> dict[str, int]:
     itself; NVLS where the switch adds up. The log is removed."""
     found: dict[str, int] = {}
     try:
-        with open(log, errors="replace") as stream:  # noqa: PTH123
+        with open(log, errors="replace", encoding="utf-8") as stream:  # noqa: PTH123
             for line in stream:
                 if match := re.search(r" via (NET/[^/]+|[A-Z0-9]+)", line):
                     way = match[1].strip() + ("+GDR" if "/GDRDMA" in line else "")

@@ -98,7 +98,7 @@ def main(program: str) -> None:
     if store is None:
         sys.stderr.write(f"Error: no answer from the first node, {asked.address} port {asked.port}\n")
         sys.exit(1)
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+    with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as file:
         file.write(program)
         file.flush()
         common = {
