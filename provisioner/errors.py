@@ -85,3 +85,15 @@ class LockedError(GpuprovError):
     """Somebody else is working on the same cluster."""
 
     exit_code = Exit.LOCKED
+
+
+class Interrupted(GpuprovError):
+    """Ctrl-C, or a request to end. What was done is kept."""
+
+    exit_code = Exit.INTERRUPTED
+
+
+class Declined(GpuprovError):
+    """A person was asked and said no: nothing was done, as they wanted."""
+
+    exit_code = Exit.OK

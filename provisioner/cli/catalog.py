@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
+from provisioner.cli import answer
 from provisioner.errors import GpuprovError
 from provisioner.spec.problems import did_you_mean
 
@@ -25,7 +25,10 @@ def catalog(
     known = catalogue.load()
     if machine is not None:
         found = known.machine(machine)
-        typer.echo(json.dumps(_full(known, found), indent=2) if as_json else "\n".join(_page(known, found)))
+        if as_json:
+            answer.give(_full(known, found))
+        else:
+            typer.echo("\n".join(_page(known, found)))
         return
     machines = [m for m in known.machines() if provider in (None, m.provider)]
     if not machines:
@@ -34,7 +37,7 @@ def catalog(
             f"there is no provider {provider!r}", hint=did_you_mean(provider or "", names) or ", ".join(names)
         )
     if as_json:
-        typer.echo(json.dumps([m.model_dump(mode="json") for m in machines], indent=2))
+        answer.give([m.model_dump(mode="json") for m in machines])
         return
     rows = [COLUMNS, *(_row(m) for m in machines)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]

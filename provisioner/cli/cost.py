@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from provisioner.cli.answer import give
 from provisioner.errors import GpuprovError
 
 WIDTH = 120
@@ -48,7 +48,7 @@ def cost(
     heard = None if offline else listen(fleet, places, spot=machine is not None)
     answer = document(fleet, places, heard, cluster=cluster)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        give(answer)
     else:
         _show(answer, machine, wide=not region)
 

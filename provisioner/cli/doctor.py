@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from provisioner.cli import answer
 from provisioner.errors import Exit
 
 
@@ -18,7 +18,7 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="One JSON document
     found = examine()
     healthy = all(d.status == "ok" for d in found)
     if json_:
-        typer.echo(json.dumps({"ok": healthy, "findings": [asdict(d) for d in found]}, indent=2))
+        answer.give({"ok": healthy, "findings": [asdict(d) for d in found]})
     else:
         width = max(len(d.subject) for d in found)
         for d in found:

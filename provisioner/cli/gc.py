@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from datetime import UTC, datetime
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provisioner.errors import Exit, GpuprovError
+from provisioner.cli import answer
+from provisioner.errors import Exit, GpuprovError, ProviderError
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.gc import Cluster, Remainder
@@ -44,7 +44,12 @@ def gc(
     loaded = spec.load(file) if file is not None else None
     places = _places(loaded, region or [], provider, sandbox=sandbox)
     folders = [*([file.absolute().parent] if file is not None else []), Path.cwd(), *Path.cwd().parents]
-    found = lifecycle.look(places, folders, loaded)
+    try:
+        found = lifecycle.look(places, folders, loaded)
+    except ProviderError as error:
+        if as_json:  # nobody knows what is there: that is gc's answer too
+            answer.give(_document(lifecycle.Remainder((), (error.message,)), 0, []))
+        raise
     removed, left = 0, list[str]()
     if not as_json:
         _show(found, hint=cluster is None)
@@ -52,7 +57,7 @@ def gc(
     if chosen and _may(chosen, yes=yes):
         removed, left = lifecycle.remove(places, chosen, lambda line: typer.echo(line, err=True))
     if as_json:
-        typer.echo(json.dumps(_document(found, removed, left), indent=2))
+        answer.give(_document(found, removed, left))
     elif cluster is not None:
         typer.echo(f"{cluster}: {removed} things removed" if chosen else f"{cluster}: nothing is there")
     for line in left:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provisioner.errors import Exit, GpuprovError
+from provisioner.cli import answer
+from provisioner.errors import Declined, Exit, GpuprovError, Interrupted
 
 if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines
@@ -79,7 +79,7 @@ def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: Te
         cluster.events.subscribe(show)
         document = planning.plan(cluster, find(terraform))
     if json_:
-        _print_json(document)
+        answer.give(document)
     else:
         typer.echo(planning.text(document))
     if any(finding["status"] == "blocks" for finding in document["findings"]):
@@ -106,11 +106,10 @@ def up(
             cluster.events.subscribe(show)
             run = lifecycle.up(cluster, find(terraform), confirm=confirm)
     except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted. Nothing is lost; `{_again(file, cluster.sandbox)}` goes on from here.", err=True)
-        raise typer.Exit(Exit.INTERRUPTED) from None
+        again = f"`{_again(file, cluster.sandbox)}` goes on from here."
+        raise Interrupted("interrupted. Nothing is lost", hint=again) from None
     if run.report is None:
-        typer.echo("nothing was made", err=True)
-        raise typer.Exit(Exit.OK)
+        raise Declined("nothing was made")
     tell(run, as_json=json_)
     for name, what in run.waiting.items():
         typer.echo(f"{name} stays on the lock that it runs; a new one would change {', '.join(what)}", err=True)
@@ -159,7 +158,7 @@ def tell(run: Run, *, as_json: bool) -> None:
         document["changes"] = {"resources": run.resources, "configured": run.configured}
         document["report"] = str(run.page)
         document["waiting"] = run.waiting
-        _print_json(document)
+        answer.give(document)
         return
     from rich.console import Console
 
@@ -191,8 +190,7 @@ def down(
                 f"{len(names)} nodes would be removed, and nobody to ask", where=str(file), hint="give --yes"
             )
         if not typer.confirm(f"Remove {', '.join(names) or 'what is left'} of {cluster.spec.name}?", err=True):
-            typer.echo("nothing was removed", err=True)
-            return
+            raise Declined("nothing was removed")
     with display(quiet=json_) as show:
         cluster.events.subscribe(show)
         removal = lifecycle.down(cluster, find(terraform))
@@ -201,7 +199,7 @@ def down(
 
 def _say_down(name: str, removed: int, *, as_json: bool) -> None:
     if as_json:
-        _print_json({"cluster": name, "removed": removed, "left": []})
+        answer.give({"cluster": name, "removed": removed, "left": []})
     else:
         typer.echo(f"{name}: {removed} resources removed, nothing is left" if removed else f"{name}: nothing is there")
 
@@ -219,7 +217,7 @@ def status(
 
     document = read(open_cluster(file, sandbox=sandbox, offline=offline), ask=not offline)
     if json_:
-        _print_json(document)
+        answer.give(document)
         return
     from rich.console import Console
     from rich.table import Table
@@ -276,10 +274,6 @@ def unlock(file: File, sandbox: Sandbox = None) -> None:
     typer.echo(f"{cluster.spec.name}: no run holds it" + (f", {len(stale)} stale file(s) removed" if stale else ""))
 
 
-def _print_json(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=2))
-
-
 def upgrade(
     file: File,
     sandbox: Sandbox = None,
@@ -323,11 +317,10 @@ def upgrade(
             cluster.events.subscribe(show)
             done = lifecycle.upgrade(cluster, find(terraform), options, confirm=confirm)
     except KeyboardInterrupt:
-        typer.echo("\ninterrupted. Nothing is lost; the same command goes on from here.", err=True)
-        raise typer.Exit(Exit.INTERRUPTED) from None
+        raise Interrupted("interrupted. Nothing is lost", hint="the same command goes on from here.") from None
     document = lifecycle.document(cluster, done)
     if json_:
-        _print_json(document)
+        answer.give(document)
     else:
         for node in document["nodes"]:
             driver = f"driver {node['driver']}" if node["driver"] else f"lock {node['lock']}"

@@ -2,35 +2,23 @@
 
 Commands are loaded when they are used, so that `gpuprov --help` costs no import of theirs. A command is a function with
 Typer annotations, or a `typer.Typer` where it has commands of its own; it raises GpuprovError for what a user can mend
-and `typer.Exit(code)` for an answer of no. A defect of gpuprov itself exits with 1, because then nothing is proven, and
-leaves its traceback in a file.
+and `typer.Exit(code)` for an answer of no; what becomes of anything else that is raised is in cli/endings.py.
 """
 
 from __future__ import annotations
 
-import errno
-import os
+import signal
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from provisioner import __version__
-from provisioner.errors import Exit, GpuprovError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-_ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
-
-
-MACHINE_REFUSES = {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.EMFILE, errno.ENOTDIR,
-}  # fmt: skip
-"""What the machine that gpuprov runs on may answer to a write, and a user can mend: no defect of ours."""
+from provisioner.cli import answer, endings, streams
+from provisioner.errors import Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +56,7 @@ COMMANDS: dict[str, Entry] = {
     "sandbox": Entry("provisioner.cli.sandbox:app", "List, inject and clear faults on sandbox nodes."),
 }
 """One row for each command, in the order of a fleet's life; shown by `gpuprov --help` without importing anything."""
+VERBATIM = tuple(name for name, entry in COMMANDS.items() if entry.verbatim)
 
 
 class LazyGroup(TyperGroup):
@@ -125,84 +114,48 @@ def gpuprov(
     """One file in, a GPU fleet that is proven to work out."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line and exits with a code of errors.Exit."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a file name may be no text at all
-    code = run(sys.argv[1:] if arguments is None else arguments)
+def main(arguments: list[str] | None = None, *, interruptible: bool = False) -> None:
+    """Runs the command line and exits with a code of errors.Exit. `interruptible`: Ctrl-C is ours to catch."""
+    streams.guard()
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _drop_stdout()
+        _catch(interruptible=interruptible)
+        code = streams.close(run(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # before there was a command, or while a reader kept the last words waiting
+        code = int(Exit.INTERRUPTED)
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _catch(*, interruptible: bool) -> None:
+    """A request to end is an interruption, for every command: what was begun is put down in order."""
+    from provisioner.process import interrupt
+
+    if interruptible:
+        signal.signal(signal.SIGINT, interrupt)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, interrupt)
 
 
 def run(arguments: list[str]) -> int:
     """The exit code of one call; messages go to stderr, so that stdout holds the answer alone."""
+    answer.expect()
+    ending = None
     try:
         # Not Command.main(): that turns a broken pipe into exit 1 and Ctrl-C into "Aborted!".
         command = typer.main.get_command(app)
         with command.make_context("gpuprov", list(arguments)) as context:
             command.invoke(context)
         return int(Exit.OK)
-    except typer.Exit as answer:
-        return int(answer.exit_code)
-    except GpuprovError as error:
-        print(f"gpuprov: {error}" if error.exit_code != Exit.BAD_INPUT or error.where == "" else error, file=sys.stderr)
-        return int(error.exit_code)
-    except (typer.Abort, KeyboardInterrupt):
-        print("gpuprov: interrupted", file=sys.stderr)
-        return int(Exit.INTERRUPTED)
-    except BrokenPipeError:
-        _drop_stdout()
-        return int(Exit.OK)
-    except _ClickException as error:
-        error.show(file=sys.stderr)
-        return int(error.exit_code)
-    except OSError as error:
-        if error.errno not in MACHINE_REFUSES:
-            print(_defect(error), file=sys.stderr)
-            return int(Exit.CHECK_FAILED)
-        print(f"gpuprov: {error.filename or 'this machine'}: {error.strerror}", file=sys.stderr)
-        return int(Exit.BAD_INPUT)
-    except Exception as error:
-        print(_defect(error), file=sys.stderr)
-        return int(Exit.CHECK_FAILED)
-
-
-def _drop_stdout() -> None:
-    """The reader went away (`gpuprov catalog | head`): whatever is still buffered goes nowhere, quietly."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _defect(error: Exception) -> str:
-    import traceback
-
-    text = "".join(traceback.format_exception(error))
-    place = _keep(f"gpuprov {__version__}\n{' '.join(sys.argv)}\n\n{text}")
-    summary = f"gpuprov: this is a defect of gpuprov, not of your input: {type(error).__name__}: {error}"
-    return f"{summary}\n  the full traceback is in {place}" if place else f"{summary}\n{text}"
-
-
-def _keep(text: str) -> Path | None:
-    """Writes a traceback where only its owner reads it; None where nothing can be written."""
-    import tempfile
-    import time
-    from pathlib import Path
-
-    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-    name = f"defect-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
-    for folder in (state / "gpuprov", Path(tempfile.gettempdir())):
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path = folder / name
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-                stream.write(text)
-        except OSError:
-            continue
-        return path
-    return None
+    except typer.Exit as stopped:
+        ending = endings.silent(int(stopped.exit_code))
+    except (Exception, KeyboardInterrupt) as error:
+        ending = endings.of(error)
+    if ending.said:
+        print(ending.said, file=sys.stderr)
+    if (ending.said or ending.code) and not answer.given() and answer.wanted(arguments, VERBATIM):
+        answer.give(ending.document())
+    return ending.code
 
 
 if __name__ == "__main__":

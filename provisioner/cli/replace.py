@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provisioner.errors import Exit, GpuprovError
+from provisioner.errors import Declined, GpuprovError, Interrupted
 
 if TYPE_CHECKING:
     from provisioner.plan import Plan
@@ -60,10 +60,8 @@ def replace(
             cluster.events.subscribe(show)
             run = replacing.replace(cluster, find(terraform), nodes, options, confirm=confirm)
     except KeyboardInterrupt:
-        typer.echo("\ninterrupted. Nothing is lost; the same command goes on from here.", err=True)
-        raise typer.Exit(Exit.INTERRUPTED) from None
+        raise Interrupted("interrupted. Nothing is lost", hint="the same command goes on from here.") from None
     if run.report is None:
-        typer.echo("nothing was replaced", err=True)
-        raise typer.Exit(Exit.OK)
+        raise Declined("nothing was replaced")
     tell(run, as_json=json_)
     raise typer.Exit(run.exit)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from provisioner.cli import answer
 
 app = typer.Typer(
     help="Hardware faults on sandbox nodes: list, break, mend.",
@@ -29,7 +30,7 @@ def faults(
     listed = list_faults(machine)
     if as_json:
         rows = [{"name": f.name, "sentence": f.sentence, "check": f.check, "needs": f.needs} for f in listed]
-        typer.echo(json.dumps({"faults": rows}))
+        answer.give({"faults": rows})
         return
     width = max(len(fault.name) for fault in listed)
     for fault in listed:

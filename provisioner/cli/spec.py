@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from provisioner import catalog, spec, stack
+from provisioner.cli import answer
 from provisioner.errors import Exit, GpuprovError, InputError, Problem
 
 Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="One or more cluster.yaml files.")]
@@ -44,7 +44,7 @@ def validate(files: Files, as_json: AsJson = False) -> None:
     """Show every problem as file:line:column: message. Exits with 2 where there is one."""
     problems = [problem for file in files for problem in _problems(file)]
     if as_json:
-        typer.echo(json.dumps({"ok": not problems, "problems": [asdict(problem) for problem in problems]}, indent=2))
+        answer.give({"ok": not problems, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             typer.echo(str(problem))
@@ -71,7 +71,9 @@ def schema(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[NAME]", help="cluster, or a --json output: validate, plan, report, facts, status, down, doctor."
+            metavar="[NAME]",
+            help="cluster, or a --json output: validate, plan, report, upgrade, facts, status, down, gc, cost, doctor, "
+            "error.",
         ),
     ] = "cluster",
 ) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
+from provisioner.cli import answer
 from provisioner.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def verify(
         with _kept(unkept):
             print(f"report: {write(found, report, title=title, previous=previous)}", file=sys.stderr)
     if as_json:
-        _print_json(found.to_json() | {"ok": healthy})
+        answer.give(found.to_json() | {"ok": healthy})
     else:
         from provisioner.verify.report.terminal import show
 
@@ -156,7 +157,7 @@ def facts(
     found = read(raw)
     document = found.to_json()
     if as_json:
-        _print_json(document)
+        answer.give(document)
     else:
         _print_facts(document)
     nothing = not any(source.state == "read" for source in found.sources.values())
@@ -276,10 +277,6 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
     if isinstance(subject.source, Bundle):
         return subject.source
     return probe({node: subject.source}, request_for(subject.expected))[node]
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=1, default=str))
 
 
 def _print_facts(document: dict[str, Any]) -> None:

@@ -10,26 +10,9 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from provisioner.spec.output_cost import CostOutput, PlannedCost, SpentOutput
+from provisioner.spec.output_error import ErrorOutput, ValidateOutput
 from provisioner.spec.output_gc import GcOutput
 from provisioner.spec.output_shape import OpenOutput, Output
-
-
-class ProblemOutput(Output):
-    """One thing wrong with a file."""
-
-    file: str
-    line: int = Field(ge=1)
-    column: int = Field(ge=1)
-    path: str = Field(description="Dotted, list items by index: sites.virginia.zones[0]")
-    message: str
-    hint: str
-
-
-class ValidateOutput(Output):
-    """`gpuprov validate --json`"""
-
-    ok: bool
-    problems: list[ProblemOutput]
 
 
 class CheckOutput(Output):
@@ -154,7 +137,6 @@ class PortFacts(OpenOutput):
     state: str | None
     physical_state: str | None
     rate_gbps: float | None
-    simulated: bool = Field(default=False, description="The machine says that gpuprov simulates it")
     link_layer: str | None
 
 
@@ -172,6 +154,7 @@ class Unreadable(Output):
 class FactsOutput(OpenOutput):
     """`gpuprov facts --json`: what was read, tool by tool, before any judgement."""
 
+    simulated: bool = Field(default=False, description="The machine says that gpuprov simulates it")
     driver_version: str | None
     cuda_version: str | None
     gpus: list[GpuFacts] | None
@@ -359,4 +342,5 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "gc": GcOutput,
     "cost": CostOutput,
     "doctor": DoctorOutput,
+    "error": ErrorOutput,
 }
