@@ -84,7 +84,7 @@ def test_minors(node: Facts) -> None:
 
 @check(
     "gpu.bus_present",
-    severity="warn",
+    severity="fatal",
     action="replace",
     needs=("lspci.txt",),
     follows=("gpu.count",),

@@ -179,7 +179,7 @@ def test_fabric_health(node: Facts) -> None:
 
 @check(
     "nvswitch.present",
-    severity="warn",
+    severity="fatal",
     action="replace",
     needs=("lspci.txt",),
     vendor="nvidia",
