@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import typer
 
 from provisioner.cli.lifecycle import File, Sandbox
+from provisioner.errors import GpuprovError, Interrupted
+from provisioner.printable import printable
 
 EXEC_DEADLINE_S = 600.0
+LONGEST_S = 7 * 86400.0
+GRACE_S = 1.0
+"""For an ssh that was asked to end."""
 
 
 def ssh(
@@ -44,28 +54,71 @@ def exec_(
     from provisioner.fleet import PARALLEL
     from provisioner.session import open_cluster
 
+    if not 0 < timeout <= LONGEST_S:  # also what is no number: nan
+        raise GpuprovError(f"--timeout {timeout:g}: a number of seconds, at most {LONGEST_S:.0f}")
     cluster = open_cluster(file, sandbox=sandbox)
     names = [cluster.node(name).name for name in node] if node else [n.name for n in cluster.nodes()]
 
     def run(name: str) -> tuple[int, str]:
-        argv = [*openssh.argv(cluster.paths, name), *command]
+        child = children.start([*openssh.argv(cluster.paths, name), *command])
         try:
-            done = subprocess.run(
-                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                encoding="utf-8", errors="replace", timeout=timeout, check=False,
-            )  # fmt: skip
+            text, _ = child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
+            children.end([child])
             return 124, f"no answer within {timeout:g} s"
-        return done.returncode, done.stdout
+        return child.returncode, text
 
-    worst = 0
-    with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
+    worst, children = 0, _Children()
+    with ThreadPoolExecutor(max_workers=PARALLEL) as pool, children.of(pool):
         for name, (status, text) in zip(names, pool.map(run, names), strict=True):
             for line in text.splitlines():
-                typer.echo(f"{name}: {line}")
+                typer.echo(f"{name}: {printable(line)}")
             if status:
                 typer.echo(f"{name}: exit status {status}", err=True)
             worst = max(worst, status)
     if not names:
         typer.echo("no nodes", err=True)
     raise typer.Exit(worst)
+
+
+class _Children:
+    """The ssh processes of one call: none of them outlives what keeps the call from going on (Ctrl-C)."""
+
+    def __init__(self) -> None:
+        self._lock, self._running, self._over = threading.Lock(), list[subprocess.Popen[str]](), False
+
+    def start(self, argv: list[str]) -> subprocess.Popen[str]:
+        """Raises Interrupted where the call is over."""
+        with self._lock:
+            if self._over:
+                raise Interrupted("interrupted")
+            child = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+                encoding="utf-8", errors="replace", start_new_session=True,
+            )  # fmt: skip
+            self._running.append(child)
+        return child
+
+    def end(self, children: Sequence[subprocess.Popen[str]]) -> None:
+        """End these, and what they started."""
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            living = [child for child in children if child.poll() is None]
+            for child in living:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, sign)
+            until = time.monotonic() + GRACE_S
+            for child in living:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=max(0.0, until - time.monotonic()))
+
+    @contextlib.contextmanager
+    def of(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        """What ends the block early ends the children, and those that wait for their turn."""
+        try:
+            yield
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            with self._lock:
+                self._over = True
+            self.end(self._running)
+            raise
