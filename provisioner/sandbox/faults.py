@@ -136,25 +136,12 @@ def inject(container: str, name: str, *, gpu: int | None = None, podman: Podman 
 
     Raises `GpuprovError` (exit 2) for an unknown fault, one that this machine can't have, or a GPU that it has not.
     """
-    fault = find_fault(name)
-    engine = podman or find_podman()
     with _turn(container):
+        engine = podman or find_podman()
         shown = _show(engine, container)
-        healthy, now = shown["healthy"], _active(shown["current"])
-        _refuse(fault, healthy)
-        count = len(healthy["gpus"])
-        index = min(3, count - 1) if gpu is None else gpu
-        if not 0 <= index < count:
-            raise GpuprovError(f"{healthy['machine']} has GPUs 0 to {count - 1}, not {index}", where=container)
-        wanted = Active(name, index)
-        if wanted in now:
-            return wanted
-        if fault.name in OF_THE_DRIVER and not shown["driver"]:
-            raise GpuprovError(
-                "no driver is installed on this node yet", where=container, hint="gpuprov up FILE --sandbox installs it"
-            )
-        _write(engine, container, with_faults(healthy, [*now, wanted], shown["driver"]))
-        _commands(engine, container, fault.break_)
+        wanted = _wanted(container, shown, name, gpu)
+        now = _active(shown["current"])
+        _settle(engine, container, shown, now if wanted in now else (*now, wanted))
         return wanted
 
 
@@ -162,19 +149,50 @@ def clear(container: str, name: str | None = None, *, podman: Podman | None = No
     """Mend one fault or all; gives those that were mended. Clearing what is not there is fine."""
     if name is not None:
         find_fault(name)
-    engine = podman or find_podman()
     with _turn(container):
+        engine = podman or find_podman()
         shown = _show(engine, container)
         now = _active(shown["current"])
         gone = tuple(fault for fault in now if name in (None, fault.name, fault.name.partition(":")[0]))
-        left = [fault for fault in now if fault not in gone]
-        if gone:
-            _write(
-                engine, container, with_faults(shown["healthy"], left, shown["driver"]) if left else shown["healthy"]
-            )
-            for fault in gone:
-                _commands(engine, container, find_fault(fault.name).mend)
+        _settle(engine, container, shown, tuple(fault for fault in now if fault not in gone))
         return gone
+
+
+def leave_only(container: str, wanted: Iterable[tuple[str, int | None]], *, podman: Podman | None = None) -> None:
+    """Have exactly these faults (name, GPU), as after `clear` and `inject` of each. Raises as `inject`."""
+    with _turn(container):
+        engine = podman or find_podman()
+        shown = _show(engine, container)
+        _settle(engine, container, shown, tuple(_wanted(container, shown, name, gpu) for name, gpu in wanted))
+
+
+def _wanted(container: str, shown: Json, name: str, gpu: int | None) -> Active:
+    """A fault as that node can have it."""
+    fault, healthy = find_fault(name), shown["healthy"]
+    _refuse(fault, healthy)
+    count = len(healthy["gpus"])
+    index = min(3, count - 1) if gpu is None else gpu
+    if not 0 <= index < count:
+        raise GpuprovError(f"{healthy['machine']} has GPUs 0 to {count - 1}, not {index}", where=container)
+    if fault.name in OF_THE_DRIVER and not shown["driver"]:
+        raise GpuprovError(
+            "no driver is installed on this node yet", where=container, hint="gpuprov up FILE --sandbox installs it"
+        )
+    return Active(name, index)
+
+
+def _settle(engine: Podman, container: str, shown: Json, wanted: tuple[Active, ...]) -> None:
+    """Write the node's hardware with these faults; then mend what is gone and break what is new."""
+    healthy, now = shown["healthy"], _active(shown["current"])
+    if wanted == now:
+        return
+    _write(engine, container, with_faults(healthy, wanted, shown["driver"]) if wanted else healthy)
+    for fault in now:
+        if fault not in wanted:
+            _commands(engine, container, find_fault(fault.name).mend)
+    for fault in wanted:
+        if fault not in now:
+            _commands(engine, container, find_fault(fault.name).break_)
 
 
 def _refuse(fault: Fault, healthy: Json) -> None:

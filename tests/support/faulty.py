@@ -59,13 +59,14 @@ def on_all(do: Callable[[str], object], nodes: Iterable[str]) -> None:
 
 
 def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[str, ...]]) -> list[str]:
-    """What a verdict says otherwise than it should with these faults on these nodes."""
+    """What a verdict says otherwise than it should with these faults on these nodes, and none on the others."""
 
     def inject(node: str) -> None:
-        for fault, gpu in zip(given[node], (3, 6), strict=False):
-            faults.inject(where[node], fault, gpu=gpu if len(given[node]) > 1 else None)
+        here = given.get(node, ())
+        gpus = (3, 6) if len(here) > 1 else (None, None)
+        faults.leave_only(where[node], zip(here, gpus, strict=False))
 
-    on_all(inject, given)
+    on_all(inject, where)
     level = level_of(fault for injected in given.values() for fault in injected)
     verdict, wrong = rehearsal.verify("--level", level), []
     found = failing(verdict.json)
@@ -83,12 +84,11 @@ def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[st
 def try_faults(rehearsal: Rehearsal, wanted: Sequence[tuple[str, ...]], nodes: Sequence[str]) -> None:
     assert rehearsal.first is not None
     assert rehearsal.first.status == 0, (rehearsal.first.stderr, wrongs(rehearsal.first))
-    where, wrong = containers_of(rehearsal), []
+    where, wrong = {name: of for name, of in containers_of(rehearsal).items() if name in nodes}, []
     try:
         for batch in batches(sorted(wanted, key=level_of), len(nodes)):
             given = dict(zip(nodes, batch, strict=False))
             wrong += tried(rehearsal, where, given)
-            on_all(lambda node: faults.clear(where[node]), given)
     finally:
         on_all(lambda node: faults.clear(where[node]), nodes)
     assert not wrong, "\n".join(wrong)
