@@ -15,6 +15,9 @@ from tests.support.rehearsal import EXAMPLES, Rehearsal
 
 pytestmark = pytest.mark.sandbox
 
+ELSEWHERE = ("aws-p4d", "rtx4090")
+"""Examples whose fleets other tests have: fixture `p4d` here, `desk` of test_upgrade.py."""
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -43,7 +46,7 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     yield from _up("aws-p4d", tmp_path_factory.mktemp("lone"), count=1)
 
 
-@pytest.fixture(scope="session", params=[name for name in EXAMPLES if name != "aws-p4d"])
+@pytest.fixture(scope="session", params=[name for name in EXAMPLES if name not in ELSEWHERE])
 def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """One after the other, the fleets of the other examples, up and healthy."""
     yield from _up(request.param, tmp_path_factory.mktemp(request.param))

@@ -33,10 +33,12 @@ def left_over(rehearsal: Rehearsal) -> list[str]:
     return found
 
 
-def test_killed_at_random_moments_the_next_up_finishes(tmp_path: Path) -> None:
+def test_interrupted_and_killed_the_next_up_finishes(tmp_path: Path) -> None:
+    """Ctrl-C first, which says how to go on; then a run that is killed; then one to the end, and `down`."""
     rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=1)
     dice = random.Random(SEED)
     for attempt in range(KILLS):
+        interrupt(rehearsal, STAGES[attempt % 2])
         process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes")
         reached(process, STAGES[attempt % len(STAGES)])
         time.sleep(dice.uniform(0, STAGE_S))
@@ -65,16 +67,6 @@ def interrupt(rehearsal: Rehearsal, stage: str) -> None:
     assert process.returncode == 130, said
     assert f"gpuprov up {rehearsal.file} --sandbox" in said
     assert "Traceback" not in said
-
-
-def test_interrupted_it_says_how_to_go_on(tmp_path: Path) -> None:
-    """Twice, and each time the next run goes on: into Ansible's part at first, to the end then."""
-    rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=1)
-    interrupt(rehearsal, "terraform")
-    interrupt(rehearsal, "configure")
-    assert rehearsal.up().status == 0
-    assert rehearsal.down().status == 0
-    assert left_over(rehearsal) == []
 
 
 def test_down_of_nothing_is_fine(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.faulty import try_own_faults
 from tests.support.rehearsal import Done, Rehearsal, wrongs
 
 pytestmark = pytest.mark.sandbox
@@ -78,6 +79,11 @@ def test_the_fleet_is_there(desk: Rehearsal) -> None:
     assert nothing.status == 0
     assert {node["step"] for node in nothing.json["nodes"]} == {"unchanged"}
     assert hooks(desk) == []
+
+
+def test_faults_of_a_workstation_are_found(desk: Rehearsal) -> None:
+    """The example rtx4090 has its faults here, where there are three of it."""
+    try_own_faults(desk)
 
 
 def test_a_node_looks_at_itself(desk: Rehearsal) -> None:

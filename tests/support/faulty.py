@@ -12,6 +12,9 @@ from provisioner.sandbox import containers, faults
 from provisioner.verify.catalogue import declared
 from tests.support.rehearsal import Rehearsal, failing, wrongs
 
+P4D = "p4d.24xlarge"
+"""What test_faults.py has every fault of."""
+EVERYWHERE = ("gpu-lost", "nvlink-down", "xid-79", "ecc-uncorrectable", "row-remap-pending", "wrong-driver")
 CHECKS = {check.id: check for check in declared()}
 
 
@@ -95,3 +98,12 @@ def try_faults(rehearsal: Rehearsal, wanted: Sequence[tuple[str, ...]], nodes: S
     well = rehearsal.verify("--level", "quick")
     assert well.status == 0, wrongs(well)
     assert failing(well.json) == {}
+
+
+def try_own_faults(rehearsal: Rehearsal) -> None:
+    """The faults that a p4d can't have, and those that look different on each generation (EVERYWHERE)."""
+    nodes = machines(rehearsal)
+    victim = list(nodes)[-1]
+    alike = [node for node, machine in nodes.items() if machine == nodes[victim]]
+    wanted = [name for name in possible(nodes[victim]) if name not in possible(P4D) or name in EVERYWHERE]
+    try_faults(rehearsal, [(name,) for name in wanted], alike)
