@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from provisioner.cli import tables
 from provisioner.cli.answer import give
 from provisioner.errors import GpuprovError
 
@@ -67,10 +68,7 @@ def _known(provider: Any, regions: list[str]) -> None:
 
 def _show(answer: dict[str, Any], machine: str | None, *, wide: bool) -> None:
     """Tables for people. `wide`: all regions are compared, and spot is told zone by zone only where the fleet is."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.width = max(console.width, WIDTH)
+    console = tables.console(least=WIDTH)
     where = {group["region"] for group in answer["groups"] if group["region"]}
     head = f"{answer['cluster'] or machine}: list prices on demand, Linux; a month is {answer['hours']} hours"
     typer.echo(head + (f"; {', '.join(sorted(where))}" if where else ""))

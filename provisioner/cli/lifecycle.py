@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provisioner.cli import answer
+from provisioner.cli import answer, tables
 from provisioner.errors import Declined, Exit, GpuprovError, Interrupted
 
 if TYPE_CHECKING:
@@ -160,11 +160,9 @@ def tell(run: Run, *, as_json: bool) -> None:
         document["waiting"] = run.waiting
         answer.give(document)
         return
-    from rich.console import Console
-
     from provisioner.verify.report.terminal import table
 
-    Console().print(table(run.report))
+    tables.show(table(run.report))
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     typer.echo(f"{run.changes} changes in {sum(run.seconds.values()):.1f} s ({seconds})")
     typer.echo(f"report: {run.page}")
@@ -219,7 +217,6 @@ def status(
     if json_:
         answer.give(document)
         return
-    from rich.console import Console
     from rich.table import Table
 
     from provisioner.lifecycle.planning import told
@@ -228,7 +225,7 @@ def status(
     simulated = " (simulated hardware)" if document["sandbox"] else ""
     table = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
     for column in ("node", "machine", "site", "address", "stage", "healthy", "driver", "as locked"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold", no_wrap=column in ("node", "machine", "address"))
     for node in document["nodes"]:
         verdict = {True: "yes", False: "NO", None: "-"}[node["ok"]]
         drift = "-" if not node["address"] or offline else "?" if node["drift"] is None else "NO"
@@ -236,7 +233,7 @@ def status(
             node["name"], node["machine"], node["site"], node["address"] or "-", node["stage"], verdict,
             node["driver"] or "-", "yes" if node["drift"] == [] else drift,
         )  # fmt: skip
-    Console().print(table)
+    tables.show(table)
     for node in document["nodes"]:
         for line in told(node):
             typer.echo(f"{node['name']}: {line}")

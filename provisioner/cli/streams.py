@@ -39,6 +39,8 @@ class _Heard(io.FileIO):
 def guard() -> None:
     """Make the three streams ones that can be written to; to be called once, before anything is said."""
     _open_missing()
+    if os.environ.get("COLUMNS", "1").strip("0 ") == "":
+        del os.environ["COLUMNS"]  # a terminal without columns: nothing would be shown in it
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - lives as long as the process
     sys.stdout = _guarded(sys.stdout, sys.__stdout__, 1, told="standard output")

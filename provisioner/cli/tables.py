@@ -1,0 +1,34 @@
+"""Tables on standard output: as wide as they are where nobody's screen bounds them, and never cut.
+
+An address, a name or a number that is cut is another one; a line that the terminal wraps can be read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+UNBOUNDED = 10_000
+"""Columns, of a pipe or a file."""
+
+
+def console(least: int = 0) -> Console:
+    """A console of the terminal's width, at least `least`."""
+    from rich.console import Console
+
+    made = Console(highlight=False)
+    made.width = max(_width(), least)
+    return made
+
+
+def show(table: RenderableType) -> None:
+    """Print it; where the terminal is narrower than what may not be folded, the terminal wraps its lines."""
+    console(console(UNBOUNDED).measure(table).minimum).print(table)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBOUNDED
