@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from provisioner.printable import printable
+
 
 class Exit(IntEnum):
     """Process exit codes, part of the stable interface (docs/cli.md)."""
@@ -32,9 +34,9 @@ class GpuprovError(Exception):
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.where = where
-        self.hint = hint
+        self.message = printable(message)
+        self.where = printable(where)
+        self.hint = printable(hint)
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.message}" if self.where else self.message

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Literal
 
+from provisioner.printable import printable
+
 Kind = Literal["started", "progress", "log", "warning", "done", "failed"]
 Stage = Literal[
     "spec",
@@ -35,7 +37,8 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. `done`/`total` count units of `what` where there is something to count."""
+    """One thing that happened. `done`/`total` count units of `what` where there is something to count. The message is
+    printable, whatever program it comes from."""
 
     stage: Stage
     kind: Kind
@@ -45,6 +48,9 @@ class Event:
     total: int | None = None
     data: dict[str, Any] = field(default_factory=dict)
     time: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", printable(self.message))
 
 
 Subscriber = Callable[[Event], None]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from provisioner.cli import answer
+from provisioner.cli import answer, tables
 from provisioner.errors import Exit, GpuprovError
+from provisioner.printable import printable
 
 if TYPE_CHECKING:
     from provisioner.events import Event
@@ -97,9 +98,9 @@ def verify(
     if as_json:
         answer.give(found.to_json() | {"ok": healthy})
     else:
-        from provisioner.verify.report.terminal import show
+        from provisioner.verify.report.terminal import table
 
-        show(found)
+        tables.show(table(found))
     for trouble in unkept:
         print(f"gpuprov: the verdict above could not be written down: {trouble}", file=sys.stderr)
     raise typer.Exit(Exit.CHECK_FAILED if not healthy else Exit.BAD_INPUT if unkept else Exit.OK)
@@ -159,10 +160,10 @@ def facts(
     if as_json:
         answer.give(document)
     else:
-        _print_facts(document)
+        _print_facts(printable(document))
     nothing = not any(source.state == "read" for source in found.sources.values())
     if nothing:
-        print(raw.error or "no file of the bundle could be read", file=sys.stderr)
+        print(printable(raw.error) or "no file of the bundle could be read", file=sys.stderr)
     raise typer.Exit(Exit.CHECK_FAILED if nothing else Exit.OK)
 
 

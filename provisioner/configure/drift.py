@@ -23,6 +23,7 @@ from provisioner.fleet import group_variables
 from provisioner.interruption import digest
 from provisioner.mounts import unit
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.printable import printable
 from provisioner.stack.models import Image, Package
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION
@@ -54,6 +55,10 @@ class Difference:
     message: str
     part: str | None = None
     mended: bool = True
+
+    def __post_init__(self) -> None:
+        for text in ("subject", "wanted", "found", "message"):
+            object.__setattr__(self, text, printable(getattr(self, text)))
 
     @property
     def reboots(self) -> bool:

@@ -17,6 +17,7 @@ MODULES = (
     "errors.py",
     "events.py",
     "paths.py",
+    "printable.py",
     "verify/*.py",
     "verify/checks/*.py",
     "verify/parsers/*.py",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from provisioner.printable import printable
 from provisioner.verify.baseline import Reached
 from provisioner.verify.check import Action, Severity
 
@@ -14,7 +15,8 @@ Status = Literal["pass", "fail", "unknown", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check on one node. `expected` and `actual` are what was compared, JSON values; `message` is for a person."""
+    """One check on one node. `expected` and `actual` are what was compared, JSON values; `message` is for a person. All
+    are printable, whatever the node or a check wrote."""
 
     id: str
     severity: Severity
@@ -24,6 +26,10 @@ class CheckResult:
     expected: Any = None
     actual: Any = None
     message: str = ""
+
+    def __post_init__(self) -> None:
+        for text in ("id", "says", "message", "expected", "actual"):
+            object.__setattr__(self, text, printable(getattr(self, text)))
 
     @property
     def condemns(self) -> bool:
@@ -61,6 +67,10 @@ class NodeReport:
     """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}."""
     measures: tuple[Reached, ...] = ()
     """What it reached at work, beside the fleet's own record of it."""
+
+    def __post_init__(self) -> None:
+        for text in ("name", "error", "quarantine"):
+            object.__setattr__(self, text, printable(getattr(self, text)))
 
     @property
     def condemned(self) -> tuple[CheckResult, ...]:

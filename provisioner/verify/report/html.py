@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from provisioner.paths import data
+from provisioner.printable import printable
 from provisioner.verify.catalogue import declared
 from provisioner.verify.report.compare import changes
 from provisioner.verify.report.measured import tables
@@ -37,8 +38,8 @@ ORDER = {"fail": 0, "unknown": 1, "pass": 2, "skip": 3}
 
 
 def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
-    """The page. Every value goes through Jinja's autoescape: what a node printed stays text. `before`: the report.json
-    of an earlier run."""
+    """The page. Every value goes through Jinja's autoescape: what a node printed stays text, and its control
+    characters are written out. `before`: the report.json of an earlier run."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -52,7 +53,7 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
     environment.filters["code"] = _code
     problems = _problems(report)
     detailed = len(report.nodes) <= DETAILED
-    return environment.get_template("report.html.j2").render(
+    page = environment.get_template("report.html.j2").render(
         title=report.title,
         report=report,
         signs=SIGNS,
@@ -66,6 +67,7 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
         time=datetime.fromtimestamp(report.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         seconds=report.seconds.get("verify", 0.0),
     )
+    return str(printable(page))
 
 
 def _problems(report: Report) -> list[dict[str, Any]]:

@@ -1,0 +1,41 @@
+"""Texts that a node, a cloud or a file wrote, made fit for a terminal and a page.
+
+A kernel log, a program's error or a file in a bundle can hold whatever its writer likes: a terminal obeys escape
+sequences, and a page turns round what stands behind a bidirectional control. What a person is to see goes through
+`printable`; it is called where such texts become results, events, errors and pages, so that nothing that prints has to
+think of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What a tool's colours are made of (SGR, ECMA-48 8.3.117): no word of its text is lost without them."""
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+"""Controls (C0 but tabulator and line end, DEL, C1), what shows nothing or turns the writing round (Unicode's category
+Cf), separators that some readers take for a line's end, and halves of a character."""
+
+
+def printable(value: Any) -> Any:
+    """The same value (of JSON) with each control character of its texts written out: ESC as \\x1b. Colours are left
+    out."""
+    if isinstance(value, str):
+        return value if value.isprintable() else _shown(value)
+    if isinstance(value, Mapping):
+        return {printable(key): printable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [printable(inner) for inner in value]
+    if isinstance(value, tuple):
+        return tuple(printable(inner) for inner in value)
+    return value
+
+
+def _shown(text: str) -> str:
+    plain = _COLOUR.sub("", text).replace("\r\n", "\n")
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)
