@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -87,12 +88,14 @@ class Output:
     truncated: bool = False
     error: str = ""
     """The end of its standard error, or why nothing came."""
+    unfit: str = ""
+    """What lies in the place of its file, where that is no plain file: it was not read."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], text: str | None = None) -> Output:
         """From an untrusted mapping: a value of the wrong type is dropped, not believed."""
         rc, seconds, error = data.get("rc"), data.get("seconds"), data.get("error")
-        own = data.get("text")
+        own, unfit = data.get("text"), data.get("unfit")
         return cls(
             text=text if text is not None else (own if isinstance(own, str) else ""),
             rc=rc if isinstance(rc, int) else None,
@@ -101,6 +104,7 @@ class Output:
             missing=data.get("missing") is True,
             truncated=data.get("truncated") is True,
             error=error if isinstance(error, str) else "",
+            unfit=unfit if isinstance(unfit, str) else "",
         )
 
     def status(self) -> dict[str, Any]:
@@ -112,6 +116,7 @@ class Output:
             "missing": self.missing,
             "truncated": self.truncated,
             "error": self.error,
+            **({"unfit": self.unfit} if self.unfit else {}),
         }
 
 
@@ -164,7 +169,8 @@ class Bundle:
 
     @classmethod
     def read(cls, directory: Path) -> Bundle:
-        """Read a directory; files of other names are left alone. GpuprovError if it is no readable directory."""
+        """Read a directory; files of other names are left alone, and what is no plain file of this directory (a link, a
+        pipe, a directory) is not opened. GpuprovError if it is no readable directory."""
         if not directory.is_dir():
             raise GpuprovError(
                 "not a bundle: no such directory",
@@ -172,7 +178,10 @@ class Bundle:
                 hint="give the directory that holds nvidia-smi.xml, topo.txt, …",
             )
         try:
-            status = json.loads(_text(directory / STATUS)[0] or "{}")
+            said, _, unfit = _text(directory / STATUS)
+            if unfit:
+                raise GpuprovError(f"{STATUS} is {unfit}", where=str(directory), hint="copy the file itself")
+            status = json.loads(said or "{}")
         except (ValueError, RecursionError) as error:
             raise GpuprovError(f"{STATUS} is not JSON: {error}", where=str(directory)) from error
         if not isinstance(status, dict):
@@ -181,11 +190,11 @@ class Bundle:
         known = known if isinstance(known, dict) else {}
         files: dict[str, Output] = {}
         for name in FILES:
-            text, cut = _text(directory / name)
+            text, cut, unfit = _text(directory / name)
             entry = known.get(name)
-            if text is not None:
-                output = Output.from_json(entry if isinstance(entry, dict) else {}, text=text)
-                files[name] = Output(output.text, **{**output.status(), "truncated": output.truncated or cut})
+            if text is not None or unfit:
+                output = Output.from_json(entry if isinstance(entry, dict) else {}, text=text or "")
+                files[name] = replace(output, truncated=output.truncated or cut, unfit=unfit)
             elif isinstance(entry, dict):
                 files[name] = Output.from_json(entry, text="")
         return cls.from_json({**status, "files": {}})._with(files)
@@ -203,18 +212,31 @@ class Bundle:
         write_whole(directory / STATUS, json.dumps(status, indent=1) + "\n")
 
 
-def _text(path: Path) -> tuple[str | None, bool]:
-    """(content, was it cut). None for what is not a plain file; a pipe or a device is never opened."""
+KINDS = {
+    stat.S_IFLNK: "a symbolic link, which is not followed",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def _text(path: Path) -> tuple[str | None, bool, str]:
+    """(content, was it cut, what it is where that is no plain file and has no content). A bundle comes from elsewhere:
+    a link in it would show any file of this computer, and a pipe or a device may never end."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return None, False
-        with path.open("rb") as stream:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+        if kind != stat.S_IFREG:
+            return None, False, KINDS.get(kind, "a device")
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return None, False, "no plain file"
             raw = stream.read(LIMIT + 1)
     except FileNotFoundError:
-        return None, False
+        return None, False, ""
     except OSError as error:
         raise GpuprovError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    return _decoded(raw[:LIMIT]), len(raw) > LIMIT
+    return _decoded(raw[:LIMIT]), len(raw) > LIMIT, ""
 
 
 def _decoded(raw: bytes) -> str:

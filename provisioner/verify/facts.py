@@ -234,6 +234,8 @@ def _read(name: str, bundle: Bundle, parse: Callable[[str], T]) -> tuple[T | Non
     if output is None:
         return None, Source("absent", bundle.error or f"{name} is not in the bundle")
     command = FILES[name]
+    if output.unfit:
+        return None, Source("unreadable", f"{name} is no file: it is {output.unfit}")
     if output.timed_out:
         seconds = f" in {output.seconds:.0f} s" if output.seconds else ""
         return None, Source("hung", f"`{command}` did not answer{seconds}")
@@ -247,7 +249,12 @@ def _read(name: str, bundle: Bundle, parse: Callable[[str], T]) -> tuple[T | Non
             text = output.error
         elif name not in EMPTY_IS_AN_ANSWER or output.rc not in (0, None):
             said = f": {first_line(output.error)}" if output.error else ""
-            return None, Source("unreadable", f"`{command}` printed nothing (exit status {output.rc}){said}")
+            ended = (
+                f"`{command}` printed nothing (exit status {output.rc})"
+                if output.rc is not None
+                else f"{name} is empty"
+            )
+            return None, Source("unreadable", ended + said)
     if name.startswith("nvidia-smi") and output.error and "<nvidia_smi_log" in text:
         text += "\n" + nvidia_smi.told(output.error)
     try:

@@ -43,7 +43,26 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "dmesg.txt")
     (tmp_path / "topo.txt").mkdir()
     (tmp_path / "nvlink.txt").symlink_to(tmp_path / "nowhere")
-    assert Bundle.read(tmp_path).files == {}
+    (tmp_path / "lspci.txt").symlink_to("/etc/passwd")
+    (tmp_path / "ibstat.txt").symlink_to("/dev/zero")
+    (tmp_path / "fi_info.txt").write_text("")
+    given = {name: {"rc": 0} for name in ("dmesg.txt", "topo.txt", "nvlink.txt", "lspci.txt", "ibstat.txt")}
+    (tmp_path / "probe.json").write_text(json.dumps({"files": given}))
+    found = Bundle.from_json(Bundle.read(tmp_path).to_json())
+    assert all(output.text == "" for output in found.files.values())
+    said = {name: (source.state, source.reason) for name, source in read(found).sources.items()}
+    assert said["dmesg.txt"] == ("unreadable", "dmesg.txt is no file: it is a pipe")
+    assert said["topo.txt"] == ("unreadable", "topo.txt is no file: it is a directory")
+    for name in ("nvlink.txt", "lspci.txt", "ibstat.txt"):
+        assert said[name] == ("unreadable", f"{name} is no file: it is a symbolic link, which is not followed")
+    assert said["fi_info.txt"] == ("unreadable", "fi_info.txt is empty")
+
+
+def test_a_status_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text("{}")
+    (tmp_path / "probe.json").symlink_to(tmp_path / "real.json")
+    with pytest.raises(GpuprovError, match="symbolic link"):
+        Bundle.read(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "\x00", "[" * 100_000])
