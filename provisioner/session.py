@@ -185,7 +185,7 @@ class Cluster:
     @property
     def remote(self) -> Remote | None:
         """Where Terraform's state lies; None: beside its workspace."""
-        return self.sharing.remote if self.sharing else None
+        return self.sharing.remote if self.sharing and self.sharing.remote.there else None
 
     def share(self) -> None:
         """Let the other operators know what is known by now; the caller is the one at work."""
@@ -193,14 +193,15 @@ class Cluster:
             self.sharing.share()
 
     @contextlib.contextmanager
-    def exclusively(self, command: str) -> Iterator[Path]:
+    def exclusively(self, command: str, *, make: bool = True) -> Iterator[Path]:
         """Be the only one at work on the cluster, on this machine and on all others, with a fresh run directory whose
-        events.jsonl has everything that happens. Raises LockedError naming the holder."""
+        events.jsonl has everything that happens. `make`: the place of a shared state, where there is none yet. Raises
+        LockedError naming the holder."""
         with self.alone_here(command) as run_dir:
             if self.sharing is None:
                 yield run_dir
             else:
-                with self.sharing.held(command, self.events):
+                with self.sharing.held(command, self.events, make=make):
                     yield run_dir
 
     @contextlib.contextmanager

@@ -128,10 +128,15 @@ class Sharing:
         write_whole(private_dir(self._paths.root) / MINE, json.dumps(content) + "\n")
 
     @contextlib.contextmanager
-    def held(self, command: str, events: Events) -> Iterator[None]:
+    def held(self, command: str, events: Events, *, make: bool = True) -> Iterator[None]:
         """Be the one who is at work: what is shared is read when the block begins and written when it ends, whatever
-        happens in it. Raises LockedError naming the holder."""
-        self.findings = tuple(self.remote.prepare())
+        happens in it. Where the place is still to be made and is not (`make`), nobody else can be at work, and nothing
+        is shared. Raises LockedError naming the holder."""
+        self.findings = tuple(self.remote.prepare(make=make))
+        if not self.remote.there:
+            self.pull()
+            yield
+            return
         with Hold(self.remote, self._paths.root, command, events) as hold:
             self.pull()
             try:

@@ -23,7 +23,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     for site in cluster.spec.sites:
         machines.provider_of(cluster, site)  # refuses before anything is written
     existed = cluster.paths.exists()
-    with cluster.exclusively("plan") as run_dir:
+    with cluster.exclusively("plan", make=False) as run_dir:
         lock = locking.current(cluster, cluster.events)
         wanted = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
         findings = machines.preflight(cluster, wanted, cluster.events)

@@ -42,8 +42,12 @@ class Remote(Protocol):
     def terraform(self, site: str) -> tuple[str, Mapping[str, Any]]:
         """Terraform's backend block for a site: its type and its values."""
 
-    def prepare(self) -> list[Finding]:
-        """See that it is there, make it where cluster.yaml asks for that, and say what is wrong with it."""
+    there: bool
+    """False once `prepare` has found that it is still to be made."""
+
+    def prepare(self, *, make: bool = True) -> list[Finding]:
+        """See that it is there, make it where cluster.yaml asks for that (and `make` allows it), and say what is wrong
+        with it."""
 
     def read(self, name: str, known: str | None = None) -> Object | None:
         """An object; None where there is none. Where its tag is `known` the content is empty."""

@@ -81,12 +81,33 @@ class Workspace:
             return
         state = self.path / "terraform.tfstate"
         moves = 'backend "local"' not in wanted and state.exists()
-        self._run("init", input=False, no_color=IsFlagged, **({"force_copy": IsFlagged} if moves else {}))
+        flags = {"force_copy": IsFlagged} if moves else {"reconfigure": IsFlagged} if self._only_looked() else {}
+        try:
+            self._run("init", input=False, no_color=IsFlagged, **flags)
+        except ProviderError as error:
+            if "-migrate-state" not in error.message:
+                raise
+            raise ProviderError(
+                "`state` of cluster.yaml names another place than the one where this cluster's state is",
+                where=str(self.path),
+                hint="put `state` back as it was; to move, `gpuprov down`, change it, `gpuprov up`, or move the state "
+                f"yourself: `terraform init -migrate-state` in {self.path}",
+            ) from None
         if moves:
             self._events("terraform", "log", "the state has moved to the backend that cluster.yaml names")
             state.replace(state.with_name("terraform.tfstate.moved"))
         stamp.parent.mkdir(exist_ok=True)
         write_whole(stamp, self._seal(wanted))
+
+    def _only_looked(self) -> bool:
+        """Whether all that was ever done here was to plan, beside which no state is: a plan made before the state's
+        place was there."""
+        try:
+            noted = json.loads((self.path / ".terraform" / "terraform.tfstate").read_text(encoding="utf-8"))
+            local = noted["backend"]["type"] == "local"
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            return False
+        return local and not (self.path / "terraform.tfstate").exists()
 
     def _seal(self, wanted: str) -> str:
         """What `init` has been done for; another operator's checksums of providers are a reason to do it again."""

@@ -187,7 +187,9 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     planned = made.run("plan", made.file, "--json")
     assert planned.status == 0, planned.stderr
     assert planned.json["changes"]["virginia"]["add"] > 10
-    assert set(standing(cloud)) == {"state"}  # who works on it, and with what; no machine, and nothing that costs
+    assert standing(cloud) == {}
+    assert not bucket(cloud)
+    assert {"status": "ok", "subject": "state"}.items() <= planned.json["findings"][0].items()
 
     killed_while_machines_are_made(made, cloud)
     assert "terraform.tfstate.tflock" in names(cloud)

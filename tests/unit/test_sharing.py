@@ -377,3 +377,20 @@ def test_a_rehearsal_asks_nobody(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(FILE.replace("KEY", "~/nowhere"))
     assert open_cluster(file, sandbox=True).sharing is None
+
+
+def test_a_plan_makes_no_bucket(operators: Operators, tmp_path: Path) -> None:
+    first = operators.open("ann")
+    with first.exclusively("plan", make=False):
+        assert first.sharing is not None
+        said = [f.message for f in first.sharing.findings]
+        assert said == [f"`up` will make the bucket {BUCKET} in us-east-1"]
+        assert first.remote is None  # Terraform plans beside its workspace: nothing of the cluster is anywhere
+    assert s3.remote(first.spec)._region.client("s3").list_buckets()["Buckets"] == []
+    second = operators.open("ann")
+    with second.exclusively("up"):
+        assert second.remote is not None
+        make(second)
+    assert set(objects()) == {FLEET}
+    with operators.open("ben").exclusively("plan", make=False):
+        assert HOLDER in objects()

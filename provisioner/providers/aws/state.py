@@ -48,6 +48,7 @@ class Bucket:
 
     def __init__(self, region: Region, spec: ClusterSpec) -> None:
         self._region, self._state, self._cluster = region, spec.state, spec.name
+        self.there = True
 
     @property
     def where(self) -> str:
@@ -73,7 +74,7 @@ class Bucket:
             "encrypt": True, "use_lockfile": True, "allowed_account_ids": [self._account], **key,
         }  # fmt: skip
 
-    def prepare(self) -> list[Finding]:
+    def prepare(self, *, make: bool = True) -> list[Finding]:
         try:
             self._s3("head_bucket")
         except Trouble as trouble:
@@ -83,6 +84,9 @@ class Bucket:
                 raise ProviderError(
                     f"there is no bucket {self.bucket}", where="state", hint="state.create: true has gpuprov make it"
                 ) from None
+            if not make:
+                self.there = False
+                return [Finding("ok", "state", f"`up` will make the bucket {self.bucket} in {self._region.name}")]
             self._make()
             return [Finding("ok", "state", f"made the bucket {self.bucket} in {self._region.name}")]
         return self._looked_at()

