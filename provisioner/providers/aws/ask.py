@@ -1,11 +1,12 @@
 """Questions to AWS: every one has a deadline, and an answer that did not come is told apart from a no.
 
-boto3 has hundreds of error codes; what gpuprov does depends on five kinds of them (Trouble.kind). Codes: EC2 API error
+boto3 has hundreds of error codes; what gpuprov does depends on seven kinds of them (Trouble.kind). Codes: EC2 API error
 codes and botocore's own exceptions.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from botocore.client import BaseClient
 
 T = TypeVar("T")
-Kind = Literal["credentials", "denied", "absent", "throttled", "silent", "refused"]
+Kind = Literal["settings", "credentials", "denied", "absent", "throttled", "silent", "refused"]
 
 CREDENTIALS = {
     "AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "SignatureDoesNotMatch",
@@ -28,8 +29,9 @@ CONNECT_S, READ_S, ATTEMPTS = 5, 15, 4
 
 
 class Trouble(Exception):
-    """Why a question has no answer. `kind`: credentials: they are missing, wrong or expired; denied: they may not ask
-    that; absent: what was asked for is not there; throttled; silent: no answer or no network; refused: the rest."""
+    """Why a question has no answer. `kind`: settings: AWS's configuration on this machine is wrong; credentials: they
+    are missing, wrong or expired; denied: they may not ask that; absent: what was asked for is not there; throttled;
+    silent: no answer or no network; refused: the rest."""
 
     def __init__(self, kind: Kind, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -100,6 +102,19 @@ def answered(call: Callable[[], T]) -> T:
 
     try:
         return call()
+    except EOFError:  # the profile has mfa_serial, and botocore asks a person for the code
+        raise Trouble("credentials", "the profile asks for an MFA code, and there is no terminal to ask in") from None
+    except exceptions.ConfigParseError as error:  # names its file
+        raise Trouble("settings", str(error)) from None
+    except (exceptions.ConfigNotFound, exceptions.InvalidConfigError, exceptions.InvalidRegionError,
+            exceptions.InvalidRetryConfigurationError, exceptions.InvalidDefaultsMode,
+            exceptions.InvalidProxiesConfigError, exceptions.InvalidSTSRegionalEndpointsConfigError,
+            exceptions.InvalidIMDSEndpointError, exceptions.InvalidIMDSEndpointModeError) as error:  # fmt: skip
+        raise Trouble("settings", f"{str(error).removesuffix('.')}, in {_files()}") from None
+    except ValueError as error:
+        if not str(error).startswith("Invalid endpoint"):  # botocore.client; anything else is a defect
+            raise
+        raise Trouble("settings", f"{error}, in {_files('AWS_ENDPOINT_URL')}") from None
     except exceptions.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         raise Trouble(kind_of(code), str(error.response.get("Error", {}).get("Message") or error), code) from None
@@ -112,6 +127,13 @@ def answered(call: Callable[[], T]) -> T:
         raise Trouble("silent", "what answered does not speak as AWS does; look at the proxy") from None
     except exceptions.BotoCoreError as error:
         raise Trouble("refused", str(error)) from None
+
+
+def _files(*variables: str) -> str:
+    """Where AWS's settings of this machine come from, the likeliest first: variables that are set, then files."""
+    of_region = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")
+    told = [f"{name}={os.environ[name]}" for name in (*variables, *of_region) if os.environ.get(name)]
+    return " or ".join([*told, os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"])
 
 
 def kind_of(code: str) -> Kind:

@@ -26,6 +26,7 @@ def base_image(region: Region, system: str) -> BaseImage:
             hint = "another region, or stack.os"
             raise GpuprovError(f"{system} is not published in {region.name} ({parameter})", hint=hint) from None
         hints = {"credentials": "sign in (`aws sso login`, AWS_PROFILE)", "denied": "allow ssm:GetParameter"}
+        hints["settings"] = "`aws configure list` shows what is in force"
         hint = hints.get(trouble.kind, "run it again")
         raise GpuprovError(f"the image of {system} could not be asked for: {trouble}", hint=hint) from None
     return BaseImage(id=found["Value"], why=f"{parameter} in {region.name}, version {found['Version']}")

@@ -7,7 +7,7 @@ throttled or not answered is `unknown`: said, and never taken for a yes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,6 +21,7 @@ from provisioner.providers.base import Finding
 CONSOLE = "https://{region}.console.aws.amazon.com"
 VPC_QUOTA = "L-F678F1CE"
 """VPCs per Region (Service Quotas, service vpc)."""
+SETTINGS = "correct AWS's settings on this machine; `aws configure list` shows what is in force"
 ADDRESS_QUOTA = "L-0263D0A3"
 """EC2-VPC Elastic IPs (Service Quotas, service ec2; the code unverified)."""
 
@@ -83,6 +84,8 @@ def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
     """A question without an answer."""
     if trouble.kind == "denied":
         return Finding("unknown", subject, f"not allowed to look: {trouble.message}", f"allow {permission}")
+    if trouble.kind == "settings":
+        return Finding("unknown", subject, trouble.message, SETTINGS)
     words = {"throttled": "AWS is asked too often just now", "silent": "no answer in time"}
     said = words.get(trouble.kind, trouble.code or "refused")
     return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")
@@ -95,9 +98,13 @@ def credentials(trouble: Trouble) -> Finding:
         expired = "expired" in (trouble.code + trouble.message).lower()
         said = "they have expired" if expired else trouble.message
         return Finding("blocks", "credentials", said, "sign in again (`aws sso login`)" if expired else hint)
+    if trouble.kind == "settings":
+        return Finding("blocks", "credentials", trouble.message, SETTINGS)
     if trouble.kind == "denied":
         return Finding("blocks", "credentials", trouble.message, "these credentials may do nothing here")
-    return Finding("blocks", "credentials", f"AWS was not reached: {trouble.message}", "look at network and proxy")
+    if trouble.kind == "silent":
+        return Finding("blocks", "credentials", f"AWS was not reached: {trouble.message}", "look at network and proxy")
+    return replace(unknown("credentials", trouble, "sts:GetCallerIdentity"), status="blocks")
 
 
 def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:

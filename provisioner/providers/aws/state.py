@@ -17,7 +17,8 @@ from typing import Any
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.base import Finding
-from provisioner.spec.models import AwsSite, ClusterSpec
+from provisioner.spec.models import ClusterSpec
+from provisioner.spec.sites import AwsSite
 from provisioner.workspace.remote import Moved, Object
 
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
@@ -27,6 +28,7 @@ SAME = {"304", "NotModified"}
 KEPT_DAYS = 90
 """How long an old version of a state can be had back."""
 HINTS = {
+    "settings": "`aws configure list` shows what is in force",
     "credentials": "sign in to AWS", "denied": "docs/aws.md has the policy that state needs",
     "throttled": "again in a minute", "silent": "is this machine's network up, and is there an endpoint of S3?",
 }  # fmt: skip
