@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.errors import ProviderError
 from provisioner.plan import Plan
-from provisioner.spec.models import AwsSite, Site
+from provisioner.spec.sites import AwsSite, Site
 
 if TYPE_CHECKING:
     from provisioner.fleet import Node

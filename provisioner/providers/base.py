@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
-from provisioner.spec.models import ClusterSpec, Site
+from provisioner.spec.models import ClusterSpec
+from provisioner.spec.sites import Site
 from provisioner.stack.models import BaseImage, Stack
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from provisioner.providers.base import Finding, ProviderBlock, Standing
 from provisioner.sandbox import assets, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST
-from provisioner.spec.models import Site
+from provisioner.spec.sites import Site
 from provisioner.stack.models import BaseImage, Stack
 
 REGISTRY = f"{MIRROR_HOST}:5000"

@@ -15,11 +15,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.errors import InputError, Problem
-from provisioner.spec.models import Access, ClusterSpec, Group, Hooks, Monitoring, Site, StackRequest, State, Verify
+from provisioner.spec.models import Access, ClusterSpec, Group, Hooks, Monitoring, State, Verify
 from provisioner.spec.places import MAX_PROBLEMS, Loc, Source, dotted
 from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.rules import Draft, findings
+from provisioner.spec.sites import Site
 from provisioner.spec.source import read
+from provisioner.spec.stack_request import StackRequest
 
 __all__ = ["ClusterSpec", "check", "load", "placer", "problem_at"]
 

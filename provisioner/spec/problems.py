@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from provisioner.spec.models import NAME_TITLE, ClusterSpec
+from provisioner.spec.models import ClusterSpec
 from provisioner.spec.places import MAX_PROBLEMS, Loc, Source, dotted, shown
+from provisioner.spec.shapes import NAME_TITLE
 
 _KINDS: Mapping[type, str] = {
     dict: "a block of keys",

@@ -13,21 +13,12 @@ from dataclasses import dataclass, field
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
-from provisioner.spec.models import (
-    Access,
-    AwsSite,
-    BareMetalSite,
-    Group,
-    Hooks,
-    Monitoring,
-    Site,
-    StackRequest,
-    State,
-    Verify,
-)
+from provisioner.spec.models import Access, Group, Hooks, Monitoring, State, Verify
 from provisioner.spec.places import Finding, Loc, shown
 from provisioner.spec.problems import did_you_mean, nearest
 from provisioner.spec.rules_storage import SYSTEM, shared_storage
+from provisioner.spec.sites import AwsSite, BareMetalSite, Site
+from provisioner.spec.stack_request import StackRequest
 
 _LIST = "see gpuprov catalog --provider "
 

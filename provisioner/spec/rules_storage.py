@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from provisioner.spec.models import AwsFsx, AwsSite, Group, StackRequest
+from provisioner.spec.models import Group
 from provisioner.spec.places import Finding, Loc, shown
+from provisioner.spec.sites import AwsFsx, AwsSite
+from provisioner.spec.stack_request import StackRequest
 
 SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib\w*|proc|root|run|sbin|sys|usr|var)?(/.*)?")
 """Directories that are the system's own."""

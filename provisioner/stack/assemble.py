@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from provisioner.catalog.models import Gpu, Machine
-from provisioner.spec.models import OwnRepository
+from provisioner.spec.stack_request import OwnRepository
 from provisioner.stack.candidates import TRAITS, Candidate, newest_first, proven
 from provisioner.stack.models import Component, Image, Package, Part, Repository, Stack
 from provisioner.stack.rows import rows

@@ -13,7 +13,8 @@ from functools import cache, lru_cache
 
 from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
-from provisioner.spec.models import AwsSite, ClusterSpec
+from provisioner.spec.models import ClusterSpec
+from provisioner.spec.sites import AwsSite
 from provisioner.stack.assemble import assemble
 from provisioner.stack.candidates import (
     TITLES,

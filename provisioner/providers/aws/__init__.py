@@ -22,7 +22,7 @@ from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.capacity import Choices, shortages, ways_of
 from provisioner.providers.aws.preflight import preflight, zones_selling
 from provisioner.providers.base import Finding, Instead, ProviderBlock, Standing
-from provisioner.spec.models import AwsSite, Site
+from provisioner.spec.sites import AwsSite, Site
 from provisioner.stack.models import BaseImage, Stack
 
 MY_ADDRESS = "https://checkip.amazonaws.com/"

@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.preflight import unknown
 from provisioner.providers.base import Finding
-from provisioner.spec.models import AwsBucket, AwsFsx, AwsSite
+from provisioner.spec.sites import AwsBucket, AwsFsx, AwsSite
 
 PRICES = {
     "EFS": ("stored and read", "https://aws.amazon.com/efs/pricing/"),

@@ -19,7 +19,8 @@ from provisioner.providers.aws import allowed, image, storage
 from provisioner.providers.aws.ask import Region
 from provisioner.providers.aws.preflight import preflight, quota_of
 from provisioner.providers.base import Finding
-from provisioner.spec.models import AwsSite, Group
+from provisioner.spec.models import Group
+from provisioner.spec.sites import AwsSite
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
 from tests.support.plans import planned_group
 

@@ -19,8 +19,8 @@ from provisioner.plan import Plan
 from provisioner.providers import aws as module
 from provisioner.providers.aws import allowed, storage
 from provisioner.providers.aws.capacity import Choices, Way
-from provisioner.spec.models import AwsSite
 from provisioner.spec.rules_storage import THROUGHPUT
+from provisioner.spec.sites import AwsSite
 from provisioner.stack.models import BaseImage
 from tests.support import plans
 

@@ -26,7 +26,7 @@ from provisioner.lifecycle.down import down
 from provisioner.lifecycle.replacing import refuse_more
 from provisioner.plan import PlannedGroup
 from provisioner.session import open_cluster
-from provisioner.spec.models import AwsStorage
+from provisioner.spec.sites import AwsStorage
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
 from tests.support import terraform_plugins

@@ -1,0 +1,19 @@
+"""What all of cluster.yaml is made of: the base of every block, and kinds of text that several have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NAME_TITLE = "a name: lower-case letters, digits and hyphens, at most 32, a letter first"
+Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$", title=NAME_TITLE, description=NAME_TITLE)]
+"""Names end up in host names, cloud tags and file names: lower case, digits, hyphens, at most 32 characters."""
+
+Text = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class Model(BaseModel):
+    """Base of every key: immutable, unknown keys refused, no silent conversion of types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
