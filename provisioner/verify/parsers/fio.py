@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from provisioner.verify.parsers import Unreadable, first_line
-from provisioner.verify.parsers.untrusted import holders, read_object, strict_float, strict_text, strict_whole
+from provisioner.verify.parsers.untrusted import holders, read_float, read_object, strict_float, strict_text, strict_whole
 
 State = Literal["ran", "busy", "absent"]
 PHASES = {"write": "write", "read": "read", "random": "read"}
@@ -132,10 +132,12 @@ def _disks(smart: Any) -> list[Disk]:
 
 
 def _media(text: Any) -> int | None:
+    """nvme-cli prints counters of 128 bits as numbers, as floats or as texts, by its release."""
     try:
-        return _whole(read_object(strict_text(text), "").get("media_errors"))
+        found = read_float(read_object(strict_text(text), "").get("media_errors"))
     except Unreadable:
         return None
+    return int(found) if found is not None and found >= 0 else None
 
 
 def _number(value: Any) -> float | None:

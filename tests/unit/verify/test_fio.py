@@ -64,6 +64,8 @@ FAULTS = {
     "stutters": Fault("storage.latency", "480 ms", {"phases": phases(random=part("random", tail_ms=480))}),
     "flash": Fault("storage.media_errors", "nvme1: 7 more", {
         "smart": {"before": {"nvme1": json.dumps({"media_errors": 2})}, "after": {"nvme1": SMART}}}),
+    "flash, in words of another nvme-cli": Fault("storage.media_errors", "nvme1: 7 more", {
+        "smart": {"before": {"nvme1": '{"media_errors": "2"}'}, "after": {"nvme1": '{"media_errors": 9.0}'}}}),
 }  # fmt: skip
 ABSENT = {
     "missing": "fio is not installed",
