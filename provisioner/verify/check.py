@@ -9,8 +9,9 @@ keep one cause to one failing check, and neither is an `if` in a check:
 
 - `needs` names the files (or "gpus", the list of GPUs of the machine's vendor) that a check reads. Where one of them is
   absent, hung, missing or unreadable the check is `unknown`, with that reason, and its function is not called.
-- `follows` names checks whose failure explains this one. Where this check would fail and one of them has failed on the
-  same node, it is `unknown` ("explained by …"); a pass stays a pass.
+- `follows` names checks whose failure explains this one. Where this check would fail, or could not be answered, and one
+  of them has failed on the same node, it is `unknown` ("explained by …") with their action; a pass stays a pass.
+  `silences` is the same from the other side: the files that cannot be read where this check has failed.
 
 What a check judges it judges on the GPUs that answer: that one is gone is gpu.count's to say.
 """
@@ -52,6 +53,8 @@ class Check:
     """Whether what is expected of the node gives this check anything to judge; decided before any fact is looked at."""
     otherwise: str = ""
     """Why it does not apply, where `applies` says so."""
+    silences: tuple[str, ...] = ()
+    """Files that say nothing where it has failed."""
 
     def inapplicable(self, expected: Expected) -> str:
         """Why the check does not apply to a node, or ""."""
@@ -74,7 +77,10 @@ class Failed(Verdict):
 
 
 class Unknown(Verdict):
-    pass
+    def __init__(self, reason: str, unread: str = "") -> None:
+        super().__init__(reason)
+        self.unread = unread
+        """The file that could not be read, where that is the reason."""
 
 
 class Skipped(Verdict):
@@ -104,9 +110,10 @@ def check(
     vendor: Literal["nvidia", "amd"] | None = None,
     applies: Callable[[Expected], object] | None = None,
     otherwise: str = "it does not apply",
+    silences: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Declare a test function as a check. `needs` and `follows` are explained at the head of this module."""
-    declared = Check(id, severity, action, says, needs, follows, level, vendor, applies, otherwise)
+    declared = Check(id, severity, action, says, needs, follows, level, vendor, applies, otherwise, silences)
 
     def mark(function: F) -> F:
         function.__check__ = declared  # type: ignore[attr-defined]
@@ -134,9 +141,9 @@ def fail(message: str, *, action: Action | None = None) -> NoReturn:
     raise Failed(message, action)
 
 
-def unknown(reason: str) -> NoReturn:
-    """The check applies and cannot be answered."""
-    raise Unknown(reason)
+def unknown(reason: str, unread: str = "") -> NoReturn:
+    """The check applies and cannot be answered; `unread` is the file that could not be read, where that is why."""
+    raise Unknown(reason, unread)
 
 
 def skip(reason: str) -> NoReturn:

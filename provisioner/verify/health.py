@@ -85,18 +85,28 @@ def judge(bundle: Bundle, expected: Expected) -> NodeReport:
     peers = Peers({node.name: node.facts})
     results: dict[str, CheckResult] = {}
     follows: dict[str, tuple[str, ...]] = {}
+    silences: dict[str, tuple[str, ...]] = {}
     for function, declared in plain_checks():
         outcome = item.run(function, declared, node, peers)
         results[declared.id] = result(declared, outcome)
-        follows[declared.id] = declared.follows
+        follows[declared.id], silences[declared.id] = declared.follows, declared.silences
     return NodeReport(
-        node.name, "", "", expected.machine, expected.simulated, tuple(blame(results, follows)), error=bundle.error
+        node.name,
+        "",
+        "",
+        expected.machine,
+        expected.simulated,
+        tuple(blame(results, follows, silences)),
+        error=bundle.error,
     )
 
 
 def result(declared: Check, outcome: item.Outcome) -> CheckResult:
     status = outcome.status if outcome.status in VALUE else "skip"
-    return CheckResult(declared.id, declared.severity, status, declared.action, declared.says, message=outcome.message)  # type: ignore[arg-type]
+    return CheckResult(  # its status was looked at above
+        declared.id, declared.severity, status, declared.action, declared.says,  # type: ignore[arg-type]
+        message=outcome.message, unread=outcome.unread,
+    )  # fmt: skip
 
 
 def metrics(report: NodeReport | None, at: float, seconds: float) -> str:

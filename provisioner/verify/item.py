@@ -43,13 +43,16 @@ class Outcome:
     action: str | None
     expected: Any
     actual: Any
+    unread: str = ""
+    """The file that could not be read, where it is unknown for that."""
 
     @classmethod
     def of(cls, error: BaseException | None, *, called: bool = True) -> Outcome:
         """Of what the check raised, with what it has compared; `called` false where it did not come to run."""
         status, message, action = _verdict(error, called=called)
         looked = (seen.expected, seen.actual) if called else (None, None)
-        return cls(status, message or seen.note, action, *looked)
+        unread = error.unread if isinstance(error, Unknown) else ""
+        return cls(status, message or seen.note, action, looked[0], looked[1], unread)
 
 
 def plain(function: object) -> Check | None:
@@ -93,7 +96,7 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         if need in PROBE_ONLY and source.state == "absent" and facts.collected is None and facts.outputs:
             raise Skipped(f"only gpuprov's probe writes {need}, and this bundle is of other hands")
         if source.state != "read":
-            raise Unknown(source.reason)
+            raise Unknown(source.reason, need)
 
 
 def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:

@@ -171,12 +171,9 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
         results["trouble"] = CheckResult(
             "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=trouble
         )
-    follows = {
-        test: records.tests[test]["follows"]
-        for test, result in results.items()
-        if result.status == "fail" and test in records.tests
-    }
-    return Judged(tuple(blame(results, follows)), records.facts.get(name, {}), records.measures.get(name, {}))
+    follows = {test: records.tests[test]["follows"] for test in results if test in records.tests}
+    silences = {test: records.tests[test]["silences"] for test in results if test in records.tests}
+    return Judged(tuple(blame(results, follows, silences)), records.facts.get(name, {}), records.measures.get(name, {}))
 
 
 def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:
@@ -190,4 +187,5 @@ def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResu
         expected=record.get("expected"),
         actual=record.get("actual"),
         message=record["message"],
+        unread=record.get("unread", ""),
     )

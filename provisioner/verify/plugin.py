@@ -205,6 +205,7 @@ def _record(declared: Check) -> dict[str, Any]:
         "action": declared.action,
         "says": declared.says,
         "follows": list(declared.follows),
+        "silences": list(declared.silences),
     }
 
 

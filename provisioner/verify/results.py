@@ -26,6 +26,10 @@ class CheckResult:
     expected: Any = None
     actual: Any = None
     message: str = ""
+    unread: str = ""
+    """The file that could not be read, where it is unknown for that."""
+    explained_by: str = ""
+    """The id of the failed check that it follows from."""
 
     def __post_init__(self) -> None:
         for text in ("id", "says", "message", "expected", "actual"):
@@ -187,14 +191,26 @@ class Report:
         return document | ({"simulated": True} if self.simulated else {})
 
 
-def blame(results: dict[str, CheckResult], follows: Mapping[str, Sequence[str]]) -> list[CheckResult]:
-    """The second rule of check.py: a failure that another one explains is unknown."""
-    failed = {result.id for result in results.values() if result.status == "fail"}
+def blame(
+    results: dict[str, CheckResult], follows: Mapping[str, Sequence[str]], silences: Mapping[str, Sequence[str]]
+) -> list[CheckResult]:
+    """The second rule of check.py: what another failure explains is unknown, and what mends that mends it. What is
+    unknown and has no cause among the failures needs a look, and no reset or replacement on suspicion. `follows` and
+    `silences` are the declared ones, by the keys of `results`."""
+    failed = {result.id: result for result in results.values() if result.status == "fail"}
+    silent = {
+        file: results[test].id for test, files in silences.items() if results[test].id in failed for file in files
+    }
     blamed = []
     for test, result in results.items():
-        causes = [cause for cause in follows.get(test, ()) if cause in failed]
-        if result.status == "fail" and causes:
-            message = f"explained by {', '.join(causes)}: {result.message}"
-            result = replace(result, status="unknown", message=message)  # noqa: PLW2901
+        causes = [cause for cause in follows.get(test, ()) if cause in failed and cause != result.id]
+        if result.status == "unknown" and not causes and result.unread in silent:
+            causes = [silent[result.unread]]
+        if result.status in ("fail", "unknown") and causes:
+            said = f"explained by {', '.join(causes)}: {result.message}"
+            cause = failed[causes[0]]
+            result = replace(result, status="unknown", message=said, action=cause.action, explained_by=cause.id)  # noqa: PLW2901
+        elif result.status == "unknown" and result.action not in ("none", "reconfigure"):
+            result = replace(result, action="reconfigure")  # noqa: PLW2901
         blamed.append(result)
     return blamed

@@ -51,7 +51,7 @@ def test_installed(node: Facts) -> None:
     if node.smi and node.smi.driver_version and node.module and node.smi.driver_version != node.module.version:
         fail(f"module {node.module.version} is loaded, the library is {node.smi.driver_version}")
     if loaded is None:
-        unknown(node.source("nvidia-smi.xml").reason or "no driver is loaded")
+        unknown(node.source("nvidia-smi.xml").reason or "no driver is loaded", "nvidia-smi.xml")
     if not installed:
         skip("the driver was not installed from packages")
     other = [f"{name} {version}" for name, version in installed.items() if version != loaded]

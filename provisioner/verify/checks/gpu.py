@@ -21,7 +21,7 @@ def answering(node: Facts) -> tuple[Gpu, ...]:
     severity="fatal",
     action="replace",
     needs=("gpus",),
-    says="A GPU is missing or has fallen off the bus. Reboot the host once; if it stays away, replace the node.",
+    says="A GPU is missing or has fallen off the bus. Replace the node; on bare metal, turn it off and on once before.",
 )
 def test_count(node: Facts, expected: Expected) -> None:
     present = node.gpus_present

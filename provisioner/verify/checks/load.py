@@ -280,7 +280,7 @@ def _working(node: Facts, expected: Expected) -> tuple[Gpu, ...]:
     """The GPUs as nvidia-smi saw them under load."""
     load = reached(node, expected)
     if node.under_load is None:
-        unknown(node.source("nvidia-smi-load.xml").reason)
+        unknown(node.source("nvidia-smi-load.xml").reason, "nvidia-smi-load.xml")
     if load.simulated and not node.under_load.gpus:
         unknown("no GPU answered under load")
     return tuple(gpu for gpu in node.under_load.gpus if not gpu.lost)
@@ -333,7 +333,8 @@ def _pairs(node: Facts, expected: Expected) -> list[tuple[str, Gpu, Gpu]]:
     worked(node, expected)
     assert node.after is not None
     if node.after.smi is None or node.smi is None:
-        unknown(node.source("nvidia-smi-after.xml").reason or "nvidia-smi did not answer before the load")
+        why = node.source("nvidia-smi-after.xml").reason
+        unknown(why or "nvidia-smi did not answer before the load", "nvidia-smi-after.xml" if why else "nvidia-smi.xml")
     before = {gpu.pci or gpu.index: gpu for gpu in node.smi.gpus}
     return [
         (f"GPU {gpu.index}", before[key], gpu) for gpu in node.after.smi.gpus if (key := gpu.pci or gpu.index) in before
@@ -403,7 +404,8 @@ def test_nvlink(node: Facts, expected: Expected) -> None:
     assert node.after is not None
     before, after = node.nvlink_errors, node.after.nvlink_errors
     if before is None or after is None:
-        unknown(node.source("nvlink-errors-after.txt" if after is None else "nvlink-errors.txt").reason)
+        file = "nvlink-errors-after.txt" if after is None else "nvlink-errors.txt"
+        unknown(node.source(file).reason, file)
     told = []
     for gpu, links in sorted(after.items()):
         for link, counters in sorted(links.items()):

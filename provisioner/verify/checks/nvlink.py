@@ -137,7 +137,8 @@ def test_fabric(node: Facts, expected: Expected) -> None:
         if health not in (None, "Healthy"):
             fail(f"{gpu}: fabric health is {health}", action="reset")
     if node.gpus is None:
-        unknown(f"the service runs; what the GPUs say of it is not known: {node.source(expected.gpu_file).reason}")
+        why = node.source(expected.gpu_file).reason
+        unknown(f"the service runs; what the GPUs say of it is not known: {why}", expected.gpu_file)
 
 
 @check(

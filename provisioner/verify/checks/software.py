@@ -6,6 +6,10 @@ from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import NVIDIA_SMI, Facts
 
+SILENT = (*NVIDIA_SMI, "load.json", "fabric.json", "all_reduce.txt", "dcgmi-diag.json", "nvidia-smi-load.xml",
+          "nvidia-smi-after.xml", "nvlink-errors-after.txt")  # fmt: skip
+"""What cannot be read without a driver that answers; nothing is loaded then (verify/run.py)."""
+
 
 @check(
     "driver.responds",
@@ -14,6 +18,7 @@ from provisioner.verify.facts import NVIDIA_SMI, Facts
     vendor="nvidia",
     follows=("driver.nouveau_absent",),
     says="nvidia-smi hangs or finds no driver. A hung driver needs a reboot; a missing one needs `gpuprov up` again.",
+    silences=SILENT,
 )
 def test_responds(node: Facts) -> None:
     sources = {name: node.source(name) for name in NVIDIA_SMI}
@@ -37,6 +42,7 @@ def test_responds(node: Facts) -> None:
     vendor="nvidia",
     follows=("driver.responds",),
     says="Another driver is loaded than the lock says, often the old one until the next reboot.",
+    silences=SILENT,
 )
 def test_driver(node: Facts, expected: Expected) -> None:
     saw(expected=expected.driver, actual=node.smi.driver_version if node.smi else None)
@@ -45,7 +51,7 @@ def test_driver(node: Facts, expected: Expected) -> None:
     if expected.driver is None:
         skip("no lock names a driver")
     if node.smi is None:
-        unknown(node.source("nvidia-smi.xml").reason)
+        unknown(node.source("nvidia-smi.xml").reason, "nvidia-smi.xml")
     loaded = node.smi.driver_version
     compare(expected.driver, loaded, f"driver {loaded} is loaded, the lock says {expected.driver}")
 

@@ -81,10 +81,8 @@ def _problems(report: Report) -> list[dict[str, Any]]:
             entry = found.setdefault(("", said[0], ""), _entry(*said))
             entry["nodes"].append({"name": node.name, "message": node.error})
             continue
-        explained = any(c.status == "fail" for c in node.checks)
         for check in node.checks:
-            # Where a node has a failing check, what is unknown beside it is mostly its consequence: see the node.
-            if check.status == "fail" or (check.condemns and not explained):
+            if check.status == "fail" or (check.condemns and not check.explained_by):
                 key = (check.id, check.status, check.action)
                 entry = found.setdefault(key, _entry(check.id, check.severity, check.status, check.action, check.says))
                 entry["nodes"].append({"name": node.name, "message": check.message})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ def table(report: Report) -> Group:
             for check, others in problems(node):
                 style = "bold red" if check.status == "fail" and check.severity == "fatal" else "yellow"
                 what = Text(check.message or check.says)
-                what.append(f" ({others} more checks for the same reason)" if others else "")
+                what.append(others)
                 failed.add_row(
                     Text(node.name), Text(check.id), Text(WORD[check.status], style), what, Text(check.action)
                 )
@@ -74,18 +75,25 @@ def table(report: Report) -> Group:
     return Group(*parts)
 
 
-def problems(node: NodeReport) -> list[tuple[CheckResult, int]]:
-    """What is wrong with a node: what failed, the fatal first, then what could not be answered. Of checks that are
-    unknown for one reason the first stands for all, with the number of the others."""
+def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:
+    """What is wrong with a node: what failed, the fatal first, then what could not be answered and follows from none of
+    that. Each with what it stands for beside itself: what follows from it, or is unknown for the same reason."""
     if node.error:
         return []
-    failed = [(check, 0) for check in node.checks if check.status == "fail"]
-    failed.sort(key=lambda row: SEVERITIES.index(row[0].severity))
+    failed = [check for check in node.checks if check.status == "fail"]
+    failed.sort(key=lambda check: SEVERITIES.index(check.severity))
+    following = Counter(check.explained_by for check in node.checks if check.condemns)
     unknown: dict[str, list[CheckResult]] = {}
     for check in node.checks:
-        if check.status == "unknown" and check.condemns:
+        if check.status == "unknown" and check.condemns and not check.explained_by:
             unknown.setdefault(check.message, []).append(check)
-    return failed + [(checks[0], len(checks) - 1) for checks in unknown.values()]
+    return [(check, _more(following[check.id], "unknown because of it")) for check in failed] + [
+        (checks[0], _more(len(checks) - 1, "for the same reason")) for checks in unknown.values()
+    ]
+
+
+def _more(count: int, why: str) -> str:
+    return f" ({count} more {'check' if count == 1 else 'checks'} {why})" if count else ""
 
 
 def slower(report: Report) -> str:
