@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Literal
 
+from provisioner.paths import naming
 from provisioner.printable import printable
 
 Kind = Literal["started", "progress", "log", "warning", "done", "failed"]
@@ -86,7 +87,8 @@ def jsonl_writer(stream: IO[str]) -> Subscriber:
 
     def write(event: Event) -> None:
         record = {k: v for k, v in asdict(event).items() if v not in (None, "", {})}
-        stream.write(json.dumps(record, default=str) + "\n")
-        stream.flush()
+        with naming(getattr(stream, "name", "events")):
+            stream.write(json.dumps(record, default=str) + "\n")
+            stream.flush()
 
     return write

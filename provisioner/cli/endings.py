@@ -71,7 +71,10 @@ def of(error: BaseException) -> Ending:
     if isinstance(error, OSError) and error.errno in MACHINE_REFUSES:
         where = str(error.filename or "this machine")
         reason = error.strerror or str(error)
-        return Ending(int(Exit.BAD_INPUT), f"gpuprov: {where}: {reason}", reason, where)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename
+        hint = "`df -h . /tmp ~` shows which disk is full" if full else ""
+        said = f"gpuprov: {where}: {reason}" + (f"\n  {hint}" if hint else "")
+        return Ending(int(Exit.BAD_INPUT), said, reason, where, hint)
     said = _defect(error)
     return Ending(int(Exit.CHECK_FAILED), said, said.partition("\n")[0], hint="\n".join(said.splitlines()[1:2]).strip())
 

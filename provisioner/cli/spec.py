@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from provisioner import catalog, spec, stack
 from provisioner.cli import answer
 from provisioner.errors import Exit, GpuprovError, InputError, Problem
+from provisioner.paths import write_whole
 
 Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="One or more cluster.yaml files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
@@ -29,10 +31,9 @@ def init(
 
     text = starter(catalog.load(), provider=provider, machine=machine)
     try:
-        with Path(file).open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise GpuprovError("is there already and is left as it is", where=file, hint="name another file") from None
+        if os.path.lexists(file):
+            raise GpuprovError("is there already and is left as it is", where=file, hint="name another file")
+        write_whole(Path(file), text, mode=0o644)
     except (OSError, ValueError) as error:
         raise GpuprovError(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=file) from None
     typer.echo(f"wrote {file}; next: gpuprov up {file} --sandbox", err=True)

@@ -16,7 +16,7 @@ from python_terraform import IsFlagged, Terraform
 from provisioner import process
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
-from provisioner.paths import write_whole
+from provisioner.paths import naming, write_whole
 from provisioner.workspace.binary import Binary
 
 STOP_GRACE_S = 60.0
@@ -240,7 +240,7 @@ class Workspace:
 
     def _remember(self, line: str) -> None:
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as stream:
+            with naming(self._log), self._log.open("a", encoding="utf-8") as stream:
                 stream.write(line if line.endswith("\n") else line + "\n")
 
     def _read(self, command: str, line: str, run: _Run, plain: list[str]) -> None:
