@@ -12,6 +12,8 @@ import pytest
 
 from provisioner.cli.main import COMMANDS, load
 from provisioner.errors import Exit
+from provisioner.sandbox.fault_table import placed
+from provisioner.sandbox.faults import FAULTS
 from provisioner.spec import schema
 from tests.support.rehearsal import ROOT
 
@@ -68,3 +70,9 @@ def test_every_shape_has_an_example() -> None:
 def test_every_schema_is_named() -> None:
     for name in schema.NAMES:
         assert f"`{name}`" in SECTIONS["schema"], name
+
+
+def test_the_faults_of_the_docs_are_those_of_the_sandbox() -> None:
+    page = (ROOT / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    assert placed(page) == page, "python -m provisioner.sandbox.fault_table --write"
+    assert all(f"| `{fault.name}` |" in page for fault in FAULTS)
