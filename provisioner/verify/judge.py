@@ -159,9 +159,9 @@ class _Records:
 def _judged(name: str, records: _Records, trouble: str) -> Judged:
     results: dict[str, CheckResult] = {}
     for record in records.broken:
-        message = f"{record['where']} could not be loaded: {record['message']}"
+        message = f"{record['where']}: {record['message']}"
         results[f"broken:{record['where']}"] = CheckResult(
-            "verify.checks", "fatal", "unknown", "reconfigure", "a directory of checks is broken", message=message
+            "verify.checks", "fatal", "unknown", "reconfigure", "an own check is broken", message=message
         )
     missing = {"status": "unknown", "message": f"not run: {trouble or 'stopped before it'}"}
     found = records.results[name]

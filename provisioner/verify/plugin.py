@@ -27,6 +27,7 @@ from _pytest.outcomes import OutcomeException
 
 from provisioner.verify import check as dsl
 from provisioner.verify import item as one
+from provisioner.verify import own
 from provisioner.verify.baseline import Baseline, measured
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import Check, Skipped, Unknown
@@ -137,10 +138,29 @@ class Judgement:
             node = None if isinstance(item, FleetItem) else node_of(item)
             self.write(kind="collected", node=node, check=_record(declared_of(item)), test=item.nodeid)
 
-    @pytest.hookimpl
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """A file of checks that cannot be loaded costs itself; also one that ends the program."""
+        try:
+            report = yield
+        except (SystemExit, pytest.exit.Exception) as error:
+            self.write(kind="broken", **own.broken(error, collector.path))
+            return pytest.CollectReport(collector.nodeid, "failed", str(error), [])
         if report.failed:
-            self.write(kind="broken", where=report.nodeid, message=str(report.longrepr)[-600:])
+            call: pytest.CallInfo[Any] = report.call
+            raised = call.excinfo.value if call.excinfo else None
+            self.write(kind="broken", **own.broken(raised, collector.path))
+        return report
+
+    @pytest.hookimpl
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """An id is one check's: a second one with it is refused, and said."""
+        kept, refused = own.without_doubles(items, lambda item: declared_of(item).id)
+        items[:] = kept
+        for record in refused:
+            self.write(kind="broken", **record)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
@@ -173,6 +193,8 @@ class FleetItem(pytest.Item):
         def call(**given: Any) -> None:
             try:
                 self.function(**given)
+            except SystemExit as raised:
+                raise Unknown(f"the check called sys.exit({raised.code!r})") from None
             except OutcomeException as raised:  # no Exception: it would end the whole run
                 plainly = _plainly(raised)
                 if plainly is None or plainly is raised:

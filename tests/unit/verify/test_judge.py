@@ -91,6 +91,46 @@ def test_a_broken_directory_is_said_and_condemns(tmp_path: Path) -> None:
     assert found["gpu.count"].status == "pass"
 
 
+OWN = "from provisioner.verify.check import check\n\n@check('{}', severity='info', action='none', says='mine')\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("\ndef broken(:\n", "checks/mine.py:2: SyntaxError: invalid syntax"),
+        ("import nowhere\n", "checks/mine.py:1: ModuleNotFoundError: No module named 'nowhere'"),
+        ("def f():\n    return 1 / 0\n\nf()\n", "checks/mine.py:2: ZeroDivisionError: division by zero"),
+        ("import sys\n\nsys.exit(3)\n", "checks/mine.py:3: it ends the program (sys.exit(3)) while it is loaded"),
+        ("import pytest\npytest.exit('enough')\n", "checks/mine.py:2: it ends pytest while it is loaded: enough"),
+        (
+            OWN.format("gpu.count") + "def test_mine(node):\n    pass\n",
+            "checks/mine.py:3: the id gpu.count is that of a check of gpuprov's own (gpu.py): give it another one",
+        ),
+        (
+            OWN.format("a.b") + "def test_b(node):\n    pass\n" + OWN.format("a.b") + "def test_c(node):\n    pass\n",
+            "checks/mine.py:8: the id a.b is that of the check at checks/mine.py:3: give it another one",
+        ),
+    ],
+    ids=("syntax", "import", "raises", "sys.exit", "pytest.exit", "an id of gpuprov's", "an id twice"),
+)
+def test_what_cannot_be_taken_of_own_checks_is_said_in_a_line(tmp_path: Path, content: str, said: str) -> None:
+    """A line that can be the reason of a quarantine; gpuprov's own checks are judged as ever."""
+    folder = tmp_path / "checks"
+    folder.mkdir()
+    (folder / "mine.py").write_text(content)
+    case = Case(bundle(healthy(P4D)), expected(P4D))
+    found = judge({"a": case, "b": case}, checks=[folder])
+    for node_ in found.values():
+        broken = [check for check in node_.checks if check.condemns]
+        assert [(check.id, check.message) for check in broken] == [("verify.checks", said)]
+        assert [check.status for check in node_.checks if check.id == "gpu.count"] == ["pass"]
+
+
+def test_a_check_of_ones_own_for_each_node_or_each_value_has_one_id(tmp_path: Path) -> None:
+    content = "import pytest\n\n@pytest.mark.parametrize('n', [1, 2])\ndef test_n(node, n):\n    assert node\n"
+    assert run(tmp_path / "checks", content)["mine.n"].status == "pass"
+
+
 def test_the_users_pytest_settings_do_not_reach_the_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --collect-only\npython_files = nothing\n")
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,64 @@
+"""Users' own checks that cannot be taken: a file that does not load, an id that another check has. Each is said with
+its file and line, in a sentence that can stand as the reason of a quarantine."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+OURS = Path(__file__).parent / "checks"
+
+Item = TypeVar("Item", bound=pytest.Item)
+
+
+def broken(raised: BaseException | None, file: Path) -> dict[str, str]:
+    """{"where", "message"} of what was raised while a file of checks was loaded; the place is the last line in that
+    file that was at work."""
+    cause = raised.__cause__ if isinstance(raised, pytest.Collector.CollectError) and raised.__cause__ else raised
+    if isinstance(cause, SyntaxError) and cause.filename:
+        return {"where": _place(Path(cause.filename), cause.lineno), "message": f"{type(cause).__name__}: {cause.msg}"}
+    if cause is None:
+        return {"where": _place(file, None), "message": "it could not be loaded"}
+    lines = [frame.lineno for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == str(file)]
+    if isinstance(cause, SystemExit):
+        said = f"it ends the program (sys.exit({cause.code!r})) while it is loaded"
+    elif isinstance(cause, pytest.exit.Exception):
+        said = f"it ends pytest while it is loaded: {cause}"
+    else:
+        said = f"{type(cause).__name__}: {cause}"[:500]
+    return {"where": _place(file, lines[-1] if lines else None), "message": said}
+
+
+def without_doubles(items: Sequence[Item], id_of: Callable[[Item], str]) -> tuple[list[Item], list[dict[str, str]]]:
+    """The items without those whose id another check has, and what is to be said of these. gpuprov's own stay; of two
+    declared by a user the first does."""
+    ours = {id_of(item): item for item in items if item.path.is_relative_to(OURS)}
+    first: dict[str, str] = {}
+    kept: list[Item] = []
+    refused: dict[str, dict[str, str]] = {}
+    for item in items:
+        name, where = id_of(item), _place(item.path, _line(item))
+        if item.path.is_relative_to(OURS):
+            kept.append(item)
+        elif name in ours:
+            said = f"the id {name} is that of a check of gpuprov's own ({ours[name].path.name}): give it another one"
+            refused[where] = {"where": where, "message": said}
+        elif hasattr(getattr(item, "function", None), "__check__") and first.setdefault(name, where) != where:
+            said = f"the id {name} is that of the check at {first[name]}: give it another one"
+            refused[where] = {"where": where, "message": said}
+        else:
+            kept.append(item)
+    return kept, list(refused.values())
+
+
+def _line(item: pytest.Item) -> int | None:
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    return code.co_firstlineno if code is not None else None
+
+
+def _place(file: Path, line: int | None) -> str:
+    return f"{file.parent.name}/{file.name}" + (f":{line}" if line else "")
