@@ -305,6 +305,10 @@ class _Run:
         return Bundle(bundle.files, bundle.error, bundle.collected, monotonic() - started, arrived)
 
 
+NO_CONFIG = "Can't open user config file"
+"""ssh's words where gpuprov has written no configuration for it: a run was killed between making and reaching nodes."""
+
+
 class _TooMuchError(Exception):
     pass
 
@@ -367,4 +371,6 @@ def _said(complaints: IO[bytes]) -> str:
     size = complaints.seek(0, os.SEEK_END)
     complaints.seek(max(0, size - 2000))
     lines = [line.strip() for line in complaints.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    if any(NO_CONFIG in line for line in lines):
+        return ": no run has reached it yet, and `gpuprov up` goes on from there"
     return f": {' / '.join(lines[-3:])[-400:]}" if lines else ""

@@ -183,6 +183,7 @@ def test_nodes_are_collected_at_once_and_half_dead_ones_say_so() -> None:
         "nonsense": ("sh", "-c", "cat > /dev/null; echo '@gpuprov-probe-1 AAAA' #"),
         "silent": ("sh", "-c", "exit 0 #"),
         "nothing": ("/no/such/program",),
+        "killed before": ("ssh", "-F", "/no/such/configuration", "node"),
     }
     found = collect(targets, ProbeRequest({"kernel.txt": 5}), deadline_s=8, events=Events(seen.append))
     assert {name for name, bundle in found.items() if not bundle.error} == {"good", "banner"}
@@ -192,6 +193,7 @@ def test_nodes_are_collected_at_once_and_half_dead_ones_say_so() -> None:
     assert "Connection refused" in found["refused"].error
     assert "no answer from the probe" in found["nonsense"].error
     assert "No such file" in found["nothing"].error
+    assert "no run has reached it yet, and `gpuprov up` goes on" in found["killed before"].error
     assert sorted(event.node or "" for event in seen) == sorted(targets)
     assert seen[-1].done == len(targets)
 
