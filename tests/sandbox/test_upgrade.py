@@ -162,9 +162,6 @@ def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
     assert sorted(log[2:4]) == ["drain box-1", "drain box-2"]
     assert sorted(log[4:]) == ["resume box-1", "resume box-2"]
     assert set(loaded(desk).values()) == {NEW}
-    # What each node reached is in the trend: at `up`, before it was moved and after it.
-    rows = [json.loads(line) for line in (desk.root / "measures.jsonl").read_text().splitlines()]
-    assert all(sum(row["node"] == name for row in rows) >= 3 for name in ("box-0", "box-1", "box-2"))
     assert all(node["drift"] == [] and node["upgrade"] is None for node in status(desk).values())
     again = desk.up()
     assert again.status == 0, again.stderr
