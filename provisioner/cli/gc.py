@@ -98,6 +98,8 @@ def _may(chosen: list[Cluster], *, yes: bool) -> bool:
 
 
 def _show(found: Remainder, *, hint: bool) -> None:
+    from provisioner.providers.remains import many
+
     for one in found.clusters:
         site = f", site {one.site}" if one.site else ""
         age = f", the oldest {_age(one.since)} old" if one.since else ""
@@ -108,7 +110,7 @@ def _show(found: Remainder, *, hint: bool) -> None:
             ids = [f"{t.id} ({t.state})" if t.state else t.id for t in mine[:MOST_IDS]]
             more = [f"and {count - MOST_IDS} more"] if count > MOST_IDS else []
             kept = f": {mine[0].kept}" if mine[0].kept else ""
-            typer.echo(f"  {count} {kind}{'s' if count > 1 else ''}: {', '.join(ids + more)}{kept}")
+            typer.echo(f"  {count} {many(kind) if count > 1 else kind}: {', '.join(ids + more)}{kept}")
     for line in found.unknown:
         typer.echo(f"unknown: {line}")
     if not found.clusters and not found.unknown:

@@ -106,15 +106,17 @@ def verify(
     raise typer.Exit(Exit.CHECK_FAILED if not healthy else Exit.BAD_INPUT if unkept else Exit.OK)
 
 
-def _room(folder: Path) -> None:
-    """Raises GpuprovError where no report can be written, before anything is looked at."""
+def _room(folder: Path, what: str = "report") -> None:
+    """Raises GpuprovError where nothing can be written."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise GpuprovError(f"no report can be written: {reason}", where=str(folder), hint="give a directory") from None
+        if folder.is_file():
+            reason = "it is a file"
+        raise GpuprovError(f"no {what} can be written: {reason}", where=str(folder), hint="give a directory") from None
 
 
 @contextlib.contextmanager
@@ -174,11 +176,12 @@ def collect(
     sandbox: Sandbox = None,
 ) -> None:
     """Fetch a node's raw outputs as a support bundle."""
+    _room(output, "bundle")
+    if any(output.iterdir()):
+        raise GpuprovError("there is something in it", where=str(output), hint="give a new directory")
     raw = _fetch(file, node, None, None, sandbox)
     if raw.error:
         raise GpuprovError(raw.error, where=node, hint="`gpuprov status` says where the node should be")
-    if output.exists() and any(output.iterdir()):
-        raise GpuprovError("there is something in it", where=str(output), hint="give a new directory")
     raw.write(output)
     print(f"{len(raw.files)} files in {output}", file=sys.stderr)
 
@@ -254,8 +257,15 @@ def _probe(host: str, request: ProbeRequest) -> Bundle:
     raw = probe({host: _target(host)}, request)[host]
     if "Host key verification failed" in raw.error:
         address = host.rpartition("@")[2]
+        if "has changed" in raw.error:
+            raise GpuprovError(
+                "its host key is not that of your known_hosts: another machine answers there, or somebody in between",
+                where=host,
+                hint="nothing was asked of it. Only where you know that the machine was made anew: `ssh-keygen -R "
+                f"{shlex.quote(address)}`, and compare the new key's fingerprint with what its console says",
+            )
         pin = f"ssh-keyscan {shlex.quote(address)} >> ~/.ssh/known_hosts, after comparing the key's fingerprint"
-        raise GpuprovError("its host key is not in your known_hosts, or is another one", where=host, hint=pin)
+        raise GpuprovError("its host key is not in your known_hosts", where=host, hint=pin)
     return raw
 
 

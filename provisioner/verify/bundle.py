@@ -171,6 +171,10 @@ class Bundle:
     def read(cls, directory: Path) -> Bundle:
         """Read a directory; files of other names are left alone, and what is no plain file of this directory (a link, a
         pipe, a directory) is not opened. GpuprovError if it is no readable directory."""
+        if directory.is_file():
+            raise GpuprovError(
+                "a bundle is a directory, and this is a file", where=str(directory), hint="unpack it first"
+            )
         if not directory.is_dir():
             raise GpuprovError(
                 "not a bundle: no such directory",

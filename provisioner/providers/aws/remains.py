@@ -15,7 +15,7 @@ from provisioner.providers.aws import tagged
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.deleting import close, delete
 from provisioner.providers.aws.preflight import credentials
-from provisioner.providers.remains import Found, Thing
+from provisioner.providers.remains import Found, Thing, many
 
 WAIT_S = 900.0
 """For the whole removal: machines with dozens of interfaces and bare metal take minutes to go."""
@@ -107,7 +107,7 @@ class InRegion:
             try:
                 there = tagged.standing(self._region, kind)
             except Trouble as trouble:
-                yield f"whether {len(waiting)} {kind}s are gone is not known: {trouble.message}"
+                yield f"whether {len(waiting)} {many(kind)} are gone is not known: {trouble.message}"
                 return
             waiting = {number: thing for number, thing in waiting.items() if number in there}
             if not waiting or time.monotonic() > self._end:

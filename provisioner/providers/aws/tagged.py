@@ -13,7 +13,7 @@ from typing import Any
 
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.preflight import unknown
-from provisioner.providers.remains import Found, Thing
+from provisioner.providers.remains import Found, Thing, many
 
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
 GONE = {"terminated", "deleted", "delete-complete", "cancelled", "closed", "failed"}
@@ -83,7 +83,7 @@ def find(region: Region) -> Found:
                 things.append(thing)
                 profiles.setdefault(thing.cluster, set()).update(_profiles(region, kind, row))
         except Trouble as trouble:
-            puzzles.append(_puzzle(f"{kind.name}s", trouble, kind.permission))
+            puzzles.append(_puzzle(many(kind.name), trouble, kind.permission))
     for one in ("instance profile", "role"):
         try:
             things += _iam(region, one, profiles)

@@ -17,6 +17,7 @@ from moto.ec2.responses import EC2Response
 
 from provisioner.cli.main import run
 from provisioner.paths import data
+from provisioner.providers import remains
 from provisioner.providers.aws import remains as module
 from provisioner.providers.aws import tagged
 from provisioner.providers.aws.ask import Region
@@ -345,3 +346,11 @@ def test_somebody_has_to_say_where(aws: Answers, name: str, capsys: pytest.Captu
     words, said = NOWHERE[name]
     assert run(["gc", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_several_things_are_named_as_people_would() -> None:
+    assert [remains.many(kind) for kind in ("elastic IP address", "VPC", "instance")] == [
+        "elastic IP addresses",
+        "VPCs",
+        "instances",
+    ]

@@ -134,6 +134,34 @@ def test_an_unknown_host_key_is_refused_and_the_hint_says_how_to_pin_it(tmp_path
     assert "StrictHostKeyChecking=yes" in (tmp_path / "arguments").read_text()
 
 
+def test_a_changed_host_key_warns_and_says_not_to_take_the_new_one(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    changed = "Host key for 192.0.2.7 has changed and you have requested strict checking."
+    ssh.write_text(f'#!/bin/sh\nprintf "%s\\n" "{changed}" "Host key verification failed." >&2\nexit 255\n')
+    ssh.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = gpuprov("facts", "--host", "me@192.0.2.7", PATH=path)
+    assert done.returncode == 2
+    assert "another machine answers there, or somebody in between" in done.stderr
+    assert "ssh-keyscan" not in done.stderr
+
+
+def test_an_archive_is_no_bundle_and_is_called_what_it_is(tmp_path: Path) -> None:
+    archive = tmp_path / "bundle.tar.gz"
+    archive.write_bytes(b"x")
+    done = gpuprov("facts", "--bundle", archive)
+    assert (done.returncode, "this is a file" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("where", ["/proc/x", "bundle.tar.gz", "/dev/null"])
+def test_a_bundle_that_can_not_be_written_is_told_before_anything_is_asked(where: str, tmp_path: Path) -> None:
+    (tmp_path / "bundle.tar.gz").write_bytes(b"x")
+    done = gpuprov("collect", "/nowhere.yaml", "train-0", "-o", tmp_path / where)
+    assert done.returncode == 2
+    assert "no bundle can be written" in done.stderr
+    assert "Traceback" not in done.stderr and "defect" not in done.stderr
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cluster of two nodes, one of them without its topology, behind `open_cluster`."""
