@@ -104,10 +104,3 @@ def slower(report: Report) -> str:
         told += [f"{node.name} ({', '.join(found)})"] if found else []
     more = f" and {len(told) - 5} more" if len(told) > 5 else ""
     return f"slower than the fleet's own record: {', '.join(told[:5])}{more}" if told else ""
-
-
-def show(report: Report) -> None:
-    """Print the table on standard output."""
-    from rich.console import Console
-
-    Console().print(table(report))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import fleet
+from provisioner.cli import tables
 from provisioner.cli.main import run
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Event
@@ -24,7 +25,7 @@ from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 from provisioner.spec.models import Quarantine
 from provisioner.verify.expectations import Level
-from provisioner.verify.report.terminal import show
+from provisioner.verify.report.terminal import table
 from provisioner.verify.results import CheckResult, NodeReport, Report, Status
 
 AT = "2026-01-31T12:00:00Z"
@@ -303,7 +304,7 @@ def test_a_breaker_that_trips_touches_nobody_and_says_so(cluster: Cluster, capsy
     assert quarantine.held(cluster) == {}
     assert [e.data["bad"] for e in heard if e.stage == "quarantine"] == [["train-0", "train-1", "train-2"]]
     assert said.to_json()["breaker"]["check"] == "gpu.count"
-    show(said)
+    tables.show(table(said))
     assert "the breaker tripped: 3 nodes turned bad" in " ".join(capsys.readouterr().out.split())
 
 
