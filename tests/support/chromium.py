@@ -19,6 +19,9 @@ SCRIPT = """<script>addEventListener("load", () => {
     width: innerWidth, scroll: document.scrollingElement.scrollWidth,
     wide: [...document.querySelectorAll("body *")].filter(e => visible(e) && !e.closest(".scroll, .skip")
       && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + "." + e.className),
+    broken: [...document.querySelectorAll(".scroll th, .scroll td")].filter(e => { const r = document.createRange();
+      r.selectNodeContents(e); return visible(e) && !e.childElementCount && /^\\S{1,12}$/.test(e.innerText)
+      && new Set([...r.getClientRects()].map(line => line.top)).size > 1; }).map(e => e.innerText),
     open: [...document.querySelectorAll("details[open]")].map(e => e.id),
     text: document.body.innerText,
   });
@@ -27,7 +30,8 @@ SCRIPT = """<script>addEventListener("load", () => {
 
 
 def measure(page: Path, width: int, scratch: Path) -> dict[str, Any]:
-    """Load a page in a frame `width` pixels wide; its width, scroll width, elements that stick out, and its text.
+    """Load a page in a frame `width` pixels wide; its width, scroll width, elements that stick out, short
+    cells of more than one line, and its text.
 
     The frame is what gives the width: Chromium's own window is never narrower than 500 pixels.
     """

@@ -151,6 +151,19 @@ def test_the_page_in_a_browser(fleet: Report, tmp_path: Path, width: int) -> Non
     assert "580.105.08" in rest
 
 
+def test_a_telephone_shows_the_whole_quarantine_and_breaks_no_word(fleet: Report, tmp_path: Path) -> None:
+    """Short cells of wide tables stay in one line: those tables are scrolled."""
+    held = {"owner": "gpuprov", "reason": "gpu.count: 7 of 8 GPUs answer; " * 4, "since": "2026-11-21T10:00:00Z"}
+    nodes = tuple(replace(node, quarantine=held) for node in fleet.nodes)
+    before = {"nodes": [{"name": node.name, "checks": [{"id": "gpu.count", "status": "fail"}]} for node in nodes]}
+    page = tmp_path / "report.html"
+    page.write_text(html(replace(fleet, nodes=nodes), before), encoding="utf-8")
+    found = chromium.measure(page, 390, tmp_path)
+    assert found["scroll"] <= 390
+    assert found["wide"] == []
+    assert found["broken"] == []
+
+
 def test_a_healthy_fleet_says_so(fleet: Report) -> None:
     page = html(replace(fleet, nodes=tuple(node for node in fleet.nodes if node.ok)))
     assert "all healthy" in page
