@@ -35,7 +35,7 @@ def test_reset(node: Facts) -> None:
     saw(expected="nothing", actual=wanted or "nothing")
     if wanted:
         actions: list[Action] = [WANTED.get(str(what).lower(), "reset") for what in wanted.values()]
-        told = "; ".join(f"{gpu}: {what}" for gpu, what in wanted.items())
+        told = "; ".join(f"{gpu}: the driver asks for: {what}" for gpu, what in wanted.items())
         fail(told, action="reboot" if "reboot" in actions else "reset")
     if all(gpu.recovery_action is None and gpu.reset_required is None for gpu in gpus):
         skip("this driver does not say what its GPUs need")

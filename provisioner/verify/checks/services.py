@@ -98,7 +98,13 @@ def test_unfinished(node: Facts) -> None:
     unfinished = node.unfinished or {}
     saw(expected="none", actual=dict(unfinished) or "none")
     if unfinished:
-        fail(", ".join(f"{name} is {state}" for name, state in list(unfinished.items())[:5]))
+        words = {"unpacked": "is unpacked and not configured", "waiting for triggers": "waits for triggers"}
+        words |= {state: f"is {state}" for state in ("half-installed", "half-configured")}
+        said = []
+        for name, told in list(unfinished.items())[:5]:
+            state = next((state for state in words if told.endswith(state)), "")
+            said.append(" ".join([name, *told.removesuffix(state).split(), words.get(state, "")]).strip())
+        fail(", ".join(said))
 
 
 @check(

@@ -93,3 +93,18 @@ def test_words_and_action_of_a_lost_gpu_agree_on_every_machine() -> None:
     assert "bare-metal host" not in advice.advice
     assert (count.action, "replace" in count.says.lower()) == ("replace", True)
     assert "Reboot the host" not in count.says
+
+
+def test_a_finding_is_a_sentence_without_its_check_s_name() -> None:
+    texts = healthy(P4D)
+    packages = str(texts["packages.txt"]) + "gpuprov-unfinished\t1\tiU \nnothing\t\tiH \n"
+    smi = str(texts["nvidia-smi.xml"])
+    broken = {
+        "packages.txt": Output(packages, rc=0),
+        "nvidia-smi.xml": Output(smi.replace("<gpu_recovery_action>None<", "<gpu_recovery_action>Reset<", 1), rc=0),
+    }
+    said = {check.id: check.message for check in judged(broken).checks if check.status == "fail"}
+    assert said["packages.unfinished"] == (
+        "gpuprov-unfinished 1 is unpacked and not configured, nothing is half-installed"
+    )
+    assert said["gpu.reset_required"] == "GPU 0: the driver asks for: Reset"
