@@ -67,6 +67,8 @@ def test_a_file_that_cannot_be_read_calls_for_a_look() -> None:
     assert {check.action for check in unknown.values() if check.condemns} == {"reconfigure"}
     assert not any(check.explained_by for check in unknown.values())
     assert {check.id for check, _ in problems(node)} == {"nvlink.topology", "gpu.xid"}
+    page = html(Report((node,), {}, 0.0))
+    assert all(f"It could not be answered. If it failed: {check.says}" in page for check, _ in problems(node))
 
 
 def test_another_failure_hides_no_unknown_from_the_page() -> None:
