@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from provisioner.verify.parsers import Unreadable, first_line
-from provisioner.verify.parsers.untrusted import holders, read_float, read_object, strict_float, strict_text, strict_whole
+from provisioner.verify.parsers.untrusted import (
+    holders,
+    read_float,
+    read_object,
+    strict_float,
+    strict_text,
+    strict_whole,
+)
 
 State = Literal["ran", "busy", "absent"]
 PHASES = {"write": "write", "read": "read", "random": "read"}
