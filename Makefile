@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DEMO := examples/aws-p4d.yaml
-# Two processes for the tests: one waits for nodes or for Terraform while the other works.
+# Processes for the tests: while one waits for nodes or for Terraform the others work, and making nodes is much waiting.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
+SANDBOX_WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest -q
+FAST := $(PYTEST) -n $(WORKERS) tests/unit tests/schema -m "not slow"
+REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 .PHONY: demo test test-fast test-sandbox lint bench lock clean doctor runtime dev terraform system-sandbox system-dev
@@ -18,12 +21,12 @@ demo: runtime system-sandbox
 
 ## test: every test; the fast ones first
 test: dev system-sandbox system-dev
-	$(PYTEST) tests/unit tests/schema -m "not slow"
-	$(SUDO) $(PYTEST) tests/sandbox
+	$(FAST)
+	$(REHEARSED)
 
 ## test-fast: the tests that make no nodes
 test-fast: dev
-	$(PYTEST) tests/unit tests/schema -m "not slow"
+	$(FAST)
 
 ## test-slow: what takes minutes each and is not in `make test`
 test-slow: dev
@@ -31,7 +34,7 @@ test-slow: dev
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev
-	$(SUDO) $(PYTEST) tests/sandbox
+	$(REHEARSED)
 
 ## lint: every linter
 lint: dev system-dev

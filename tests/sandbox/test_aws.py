@@ -142,6 +142,19 @@ def events(made: OnAws) -> str:
     return (max((made.root / "runs").iterdir()) / "events.jsonl").read_text()
 
 
+def stores(made: OnAws, **wanted: dict[str, str]) -> None:
+    """Write the file systems that its site is to have into cluster.yaml."""
+    document = yaml.safe_load(made.file.read_text())
+    document["sites"]["virginia"]["storage"] = wanted
+    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+
+def mounted(made: OnAws) -> list[tuple[str, str, str]]:
+    """Path, type and source of what each node is to mount. (A rehearsed node mounts none of it.)"""
+    nodes = json.loads((made.root / "nodes.json").read_text())
+    return [(mount["path"], mount["type"], mount["source"]) for node in nodes for mount in node["mounts"]]
+
+
 def told(done: Done) -> str:
     """All that a command said, for an assertion that must not shorten it."""
     return "\n".join([done.stderr, *wrongs(done)])
@@ -176,6 +189,7 @@ def standing(cloud: Cloud) -> dict[str, list[Any]]:
         "gateways": ec2.describe_internet_gateways(Filters=tagged)["InternetGateways"],
         "endpoints": [e for e in ec2.describe_vpc_endpoints()["VpcEndpoints"] if e["State"] != "deleted"],
         "state": cloud.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", []) if bucket(cloud) else [],
+        "file systems": cloud.client("efs").describe_file_systems()["FileSystems"],
         "networks": ec2.describe_vpcs(Filters=tagged)["Vpcs"],
     }
     return {kind: things for kind, things in found.items() if things}
@@ -201,6 +215,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert made.down().status == 0
     assert standing(cloud) == {}
 
+    stores(made, efs={"path": "/shared"})
     first = made.up()
     if first.status == 3:  # an apply that moto refused, as a busy cloud does: the next `up` goes on
         print(first.stderr)
@@ -216,6 +231,14 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     pinned = [e for e in map(json.loads, events(made).splitlines()) if "host key pinned" in e["message"]]
     assert len(pinned) == 2
     assert all("as its console says" in event["message"] for event in pinned)
+
+    (system,) = cloud.client("efs").describe_file_systems()["FileSystems"]
+    assert mounted(made) == [("/shared", "nfs4", f"{system['FileSystemId']}.efs.us-east-1.amazonaws.com:/")] * 2
+    stores(made)
+    lost = made.run("plan", made.file)
+    assert lost.status == 3
+    assert "would be removed with its data" in lost.stderr
+    stores(made, efs={"path": "/shared"})
 
     said = made.run("status", made.file, "--json").json
     assert [(n["stage"], n["ok"]) for n in said["nodes"]] == [("verified", True)] * 2

@@ -18,15 +18,13 @@ import yaml
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
 
-from provisioner import fleet, mounts
+from provisioner import fleet
 from provisioner.cli.main import run
 from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import down
-from provisioner.lifecycle.replacing import refuse_more
 from provisioner.plan import PlannedGroup
 from provisioner.session import open_cluster
-from provisioner.spec.sites import AwsStorage
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
 from tests.support import terraform_plugins
@@ -64,10 +62,10 @@ def running(cloud: Cloud) -> list[str]:
     return [one["InstanceId"] for row in rows for one in row["Instances"]]
 
 
-def test_locked_planned_made_found_and_removed(file: Path, cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
-    document = yaml.safe_load(file.read_text())
-    document["sites"]["virginia"]["storage"] = {"efs": {"path": "/shared"}}
-    file.write_text(yaml.safe_dump(document, sort_keys=False))
+def test_an_image_is_locked_and_stays_and_a_plan_makes_nothing(
+    file: Path, cloud: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is planned is made in tests/sandbox/test_aws.py."""
     assert run(["lock", str(file)]) == 0
     lock = lockfile.read(file.with_name("cluster.lock"))
     assert lock is not None
@@ -86,36 +84,7 @@ def test_locked_planned_made_found_and_removed(file: Path, cloud: Cloud, capsys:
     capsys.readouterr()
     assert run(["plan", str(file), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    add = said["changes"]["virginia"]["add"]
-    assert add > 10
-    assert running(cloud) == []
-
-    cluster, binary = open_cluster(file, sandbox=False), find()
-    plan = cluster.plan(moved)
-    prepared = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
-    assert prepared.changes.add == add
-    nodes = machines.apply(plan, prepared, cluster.events)
-    assert [(node.name, node.group, node.machine) for node in nodes] == [
-        ("train-0", "train", "p4d.24xlarge"), ("train-1", "train", "p4d.24xlarge"),
-    ]  # fmt: skip
-    assert sorted(node.id for node in nodes) == sorted(running(cloud))
-    assert all(node.address for node in nodes)
-    (shared,) = mounts.expected(plan, nodes[1])
-    (system,) = cloud.client("efs").describe_file_systems()["FileSystems"]
-    assert (shared["path"], shared["type"]) == ("/shared", "nfs4")
-    assert shared["source"] == f"{system['FileSystemId']}.efs.us-east-1.amazonaws.com:/"
-
-    fleet.save(cluster.paths, nodes)
-    anew = machines.prepare(cluster, plan, "virginia", binary, cluster.events, replace=["train-0"])
-    refuse_more(anew, ["train-0"], ["train-0"])  # its machine, its address, and nothing else
-
-    site = plan.spec.sites["virginia"].model_copy(update={"storage": AwsStorage()})
-    forgetful = replace(plan, spec=plan.spec.model_copy(update={"sites": {"virginia": site}}))
-    with pytest.raises(ProviderError, match=r"aws_efs_file_system\S+ would be removed with its data"):
-        machines.prepare(cluster, forgetful, "virginia", binary, cluster.events)
-
-    removal = down(cluster, binary)
-    assert removal.removed == prepared.changes.add
+    assert said["changes"]["virginia"]["add"] > 10
     assert running(cloud) == []
 
 
