@@ -9,7 +9,7 @@ WORKERS ?= 2
 SANDBOX_WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -q
 FAST := $(PYTEST) -n $(WORKERS) tests/unit tests/schema -m "not slow"
-REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox
+REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 .PHONY: demo test test-fast test-sandbox lint bench lock clean doctor runtime dev terraform system-sandbox system-dev
@@ -29,8 +29,10 @@ test-fast: dev
 	$(FAST)
 
 ## test-slow: what takes minutes each and is not in `make test`
-test-slow: dev
-	$(BIN)/python -m pytest tests/unit -q -m slow
+test-slow: dev system-sandbox system-dev
+	$(PYTEST) tests/unit -m slow
+	$(SUDO) $(PYTEST) tests/sandbox -m slow
+	$(SUDO) GPUPROV_TEST_KILLS=20 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_faults.py
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev

@@ -1,4 +1,4 @@
-"""Several processes for the tests (`pytest -n 2`): which tests stay together, and which come first."""
+"""Several processes for the tests (`pytest -n 3`): which tests stay together, and which come first."""
 
 from __future__ import annotations
 

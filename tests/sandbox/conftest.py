@@ -17,6 +17,8 @@ pytestmark = pytest.mark.sandbox
 
 ELSEWHERE = ("aws-p4d", "rtx4090")
 """Examples whose fleets other tests have: fixture `p4d` here, `desk` of test_upgrade.py."""
+MARKS = {"alibaba-gn7": pytest.mark.slow}
+"""A p4d's GPUs without its network: with `make test-slow`."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -46,7 +48,10 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     yield from _up("aws-p4d", tmp_path_factory.mktemp("lone"), count=1)
 
 
-@pytest.fixture(scope="session", params=[name for name in EXAMPLES if name not in ELSEWHERE])
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(name, marks=MARKS.get(name, ())) for name in EXAMPLES if name not in ELSEWHERE],
+)
 def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """One after the other, the fleets of the other examples, up and healthy."""
     yield from _up(request.param, tmp_path_factory.mktemp(request.param))
