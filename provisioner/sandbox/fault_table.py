@@ -6,13 +6,12 @@ python -m provisioner.sandbox.fault_table --write    puts it into docs/sandbox.m
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from provisioner.generated import Marks
 from provisioner.sandbox.faults import list_faults
 
-BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
-PAGE = Path("docs/sandbox.md")
+MARKS = Marks(Path("docs/sandbox.md"), "faults")
 
 
 def table() -> str:
@@ -24,12 +23,8 @@ def table() -> str:
 
 def placed(page: str) -> str:
     """A page with the table between its two marks."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
+    return MARKS.placed(page, table())
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        sys.stdout.write(table() + "\n")
+    MARKS.show(table())

@@ -6,15 +6,14 @@ python -m provisioner.stack.table --write    puts it into docs/stack.md
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from provisioner import catalog
+from provisioner.generated import Marks
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.solve import solve
 
-BEGIN, END = "<!-- machines: begin -->", "<!-- machines: end -->"
-PAGE = Path("docs/stack.md")
+MARKS = Marks(Path("docs/stack.md"), "machines")
 HEAD = (
     "| machine | GPU | os | driver | modules | CUDA | NCCL | PyTorch | beside it |",
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -48,12 +47,8 @@ def table() -> str:
 
 def placed(page: str) -> str:
     """A page with the table between its two marks."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
+    return MARKS.placed(page, table())
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        sys.stdout.write(table() + "\n")
+    MARKS.show(table())
