@@ -8,14 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from provisioner import mig, ssh
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Events
+from provisioner.events import Events, Kind
 from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.plan import Plan, PlannedGroup
@@ -113,15 +113,19 @@ def contact(
     patience = Patience(time.monotonic() + wait_s)
     ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool, patience.shared_by(pool):
-        first = pool.map(lambda n: _first_key(n, patience, vouched, carried.get(n.name)), new)
-        for node, (key, told) in zip(new, first, strict=True):
+        first = {pool.submit(_first_key, n, patience, vouched, carried.get(n.name)): n for n in new}
+        for future in as_completed(first):
+            node, (key, told) = first[future], future.result()
             pins[node.name] = (node.id, key)
-            events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}{told}", node=node.name)
+            events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}{told}", node=node.name, unit="node")
         here = [node for node in nodes if node not in new and node.name not in carried]
         known = [node for node in here if only is None or node.name in only]
-        for node, error in zip(known, pool.map(lambda n: _wait_for_port(n.address, patience), known), strict=True):
-            if error:
-                events("fleet", "warning", f"sshd does not answer on {node.address}: {error}", node=node.name)
+        reached = {pool.submit(_wait_for_port, node.address, patience): node for node in known}
+        for waited in as_completed(reached):
+            node, error = reached[waited], waited.result()
+            kind: Kind = "warning" if error else "log"
+            said = f"sshd does not answer on {node.address}: {error}" if error else "sshd answers"
+            events("fleet", kind, said, node=node.name, unit="node")
     names = {node.name for node in nodes}
     ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, user, carried)
 

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from provisioner.cli.lifecycle import File, Sandbox
+from provisioner.cli.options import File, Sandbox
 from provisioner.errors import GpuprovError, Interrupted
 from provisioner.printable import printable
 

@@ -59,10 +59,10 @@ def configure(
         **({"tags": ",".join(sorted(tags))} if tags else {}),
     }
     outcomes = {node.name: Outcome() for node in nodes}
-    total = task_count()
+    tasks = playbook_tasks()
     ended = follow(
         [sys.executable, "-m", "provisioner.configure.worker"],
-        lambda line: _read(json.loads(line), outcomes, total, events),
+        lambda line: _read(json.loads(line), outcomes, tasks, events),
         cwd=folder,
         env=_with_our_programs(),
         given=json.dumps(request),
@@ -113,8 +113,17 @@ def _with_our_programs() -> dict[str, str]:
     return {**os.environ, "PATH": programs} | ({} if utf8 else {"LC_ALL": "C.UTF-8"})
 
 
-def task_count() -> int:
-    """How many tasks the playbook has for one node, for a progress bar."""
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The playbook as a progress bar needs it: how many tasks it has for one node, and the name of the last one, which
+    runs whatever the tags. With tags fewer of them run."""
+
+    count: int
+    last: str
+
+
+def playbook_tasks() -> Tasks:
+    """What playbooks/site.yml has for one node."""
     root = paths.data("ansible")
     play = yaml.safe_load((root / "playbooks" / "site.yml").read_text(encoding="utf-8"))[0]
     total = 0
@@ -122,7 +131,7 @@ def task_count() -> int:
         role = task.get("ansible.builtin.import_role", {}).get("name")
         files = [root / "roles" / role / "tasks" / f"{part}.yml" for part in ("install", "configure")] if role else []
         total += sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files) if role else 1
-    return total
+    return Tasks(total, play["tasks"][-1]["name"])
 
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
@@ -147,7 +156,7 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
     }
 
 
-def _read(record: dict[str, Any], outcomes: dict[str, Outcome], total: int, events: Events) -> None:
+def _read(record: dict[str, Any], outcomes: dict[str, Outcome], tasks: Tasks, events: Events) -> None:
     """One line of the worker: {"event", "host", "task", "changed", "message", "ignored"}."""
     outcome = outcomes.get(record.get("host") or "")
     task = record.get("task", "")
@@ -159,18 +168,15 @@ def _read(record: dict[str, Any], outcomes: dict[str, Outcome], total: int, even
     if kind in ("ok", "skipped"):
         outcome.ok += 1
         outcome.changed += bool(record.get("changed"))
-        done = min(outcome.ok, total)
-        events(
-            "configure",
-            "progress",
-            task,
-            node=record["host"],
-            done=done,
-            total=total,
-            data={"changed": record["changed"]},
-        )
-    elif kind in ("failed", "unreachable"):
-        outcome.failed.append(f"{task}: {record.get('message', '')}")
-        events("configure", "failed", f"{task}: {record.get('message', '')}", node=record["host"])
+    if kind in ("failed", "unreachable"):
+        reason = record.get("message", "")
+        outcome.failed.append(f"{task}: {reason}")
+        data = {"task": task, "reason": reason}
+        events("configure", "failed", f"{task}: {reason}", node=record["host"], unit="task", data=data)
+    elif kind == "start" or record.get("changed") or task == tasks.last:
+        through = tasks.count if kind != "start" and task == tasks.last else min(outcome.ok, tasks.count)
+        data = {"changed": True} if record.get("changed") else {}
+        counts = {"done": through, "total": tasks.count, "unit": "task"}
+        events("configure", "progress", task, node=record["host"], data=data, **counts)
     elif kind == "retry":
         events("configure", "warning", f"{task}: tried again: {record.get('message', '')}", node=record["host"])

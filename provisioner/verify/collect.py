@@ -14,7 +14,7 @@ import re
 import signal
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files as resources
@@ -42,6 +42,9 @@ def probe_source() -> str:
 
 ROOT_PYTHON = 'if [ "$(id -u)" = 0 ]; then exec python3 -I -; else exec sudo -n python3 -I -; fi'
 """The command on the node. -I: neither the user's site packages nor the working directory reach the probe."""
+
+WAY_S = 20
+"""Seconds beyond the probe's own deadline, for the connection and the way back."""
 
 LIMIT = 64 * 1024 * 1024
 """Bytes taken from one node: about a hundred times a compressed answer."""
@@ -238,6 +241,11 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
     )
 
 
+def waits_until(requests: Iterable[ProbeRequest]) -> float:
+    """When the last of these probes is given up, in seconds since 1970, if all begin now."""
+    return time() + max((request.deadline for request in requests), default=0.0) + WAY_S
+
+
 def collect(
     targets: Mapping[str, Sequence[str]],
     request: ProbeRequest | Mapping[str, ProbeRequest],
@@ -276,7 +284,7 @@ class _Run:
             self.done += 1
             message = bundle.error or f"probed in {bundle.seconds or 0:.1f} s"
             kind = "warning" if bundle.error else "progress"
-            self.events(self.stage, kind, message, node=name, done=self.done, total=self.total)  # type: ignore[arg-type]
+            self.events(self.stage, kind, message, node=name, done=self.done, total=self.total, unit="node")  # type: ignore[arg-type]
             return bundle
 
         names = list(targets)
@@ -285,7 +293,7 @@ class _Run:
 
     async def node(self, name: str, target: Sequence[str]) -> Bundle:
         request = self.request if isinstance(self.request, ProbeRequest) else self.request[name]
-        deadline = self.deadline_s if self.deadline_s is not None else request.deadline + 20
+        deadline = self.deadline_s if self.deadline_s is not None else request.deadline + WAY_S
         # The request travels as a JSON text inside a Python literal: no value can end the string.
         program = f"{self.source}\nmain(json.loads({json.dumps(json.dumps(request.to_json()))}))\n"
         started = monotonic()

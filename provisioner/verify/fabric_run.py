@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files as resources
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from provisioner.events import Events
@@ -125,14 +125,14 @@ def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float
     longest = max(_deadline(tuple(group)) + WAY_S for group in groups)
     # The last round may begin just before the end.
     turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
-    most = min(turns * longest, total_s + longest) / 60
-    events("verify", "log", f"{len(members)} nodes meet in pairs and rings: {rounds} rounds, {most:.0f} min at most")
+    doing = f"{len(members)} nodes in pairs and rings, at most {rounds} rounds"
+    events("verify", "started", doing, until=time() + min(turns * longest, total_s + longest))
     begun, turn, late = monotonic(), 0, False
     while not late and (wanted := [(search, sets) for search in searches if (sets := search.next_round())]):
         turn += 1
         sizes = [len(nodes) for _, sets in wanted for nodes in sets]
         what = f"{len(sizes)} pairs" if max(sizes) == 2 else f"{len(sizes)} rings of up to {max(sizes)} nodes"
-        events("verify", "log", f"round {turn}: {what}")
+        events("verify", "progress", f"{doing}; round {turn}: {what}")
         found: dict[tuple[str, ...], Met] = {}
         for batch in _batches([tuple(members[name] for name in nodes) for _, sets in wanted for nodes in sets]):
             late = late or monotonic() - begun > total_s

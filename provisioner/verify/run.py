@@ -11,7 +11,7 @@ from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.verify.baseline import Baseline, reached
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.collect import ProbeRequest, collect, load_request, request_for
+from provisioner.verify.collect import ProbeRequest, collect, load_request, request_for, waits_until
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import fabric
 from provisioner.verify.judge import Case, judge
@@ -67,9 +67,12 @@ def verify(
         if not path.is_dir():
             raise GpuprovError("verify.checks: no such directory", where=str(path), hint="it starts at cluster.yaml")
     started, begun = time.time(), time.monotonic()
-    events("verify", "started", f"{len(subjects)} nodes", done=0, total=len(subjects))
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
     requests = {s.name: request_for(s.expected) for s in subjects if s.name in targets}
+    events(
+        "verify", "started", f"probing {len(subjects)} nodes", done=len(subjects) - len(targets), total=len(subjects),
+        until=waits_until(requests.values()) if targets else None, data={"nodes": list(targets)},
+    )  # fmt: skip
     bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
     bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
     bundles |= _loaded(subjects, bundles, events=events)
@@ -78,6 +81,7 @@ def verify(
     if workdir is not None:
         for name, bundle in bundles.items():
             bundle.write(workdir / "bundles" / name)
+    events("verify", "started", f"judging {len(subjects)} nodes", total=len(subjects))
     cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec, s.group, s.baseline) for s in subjects}
     judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else 60.0 + len(cases))
     nodes = tuple(
@@ -124,8 +128,10 @@ def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, event
             continue
         targets[subject.name], requests[subject.name] = reach, request
     if targets:
-        seconds = max(request.deadline for request in requests.values())
-        events("verify", "log", f"testing {len(targets)} nodes at work, {seconds / 60:.0f} min at most")
+        events(
+            "verify", "started", f"loading the GPUs of {len(targets)} nodes", total=len(targets),
+            until=waits_until(requests.values()), data={"nodes": list(targets)},
+        )  # fmt: skip
         for name, later in collect(targets, requests, parallel=WAITING, events=events).items():
             found[name] = bundles[name].joined(later, requests[name].files)
     return found
