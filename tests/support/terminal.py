@@ -14,7 +14,7 @@ from types import TracebackType
 import pexpect
 import pyte
 
-from tests.support.rehearsal import ROOT
+from tests.support.rehearsal import DEADLINE_S, ROOT, Rehearsal
 
 PATIENCE_S = 60.0
 """Nothing that a test waits for takes so long; a sandbox test says its own."""
@@ -41,8 +41,8 @@ class Terminal:
         changed = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "NO_COLOR": None}
         changed |= dict(env or {})
         clean = {k: v for k, v in os.environ.items() if k not in (*changed, "COLUMNS", "LINES")}
-        self._screen = pyte.HistoryScreen(columns, lines, history=HISTORY, ratio=1)
-        self._stream = pyte.ByteStream(self._screen)
+        self.pyte_screen = pyte.HistoryScreen(columns, lines, history=HISTORY, ratio=1)
+        self._stream = pyte.ByteStream(self.pyte_screen)
         words = [str(word) for word in argv]
         self._child = pexpect.spawn(
             words[0], words[1:], cwd=str(cwd), dimensions=(lines, columns), timeout=PATIENCE_S,
@@ -103,7 +103,7 @@ class Terminal:
 
     def resize(self, columns: int, lines: int) -> None:
         """The window is made larger or smaller: the kernel tells the command, and the screen is cut as xterm does."""
-        self._screen.resize(lines, columns)
+        self.pyte_screen.resize(lines, columns)
         self._child.setwinsize(lines, columns)
 
     def hang_up(self) -> None:
@@ -126,16 +126,29 @@ class Terminal:
     @property
     def screen(self) -> str:
         """What is on the screen now, without the empty lines at its end."""
-        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
+        return "\n".join(line.rstrip() for line in self.pyte_screen.display).rstrip()
 
     @property
     def text(self) -> str:
         """What has scrolled off the screen, and the screen."""
-        above = ["".join(line[x].data for x in range(self._screen.columns)).rstrip() for line in self._scrolled()]
+        above = ["".join(line[x].data for x in range(self.pyte_screen.columns)).rstrip() for line in self._scrolled()]
         return "\n".join([*above, self.screen])
 
     def _scrolled(self) -> Iterator[dict[int, pyte.screens.Char]]:
-        yield from self._screen.history.top
+        yield from self.pyte_screen.history.top
+
+
+def answered(
+    rehearsal: Rehearsal, *words: object, question: str, answer: str = "y", lines: int = 40
+) -> tuple[int, str]:
+    """A command that asks, typed by a person: its exit status, and all that was on the screen."""
+    argv = [*rehearsal.gpuprov, *words]
+    with Terminal(argv, cwd=rehearsal.file.parent, columns=120, lines=40) as terminal:
+        terminal.wait_for(question, "[y/N]:", seconds=DEADLINE_S)
+        terminal.type(f"{answer}\r")
+        status = terminal.end(DEADLINE_S)
+        assert "defect" not in terminal.text, terminal.text
+        return status, terminal.text
 
 
 def gpuprov(*words: object) -> list[object]:
