@@ -83,9 +83,9 @@ GATHER = """<script>addEventListener("load", () => {
 def measure(page: Path, widths: Collection[int], scratch: Path) -> dict[int, dict[str, Any]]:
     """Load a page in frames of these widths, in pixels, with one start of the browser. Of each: `width`, `scroll`
     (scroll width), `wide` (elements that stick out), `broken` (short cells of more than one line), `open` (ids),
-    `text`; and, with all that is folded away laid open, `overlapping` (pairs of texts that lie over each other), `spilled`
-    (texts that leave their own block), `split` (short words that go on in the next line) and `texts`, how many lines
-    were looked at.
+    `text`; and, with all that is folded away laid open, `overlapping` (pairs of texts that lie over each other),
+    `spilled` (texts that leave their own block), `split` (short words that go on in the next line) and `texts`, how
+    many lines were looked at.
 
     The frames are what gives the width: Chromium's own window is never narrower than 500 pixels.
     """
