@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from provisioner import ownership
 from provisioner.errors import GpuprovError
 
 DATA = ("terraform", "ansible", "templates", "images")
@@ -31,8 +32,11 @@ def cache() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make a directory that only its owner can enter."""
+    """Make a directory that only its owner can enter; with sudo it is the person's in whose folder it lies."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for made in reversed(missing):
+        ownership.give_directory(made)
     return path
 
 
@@ -47,6 +51,7 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
                 stream.write(payload)
                 stream.flush()
                 os.fsync(stream.fileno())
+                ownership.give_file(handle, path.parent)
             Path(temporary).chmod(mode)
             Path(temporary).replace(path)
         except BaseException:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, mounts, sharing, spec, ssh
+from provisioner import catalog, fleet, mounts, ownership, sharing, spec, ssh
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
@@ -62,6 +62,13 @@ class Cluster:
                 "there is no lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.file}` first"
             )
         return found
+
+    def require_rights(self) -> None:
+        """To be asked before anything is made or removed. Raises GpuprovError where this user can't."""
+        if self.sandbox:
+            from provisioner.sandbox.runtime import require_root
+
+            require_root()
 
     def plan(self, lock: Lock | None = None, *, beside: Sequence[Lock] = (), partly: bool = False) -> Plan:
         """What is wanted, from the file, the lock and the catalogue. `beside`: locks that machines still run. `partly`:
@@ -316,6 +323,7 @@ def open_cluster(
             )
         sandbox = rehearsal
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
+    ownership.watch(paths.root)
     ssh.mend(paths)
     return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
 

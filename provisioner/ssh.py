@@ -131,7 +131,7 @@ def save(
         "  ServerAliveCountMax 3\n"
         "  ControlMaster auto\n"
         "  ControlPersist 60s\n"
-        f"  ControlPath {_quoted(control_dir(paths), '/%C')}\n"
+        f"  ControlPath {_for_all_users(control_dir(paths))}\n"
         "  LogLevel ERROR\n"
     )
     carried = {
@@ -162,28 +162,47 @@ def _quoted(path: Path, last: str = "") -> str:
 
 
 def control_dir(paths: ClusterPaths) -> Path:
-    """Where the shared connections' sockets lie: a short path, because a socket's path is limited."""
+    """Where the shared connections' sockets of this user lie: a short path, because a socket's path is limited. ssh's
+    configuration names it for every user ("%i" is the uid): with and without sudo one does not meet the other's."""
     token = hashlib.sha256(str(paths.root).encode()).hexdigest()[:8]
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - a private folder in it
         folder = Path(base or "/nowhere") / f"gpuprov-{os.getuid()}-{token}"
-        if folder.parent.is_dir() and len(str(folder)) <= SOCKET_PATH_MAX:
-            found = private_dir(folder).lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
-                return folder
+        if folder.parent.is_dir() and len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder):
+            return folder
     raise GpuprovError("no folder for ssh's control sockets", hint="set XDG_RUNTIME_DIR to a short path of your own")
 
 
+def _made_mine(folder: Path) -> bool:
+    """Make a folder that is this user's alone, also with sudo; whether it is."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _for_all_users(folder: Path) -> str:
+    """The folder's place in ssh's configuration."""
+    mine = f"gpuprov-{os.getuid()}-"
+    return _quoted(folder.parent, "/" + folder.name.replace(mine, "gpuprov-%i-", 1) + "/%C")
+
+
 def mend(paths: ClusterPaths) -> None:
-    """Make the sockets' folder again where it is gone (a reboot, a log-out, a cleaned /tmp): ssh needs it."""
+    """Make the sockets' folder where it is not: another user's turn, a reboot, a log-out, a cleaned /tmp. ssh needs
+    it."""
     config = paths.ssh / "config"
     try:
         text = config.read_text(encoding="utf-8")
     except FileNotFoundError:
         return
     found = re.search(r'^  ControlPath "(.*)/%C"$', text, re.M)
-    if found is None or Path(found[1].replace("%%", "%")).is_dir():
+    if found is None:
         return
-    now = _quoted(control_dir(paths), "/%C")
+    folder = Path(re.sub("%(.)", lambda token: {"i": str(os.getuid())}.get(token[1], token[1]), found[1]))
+    if len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder):
+        return
+    now = _for_all_users(control_dir(paths))
     write_whole(config, f"{text[: found.start()]}  ControlPath {now}{text[found.end() :]}")
 
 

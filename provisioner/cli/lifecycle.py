@@ -47,6 +47,7 @@ def lock(
     """Choose versions that go together and write cluster.lock. What is locked stays where it still fits."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import locking
+    from provisioner.paths import private_dir
     from provisioner.session import open_cluster
     from provisioner.stack import lockfile
 
@@ -54,12 +55,13 @@ def lock(
     if explain is not None:
         typer.echo("\n".join(locking.explain(cluster, explain)))
         return
+    cluster.require_rights()
     before = lockfile.read(cluster.paths.lock_file)
     keep = locking.kept(before, upgrade=upgrade, names=names or [])
     with display() as show:
         cluster.events.subscribe(show)
         if cluster.sandbox:
-            cluster.paths.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_dir(cluster.paths.root)
         made = locking.renew(cluster, cluster.events, keep)
     changes = lockfile.changes(before, made)
     for change in changes or ["nothing moves"]:
@@ -76,6 +78,7 @@ def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: Te
 
     with display(quiet=json_) as show:
         cluster = open_cluster(file, sandbox=sandbox)
+        cluster.require_rights()
         cluster.events.subscribe(show)
         document = planning.plan(cluster, find(terraform))
     if json_:
@@ -97,6 +100,7 @@ def up(
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
+    cluster.require_rights()
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, interrupt)
     screen = display(quiet=json_)
@@ -181,6 +185,7 @@ def down(
     if not cluster.paths.exists():
         _say_down(cluster.spec.name, 0, as_json=json_)
         return
+    cluster.require_rights()
     names = lifecycle.made(cluster)
     if not yes:
         if not sys.stdin.isatty():
@@ -292,6 +297,7 @@ def upgrade(
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
+    cluster.require_rights()
     options = lifecycle.Options(_batch(batch), canary, rollback_all, again)
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, interrupt)

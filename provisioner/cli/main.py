@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from provisioner import __version__
+from provisioner import __version__, ownership
 from provisioner.cli import answer, endings, streams
 from provisioner.errors import Exit
 
@@ -151,6 +151,8 @@ def run(arguments: list[str]) -> int:
         ending = endings.silent(int(stopped.exit_code))
     except (Exception, KeyboardInterrupt) as error:
         ending = endings.of(error)
+    finally:
+        ownership.settle()
     if ending.said:
         print(ending.said, file=sys.stderr)
     if (ending.said or ending.code) and not answer.given() and answer.wanted(arguments, VERBATIM):

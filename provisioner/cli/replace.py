@@ -43,6 +43,7 @@ def replace(
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
+    cluster.require_rights()
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, interrupt)
     screen, options = display(quiet=json_), replacing.Options(force_budget, even_if_healthy)
