@@ -77,6 +77,7 @@ $(VENV)/bin/python:
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) -r requirements/runtime.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/python -m compileall -q provisioner  # or the first run with sudo would leave root's folders here
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
