@@ -86,6 +86,17 @@ def settle_one(root: Path) -> None:
                     _give_entry(name, inside, whose)
 
 
+def remove_flat(path: Path, uid: int) -> None:
+    """Remove a directory of this user's with the files in it; one that is somebody else's stays."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with _opened(path, _DIRECTORY | os.O_NOFOLLOW) as folder:
+            if os.fstat(folder).st_uid != uid:
+                return
+            for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
+                os.unlink(name, dir_fd=folder)
+        path.rmdir()
+
+
 def barrier(path: str) -> tuple[Path, int] | None:
     """The first part of a path that this process may not enter or read and that is somebody else's, with the uid of its
     owner; None where there is none."""

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from provisioner import ownership
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Pins = dict[str, tuple[str, str]]
 """Node name → (machine id, host key as "ssh-ed25519 AAAA…")."""
 
+CONTROL_PATH = re.compile(r'^  ControlPath "(.*)/%C"$', re.M)
 CONNECT_TIMEOUT_S = 10
 SCAN_S = 40
 """For a connection that a program carries: it asks its cloud first."""
@@ -192,18 +194,20 @@ def mend(paths: ClusterPaths) -> None:
     """Make the sockets' folder where it is not: another user's turn, a reboot, a log-out, a cleaned /tmp. ssh needs
     it."""
     config = paths.ssh / "config"
+    folder = _sockets(paths, os.getuid())
+    if folder is None or (len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder)):
+        return
+    text, now = config.read_text(encoding="utf-8"), _for_all_users(control_dir(paths))
+    write_whole(config, CONTROL_PATH.sub(lambda _: f"  ControlPath {now}", text))
+
+
+def _sockets(paths: ClusterPaths, uid: int) -> Path | None:
+    """Where ssh's configuration has the sockets of a user; None where nothing is configured yet."""
     try:
-        text = config.read_text(encoding="utf-8")
+        found = CONTROL_PATH.search((paths.ssh / "config").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return
-    found = re.search(r'^  ControlPath "(.*)/%C"$', text, re.M)
-    if found is None:
-        return
-    folder = Path(re.sub("%(.)", lambda token: {"i": str(os.getuid())}.get(token[1], token[1]), found[1]))
-    if len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder):
-        return
-    now = _for_all_users(control_dir(paths))
-    write_whole(config, f"{text[: found.start()]}  ControlPath {now}{text[found.end() :]}")
+        return None
+    return Path(re.sub("%(.)", lambda c: str(uid) if c[1] == "i" else c[1], found[1])) if found else None
 
 
 def identity(paths: ClusterPaths) -> Path:
@@ -255,19 +259,22 @@ def argv(paths: ClusterPaths, node: str, *options: str) -> list[str]:
     return ["ssh", "-F", str(paths.ssh / "config"), *options, node]
 
 
-def disconnect(paths: ClusterPaths, names: Sequence[str]) -> None:
+def disconnect(paths: ClusterPaths, names: Sequence[str], *options: str) -> None:
     """End the shared connections to these nodes; nothing happens where there is none."""
     config = paths.ssh / "config"
     for name in names:
         if config.exists():
-            command = ["ssh", "-F", str(config), "-O", "exit", name]
+            command = ["ssh", "-F", str(config), *options, "-O", "exit", name]
             subprocess.run(command, capture_output=True, timeout=15, check=False)
 
 
 def close(paths: ClusterPaths, nodes: Sequence[Node]) -> None:
-    """End all shared connections and remove their sockets."""
-    disconnect(paths, [node.name for node in nodes])
-    folder = control_dir(paths)
-    for socket in folder.iterdir():
-        socket.unlink(missing_ok=True)
-    folder.rmdir()
+    """End all shared connections, this user's and those of whoever called sudo, and remove their sockets."""
+    whose = ownership.person()
+    for uid in {os.getuid(), whose.uid if whose else os.getuid()}:
+        folder = _sockets(paths, uid)
+        if folder is None or not folder.is_dir() or folder.is_symlink():
+            continue
+        if any(folder.iterdir()):
+            disconnect(paths, [node.name for node in nodes], "-S", str(folder).replace("%", "%%") + "/%C")
+        ownership.remove_flat(folder, uid)
