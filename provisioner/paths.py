@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -57,6 +60,22 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all that is in it, also where another process is still writing into it for a moment."""
+    for _ in range(100):
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+            if not path.exists():
+                return
+            time.sleep(0.05)
+        else:
+            return
+    shutil.rmtree(path)
 
 
 @contextlib.contextmanager
