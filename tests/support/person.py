@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import pytest
 
 from tests.support.rehearsal import ROOT, Rehearsal
 
-UID, GID = 54321, 54322
-"""Nobody's on this machine: what is theirs was given to them."""
+UID, GID = (entry := pwd.getpwnam("nobody")).pw_uid, entry.pw_gid
+"""An account that every machine has, and that is nobody's: ssh wants one."""
 
 
 @pytest.fixture
