@@ -32,7 +32,7 @@ test-fast: dev
 test-slow: dev system-sandbox system-dev
 	$(PYTEST) tests/unit -m slow
 	$(SUDO) $(PYTEST) tests/sandbox -m slow
-	$(SUDO) GPUPROV_TEST_KILLS=20 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_faults.py
+	$(SUDO) GPUPROV_TEST_KILLS=50 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_faults.py
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev
@@ -77,6 +77,7 @@ $(VENV)/bin/python:
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) -r requirements/runtime.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/python -m compileall -q provisioner  # or the first run with sudo would leave root's folders here
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime

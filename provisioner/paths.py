@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from provisioner import ownership
 from provisioner.errors import GpuprovError
 
 DATA = ("terraform", "ansible", "templates", "images")
@@ -31,8 +35,11 @@ def cache() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make a directory that only its owner can enter."""
+    """Make a directory that only its owner can enter; with sudo it is the person's in whose folder it lies."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for made in reversed(missing):
+        ownership.give_directory(made)
     return path
 
 
@@ -47,11 +54,28 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
                 stream.write(payload)
                 stream.flush()
                 os.fsync(stream.fileno())
+                ownership.give_file(handle, path.parent)
             Path(temporary).chmod(mode)
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all that is in it, also where another process is still writing into it for a moment."""
+    for _ in range(100):
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+            if not path.exists():
+                return
+            time.sleep(0.05)
+        else:
+            return
+    shutil.rmtree(path)
 
 
 @contextlib.contextmanager

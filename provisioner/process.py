@@ -1,19 +1,58 @@
-"""Child processes that don't outlive gpuprov: their own process group, ended with us even when we are killed."""
+"""Child processes that don't outlive gpuprov: their own process group, ended with us even when we are killed.
+
+`keep` makes all that this process starts from then on its own, at any depth (provisioner/keeper.py).
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import keeper
+
 PR_SET_PDEATHSIG = 1
 """prctl(2), linux/prctl.h: the signal that the kernel sends to a child when its parent dies."""
+
+_kept: subprocess.Popen[bytes] | None = None
+
+
+def keep() -> str:
+    """Have everything that this process starts end when it dies, SIGKILL included; gives the run's name, by which
+    keeper.end finds what is left of it. For the process of a command, not for a library: what is there when it ends by
+    itself (ssh's shared connections, for a minute) stays."""
+    global _kept  # noqa: PLW0603 - there is one process
+    if _kept is None:
+        os.environ.pop(keeper.NAME, None)
+        name = secrets.token_hex(16)
+        _kept = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__, name],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+        os.environ[keeper.NAME] = name
+        atexit.register(release)
+    return os.environ[keeper.NAME]
+
+
+def release() -> None:
+    """Let what this process has started live on: to be called before it ends, or becomes another program."""
+    global _kept  # noqa: PLW0603
+    if _kept is not None and _kept.stdin is not None:
+        os.environ.pop(keeper.NAME, None)
+        with contextlib.suppress(OSError), _kept.stdin:
+            _kept.stdin.write(keeper.ENDED)
+        _kept = None
+
 
 _asked = threading.Event()
 _forking = threading.Event()

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, mounts, sharing, spec, ssh
+from provisioner import catalog, fleet, keeper, mounts, ownership, sharing, spec, ssh
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
-from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.sharing import Sharing
 from provisioner.stack import lockfile
@@ -62,6 +61,13 @@ class Cluster:
                 "there is no lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.file}` first"
             )
         return found
+
+    def require_rights(self) -> None:
+        """To be asked before anything is made or removed. Raises GpuprovError where this user can't."""
+        if self.sandbox:
+            from provisioner.sandbox.runtime import require_root
+
+            require_root()
 
     def plan(self, lock: Lock | None = None, *, beside: Sequence[Lock] = (), partly: bool = False) -> Plan:
         """What is wanted, from the file, the lock and the catalogue. `beside`: locks that machines still run. `partly`:
@@ -233,7 +239,9 @@ class Cluster:
                 hint="wait until it ends, or stop it with Ctrl-C",
             ) from None
         try:
-            write_whole(holder, json.dumps({"pid": os.getpid(), "command": command, "since": time.time()}) + "\n")
+            _end_dead(holder)
+            held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
+            write_whole(holder, json.dumps(held) + "\n")
             run_dir = _run_dir(self.paths)
             with (run_dir / "events.jsonl").open("a", encoding="utf-8") as stream:
                 writer = jsonl_writer(stream)
@@ -253,7 +261,7 @@ class Cluster:
             if path == self.paths.run_lock:
                 continue
             if path.is_dir():
-                shutil.rmtree(path)
+                remove_tree(path)
             else:
                 path.unlink()
         self.paths.run_lock.unlink(missing_ok=True)
@@ -316,6 +324,7 @@ def open_cluster(
             )
         sandbox = rehearsal
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
+    ownership.watch(paths.root)
     ssh.mend(paths)
     return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
 
@@ -328,6 +337,13 @@ def _run_dir(paths: ClusterPaths) -> Path:
             folder.mkdir(mode=0o700)
             return folder
     raise GpuprovError("a hundred runs in one second", where=str(paths.runs))
+
+
+def _end_dead(holder: Path) -> None:
+    """End what is left of the run that was killed while it held the lock: its keeper was killed with it, or is waiting
+    for Terraform."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        keeper.end(str(json.loads(holder.read_text(encoding="utf-8"))["run"]))
 
 
 def _described(holder: Path) -> str:

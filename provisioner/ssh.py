@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from provisioner import ownership
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Pins = dict[str, tuple[str, str]]
 """Node name → (machine id, host key as "ssh-ed25519 AAAA…")."""
 
+CONTROL_PATH = re.compile(r'^  ControlPath "(.*)/%C"$', re.M)
 CONNECT_TIMEOUT_S = 10
 SCAN_S = 40
 """For a connection that a program carries: it asks its cloud first."""
@@ -131,7 +133,7 @@ def save(
         "  ServerAliveCountMax 3\n"
         "  ControlMaster auto\n"
         "  ControlPersist 60s\n"
-        f"  ControlPath {_quoted(control_dir(paths), '/%C')}\n"
+        f"  ControlPath {_for_all_users(control_dir(paths))}\n"
         "  LogLevel ERROR\n"
     )
     carried = {
@@ -162,29 +164,50 @@ def _quoted(path: Path, last: str = "") -> str:
 
 
 def control_dir(paths: ClusterPaths) -> Path:
-    """Where the shared connections' sockets lie: a short path, because a socket's path is limited."""
+    """Where the shared connections' sockets of this user lie: a short path, because a socket's path is limited. ssh's
+    configuration names it for every user ("%i" is the uid): with and without sudo one does not meet the other's."""
     token = hashlib.sha256(str(paths.root).encode()).hexdigest()[:8]
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - a private folder in it
         folder = Path(base or "/nowhere") / f"gpuprov-{os.getuid()}-{token}"
-        if folder.parent.is_dir() and len(str(folder)) <= SOCKET_PATH_MAX:
-            found = private_dir(folder).lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
-                return folder
+        if folder.parent.is_dir() and len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder):
+            return folder
     raise GpuprovError("no folder for ssh's control sockets", hint="set XDG_RUNTIME_DIR to a short path of your own")
 
 
-def mend(paths: ClusterPaths) -> None:
-    """Make the sockets' folder again where it is gone (a reboot, a log-out, a cleaned /tmp): ssh needs it."""
-    config = paths.ssh / "config"
+def _made_mine(folder: Path) -> bool:
+    """Make a folder that is this user's alone, also with sudo; whether it is."""
     try:
-        text = config.read_text(encoding="utf-8")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _for_all_users(folder: Path) -> str:
+    """The folder's place in ssh's configuration."""
+    mine = f"gpuprov-{os.getuid()}-"
+    return _quoted(folder.parent, "/" + folder.name.replace(mine, "gpuprov-%i-", 1) + "/%C")
+
+
+def mend(paths: ClusterPaths) -> None:
+    """Make the sockets' folder where it is not: another user's turn, a reboot, a log-out, a cleaned /tmp. ssh needs
+    it."""
+    config = paths.ssh / "config"
+    folder = _sockets(paths, os.getuid())
+    if folder is None or (len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder)):
+        return
+    text, now = config.read_text(encoding="utf-8"), _for_all_users(control_dir(paths))
+    write_whole(config, CONTROL_PATH.sub(lambda _: f"  ControlPath {now}", text))
+
+
+def _sockets(paths: ClusterPaths, uid: int) -> Path | None:
+    """Where ssh's configuration has the sockets of a user; None where nothing is configured yet."""
+    try:
+        found = CONTROL_PATH.search((paths.ssh / "config").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return
-    found = re.search(r'^  ControlPath "(.*)/%C"$', text, re.M)
-    if found is None or Path(found[1].replace("%%", "%")).is_dir():
-        return
-    now = _quoted(control_dir(paths), "/%C")
-    write_whole(config, f"{text[: found.start()]}  ControlPath {now}{text[found.end() :]}")
+        return None
+    return Path(re.sub("%(.)", lambda c: str(uid) if c[1] == "i" else c[1], found[1])) if found else None
 
 
 def identity(paths: ClusterPaths) -> Path:
@@ -236,19 +259,22 @@ def argv(paths: ClusterPaths, node: str, *options: str) -> list[str]:
     return ["ssh", "-F", str(paths.ssh / "config"), *options, node]
 
 
-def disconnect(paths: ClusterPaths, names: Sequence[str]) -> None:
+def disconnect(paths: ClusterPaths, names: Sequence[str], *options: str) -> None:
     """End the shared connections to these nodes; nothing happens where there is none."""
     config = paths.ssh / "config"
     for name in names:
         if config.exists():
-            command = ["ssh", "-F", str(config), "-O", "exit", name]
+            command = ["ssh", "-F", str(config), *options, "-O", "exit", name]
             subprocess.run(command, capture_output=True, timeout=15, check=False)
 
 
 def close(paths: ClusterPaths, nodes: Sequence[Node]) -> None:
-    """End all shared connections and remove their sockets."""
-    disconnect(paths, [node.name for node in nodes])
-    folder = control_dir(paths)
-    for socket in folder.iterdir():
-        socket.unlink(missing_ok=True)
-    folder.rmdir()
+    """End all shared connections, this user's and those of whoever called sudo, and remove their sockets."""
+    whose = ownership.person()
+    for uid in {os.getuid(), whose.uid if whose else os.getuid()}:
+        folder = _sockets(paths, uid)
+        if folder is None or not folder.is_dir() or folder.is_symlink():
+            continue
+        if any(folder.iterdir()):
+            disconnect(paths, [node.name for node in nodes], "-S", str(folder).replace("%", "%%") + "/%C")
+        ownership.remove_flat(folder, uid)

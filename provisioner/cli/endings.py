@@ -83,11 +83,21 @@ def of(error: BaseException) -> Ending:
         where = str(error.filename or "this machine")
         reason = error.strerror or str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename
-        hint = "`df -h . /tmp ~` shows which disk is full" if full else ""
+        hint = "`df -h . /tmp ~` shows which disk is full" if full else _who_may(error)
         said = f"gpuprov: {where}: {reason}" + (f"\n  {hint}" if hint else "")
         return Ending(int(Exit.BAD_INPUT), said, reason, where, hint)
     said = _defect(error)
     return Ending(int(Exit.CHECK_FAILED), said, said.partition("\n")[0], hint="\n".join(said.splitlines()[1:2]).strip())
+
+
+def _who_may(error: OSError) -> str:
+    """What to do about a file that is root's, made by a run with sudo that was killed."""
+    from provisioner.ownership import barrier
+
+    found = barrier(str(error.filename)) if error.errno in (errno.EACCES, errno.EPERM) and error.filename else None
+    if found is None or found[1] != 0:
+        return ""
+    return f"{found[0]} belongs to root: run the same command with sudo"
 
 
 def _defect(error: BaseException) -> str:

@@ -44,6 +44,7 @@ def lock(
     """Choose versions that go together and write cluster.lock. What is locked stays where it still fits."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import locking
+    from provisioner.paths import private_dir
     from provisioner.session import open_cluster
     from provisioner.stack import lockfile
 
@@ -51,12 +52,13 @@ def lock(
     if explain is not None:
         typer.echo("\n".join(locking.explain(cluster, explain)))
         return
+    cluster.require_rights()
     before = lockfile.read(cluster.paths.lock_file)
     keep = locking.kept(before, upgrade=upgrade, names=names or [])
     with display() as show:
         cluster.events.subscribe(show)
         if cluster.sandbox:
-            cluster.paths.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_dir(cluster.paths.root)
         made = locking.renew(cluster, cluster.events, keep)
     changes = lockfile.changes(before, made)
     for change in changes or ["nothing moves"]:
@@ -73,6 +75,7 @@ def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: Te
 
     with display(quiet=json_) as show:
         cluster = open_cluster(file, sandbox=sandbox)
+        cluster.require_rights()
         cluster.events.subscribe(show)
         document = planning.plan(cluster, find(terraform))
     if json_:
@@ -93,6 +96,7 @@ def up(
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
+    cluster.require_rights()
     screen = display(quiet=json_)
     confirm = _confirm(screen, cluster, yes=yes)
     with resumable(f"`{_again(file, cluster.sandbox)}` goes on from here."), screen as show:
@@ -166,6 +170,7 @@ def down(
     if not cluster.paths.exists():
         _say_down(cluster.spec.name, 0, as_json=json_)
         return
+    cluster.require_rights()
     names = lifecycle.made(cluster)
     question = f"Remove {_some(names) or 'what is left'} of {cluster.spec.name}?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed"):
@@ -226,6 +231,7 @@ def upgrade(
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
+    cluster.require_rights()
     options = lifecycle.Options(_batch(batch), canary, rollback_all, again)
     screen = display(quiet=json_)
 

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from provisioner import __version__
+from provisioner import __version__, ownership
 from provisioner.cli import answer, endings, streams
 from provisioner.errors import Exit
 
@@ -56,6 +56,8 @@ COMMANDS: dict[str, Entry] = {
     "sandbox": Entry("provisioner.cli.sandbox:app", "List, inject and clear faults on sandbox nodes."),
 }
 """One row for each command, in the order of a fleet's life; shown by `gpuprov --help` without importing anything."""
+STARTS_NOTHING = ("init", "validate", "catalog", "doctor", "schema")
+"""Commands without a process that could outlive them."""
 VERBATIM = tuple(name for name, entry in COMMANDS.items() if entry.verbatim)
 
 
@@ -117,14 +119,24 @@ def gpuprov(
 def main(arguments: list[str] | None = None, *, interruptible: bool = False) -> None:
     """Runs the command line and exits with a code of errors.Exit. `interruptible`: Ctrl-C is ours to catch."""
     streams.guard()
+    words = sys.argv[1:] if arguments is None else arguments
     try:
         _catch(interruptible=interruptible)
-        code = streams.close(run(sys.argv[1:] if arguments is None else arguments))
+        if words and words[0] in COMMANDS and words[0] not in STARTS_NOTHING and "--help" not in words:
+            _keep()
+        code = streams.close(run(words))
     except KeyboardInterrupt:  # before there was a command, or while a reader kept the last words waiting
         code = int(Exit.INTERRUPTED)
     if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _keep() -> None:
+    """A command that is killed leaves no process behind."""
+    from provisioner.process import keep
+
+    keep()
 
 
 def _catch(*, interruptible: bool) -> None:
@@ -152,6 +164,8 @@ def run(arguments: list[str]) -> int:
         ending = endings.silent(int(stopped.exit_code))
     except (Exception, KeyboardInterrupt) as error:
         ending = endings.of(error)
+    finally:
+        ownership.settle()
     if ending.said:
         print(ending.said, file=sys.stderr)
     if (ending.said or ending.code) and not answer.given() and answer.wanted(arguments, VERBATIM):

@@ -34,6 +34,7 @@ def ssh(
     sandbox: Sandbox = None,
 ) -> None:
     """Log in to a node, or run one command there, as ssh would. Exits as the remote does."""
+    from provisioner import process
     from provisioner import ssh as openssh
     from provisioner.session import open_cluster
 
@@ -41,6 +42,7 @@ def ssh(
     found = cluster.node(node)
     argv = openssh.argv(cluster.paths, found.name, *([] if command else ["-t"]))
     sys.stdout.flush()
+    process.release()
     os.execvp(argv[0], [*argv, *(command or [])])  # noqa: S606 - no shell is started
 
 

@@ -41,6 +41,7 @@ def replace(
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
+    cluster.require_rights()
     screen, options = display(quiet=json_), replacing.Options(force_budget, even_if_healthy)
 
     def confirm(_: Plan, changes: int) -> bool:

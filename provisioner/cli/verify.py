@@ -130,8 +130,10 @@ def _fleet(
 
 def _room(folder: Path, what: str = "report") -> None:
     """Raises GpuprovError where nothing can be written."""
+    from provisioner.paths import private_dir
+
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_dir(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

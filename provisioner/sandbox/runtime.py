@@ -70,6 +70,16 @@ def limits() -> tuple[str, ...]:
     return tuple(found)
 
 
+def require_root() -> None:
+    """Raises GpuprovError for a user who can't make or remove nodes. Reaching them (ssh, exec, verify, status) needs no
+    root."""
+    if os.geteuid() != 0:
+        raise GpuprovError(
+            "the sandbox needs root: its nodes run systemd and docker and have fixed addresses",
+            hint="run the same command with sudo",
+        )
+
+
 def find_podman() -> Podman:
     """podman with a runtime that works here, from GPUPROV_PODMAN or PATH. Raises `GpuprovError` with the apt
     command."""
@@ -77,11 +87,7 @@ def find_podman() -> Podman:
     path = shutil.which(wanted)
     if path is None:
         raise GpuprovError(f"{wanted} is not installed", hint="sudo apt-get install -y podman runc")
-    if os.geteuid() != 0:
-        raise GpuprovError(
-            "the sandbox needs root: its nodes run systemd and docker and have fixed addresses",
-            hint="run the same command with sudo",
-        )
+    require_root()
     if platform.machine() not in ARCHITECTURES:
         raise GpuprovError(f"the sandbox runs on {' and '.join(ARCHITECTURES)}, not on {platform.machine()}")
     return Podman(path, _remembered_runtime(path))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.errors import GpuprovError
-from provisioner.paths import write_whole
+from provisioner.paths import private_dir, write_whole
 
 FILES: dict[str, str] = {
     "nvidia-smi.xml": "nvidia-smi -q -x",
@@ -208,7 +208,7 @@ class Bundle:
 
     def write(self, directory: Path) -> None:
         """Write the bundle into a directory of its own (0700, files 0600), each file whole or not at all."""
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_dir(directory)
         for name, output in self.files.items():
             if output.text:
                 write_whole(directory / name, output.text.encode("utf-8", "replace"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from python_terraform import IsFlagged, Terraform
 
-from provisioner import process
+from provisioner import keeper, process
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import naming, write_whole
@@ -207,7 +207,13 @@ class Workspace:
 
     def _environment(self) -> dict[str, str]:
         """The caller's environment; no prompts, no colour, no phoning home."""
-        env = {**os.environ, "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1"}
+        env = {
+            **os.environ,
+            keeper.MAY_FINISH: str(STOP_GRACE_S),
+            "TF_IN_AUTOMATION": "1",
+            "TF_INPUT": "0",
+            "CHECKPOINT_DISABLE": "1",
+        }
         config = env.get("TF_CLI_CONFIG_FILE")
         if config and not Path(config).exists():  # Terraform would warn about it on every call
             del env["TF_CLI_CONFIG_FILE"]

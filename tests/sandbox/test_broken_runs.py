@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.rehearsal import Rehearsal
+from provisioner.keeper import NAME
+from tests.support.person import not_theirs, their_folder, without_sudo
+from tests.support.rehearsal import Done, Rehearsal
 
 pytestmark = pytest.mark.sandbox
+__all__ = ["their_folder"]
 
-KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "1"))
-"""Moments at which `up` is killed; `GPUPROV_TEST_KILLS=20` for the long run."""
-
-SEED = 20261121
-STAGES = ("configure", "terraform", "verify")
-STAGE_S = 12.0
-"""Of a stage, from its first line on, a random moment within so many seconds."""
+KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "3"))
+"""How often a command is killed; `GPUPROV_TEST_KILLS=50` for the long run."""
+SEED = int(os.environ.get("GPUPROV_TEST_SEED", "20261122"))
+SECONDS = {"verify": 3.0, "up": 30.0, "down": 1.5, "upgrade": 30.0, "replace": 35.0}
+"""How long each takes, about, until it was seen: it is killed at some moment within."""
+NODE = "box-0"
 
 
 def left_over(rehearsal: Rehearsal) -> list[str]:
@@ -30,26 +34,138 @@ def left_over(rehearsal: Rehearsal) -> list[str]:
     found += [str(path) for path in (rehearsal.file.parent / ".gpuprov").glob("**/*")]
     octets = Path("/var/lib/gpuprov/sandbox/octets")
     found += [str(o) for o in octets.glob("*/workspace") if str(rehearsal.file.parent) in o.read_text()]
+    return found + processes(rehearsal.file.parent)
+
+
+def processes(folder: Path, run: str = "") -> list[str]:
+    """What runs for a cluster in this folder: by its arguments, its directory, or the run that started it. Monitors of
+    containers are not processes of a run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit() or (entry / "comm").read_text() == "conmon\n" or int(entry.name) == os.getpid():
+                continue
+            line = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            mine = str(folder) in line or (entry / "cwd").readlink().is_relative_to(folder)
+            mine = mine or (run != "" and f"{NAME}={run}\0".encode() in (entry / "environ").read_bytes())
+        except OSError:  # gone meanwhile
+            continue
+        found += [f"{entry.name} {line}"] if mine else []
     return found
 
 
-def test_interrupted_and_killed_the_next_up_finishes(tmp_path: Path) -> None:
-    """Ctrl-C first, which says how to go on; then a run that is killed; then one to the end, and `down`."""
+def until(true: Callable[[], bool], seconds: float = 120) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_killed_at_any_moment_the_next_command_goes_on_and_nothing_is_left(tmp_path: Path) -> None:
+    """`up`, `upgrade`, `replace`, `verify` and `down` are killed, each followed by the same once more, to its end."""
     rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=1)
-    dice = random.Random(SEED)
-    for attempt in range(KILLS):
-        interrupt(rehearsal, ("terraform", "configure")[attempt % 2])
-        process = rehearsal.start("up", rehearsal.file, "--sandbox", "--yes")
-        reached(process, STAGES[attempt % len(STAGES)])
-        time.sleep(dice.uniform(0, STAGE_S))
-        process.kill()
-        process.communicate()
-        again = rehearsal.up()
-        assert again.status == 0, again.stderr
-        assert again.json["ok"]
-        gone = rehearsal.down()
-        assert gone.status == 0, gone.stderr
+    text = rehearsal.file.read_text()
+    rehearsal.file.write_text(text.replace("stack:\n", 'stack:\n  driver: "580"\n'))
+    dice, seconds, order = random.Random(SEED), dict(SECONDS), list(SECONDS)
+    if len(order) < KILLS:
+        order = [name for _ in range(-(-KILLS // len(order))) for name in dice.sample(order, len(order))]
+    is_up, killed = False, dict.fromkeys(SECONDS, 0)
+    try:
+        for command in order[:KILLS]:
+            if command == "up" and is_up:
+                to_the_end(rehearsal, "down")
+            elif command != "up" and not is_up:
+                to_the_end(rehearsal, "up")
+            if command == "upgrade":
+                other_driver(rehearsal)
+            moment = dice.uniform(0, seconds[command])
+            killed[command] += kill(rehearsal, command, moment)
+            begun = time.monotonic()
+            to_the_end(rehearsal, command)
+            seconds[command] = max(2.0, time.monotonic() - begun) if command in ("verify", "down") else seconds[command]
+            is_up = command != "down"
+    finally:
+        done = rehearsal.down()
+    assert done.status == 0, done.stderr
+    assert left_over(rehearsal) == []
+    print(f"killed while they ran: {killed}")
+    assert sum(killed.values()) > 0
+
+
+def words(rehearsal: Rehearsal, command: str) -> list[object]:
+    more = {"verify": ["--sandbox"], "replace": [NODE, "--even-if-healthy", "--force-budget", "--sandbox", "--yes"]}
+    return [command, rehearsal.file, *more.get(command, ["--sandbox", "--yes"])]
+
+
+def to_the_end(rehearsal: Rehearsal, command: str) -> Done:
+    done = rehearsal.run(*words(rehearsal, command))
+    assert done.status == 0, (command, done.stdout[-3000:], done.stderr[-3000:])
+    if command == "down":
         assert left_over(rehearsal) == []
+    return done
+
+
+def kill(rehearsal: Rehearsal, command: str, moment: float) -> bool:
+    """SIGKILL to a command so many seconds after its start; whether it still ran. No process of it is left then."""
+    process = rehearsal.start(*words(rehearsal, command))
+    run = keeper_of(process)
+    try:
+        process.communicate(timeout=moment)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    died = time.monotonic()
+    assert until(lambda: processes(rehearsal.file.parent, run) == []), processes(rehearsal.file.parent, run)
+    print(f"{command} killed after {moment:.1f} s; the last process ended {time.monotonic() - died:.2f} s later")
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
+
+
+def keeper_of(process: subprocess.Popen[str]) -> str:
+    """The name of a run, from the arguments of its keeper; "" where it ended before it had one."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+    def found() -> list[str]:
+        try:
+            lines = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in children.read_text().split()]
+        except OSError:
+            return []
+        return [line[-2] for line in lines if any(word.endswith("keeper.py") for word in line)]
+
+    until(lambda: bool(found()) or process.poll() is not None)
+    return (found() or [""])[0]
+
+
+def other_driver(rehearsal: Rehearsal) -> None:
+    text = rehearsal.file.read_text()
+    other = {"580": "595", "595": "580"}
+    rehearsal.file.write_text(re.sub(r'(?<=driver: ")(580|595)', lambda match: other[match[1]], text))
+
+
+def test_interrupted_with_sudo_the_next_up_finishes_and_all_is_theirs(their_folder: Path) -> None:
+    """Ctrl-C, which says how to go on; then a run to its end. What both made belongs to whoever called sudo, and they
+    can look at it without."""
+    rehearsal = Rehearsal.of_example("rtx4090", their_folder, count=1)
+    theirs = without_sudo(rehearsal)
+    try:
+        for stage in ("terraform", "configure"):
+            interrupt(rehearsal, stage)
+            assert rehearsal.root.is_dir()
+            assert not_theirs(their_folder) == [str(rehearsal.file)]  # the test's own
+        assert rehearsal.up().status == 0
+        assert not_theirs(their_folder) == [str(rehearsal.file)]
+        assert "verified" in theirs.run("status", rehearsal.file).stdout
+        assert theirs.verify().status == 0
+        assert theirs.run("exec", rehearsal.file, "hostname").stdout == f"{NODE}: {NODE}\n"
+        said = theirs.run("down", rehearsal.file, "--yes")
+        assert (said.status, "the sandbox needs root" in said.stderr) == (2, True)
+        assert len(rehearsal.containers()) == 2
+        assert rehearsal.run("status", rehearsal.file).status == 0  # and with sudo again
+    finally:
+        done = rehearsal.down()
+    assert done.status == 0, done.stderr
+    assert left_over(rehearsal) == []
 
 
 def reached(process: subprocess.Popen[str], stage: str) -> None:

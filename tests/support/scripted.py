@@ -137,6 +137,7 @@ def remove_left(places: Any, chosen: Any, tell: Any) -> tuple[int, list[str]]:
 
 
 def main() -> None:
+    Cluster.require_rights = lambda _: None  # type: ignore[method-assign]
     up.up = scripted
     replacing.replace = scripted  # type: ignore[assignment]
     upgrade.upgrade = moved  # type: ignore[assignment]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from provisioner.cli.main import run
 from provisioner.events import Events, jsonl_writer
-from provisioner.paths import write_whole
+from provisioner.paths import remove_tree, write_whole
 
 
 @pytest.fixture
@@ -51,3 +54,35 @@ def test_events_that_can_not_be_written_name_their_file() -> None:
             events("run", "started", "begins")
         assert caught.value.filename == "/dev/full"
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or closing it fails again
+
+
+def test_a_directory_into_which_somebody_still_writes_is_removed_all_the_same(tmp_path: Path) -> None:
+    folder, over = tmp_path / "job_events", threading.Event()
+    folder.mkdir()
+
+    def write() -> None:
+        for number in range(2000):
+            if over.is_set():
+                return
+            with contextlib.suppress(FileNotFoundError):
+                (folder / str(number)).touch()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20):
+            remove_tree(folder)
+            assert not folder.exists()
+            folder.mkdir()
+    finally:
+        over.set()
+        writer.join()
+
+
+def test_a_directory_that_may_not_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(path: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuses)
+    with pytest.raises(PermissionError):
+        remove_tree(tmp_path)

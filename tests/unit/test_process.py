@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from provisioner import process
+from provisioner import keeper, process
 
 CHILD = """
 import pathlib, signal, sys, time
@@ -127,3 +128,96 @@ def test_an_interrupt_that_python_dropped_while_it_forked_is_not_lost(
     with pytest.raises(KeyboardInterrupt):
         process.start(["sleep", "60"], cwd=tmp_path)
     assert started[0].poll() is not None
+
+
+DEEP = """
+import os, pathlib, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        pathlib.Path(sys.argv[1] + str(os.getpid())).touch()
+time.sleep(120)
+"""
+RUN = """
+import os, pathlib, subprocess, sys, time
+from provisioner import process
+folder, deep, writes, how = sys.argv[1:]
+process.keep()
+env = {**os.environ, "GPUPROV_MAY_FINISH": "60"}
+gentle = process.start(["sh", "-c", writes, folder], cwd=pathlib.Path.cwd(), env=env)
+child = subprocess.Popen([sys.executable, "-c", deep, folder], start_new_session=True, stdout=subprocess.DEVNULL)
+print(child.pid, gentle.pid, flush=True)
+if how == "killed":
+    time.sleep(120)
+"""
+WRITES = """trap 'sleep 0.3; touch "$0told"; exit 0' INT; while :; do sleep 0.05; done"""
+
+
+def members(folder: Path) -> list[int]:
+    """Processes whose arguments name this folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            found += [int(entry.name)] if str(folder) in line else []
+    return found
+
+
+def begun(folder: Path, how: str) -> tuple[subprocess.Popen[str], int, int]:
+    """A run with a child that is deaf and has a daemon, and one that writes its state down when it is asked to stop."""
+    argv = [sys.executable, "-c", RUN, f"{folder}/", DEEP, WRITES, how]
+    parent = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child, gentle = map(int, parent.stdout.readline().split())
+    assert until(lambda: len(list(folder.iterdir())) == 1)
+    return parent, child, gentle
+
+
+def test_a_killed_run_leaves_no_process_however_deep(tmp_path: Path) -> None:
+    """Deaf children and daemons are killed; what may finish is asked, and waited for."""
+    parent, child, gentle = begun(tmp_path, "killed")
+    assert len(members(tmp_path)) >= 5
+    parent.kill()
+    parent.communicate()
+    assert until(lambda: not alive(child))
+    assert until(lambda: members(tmp_path) == []), members(tmp_path)
+    assert (tmp_path / "told").exists()
+    assert not alive(gentle)
+
+
+def test_what_a_run_left_that_ended_by_itself_lives_on(tmp_path: Path) -> None:
+    parent, child, gentle = begun(tmp_path, "ends")
+    parent.communicate(timeout=60)
+    try:
+        assert parent.returncode == 0
+        time.sleep(0.2)
+        assert alive(child)
+    finally:
+        for pid in (*members(tmp_path), gentle):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_the_next_run_ends_what_is_left_where_the_keeper_was_killed_too(tmp_path: Path) -> None:
+    parent, _, gentle = begun(tmp_path, "killed")
+    run = keeper._environment(gentle)[keeper.NAME]
+    for pid in members(Path(run)):
+        os.kill(pid, signal.SIGKILL)
+    parent.kill()
+    parent.communicate()
+    assert until((tmp_path / "told").exists)
+    assert keeper.end(run) >= 3
+    assert members(tmp_path) == []
+
+
+def test_a_process_of_another_run_is_not_touched(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, keeper.NAME: "other"}) as other:
+        assert keeper.end("mine") == 0
+        assert other.poll() is None
+        assert keeper.end("other") == 1
+        assert other.wait(10) == -signal.SIGKILL

@@ -207,6 +207,9 @@ def test_a_folder_of_sockets_that_has_gone_is_made_again(
     paths: ClusterPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
 ) -> None:
     ssh.mend(paths)
+    first, other = runtime_dir / "f", runtime_dir / "o"
+    first.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(first))
     ssh.save(paths, NODES, PINS, "ubuntu")
     before = (paths.ssh / "config").read_text()
     folder = ssh.control_dir(paths)
@@ -215,12 +218,11 @@ def test_a_folder_of_sockets_that_has_gone_is_made_again(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert (paths.ssh / "config").read_text() == before
     folder.rmdir()
-    other = runtime_dir / "o"
-    other.mkdir()
+    first.rename(other)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))  # another login
     ssh.mend(paths)
     assert as_ssh_reads_it(paths, "train-0")["controlpath"].startswith(f"{other}/")
-    assert (paths.ssh / "config").read_text() == before.replace(str(runtime_dir), str(other))
+    assert (paths.ssh / "config").read_text() == before.replace(str(first), str(other))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from provisioner.paths import write_whole
+from provisioner.paths import private_dir, write_whole
 from provisioner.verify.report import compare
 from provisioner.verify.report.html import html
 from provisioner.verify.report.junit import junit
@@ -17,7 +17,7 @@ def write(report: Report, directory: Path, *, title: str, previous: str | Path |
     """Write report.json, report.xml (JUnit) and report.html into a directory; the path of the page. `previous`: the
     page of an earlier run, whose report.json the page is compared with."""
     before = compare.earlier(previous)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_dir(directory)
     titled = replace(report, title=title)
     write_whole(directory / "report.json", _document(report))
     write_whole(directory / "report.xml", junit(titled))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -51,6 +52,7 @@ def html(report: Report, before: Mapping[str, Any] | None = None) -> str:
     )
     environment.filters["value"] = _value
     environment.filters["code"] = _code
+    environment.filters["breakable"] = _breakable
     problems = _problems(report)
     detailed = len(report.nodes) <= DETAILED
     page = environment.get_template("report.html.j2").render(
@@ -194,6 +196,11 @@ def _code(text: str) -> Markup:
     """What stands between backquotes as <code>; the rest escaped."""
     parts = [escape(part) for part in text.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
+
+
+def _breakable(id: str) -> Markup:
+    """A check's id that a narrow column may break where its words end."""
+    return Markup("<wbr>").join(escape(word) for word in re.split(r"(?<=[._])", id))
 
 
 def _value(value: Any) -> str:

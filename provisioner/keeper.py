@@ -1,0 +1,87 @@
+"""Ends what a dead run of gpuprov has left: a process beside the run, and a function for the next run.
+
+Whatever a run starts, however deep, and whoever adopts it (Ansible's forks, ssh's shared connections, the processes
+that judge), has the run's name in its environment. When the run is gone without a word, all of them are killed at once;
+what may finish (Terraform, which writes down what it has just made) was asked to stop by the kernel and is waited for.
+
+Run as a program it knows nothing but the standard library, so that it is there in milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+NAME = "GPUPROV_PROCESS_OF"
+"""Environment variable: the run that a process belongs to."""
+MAY_FINISH = "GPUPROV_MAY_FINISH"
+"""Environment variable: seconds that the leader of this process's session may take to end, once the run is gone."""
+ENDED = b"ended"
+"""What a run says on the keeper's standard input before it ends by itself."""
+DEADLINE_S = 5.0
+"""For processes that were killed to be gone: one that is stuck in the kernel stays."""
+
+
+def end(run: str) -> int:
+    """End every process of a run that is dead; gives how many there were. Processes of other users are not seen."""
+    seen: set[int] = set()
+    begun, killed = time.monotonic(), 0.0
+    while True:
+        now, found = time.monotonic(), _members(run)
+        seen |= set(found)
+        if not found or (killed and now > killed + DEADLINE_S):
+            return len(seen)
+        finishing = {session for session, seconds in found.values() if now < begun + seconds} & set(found)
+        for pid, (session, _) in found.items():
+            if session not in finishing:
+                _kill(pid, run)
+        if not finishing:
+            killed = killed or now
+        time.sleep(0.05 if finishing else 0.01)
+
+
+def _members(run: str) -> dict[int, tuple[int, float]]:
+    """pid → its session and the seconds that this may take to finish, of every living process of a run."""
+    found = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost more than the rest
+        if entry.isdigit() and int(entry) != os.getpid():
+            environment = _environment(int(entry))
+            if environment.get(NAME) == run:
+                with contextlib.suppress(ProcessLookupError):
+                    found[int(entry)] = os.getsid(int(entry)), float(environment.get(MAY_FINISH) or 0)
+    return found
+
+
+def _environment(pid: int) -> dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:  # noqa: PTH123
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return {}
+    return dict(pair for line in text.split("\0") if len(pair := line.split("=", 1)) == 2)
+
+
+def _kill(pid: int, run: str) -> None:
+    """SIGKILL to this process and no other that has its number by now."""
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(pid)
+        try:
+            if _environment(pid).get(NAME) == run:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def main() -> None:
+    """Wait until the run is gone; where it did not say that it ends, end what it has left."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if ENDED not in sys.stdin.buffer.read():
+        end(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Whose files they are: with sudo, what gpuprov makes in a person's folder belongs to that person.
+
+Only what is root's and lies in a folder of theirs is handed over, by open descriptors: no symbolic link is followed,
+and a file that has a second name (a hard link) stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who called sudo."""
+
+    uid: int
+    gid: int
+
+
+_watched: set[Path] = set()
+
+
+def person() -> Person | None:
+    """Who called sudo, by SUDO_UID and SUDO_GID (sudo(8)); None where nobody did, or this process is not root."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        found = Person(int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
+    except (KeyError, ValueError):
+        return None
+    return found if found.uid > 0 and found.gid >= 0 else None
+
+
+def give_file(descriptor: int, folder: Path) -> None:
+    """Hand over a file that was just made in `folder`, if that is the person's."""
+    whose = person()
+    if whose and folder.stat().st_uid == whose.uid:
+        os.fchown(descriptor, whose.uid, whose.gid)
+
+
+def give_directory(path: Path) -> None:
+    """Hand over a directory that was just made, if the one above it is the person's."""
+    whose = person()
+    if whose is None:
+        return
+    with _opened(path, _DIRECTORY | os.O_NOFOLLOW) as made, _opened("..", _DIRECTORY, made) as above:
+        if os.fstat(above).st_uid == whose.uid:
+            _give(made, whose)
+
+
+def watch(root: Path) -> None:
+    """Hand over this run directory when the command ends, however it ends."""
+    _watched.add(root)
+
+
+def settle() -> None:
+    """Hand over the run directories that this command has worked on."""
+    while _watched:
+        settle_one(_watched.pop())
+
+
+def settle_one(root: Path) -> None:
+    """Hand over a run directory (FOLDER/.gpuprov/<cluster>) with everything in it that is root's, whoever wrote it:
+    Terraform and Ansible know nothing of sudo. Nothing is done where FOLDER is not the person's, or where one of the
+    two directories is a symbolic link or is not there."""
+    whose = person()
+    if whose is None:
+        return
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        folder = stack.enter_context(_opened(root.parent.parent, _DIRECTORY))
+        if os.fstat(folder).st_uid != whose.uid:
+            return
+        for name in (root.parent.name, root.name):
+            folder = stack.enter_context(_opened(name, _DIRECTORY | os.O_NOFOLLOW, folder))
+            _give(folder, whose)
+        for _, folders, files, inside in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
+            for name in (*folders, *files):
+                with contextlib.suppress(OSError):  # gone meanwhile
+                    _give_entry(name, inside, whose)
+
+
+def remove_flat(path: Path, uid: int) -> None:
+    """Remove a directory of this user's with the files in it; one that is somebody else's stays."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with _opened(path, _DIRECTORY | os.O_NOFOLLOW) as folder:
+            if os.fstat(folder).st_uid != uid:
+                return
+            for name in os.listdir(folder):  # noqa: PTH208 - a descriptor, no path
+                os.unlink(name, dir_fd=folder)
+        path.rmdir()
+
+
+def barrier(path: str) -> tuple[Path, int] | None:
+    """The first part of a path that this process may not enter or read and that is somebody else's, with the uid of its
+    owner; None where there is none."""
+    whole = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow what can't be read
+    for part in (*reversed(whole.parents), whole):
+        try:
+            found = part.stat()
+        except OSError:
+            return None
+        if found.st_uid != os.geteuid() and not os.access(part, os.X_OK if stat.S_ISDIR(found.st_mode) else os.R_OK):
+            return part, found.st_uid
+    return None
+
+
+def _give(descriptor: int, whose: Person) -> None:
+    if os.fstat(descriptor).st_uid == 0:
+        os.fchown(descriptor, whose.uid, whose.gid)
+
+
+def _give_entry(name: str, folder: int, whose: Person) -> None:
+    with _opened(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, folder) as entry:
+        found = os.fstat(entry)
+        if found.st_uid != 0:
+            return
+        if stat.S_ISLNK(found.st_mode):
+            os.chown(name, whose.uid, whose.gid, dir_fd=folder, follow_symlinks=False)
+        elif stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:
+            os.chown(f"/proc/self/fd/{entry}", whose.uid, whose.gid)  # of exactly the one that was looked at
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
+    descriptor = os.open(path, flags, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,105 @@
+"""With sudo: what is made in a person's folder is theirs, nothing else is touched, and without sudo they are told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from provisioner import ownership
+from provisioner.cli.main import run
+from provisioner.paths import private_dir, write_whole
+from tests.support.person import not_theirs, their_folder, without_sudo
+from tests.support.rehearsal import Rehearsal
+
+pytestmark = pytest.mark.sandbox
+__all__ = ["their_folder"]
+
+
+def test_files_and_directories_in_their_folder_are_theirs(their_folder: Path) -> None:
+    assert run(["init", str(their_folder / "cluster.yaml")]) == 0
+    write_whole(private_dir(their_folder / "a" / "b") / "c", "text")
+    assert {p.name for p in their_folder.rglob("*")} == {"cluster.yaml", "a", "b", "c"}
+    assert not_theirs(their_folder) == []
+
+
+def test_what_lies_elsewhere_stays_as_it_is(their_folder: Path, tmp_path: Path) -> None:
+    write_whole(private_dir(tmp_path / "a") / "c", "text")
+    assert {p.lstat().st_uid for p in tmp_path.rglob("*")} == {0}
+
+
+def test_what_other_programs_wrote_is_handed_over_in_the_end(their_folder: Path) -> None:
+    root = private_dir(their_folder / ".gpuprov" / "vision.sandbox")
+    (root / "deep" / "er").mkdir(parents=True)
+    (root / "deep" / "er" / "log").write_text("x")
+    (root / "link").symlink_to("/etc/passwd")
+    ownership.watch(root)
+    assert run(["catalog", "no-such-machine"]) == 2  # also where the command fails
+    assert not_theirs(their_folder) == []
+    assert Path("/etc/passwd").stat().st_uid == 0
+
+
+@pytest.mark.parametrize("which", [".gpuprov", ".gpuprov/vision.sandbox"])
+def test_no_link_is_followed(their_folder: Path, tmp_path: Path, which: str) -> None:
+    """Somebody pointed the run directory, or the one above it, at what is root's."""
+    target = tmp_path / "roots"
+    (target / "vision.sandbox").mkdir(parents=True)
+    (target / "vision.sandbox" / "secret").write_text("x")
+    (their_folder / which).parent.mkdir(exist_ok=True)
+    (their_folder / which).symlink_to(target if which == ".gpuprov" else target / "vision.sandbox")
+    ownership.settle_one(their_folder / ".gpuprov" / "vision.sandbox")
+    assert {p.lstat().st_uid for p in [target, *target.rglob("*")]} == {0}
+
+
+def test_a_file_with_a_second_name_and_somebody_elses_stay(their_folder: Path) -> None:
+    root = private_dir(their_folder / ".gpuprov" / "vision.sandbox")
+    outside = their_folder / "outside"
+    outside.write_text("root's")
+    (root / "twice").hardlink_to(outside)
+    (root / "daemon's").write_text("x")
+    os.chown(root / "daemon's", 1, 1)
+    ownership.settle_one(root)
+    assert (outside.stat().st_uid, (root / "daemon's").stat().st_uid) == (0, 1)
+
+
+def test_a_folder_of_somebody_else_is_not_touched(their_folder: Path) -> None:
+    root = private_dir(their_folder / ".gpuprov" / "vision.sandbox")
+    (root / "file").write_text("x")
+    os.chown(their_folder, 1, 1)
+    ownership.settle_one(root)
+    assert (root / "file").stat().st_uid == 0
+
+
+@pytest.mark.parametrize(("uid", "gid"), [("0", "0"), ("x", "1"), ("", ""), ("-1", "0")])
+def test_only_an_ordinary_user_is_somebody(uid: str, gid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_UID", uid)
+    monkeypatch.setenv("SUDO_GID", gid)
+    assert ownership.person() is None
+
+
+def test_without_sudo_they_are_told_what_needs_it(their_folder: Path) -> None:
+    """Also where a run with sudo was killed before it could hand over what it had made."""
+    theirs = without_sudo(Rehearsal.of_example("rtx4090", their_folder, count=1))
+    for words in (["up", "--yes"], ["plan"], ["lock"]):
+        said = theirs.run(words[0], theirs.file, "--sandbox", *words[1:])
+        assert said.status == 2
+        assert "the sandbox needs root" in said.stderr and "sudo" in said.stderr
+    assert theirs.run("validate", theirs.file).status == 0
+    assert not (their_folder / ".gpuprov").exists()
+
+    private_dir(theirs.root)
+    write_whole(theirs.root / "state.json", "{}\n")
+    for path in (theirs.root / "state.json", theirs.root):
+        os.chown(path, 0, 0)
+    for words in (
+        ["status"],
+        ["status", "--offline"],
+        ["verify"],
+        ["ssh", "desk-0"],
+        ["exec", "true"],
+        ["down", "--yes"],
+    ):
+        said = theirs.run(words[0], theirs.file, *words[1:])
+        assert said.status == 2, words
+        assert f"{theirs.root} belongs to root: run the same command with sudo" in said.stderr, (words, said.stderr)
