@@ -56,6 +56,7 @@ def configure(
         "limit": ",".join(node.name for node in nodes),
         "forks": min(FORKS, len(nodes)),
         "envvars": environment(cluster),
+        "extravars": extra_variables(),
         **({"tags": ",".join(sorted(tags))} if tags else {}),
     }
     outcomes = {node.name: Outcome() for node in nodes}
@@ -138,13 +139,20 @@ def environment(cluster: ClusterPaths) -> dict[str, str]:
         "ANSIBLE_TIMEOUT": "30",
         "ANSIBLE_INTERPRETER_PYTHON": "/usr/bin/python3",
         "ANSIBLE_GATHERING": "explicit",
+        # Roles read what a node says about itself as ansible_facts.…; as variables it would stand above the inventory
+        # and the roles' own defaults, and a node could have any file of this machine copied to it.
+        "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_RETRY_FILES_ENABLED": "False",
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
         "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_LOCAL_TEMP": str(cluster.root / "tmp"),
-        "GPUPROV_HEALTH_ARCHIVE": str(archive.place()),
     }
+
+
+def extra_variables() -> dict[str, str]:
+    """What roles get from this machine. Nothing stands above Ansible's extra variables: no inventory, no node."""
+    return {"health_archive": str(archive.place())}
 
 
 def _read(record: dict[str, Any], outcomes: dict[str, Outcome], total: int, events: Events) -> None:
