@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, mounts, sharing, spec, ssh
+from provisioner import catalog, fleet, mounts, sharing, spec, ssh, stored
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
@@ -282,7 +282,7 @@ class Cluster:
         What is damaged of it is left out: it only says how far the nodes were.
         """
         try:
-            loaded = json.loads((self.paths.root / "state.json").read_text(encoding="utf-8"))
+            loaded = stored.load(self.paths.root / "state.json")
         except (FileNotFoundError, ValueError):
             return {}
         if not isinstance(loaded, dict):
@@ -332,7 +332,7 @@ def _run_dir(paths: ClusterPaths) -> Path:
 
 def _described(holder: Path) -> str:
     try:
-        held = json.loads(holder.read_text(encoding="utf-8"))
+        held = stored.load(holder)
         since = datetime.fromtimestamp(held["since"], UTC).strftime("%H:%M:%S UTC")
         return f" (`gpuprov {held['command']}`, process {held['pid']}, since {since})"
     except (OSError, ValueError, KeyError, TypeError):

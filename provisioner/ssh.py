@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 
@@ -87,7 +88,9 @@ def fingerprint(key: str) -> str:
 def load_pins(paths: ClusterPaths) -> Pins:
     """What was pinned by earlier runs."""
     try:
-        loaded = json.loads((paths.ssh / "pins.json").read_text(encoding="utf-8"))
+        loaded = stored.load(paths.ssh / "pins.json")
+        if not all(isinstance(text, str) for pin in loaded.values() for text in (pin[0], pin[1])):
+            raise TypeError("a pin is no text")
         return {name: (pin[0], pin[1]) for name, pin in loaded.items()}
     except FileNotFoundError:
         return {}

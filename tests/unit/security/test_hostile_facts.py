@@ -22,6 +22,7 @@ from tests.support import plans
 
 ANSIBLE = Path(__file__).parents[3] / "ansible"
 ROLES = sorted(folder.name for folder in (ANSIBLE / "roles").iterdir())
+TEMPLATE = "{{ 6 * 7 }}"
 LIE = "/control-machine/said-by-the-node"
 CONNECTION = (
     "connection", "host", "port", "user", "ssh_common_args", "ssh_extra_args", "ssh_args", "ssh_executable",
@@ -103,9 +104,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
     (copied / "playbooks" / "site.yml").write_text(yaml.safe_dump([play | {"tasks": tasks}]))
     node = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "", "127.0.0.1", "10.0.0.4")
     liar, lies = folder / "python3", folder / "lies.json"
-    inventory = fleet.write_inventory(
-        cluster, [node], plan, {"ansible_connection": "local", "ansible_python_interpreter": str(liar)}, {"train": "f"}
-    )
+    variables = {"ansible_connection": "local", "ansible_python_interpreter": str(liar), "gpuprov_registry": TEMPLATE}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "refuse_templates", lambda _: None)  # the wall before this one
+        inventory = fleet.write_inventory(cluster, [node], plan, variables, {"train": "f"})
     written = json.loads(inventory.read_text())
     given = written["all"]["children"]["train"]
     given["vars"]["gpuprov_interruption"] = {"hook": None, "metadata": "127.0.0.1:80", "textfile": None}
@@ -154,6 +156,10 @@ def test_the_archive_of_the_checks_is_the_one_that_gpuprov_made(seen: dict[str, 
     from provisioner.verify import archive
 
     assert seen["health"]["health_archive"] == str(archive.place())
+
+
+def test_no_text_of_the_inventory_is_a_template(seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["container_runtime"]["container_runtime_registry"] == TEMPLATE
 
 
 def test_facts_are_no_variables_wherever_ansible_runs(tmp_path: Path) -> None:
