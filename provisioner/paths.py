@@ -129,7 +129,7 @@ class ClusterPaths:
         return self.root / "intent.json"
 
     def site(self, site: str) -> Path:
-        return self.root / "sites" / site
+        return below(self.root / "sites", site)
 
     @property
     def runs(self) -> Path:
