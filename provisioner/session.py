@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
@@ -167,7 +168,7 @@ class Cluster:
                     ),
                     simulated=plan.simulated,
                     address=node.private_address,
-                    host_spec=f"ssh://{node.name}?ssh_config={self.paths.ssh / 'config'}",
+                    host_spec=f"ssh://{node.name}?ssh_config={quote(str(self.paths.ssh / 'config'))}",
                 )
             )
         return subjects

@@ -155,13 +155,13 @@ def _refuse(file: Path, what: str) -> NoReturn:
 def _quoted(path: Path, last: str = "") -> str:
     """A path as ssh's configuration takes it, `last` added as it is. Raises GpuprovError for what it can't be told."""
     text = str(path)
-    if any(part in text for part in ('"', "\\", "${")) or not text.isprintable():
+    if "${" in text or not text.isprintable():  # ssh has no way to write a ${ that is not an environment variable
         raise GpuprovError(
             "ssh's configuration can't hold this path",
             where=repr(text),
-            hint='use a folder whose name has no ", no backslash, no ${ and no control characters',
+            hint="use a folder whose name has no ${ and no control characters",
         )
-    return '"' + text.replace("%", "%%") + last + '"'
+    return '"' + re.sub(r'(["\\])', r"\\\1", text).replace("%", "%%") + last + '"'
 
 
 def control_dir(paths: ClusterPaths) -> Path:
@@ -176,6 +176,18 @@ def control_dir(paths: ClusterPaths) -> Path:
     raise GpuprovError("no folder for ssh's control sockets", hint="set XDG_RUNTIME_DIR to a short path of your own")
 
 
+def plain_way(paths: ClusterPaths) -> Path:
+    """The run directory by a path without a space, quote, comma or $: a link beside the sockets. Ansible splits a path
+    at commas and replaces $NAME in it, and nothing keeps it from that."""
+    link = control_dir(paths) / "run"
+    if not link.is_symlink() or link.readlink() != paths.root:
+        fresh = link.with_name(f"run.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(paths.root)
+        fresh.replace(link)
+    return link
+
+
 def mend(paths: ClusterPaths) -> None:
     """Make the sockets' folder again where it is gone (a reboot, a log-out, a cleaned /tmp): ssh needs it."""
     config = paths.ssh / "config"
@@ -184,7 +196,7 @@ def mend(paths: ClusterPaths) -> None:
     except FileNotFoundError:
         return
     found = re.search(r'^  ControlPath "(.*)/%C"$', text, re.M)
-    if found is None or Path(found[1].replace("%%", "%")).is_dir():
+    if found is None or Path(re.sub(r'\\(["\\])', r"\1", found[1].replace("%%", "%"))).is_dir():
         return
     now = _quoted(control_dir(paths), "/%C")
     write_whole(config, f"{text[: found.start()]}  ControlPath {now}{text[found.end() :]}")

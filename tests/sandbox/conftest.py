@@ -38,8 +38,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    """Four p4d nodes, up and healthy."""
-    yield from _up("aws-p4d", tmp_path_factory.mktemp("p4d"))
+    """Four p4d nodes, up and healthy, in a folder whose name every shell, ssh, Ansible and Terraform would like to read
+    in its own way."""
+    folder = tmp_path_factory.mktemp("p4d") / 'it\'s a "test" ünï $x'
+    folder.mkdir()
+    yield from _up("aws-p4d", folder)
 
 
 @pytest.fixture(scope="session")

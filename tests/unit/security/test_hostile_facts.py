@@ -82,7 +82,9 @@ def names() -> set[str]:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
     """Role → what its variables are on the hostile node, after two of the node's answers."""
     folder = tmp_path_factory.mktemp("hostile-facts")
-    cluster = ClusterPaths(folder / "cluster.yaml", "test", sandbox=True)
+    strange = folder / 'it\'s a "test", ünï $HOME %h'
+    strange.mkdir()
+    cluster = ClusterPaths(strange / "cluster.yaml", "test", sandbox=True)
     private_dir(cluster.root)
     copied = folder / "ansible"
     shutil.copytree(ANSIBLE, copied)
@@ -119,10 +121,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
     liar.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run.paths, "data", lambda name, usual=paths.data: copied if name == "ansible" else usual(name))
-        outcomes = run.configure(cluster, [node], inventory, private_dir(folder / "run"), Events())
+        outcomes = run.configure(cluster, [node], inventory, private_dir(cluster.root / "run"), Events())
     assert outcomes["train-0"].failed == []
     found = {}
-    for event in folder.glob("run/ansible/artifacts/*/job_events/*.json"):
+    for event in cluster.root.glob("run/ansible/artifacts/*/job_events/*.json"):
         data = json.loads(event.read_text())
         if data["event"] == "runner_on_ok" and "msg" in data["event_data"]["res"]:
             found[data["event_data"].get("role", data["event_data"]["task"])] = data["event_data"]["res"]["msg"]
