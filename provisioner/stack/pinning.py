@@ -83,6 +83,7 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
             fetch.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    fetch.stop()
     done: dict[object, tuple[Package, ...]] = {}
     pinned = {}
     for group, stack in stacks.items():
