@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from provisioner import stored
 from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import private_dir, write_whole
@@ -122,7 +123,7 @@ def seen(remote: Remote) -> Seen | None:
         return None
     holder = None
     with contextlib.suppress(ValueError, TypeError):
-        holder = Holder(**json.loads(found.content))
+        holder = Holder(**stored.loads(found.content))
     return Seen(holder, found.tag, found.age_s > DEAD_S)
 
 

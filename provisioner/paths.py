@@ -43,6 +43,14 @@ def private_dir(path: Path) -> Path:
     return path
 
 
+def below(folder: Path, name: str) -> Path:
+    """`folder`/`name`. Raises GpuprovError where the name leads out of it: by .., from the root, or through a link."""
+    path = folder / name
+    if ".." in Path(name).parts or "\0" in name or not path.resolve().is_relative_to(folder.resolve()):
+        raise GpuprovError(f"{name!r} leads out of {folder}", hint="look who wrote that name; nothing was written")
+    return path
+
+
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
     """Write a file whole or not at all: temporary file in the same directory, fsync, rename. Raises OSError with the
     file's own name."""
@@ -145,7 +153,7 @@ class ClusterPaths:
         return self.root / "intent.json"
 
     def site(self, site: str) -> Path:
-        return self.root / "sites" / site
+        return below(self.root / "sites", site)
 
     @property
     def runs(self) -> Path:

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, keeper, mounts, ownership, sharing, spec, ssh
+from provisioner import catalog, fleet, keeper, mounts, ownership, sharing, spec, ssh, stored
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
@@ -173,7 +174,7 @@ class Cluster:
                     ),
                     simulated=plan.simulated,
                     address=node.private_address,
-                    host_spec=f"ssh://{node.name}?ssh_config={self.paths.ssh / 'config'}",
+                    host_spec=f"ssh://{node.name}?ssh_config={quote(str(self.paths.ssh / 'config'))}",
                 )
             )
         return subjects
@@ -290,7 +291,7 @@ class Cluster:
         What is damaged of it is left out: it only says how far the nodes were.
         """
         try:
-            loaded = json.loads((self.paths.root / "state.json").read_text(encoding="utf-8"))
+            loaded = stored.load(self.paths.root / "state.json")
         except (FileNotFoundError, ValueError):
             return {}
         if not isinstance(loaded, dict):
@@ -348,7 +349,7 @@ def _end_dead(holder: Path) -> None:
 
 def _described(holder: Path) -> str:
     try:
-        held = json.loads(holder.read_text(encoding="utf-8"))
+        held = stored.load(holder)
         since = datetime.fromtimestamp(held["since"], UTC).strftime("%H:%M:%S UTC")
         return f" (`gpuprov {held['command']}`, process {held['pid']}, since {since})"
     except (OSError, ValueError, KeyError, TypeError):

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from filelock import FileLock, Timeout
 
-from provisioner import fleet, ssh
+from provisioner import fleet, ssh, stored
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.hold import HOLDER, Hold, clear
@@ -111,14 +111,14 @@ class Sharing:
 
     def _last_report(self) -> Path | None:
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            name = str(json.loads((self._paths.root / "state.json").read_text(encoding="utf-8"))["report"])
+            name = str(stored.load(self._paths.root / "state.json")["report"])
             if fnmatch.fnmatch(name, REPORT):
                 return self._paths.root / name
         return None
 
     def _known(self) -> str | None:
         try:
-            found = json.loads((self._paths.root / MINE).read_text(encoding="utf-8"))
+            found = stored.load(self._paths.root / MINE)
             return str(found["tag"]) if found["where"] == self.remote.where else None
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None

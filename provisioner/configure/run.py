@@ -6,6 +6,7 @@ import itertools
 import json
 import locale
 import os
+import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from provisioner import paths
+from provisioner import paths, ssh
 from provisioner.errors import ConfigureError
 from provisioner.events import Events
 from provisioner.fleet import Node
@@ -47,15 +48,20 @@ def configure(
 ) -> dict[str, Outcome]:
     """Run playbooks/site.yml on these nodes, or the roles of these tags alone. Gives what happened on each, also where
     that was a failure. Raises ConfigureError where Ansible itself did not run."""
-    folder = _folder(run_dir)
+    folder, way = _folder(run_dir), ssh.plain_way(cluster)
+
+    def plain(path: Path) -> str:
+        return str(way / path.relative_to(cluster.root)) if path.is_relative_to(cluster.root) else str(path)
+
     request = {
-        "private_data_dir": str(folder),
+        "private_data_dir": plain(folder),
         "project_dir": str(paths.data("ansible") / "playbooks"),
         "playbook": "site.yml",
-        "inventory": str(inventory),
+        "inventory": plain(inventory),
         "limit": ",".join(node.name for node in nodes),
         "forks": min(FORKS, len(nodes)),
         "envvars": environment(cluster),
+        "extravars": extra_variables(),
         **({"tags": ",".join(sorted(tags))} if tags else {}),
     }
     outcomes = {node.name: Outcome() for node in nodes}
@@ -136,24 +142,31 @@ def playbook_tasks() -> Tasks:
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
     """Ansible's settings: our ssh configuration (pinned host keys, shared connections), pipelining, our roles."""
-    root = paths.data("ansible")
+    root, way = paths.data("ansible"), ssh.plain_way(cluster)
     return {
         "ANSIBLE_ROLES_PATH": str(root / "roles"),
         "ANSIBLE_LIBRARY": str(root / "plugins" / "modules"),
         "ANSIBLE_HOST_KEY_CHECKING": "True",
-        "ANSIBLE_SSH_ARGS": f"-F {cluster.ssh / 'config'}",
+        "ANSIBLE_SSH_ARGS": f"-F {shlex.quote(str(way / 'ssh' / 'config'))}",
         "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_SSH_RETRIES": "2",
         "ANSIBLE_TIMEOUT": "30",
         "ANSIBLE_INTERPRETER_PYTHON": "/usr/bin/python3",
         "ANSIBLE_GATHERING": "explicit",
+        # Roles read what a node says about itself as ansible_facts.…; as variables it would stand above the inventory
+        # and the roles' own defaults, and a node could have any file of this machine copied to it.
+        "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_RETRY_FILES_ENABLED": "False",
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
         "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "True",
-        "ANSIBLE_LOCAL_TEMP": str(cluster.root / "tmp"),
-        "GPUPROV_HEALTH_ARCHIVE": str(archive.place()),
+        "ANSIBLE_LOCAL_TEMP": str(way / "tmp"),
     }
+
+
+def extra_variables() -> dict[str, str]:
+    """What roles get from this machine. Nothing stands above Ansible's extra variables: no inventory, no node."""
+    return {"health_archive": str(archive.place())}
 
 
 def _read(record: dict[str, Any], outcomes: dict[str, Outcome], tasks: Tasks, events: Events) -> None:

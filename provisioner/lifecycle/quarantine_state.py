@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
@@ -73,7 +74,7 @@ def load(paths: ClusterPaths) -> Book:
     know."""
     file = paths.root / "quarantine.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["nodes"]
+        found: dict[str, Any] = stored.load(file)["nodes"]
         return Book({name: _entry(entry) for name, entry in found.items()})
     except FileNotFoundError:
         return Book()

@@ -39,8 +39,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    """Four p4d nodes of the file that `make demo` takes, made and removed at a terminal, as a person does it."""
-    rehearsal = Rehearsal.of_example("aws-p4d", tmp_path_factory.mktemp("p4d"))
+    """Four p4d nodes of the file that `make demo` takes, made and removed at a terminal, as a person does it, in a
+    folder whose name every shell, ssh, Ansible and Terraform would like to read in its own way."""
+    folder = tmp_path_factory.mktemp("p4d") / 'it\'s a "test" ünï $x'
+    folder.mkdir()
+    rehearsal = Rehearsal.of_example("aws-p4d", folder)
     try:
         status, rehearsal.typed = answered(
             rehearsal, "up", rehearsal.file, "--sandbox", question="Rehearse 4 p4d.24xlarge (5 changes)?"
