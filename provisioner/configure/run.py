@@ -137,7 +137,7 @@ def playbook_tasks() -> Tasks:
         role = task.get("ansible.builtin.import_role", {}).get("name")
         files = [root / "roles" / role / "tasks" / f"{part}.yml" for part in ("install", "configure")] if role else []
         total += sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files) if role else 1
-    return Tasks(total, play["tasks"][-1]["name"])
+    return Tasks(total, play["tasks"][-1].get("name", ""))
 
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
