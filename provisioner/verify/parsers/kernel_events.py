@@ -10,6 +10,7 @@ kernel modules, from memory (unverified) where no capture shows them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -241,10 +242,7 @@ def events(rows: list[str]) -> tuple[Event, ...]:
     texts: dict[tuple[str, str], str] = {}
     whole = "\n".join(rows)
     words = [word for word in _WORDS if word in whole]
-    for row in rows:
-        there = {word for word in words if word in row}
-        if not there:
-            continue
+    for row, there in (part for one in rows for part in _apart(one, words)):
         for kind in KINDS:
             if there.isdisjoint(kind.words):
                 continue
@@ -263,6 +261,25 @@ def events(rows: list[str]) -> tuple[Event, ...]:
         if plain == name or plain not in described:
             found.append(Event(plain, where, count, texts[name, where]))
     return tuple(found)
+
+
+CROWD = 16
+"""Times that one message has a word of KINDS at most. Patterns start at each of them and look on to the end of the
+line, so that a line of nothing else would take its length squared."""
+
+
+def _apart(row: str, words: list[str]) -> Iterator[tuple[str, set[str]]]:
+    """A row with those of the words that are in it, where any is; what crowds a word is taken for that many messages,
+    each from that word on."""
+    there = {word for word in words if word in row}
+    if not there:
+        return
+    crowded = next((word for word in words if word in there and row.count(word) > CROWD), None)
+    if crowded is None:
+        yield row, there
+        return
+    for part in row.replace(crowded, "\n" + crowded).split("\n"):
+        yield from _apart(part, [word for word in words if word != crowded or part.startswith(word)])
 
 
 def _where(row: str, start: int) -> str:

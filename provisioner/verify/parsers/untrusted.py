@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
@@ -36,10 +35,15 @@ def read_text(value: Any) -> str | None:
     return value.strip()[:255] or None if isinstance(value, str) else None
 
 
+GREATEST = 2**63
+"""Above every counter and every size in bytes: greater numbers become infinite, or an error, where they are computed
+with."""
+
+
 def read_float(value: Any) -> float | None:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return found if abs(found) < 1e15 else None
 
@@ -59,17 +63,14 @@ def strict_text(value: Any) -> str:
 
 
 def strict_float(value: Any) -> float | None:
-    """A finite number; NaN and Infinity are valid for Python's JSON."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A number that can be computed with; NaN and Infinity are valid for Python's JSON, and 10**400."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < GREATEST:
         return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return float(value)
 
 
 def strict_whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= GREATEST * 2 else None
 
 
 def holders(value: Any) -> tuple[str, ...]:
