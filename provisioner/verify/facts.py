@@ -343,6 +343,7 @@ def _document(facts: Facts) -> dict[str, Any]:
             "metrics": list(facts.dcgm.metrics),
             "driver_version": facts.dcgm.driver_version,
             "hostname": facts.dcgm.hostname,
+            "xids": {str(i): code for i, code in sorted(facts.dcgm.xids.items())},
         },
         "fabric_manager": asdict(facts.fabric_manager) if facts.fabric_manager else None,
         "failed_units": None if facts.failed_units is None else list(facts.failed_units),

@@ -104,7 +104,8 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         raise Skipped(reason)
     needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
     asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
-    if not asked and (not needs or any(facts.source(need).state == "absent" for need in needs)):
+    absent = [facts.source(file).state == "absent" for file in needs or declared.reads]
+    if not asked and (any(absent) if needs else all(absent)):
         raise Skipped(f"only from level {declared.level} on")
     for need in needs:
         source = facts.source(need)

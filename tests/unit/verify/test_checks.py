@@ -25,6 +25,7 @@ from tests.support.healthy_bundle import (
     REFERENCE,
     bundle,
     capture,
+    diag,
     edit,
     expected,
     healthy,
@@ -331,6 +332,34 @@ FAULTS: dict[str, Fault] = {
             text("dcgmi-diag.json", capture("dcgmi_diag/diag-r1-json-dcgm4-gb10-fail.json")),
         ),
         {"gpu.persistence"},
+    ),
+    "one test of nine, and eight skipped": Fault(
+        P4D,
+        sub("dcgmi-diag.json", '"Pass"', '"Skip"', 13),
+        set(),
+        unknown={"dcgm.diag"},
+    ),
+    "no power, stress or diagnostic plugin": Fault(
+        P4D,
+        text("dcgmi-diag.json", diag(diagnostic="Skip", targeted_stress="Skip", targeted_power="Skip")),
+        set(),
+        unknown={"dcgm.diag"},
+    ),
+    "no plugin but one of them": Fault(
+        P4D,
+        text("dcgmi-diag.json", diag(diagnostic="Skip", targeted_stress="Skip")),
+        set(),
+        passes={"dcgm.diag"},
+    ),
+    "diag warned": Fault(
+        P4D,
+        text("dcgmi-diag.json", diag(targeted_power="Warn")),
+        {"dcgm.diag_warning"},
+        passes={"dcgm.diag"},
+        says="Targeted Power",
+    ),
+    "an xid that dmesg has lost": Fault(
+        P4D, sub("dcgm-exporter.prom", r'(XID_ERRORS{gpu="3".*}) 0', r"\1 79"), {"dcgm.xid"}, says="GPU 3: Xid 79"
     ),
     "slow": Fault(P4D, sub("all_reduce.txt", r"2[23]\d\.\d\d", "112.00"), {"nccl.bandwidth"}),
     "wrong values": Fault(
