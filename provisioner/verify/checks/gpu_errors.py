@@ -106,19 +106,42 @@ def test_xid(node: Facts, expected: Expected) -> None:
     # NVLink 5 calls an error nonfatal that it mended by itself: log.nvlink tells of those.
     fatal = [x for x in logged if table.get(str(x.code), {}).get("severity") == "fatal" and x.fatal is not False]
     # 154 only repeats, in words, what the driver wants done: those words decide.
-    fatal += [x for x in logged if x.code == 154 and x not in fatal and "(None)" not in x.text.split(" to ")[-1]]
-    if fatal:
-        rows = [table.get(str(x.code), {}) for x in fatal]
-        actions: list[Action] = [next(a for a in ACTIONS if a == row.get("action", "reset")) for row in rows]
-        told = [f"{_named(x)}: {row.get('advice', x.text)}" for x, row in zip(fatal, rows, strict=True)]
+    fatal += [x for x in logged if x.code == RECOVERY and x not in fatal and recovery(x) is not None]
+    if fatal or off:
+        actions: list[Action] = ["reboot"] * len(off)
+        told = []
+        for x in fatal:
+            row = table.get(str(x.code), {})
+            own: Action | None = recovery(x) if x.code == RECOVERY else None
+            actions.append(own if own is not None else next(a for a in ACTIONS if a == row.get("action", "reset")))
+            told.append(f"{_named(x)}: {x.text if own else row.get('advice', x.text)}")
+        told += [f"{', '.join(address or 'a GPU' for address in off)} has fallen off the bus"] if off else []
         fail("; ".join(told), action=max(actions, key=ACTIONS.index))
-    if off:
-        fail(f"{', '.join(off)} has fallen off the bus", action="reboot")
     if any(x.code == 0 for x in logged):
         unknown("the log ends in the midst of an Xid")
     strange = sorted({x.code for x in logged if str(x.code) not in table})
     if strange:
         unknown(f"Xid {strange[0]} is not in the table of known codes")
+
+
+RECOVERY = 154
+WORDS: tuple[tuple[str, Action], ...] = (
+    ("reboot", "reboot"),  # "Node Reboot Required", "OS Reboot" since branch 610
+    ("drain", "reset"),  # "Drain and Reset", "Drain P2P": a reset once what runs on it has ended
+    ("reset", "reset"),  # "GPU Reset Required"
+    ("flr", "reset"),  # "PF FLR", a reset of the function, since branch 610
+)
+"""The driver's words for what it wants done (nvmlDeviceGetRecoveryAction in nvml.h: none, GPU reset, node reboot, drain
+P2P, drain and reset), and what that is here."""
+
+
+def recovery(xid: Xid) -> Action | None:
+    """What the last Xid 154 of a GPU asks for; None where that is nothing. Words that nobody knows ask for a reboot:
+    the driver wants something, and that is the most that a node can do by itself."""
+    wanted = xid.text.split(" to ")[-1].lower()
+    if "(none)" in wanted:
+        return None
+    return next((action for word, action in WORDS if word in wanted), "reboot")
 
 
 def _named(xid: Xid) -> str:

@@ -173,7 +173,8 @@ KINDS: tuple[Kind, ...] = (
         "nic_warning",
         ("mlx", "NETDEV"),
         r"mlx[45]_\w+ .*(?:High Temperature|high temperature|temperature warning|Bad or shorted cable|Cable error)",
-        r"NETDEV WATCHDOG: \S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\): transmit queue \d+ timed out",
+        # dev_watchdog in net/sched/sch_generic.c: until Linux 6.7; since then driver and device stand before it
+        r"NETDEV WATCHDOG: (?:\S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\)|CPU: \d+): transmit queue \d+ timed out",
     ),
     _kind("nic_power", ("mlx5",), r"mlx5_\w+ .*[Dd]etected insufficient power on the PCIe slot"),
     _kind(
@@ -218,7 +219,7 @@ LIMITED = re.compile(
     r" \(capable of ([0-9.]+) Gb/s with .*?PCIe x([0-9]+) link\)"
 )
 FLAP = re.compile(
-    r"(?:^|[\s\]:])((?:ib|eth|ens|eno|enp|enP|rdma|roce|mlx)[A-Za-z0-9_]{0,14}): "
+    r"(?:^|[\s\]:;])((?:ib|eth|ens|eno|enp|enP|rdma|roce|mlx)[A-Za-z0-9_]{0,14}): "
     r"(?:lost carrier|Link down|NIC Link is Down)",
     re.I,
 )
