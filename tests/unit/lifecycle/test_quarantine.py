@@ -493,7 +493,8 @@ def test_an_upgrade_puts_back_what_was_ours_and_nobody_elses(cluster: Cluster) -
         "", "{", "[]", '{"nodes": 7}', '{"nodes": {"train-0": {}}}', '{"nodes": {"train-0": []}}',
         *(
             json.dumps({"nodes": {"a": {"id": "", "owner": "a", "reason": "", "since": "", "checks": [], **wrong}}})
-            for wrong in ({"id": 7}, {"level": "x"}, {"drained": 1}, {"checks": [1]}, {"checks": None}, {"more": 1}, {"owed": 7}, {"owed": [7]})
+            for wrong in ({"id": 7}, {"level": "x"}, {"drained": 1}, {"checks": [1]}, {"checks": None}, {"more": 1},
+                          {"owed": 7}, {"owed": [7]})
         ),
     ],
 )  # fmt: skip
