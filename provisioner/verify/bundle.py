@@ -28,6 +28,7 @@ FILES: dict[str, str] = {
     "nvidia-params.txt": "/proc/driver/nvidia/params",
     "nvidia-dev.txt": "ls -l /dev/nvidia*",
     "dmesg.txt": "dmesg",
+    "dmesg-before.txt": "journalctl -k -b -1",
     "ibstat.txt": "ibstat",
     "rdma.json": "/sys/class/infiniband",
     "fi_info.txt": "fi_info -p efa",

@@ -69,6 +69,7 @@ GPU_OPTIONS: Mapping[str, tuple[str, ...]] = {
 AMD_FILES: Mapping[str, float] = {"rocm-smi.json": 30}
 COMMON_FILES: Mapping[str, float] = {
     "dmesg.txt": 10,
+    "dmesg-before.txt": 15,
     "lspci.txt": 15,
     "lsblk.json": 10,
     "packages.txt": 15,

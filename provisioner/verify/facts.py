@@ -101,6 +101,8 @@ class Facts:
     module_params: dict[str, str] | None = None
     device_nodes: tuple[nvidia_driver.Node, ...] | None = None
     log: dmesg.KernelLog | None = None
+    before: dmesg.KernelLog | None = None
+    """The kernel log of the boot before."""
     ib: ibstat.Ibstat | None = None
     efa: fi_info.Efa | None = None
     rdma: tuple[rdma_sysfs.Device, ...] | None = None
@@ -192,6 +194,7 @@ def read(bundle: Bundle) -> Facts:
         module_params=get("nvidia-params.txt", nvidia_driver.parse_params),
         device_nodes=get("nvidia-dev.txt", nvidia_driver.parse_nodes),
         log=get("dmesg.txt", dmesg.parse),
+        before=get("dmesg-before.txt", dmesg.parse),
         ib=get("ibstat.txt", ibstat.parse),
         efa=get("fi_info.txt", fi_info.parse),
         rdma=get("rdma.json", rdma_sysfs.parse),
@@ -321,6 +324,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "nics_near": facts.topo.near if facts.topo else None,
         "numa": facts.topo.numa if facts.topo else None,
         "xids": None if facts.log is None else [_xid(x) for x in facts.log.xids],
+        "xids_before": None if facts.before is None else [_xid(x) for x in facts.before.xids],
         "sxids": None if facts.log is None else [_xid(x) | {"fatal": x.fatal} for x in facts.log.sxids],
         "fallen_off": None if facts.log is None else list(facts.log.fallen_off),
         "aer": None

@@ -3,8 +3,8 @@
 Sent behind probe.py only where a level asks for it. load.json says what became of the load program (load/program.py):
 {"state": "ran", "busy" or "absent", "launcher", "why", "busy": [{"pid", "name"}], "rc", "timed_out", "seconds",
 "output", "error"}. Busy means that a process has the GPUs, so nothing was started; each has its "cgroup" (proc(5)) and
-its "parent" too, which tell whose it is. Beside it lie nvidia-smi's answer in the middle of the matrix products (nvidia-smi-load.xml)
-and what counts errors, asked again at the end.
+its "parent" too, which tell whose it is. Beside it lie nvidia-smi's answer in the middle of the matrix products
+(nvidia-smi-load.xml) and what counts errors, asked again at the end.
 
 Standard library only, Python 3.8 or newer. Nothing is written on the node: the program travels through a pipe.
 """

@@ -115,6 +115,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
     gpu = load().gpu(row.gpu_model)
     texts: dict[str, str | Output] = {
         "dmesg.txt": BOOT + capture("dmesg/kmsg-no-xid.txt"),
+        "dmesg-before.txt": BOOT,
         "lspci.txt": lspci(row),
         "packages.txt": "".join(f"{p.name}\t{p.version}\tii \n" for p in stack(machine).packages)
         + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",

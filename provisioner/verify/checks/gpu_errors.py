@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import ACTIONS, Action, check, fail, saw, unknown
+from provisioner.verify.check import ACTIONS, Action, check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import answering
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
-from provisioner.verify.parsers.dmesg import Xid
+from provisioner.verify.parsers.dmesg import KernelLog, Xid
 
 
 @check(
@@ -90,6 +90,7 @@ def test_remap(node: Facts) -> None:
     action="reset",
     needs=("dmesg.txt",),
     vendor="nvidia",
+    follows=("gpu.xid_again",),
     says="The driver logged an error that the GPU does not recover from by itself. Do what is said for its code.",
 )
 def test_xid(node: Facts, expected: Expected) -> None:
@@ -122,6 +123,61 @@ def test_xid(node: Facts, expected: Expected) -> None:
     strange = sorted({x.code for x in logged if str(x.code) not in table})
     if strange:
         unknown(f"Xid {strange[0]} is not in the table of known codes")
+
+
+def _faults(log: KernelLog, expected: Expected) -> set[tuple[str, int]]:
+    """(PCI address, code) of what a GPU does not recover from by itself; a GPU that fell off the bus without an Xid
+    counts as its Xid 79."""
+    table = expected.xids or {}
+    fatal = {x for x in log.xids if table.get(str(x.code), {}).get("severity") == "fatal" and x.fatal is not False}
+    return {(pci(x.pci), x.code) for x in fatal} | {(pci(address), 79) for address in log.fallen_off}
+
+
+def _told(faults: set[tuple[str, int]]) -> str:
+    return ", ".join(f"Xid {code} on {address}" for address, code in sorted(faults)[:4])
+
+
+@check(
+    "gpu.xid_again",
+    severity="fatal",
+    action="replace",
+    needs=("dmesg.txt",),
+    vendor="nvidia",
+    follows=("gpu.count",),
+    says="A GPU has the fault again that it had before the last boot: the reboot did not mend it. Replace the GPU.",
+)
+def test_xid_again(node: Facts, expected: Expected) -> None:
+    assert node.log is not None
+    now, source = _faults(node.log, expected), node.source("dmesg-before.txt")
+    saw(expected="no fault of the boot before", actual="none" if not now else _told(now))
+    if not now:
+        return
+    if source.state == "hung":
+        unknown(source.reason)
+    if node.before is None:
+        skip(f"the log of the boot before is not kept: {source.reason}")
+    if again := now & _faults(node.before, expected):
+        fail(f"in the boot before and again in this one: {_told(again)}")
+
+
+@check(
+    "gpu.xid_before",
+    severity="warn",
+    action="none",
+    vendor="nvidia",
+    follows=("gpu.xid_again", "gpu.count"),
+    says="Before the last boot a GPU had a fault. The reboot took its log, not its cause: prove it at work (standard).",
+)
+def test_xid_before(node: Facts, expected: Expected) -> None:
+    source = node.source("dmesg-before.txt")
+    if source.state == "hung":
+        unknown(source.reason)
+    if node.before is None:
+        skip(f"the log of the boot before is not kept: {source.reason}")
+    found = _faults(node.before, expected)
+    saw(expected="no fatal Xid in the boot before", actual=_told(found) or "none")
+    if found:
+        fail(f"before the last boot: {_told(found)}")
 
 
 RECOVERY = 154

@@ -53,7 +53,7 @@ def test_exporter(node: Facts, expected: Expected) -> None:
     severity="fatal",
     action="reset",
     vendor="nvidia",
-    follows=("gpu.xid", "gpu.count", "load.xid"),
+    follows=("gpu.xid", "gpu.xid_again", "gpu.count", "load.xid"),
     says="DCGM has seen an Xid of which the kernel log says nothing any more. Do what is said for its code.",
 )
 def test_xid(node: Facts, expected: Expected) -> None:

@@ -173,6 +173,22 @@ FAULTS: dict[str, Fault] = {
     "ecc correctable": Fault(P4D, smi(6, ecc_errors__volatile__dram_correctable="353"), set(), passes={"gpu.ecc"}),
     "remap pending": Fault(P4D, smi(2, remapped_rows__remapped_row_pending="Yes"), {"gpu.remap"}),
     "remap failure": Fault(P4D, smi(2, remapped_rows__remapped_row_failure="Yes"), {"gpu.remap"}),
+    "xid before the boot": Fault(
+        P4D,
+        lambda t: t.update({"dmesg-before.txt": str(t["dmesg-before.txt"]) + XID.format(79, "off")}),
+        {"gpu.xid_before"},
+        passes={"gpu.xid", "gpu.xid_again"},
+    ),
+    "xid before the boot and after it": Fault(
+        P4D,
+        all_of(
+            lambda t: t.update({"dmesg-before.txt": str(t["dmesg-before.txt"]) + XID.format(79, "off")}),
+            log(XID.format(79, "GPU has fallen off the bus.")),
+        ),
+        {"gpu.xid_again"},
+        unknown={"gpu.xid", "gpu.xid_before"},
+        says="and again",
+    ),
     "xid 79": Fault(P4D, log(XID.format(79, "GPU has fallen off the bus.")), {"gpu.xid"}, passes={"gpu.count"}),
     "xid 48": Fault(
         P4D, log(XID.format(48, "An uncorrectable double bit error (DBE)")), {"gpu.xid"}, passes={"gpu.ecc"}
@@ -516,6 +532,7 @@ def test_no_check_passes_on_what_it_could_not_read(judged: dict[str, Judged], mu
 OUTCOMES = {
     "driver.responds": {"nvidia-smi.xml"},
     "driver.version": {"nvidia-smi.xml"},
+    "gpu.xid_before": {"dmesg-before.txt"},
     "dcgm.exporter": {"dcgm-exporter.prom"},
 }
 """Files whose missing is itself judged by a check, which therefore does not name them in `needs`."""

@@ -183,3 +183,36 @@ def test_a_link_that_comes_up_and_one_that_flaps() -> None:
 )
 def test_a_stamp_that_is_none(row: str) -> None:
     assert stamp(row) is None
+
+
+def xid(code: int, where: str = "0000:18:00") -> str:
+    return f"[    1.500000] NVRM: Xid (PCI:{where}): {code}, pid='<unknown>', name=<unknown>, x\n"
+
+
+CLEAN = "[    0.000000] Linux version 6.8.0-1024-aws\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "again", "told"),
+    [
+        (CLEAN + xid(79), CLEAN, "pass", "fail"),
+        (CLEAN + xid(48), CLEAN, "pass", "fail"),
+        (CLEAN + xid(79), CLEAN + xid(79), "fail", "fail"),
+        ("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.\n", CLEAN + xid(79), "fail", "fail"),
+        (CLEAN + xid(79), CLEAN + xid(79, "0000:2a:00"), "pass", "fail"),
+        (CLEAN + xid(48), CLEAN + xid(79), "pass", "fail"),
+        (CLEAN + xid(31), CLEAN + xid(31), "pass", "pass"),
+        (CLEAN, CLEAN + xid(79), "pass", "pass"),
+        ("-- No entries --\n", CLEAN + xid(79), "skip", "skip"),
+    ],
+)
+def test_a_reboot_does_not_make_a_fault_forgotten(before: str, now: str, again: str, told: str) -> None:
+    files = {"dmesg__txt": now, "dmesg_before__txt": before}
+    assert outcome("gpu.xid_again", **files).status == again
+    assert outcome("gpu.xid_before", **files).status == told
+
+
+def test_a_journal_that_is_not_kept_condemns_nobody() -> None:
+    assert outcome("gpu.xid_again", dmesg__txt=CLEAN).status == "pass"
+    assert outcome("gpu.xid_again", dmesg__txt=CLEAN + xid(79)).status == "skip"
+    assert outcome("gpu.xid_before", dmesg__txt=CLEAN).status == "skip"
