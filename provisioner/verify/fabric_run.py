@@ -21,7 +21,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect, load_request
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric import Met, Search, Verdict, most_rounds
-from provisioner.verify.parsers import Unreadable
+from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.load import Load, parse
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
         return _verdict_of_none("alone", "no locked image has PyTorch")
     if not subject.address:
         return _verdict_of_none("untested", "its address in the group's network is not known")
-    load = _read(bundle.files.get("load.json"))
+    load = _read(bundle, "load.json")
     if load is not None and load.state == "busy":
         return _verdict_of_none("busy", f"not tested, because a job has the GPUs: {', '.join(load.busy[:3])}")
     if load is None or not load.finished:
@@ -105,14 +105,9 @@ def _verdict_of_none(state: str, why: str) -> dict[str, Any]:
     return {"state": state, "why": why}
 
 
-def _read(output: Output | None) -> Load | None:
+def _read(bundle: Bundle, name: str) -> Load | None:
     """load.json, or a node's part of fabric.json, which says the same; None where it says nothing."""
-    if output is None or output.timed_out or output.missing:
-        return None
-    try:
-        return parse(output.text)
-    except Unreadable:
-        return None
+    return read_file(name, bundle, parse)[0]
 
 
 def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float) -> dict[str, dict[str, Any]]:
@@ -199,7 +194,7 @@ def met(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
     names = tuple(member.name for member in nodes)
     parts: dict[str, Load] = {}
     for name in names:
-        part = _read(came[name].files.get(FILE))
+        part = _read(came[name], FILE)
         if part is None:
             output = came[name].files.get(FILE)
             why = came[name].error or (output.error if output else "") or "the probe gave no answer"

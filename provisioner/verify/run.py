@@ -21,6 +21,11 @@ WAITING = 256
 """Nodes that are loaded at once: an ssh that waits for minutes costs this computer some memory and no more."""
 
 
+JUDGE_S, NODE_S = 120.0, 8.0
+"""Of all checks together, and for each node: what reading it and a check that does not end on it may take (facts.py,
+plugin.py), so that such a node costs no other its verdict. A thousand healthy ones are judged in 30 s."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One node to verify, with where its outputs come from.
@@ -60,7 +65,7 @@ def verify(
 
     `checks` are directories of the user's own checks; `workdir`, where given, keeps each node's bundle under
     bundles/<name>. `probe_s` is the deadline of one node's probe (default: its commands' own and 20 s), `judge_s` that
-    of all checks together (default: 60 s and one more for each node).
+    of all checks together (default: JUDGE_S and NODE_S more for each node).
     Raises GpuprovError for a directory of checks that is not there, before anything is probed.
     """
     for path in checks:
@@ -83,7 +88,7 @@ def verify(
             bundle.write(workdir / "bundles" / name)
     events("verify", "started", f"judging {len(subjects)} nodes", total=len(subjects))
     cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec, s.group, s.baseline) for s in subjects}
-    judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else 60.0 + len(cases))
+    judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else JUDGE_S + NODE_S * len(cases))
     nodes = tuple(
         NodeReport(
             name=s.name,
