@@ -31,8 +31,12 @@ def cache() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make a directory that only its owner can enter."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make a directory that only its owner can enter, and so all those above it that are not there yet."""
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for folder in reversed(missing):  # `parents=True` would make those above with the mode that everybody has
+        folder.mkdir(mode=0o700, exist_ok=True)
     return path
 
 

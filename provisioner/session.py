@@ -28,7 +28,7 @@ from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.sharing import Sharing
+from provisioner.sharing import Sharing, is_report
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.workspace.remote import Remote
@@ -264,7 +264,7 @@ class Cluster:
 
     def note(self, **facts: Any) -> None:
         """Merge into state.json what `status` shows: per node {stage, ok}, and the last report's place."""
-        state = self.state()
+        state = self._noted()
         for key, value in facts.items():
             if isinstance(value, dict):
                 state.setdefault(key, {}).update(value)
@@ -282,6 +282,11 @@ class Cluster:
 
         What is damaged of it is left out: it only says how far the nodes were.
         """
+        found = self._noted()
+        return found | {"report": str(self.paths.root / found["report"])} if found.get("report") else found
+
+    def _noted(self) -> dict[str, Any]:
+        """state.json as it lies there, without what is damaged of it."""
         try:
             loaded = stored.load(self.paths.root / "state.json")
         except (FileNotFoundError, ValueError):
@@ -289,9 +294,9 @@ class Cluster:
         if not isinstance(loaded, dict):
             return {}
         nodes = loaded.get("nodes")
-        whole = {k: v for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
-        report = loaded.get("report")
-        return {**loaded, "nodes": whole, "report": str(self.paths.root / report) if isinstance(report, str) else None}
+        whole = {k: _verdict(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
+        report = str(loaded.get("report")).removeprefix(f"{self.paths.root}/")
+        return {**loaded, "nodes": whole, "report": report if is_report(report) else None}
 
 
 def open_cluster(
@@ -331,10 +336,16 @@ def _run_dir(paths: ClusterPaths) -> Path:
     raise GpuprovError("a hundred runs in one second", where=str(paths.runs))
 
 
+def _verdict(noted: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a node: its stage as text, and whether it was fine; what is neither is left out."""
+    shapes = {"stage": str, "ok": bool | None}
+    return {key: noted[key] for key, shape in shapes.items() if key in noted and isinstance(noted[key], shape)}
+
+
 def _described(holder: Path) -> str:
     try:
         held = stored.load(holder)
         since = datetime.fromtimestamp(held["since"], UTC).strftime("%H:%M:%S UTC")
         return f" (`gpuprov {held['command']}`, process {held['pid']}, since {since})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return ""

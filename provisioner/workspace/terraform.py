@@ -16,7 +16,7 @@ from python_terraform import IsFlagged, Terraform
 from provisioner import process
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
-from provisioner.paths import naming, write_whole
+from provisioner.paths import naming, private_dir, write_whole
 from provisioner.workspace.binary import Binary
 
 STOP_GRACE_S = 60.0
@@ -81,6 +81,7 @@ class Workspace:
             return
         state = self.path / "terraform.tfstate"
         moves = 'backend "local"' not in wanted and state.exists()
+        private_dir(self.path / ".terraform")  # Terraform makes it, and what is in it, for everybody to read
         flags = {"force_copy": IsFlagged} if moves else {"reconfigure": IsFlagged} if self._only_looked() else {}
         try:
             self._run("init", input=False, no_color=IsFlagged, **flags)
@@ -96,7 +97,6 @@ class Workspace:
         if moves:
             self._events("terraform", "log", "the state has moved to the backend that cluster.yaml names")
             state.replace(state.with_name("terraform.tfstate.moved"))
-        stamp.parent.mkdir(exist_ok=True)
         write_whole(stamp, self._seal(wanted))
 
     def _only_looked(self) -> bool:

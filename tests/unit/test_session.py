@@ -129,10 +129,10 @@ def test_forget_leaves_the_neighbours(file: Path, cluster: Cluster) -> None:
 def test_notes_are_merged(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     cluster.note(nodes={"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "made", "ok": None}})
-    cluster.note(nodes={"train-1": {"stage": "verified", "ok": True}}, report="r.html")
+    cluster.note(nodes={"train-1": {"stage": "verified", "ok": True}}, report="runs/x/report.html")
     assert cluster.state() == {
         "nodes": {"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "verified", "ok": True}},
-        "report": str(cluster.paths.root / "r.html"),
+        "report": str(cluster.paths.root / "runs/x/report.html"),
     }
 
 
