@@ -141,3 +141,11 @@ class ClusterPaths:
 
     def exists(self) -> bool:
         return self.root.is_dir()
+
+    def made(self) -> bool:
+        """Whether machines were made, or were about to be: not so where somebody only looked."""
+        return self.intent.exists() or self.nodes.exists() or any(self.root.glob("sites/*/terraform.tfstate"))
+
+    def untouched(self) -> bool:
+        """Whether nothing is there but what a look has left: Terraform's providers."""
+        return not self.exists() or ({path.name for path in self.root.iterdir()} <= {"sites"} and not self.made())

@@ -222,6 +222,7 @@ class Cluster:
     @contextlib.contextmanager
     def alone_here(self, command: str) -> Iterator[Path]:
         """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
+        untouched = self.paths.untouched()
         private_dir(self.paths.root)
         lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
         holder = self.paths.root / "holder.json"
@@ -241,22 +242,35 @@ class Cluster:
                 self.events.subscribe(writer)
                 try:
                     yield run_dir
+                except BaseException as error:
+                    # A command that was refused leaves nothing, but what its error tells a person to look at.
+                    if untouched and not self.paths.made() and str(run_dir) not in getattr(error, "hint", ""):
+                        self.only_looked()
+                    raise
                 finally:
                     self.events.unsubscribe(writer)
         finally:
             holder.unlink(missing_ok=True)
             lock.release()
 
-    def forget(self) -> None:
+    def only_looked(self) -> None:
+        """Remove what a look at a cluster that was never made has left, but the providers that Terraform has fetched
+        for it: `up` will want them."""
+        kept = False
+        for workspace in self.paths.root.glob("sites/*"):
+            for path in workspace.iterdir():
+                if self.sandbox or path.name not in (".terraform", ".terraform.lock.hcl"):
+                    _remove(path)
+                kept = kept or (workspace / ".terraform" / "providers").is_dir()
+        self.forget(but="sites" if kept else "")
+
+    def forget(self, *, but: str = "") -> None:
         """Remove the run directory: to be called by the holder of the lock, when nothing is left of the cluster."""
         root = self.paths.root
         for path in root.iterdir():
-            if path == self.paths.run_lock:
+            if path == self.paths.run_lock or path.name == but:
                 continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            _remove(path)
         self.paths.run_lock.unlink(missing_ok=True)
         for folder in (root, root.parent):
             with contextlib.suppress(OSError):  # another cluster's files are beside ours
@@ -313,7 +327,10 @@ def open_cluster(
     loaded = spec.load(path)
     shared = None if sandbox else sharing.of(path, loaded, offline=offline)
     if sandbox is None:
-        real, rehearsal = (ClusterPaths(path, loaded.name, sandbox=s).root.is_dir() for s in (False, True))
+        both = [ClusterPaths(path, loaded.name, sandbox=s) for s in (False, True)]
+        real, rehearsal = (paths.exists() for paths in both)
+        if real and rehearsal:
+            real, rehearsal = (paths.made() for paths in both)  # nobody means what was only looked at
         if real and rehearsal:
             raise GpuprovError(
                 f"{loaded.name} exists for real and as a rehearsal",
@@ -324,6 +341,13 @@ def open_cluster(
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
     ssh.mend(paths)
     return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _run_dir(paths: ClusterPaths) -> Path:

@@ -180,7 +180,6 @@ def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> Sharing | None:
     paths = ClusterPaths(path, loaded.name, sandbox=False)
     shared = Sharing(paths, loaded, remote)
     if not offline:
-        private_dir(paths.root.parent)
         with contextlib.suppress(Timeout):  # a run on this machine knows it better
             if paths.root.is_dir():
                 with FileLock(paths.run_lock, timeout=0, mode=0o600):
