@@ -122,13 +122,20 @@ def save(paths: ClusterPaths, nodes: list[Node]) -> None:
 def load(paths: ClusterPaths) -> list[Node]:
     """The nodes of the last run that made machines; empty where there is none."""
     try:
-        rows = stored.load(paths.nodes)
-        return [_shaped(Node(**{**row, "mounts": Mount.read(row.get("mounts", ()))})) for row in rows]
+        return parse(stored.load(paths.nodes))
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:
         hint = "remove it and run `gpuprov up`: Terraform knows the nodes"
         raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint=hint) from error
+
+
+def parse(rows: Any) -> list[Node]:
+    """The nodes of nodes.json. Raises ValueError for what is none."""
+    try:
+        return [_shaped(Node(**{**row, "mounts": Mount.read(row.get("mounts", ()))})) for row in rows]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def contact(

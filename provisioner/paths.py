@@ -35,11 +35,13 @@ def cache() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make a directory that only its owner can enter; with sudo it is the person's in whose folder it lies."""
+    """Make a directory that only its owner can enter, and so all those above it that are not there yet; with sudo they
+    are the person's in whose folder they lie."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for made in reversed(missing):
+    for made in reversed(missing):  # `parents=True` would make those above with the mode that everybody has
+        made.mkdir(mode=0o700, exist_ok=True)
         ownership.give_directory(made)
+    path.mkdir(exist_ok=True)  # says so where a file is there
     return path
 
 
@@ -161,3 +163,11 @@ class ClusterPaths:
 
     def exists(self) -> bool:
         return self.root.is_dir()
+
+    def made(self) -> bool:
+        """Whether machines were made, or were about to be: not so where somebody only looked."""
+        return self.intent.exists() or self.nodes.exists() or any(self.root.glob("sites/*/terraform.tfstate"))
+
+    def untouched(self) -> bool:
+        """Whether nothing is there but what a look has left: Terraform's providers."""
+        return not self.exists() or ({path.name for path in self.root.iterdir()} <= {"sites"} and not self.made())

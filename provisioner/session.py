@@ -27,7 +27,7 @@ from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.sharing import Sharing
+from provisioner.sharing import Sharing, is_report
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.workspace.remote import Remote
@@ -228,6 +228,7 @@ class Cluster:
     @contextlib.contextmanager
     def alone_here(self, command: str) -> Iterator[Path]:
         """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
+        untouched = self.paths.untouched()
         private_dir(self.paths.root)
         lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
         holder = self.paths.root / "holder.json"
@@ -249,22 +250,35 @@ class Cluster:
                 self.events.subscribe(writer)
                 try:
                     yield run_dir
+                except BaseException as error:
+                    # A command that was refused leaves nothing, but what its error tells a person to look at.
+                    if untouched and not self.paths.made() and str(run_dir) not in getattr(error, "hint", ""):
+                        self.only_looked()
+                    raise
                 finally:
                     self.events.unsubscribe(writer)
         finally:
             holder.unlink(missing_ok=True)
             lock.release()
 
-    def forget(self) -> None:
+    def only_looked(self) -> None:
+        """Remove what a look at a cluster that was never made has left, but the providers that Terraform has fetched
+        for it: `up` will want them."""
+        kept = False
+        for workspace in self.paths.root.glob("sites/*"):
+            for path in workspace.iterdir():
+                if self.sandbox or path.name not in (".terraform", ".terraform.lock.hcl"):
+                    _remove(path)
+                kept = kept or (workspace / ".terraform" / "providers").is_dir()
+        self.forget(but="sites" if kept else "")
+
+    def forget(self, *, but: str = "") -> None:
         """Remove the run directory: to be called by the holder of the lock, when nothing is left of the cluster."""
         root = self.paths.root
         for path in root.iterdir():
-            if path == self.paths.run_lock:
+            if path == self.paths.run_lock or path.name == but:
                 continue
-            if path.is_dir():
-                remove_tree(path)
-            else:
-                path.unlink()
+            _remove(path)
         self.paths.run_lock.unlink(missing_ok=True)
         for folder in (root, root.parent):
             with contextlib.suppress(OSError):  # another cluster's files are beside ours
@@ -272,7 +286,7 @@ class Cluster:
 
     def note(self, **facts: Any) -> None:
         """Merge into state.json what `status` shows: per node {stage, ok}, and the last report's place."""
-        state = self.state()
+        state = self._noted()
         for key, value in facts.items():
             if isinstance(value, dict):
                 state.setdefault(key, {}).update(value)
@@ -290,6 +304,11 @@ class Cluster:
 
         What is damaged of it is left out: it only says how far the nodes were.
         """
+        found = self._noted()
+        return found | {"report": str(self.paths.root / found["report"])} if found.get("report") else found
+
+    def _noted(self) -> dict[str, Any]:
+        """state.json as it lies there, without what is damaged of it."""
         try:
             loaded = stored.load(self.paths.root / "state.json")
         except (FileNotFoundError, ValueError):
@@ -297,9 +316,9 @@ class Cluster:
         if not isinstance(loaded, dict):
             return {}
         nodes = loaded.get("nodes")
-        whole = {k: v for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
-        report = loaded.get("report")
-        return {**loaded, "nodes": whole, "report": str(self.paths.root / report) if isinstance(report, str) else None}
+        whole = {k: _verdict(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
+        report = str(loaded.get("report")).removeprefix(f"{self.paths.root}/")
+        return {**loaded, "nodes": whole, "report": report if is_report(report) else None}
 
 
 def open_cluster(
@@ -316,7 +335,10 @@ def open_cluster(
     loaded = spec.load(path)
     shared = None if sandbox else sharing.of(path, loaded, offline=offline)
     if sandbox is None:
-        real, rehearsal = (ClusterPaths(path, loaded.name, sandbox=s).root.is_dir() for s in (False, True))
+        both = [ClusterPaths(path, loaded.name, sandbox=s) for s in (False, True)]
+        real, rehearsal = (paths.exists() for paths in both)
+        if real and rehearsal:
+            real, rehearsal = (paths.made() for paths in both)  # nobody means what was only looked at
         if real and rehearsal:
             raise GpuprovError(
                 f"{loaded.name} exists for real and as a rehearsal",
@@ -328,6 +350,13 @@ def open_cluster(
     ownership.watch(paths.root)
     ssh.mend(paths)
     return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink()
 
 
 def _run_dir(paths: ClusterPaths) -> Path:
@@ -347,10 +376,16 @@ def _end_dead(holder: Path) -> None:
         keeper.end(str(json.loads(holder.read_text(encoding="utf-8"))["run"]))
 
 
+def _verdict(noted: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a node: its stage as text, and whether it was fine; what is neither is left out."""
+    shapes = {"stage": str, "ok": bool | None}
+    return {key: noted[key] for key, shape in shapes.items() if key in noted and isinstance(noted[key], shape)}
+
+
 def _described(holder: Path) -> str:
     try:
         held = stored.load(holder)
         since = datetime.fromtimestamp(held["since"], UTC).strftime("%H:%M:%S UTC")
         return f" (`gpuprov {held['command']}`, process {held['pid']}, since {since})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return ""

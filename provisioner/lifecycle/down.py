@@ -26,7 +26,8 @@ def made(cluster: Cluster) -> list[str]:
     """The nodes that were made or were about to be, by the intent and the last outputs."""
     names = {node.name for node in cluster.nodes()}
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-        names |= {name for name in stored.load(cluster.paths.intent)["nodes"] if isinstance(name, str)}
+        intended = stored.load(cluster.paths.intent)["nodes"]
+        names |= {name for name in intended if isinstance(name, str) and ssh.NAME.fullmatch(name)}
     return sorted(names)
 
 

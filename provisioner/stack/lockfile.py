@@ -43,6 +43,11 @@ def read(path: Path) -> Lock | None:
         raise GpuprovError(
             f"can't be read: {error}", where=str(path), hint="make it again with `gpuprov lock`"
         ) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, path: str) -> Lock:
+    """The text of a lock. Raises GpuprovError with the place in `path` for one that is none."""
     try:
         _refuse_size(text)
         loaded = yaml.load(text, Loader=yaml.CSafeLoader)
@@ -53,11 +58,11 @@ def read(path: Path) -> Lock | None:
         raise GpuprovError(said, where=f"{path}{at}", hint="make it again with `gpuprov lock`") from None
     except (yaml.YAMLError, ValueError) as error:  # a control character; a number of 5000 digits
         said = f"is not YAML ({str(error).splitlines()[0]})"
-        raise GpuprovError(said, where=str(path), hint="make it again with `gpuprov lock`") from None
+        raise GpuprovError(said, where=path, hint="make it again with `gpuprov lock`") from None
     if isinstance(loaded, dict) and loaded.get("version") not in (LOCK_VERSION, None):
         raise GpuprovError(
             f"has format {loaded['version']}, this gpuprov reads {LOCK_VERSION}",
-            where=str(path),
+            where=path,
             hint="upgrade gpuprov, or make the lock again with `gpuprov lock`",
         )
     try:
@@ -66,7 +71,7 @@ def read(path: Path) -> Lock | None:
         first = error.errors()[0]
         loc = tuple(part for part in first["loc"] if part != "[key]")
         raise GpuprovError(
-            f"is not a lock that gpuprov wrote ({dotted(loc)}: {first['msg']})",
+            f"is not a lock that gpuprov wrote ({dotted(loc) or 'the file'}: {first['msg']})",
             where=f"{path}{_position(text, loc)}",
             hint="make it again with `gpuprov lock`; where another wrote it, ask who",
         ) from None
