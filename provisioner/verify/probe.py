@@ -447,8 +447,8 @@ def end_with_reader() -> None:
     poll.register(1, 0)  # POLLERR and POLLHUP come unasked; a file has neither
     poll.poll()
     for entry in os.listdir("/proc"):  # noqa: PTH208 (a plain script)
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{int(entry)}/stat") as stat:  # noqa: PTH123
-            if int(stat.read().rpartition(")")[2].split()[1]) == os.getpid():
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{int(entry)}/stat", "rb") as stat:  # noqa: PTH123
+            if int(stat.read().rpartition(b")")[2].split()[1]) == os.getpid():
                 os.killpg(int(entry), signal.SIGKILL)
     mine = f"name=^gpuprov-[a-z]+-{os.getpid()}(-[0-9]+)?$"
     remove = f"command -v docker && docker ps --all --quiet --filter '{mine}' | xargs -r docker rm --force"
