@@ -45,6 +45,7 @@ lint: dev system-dev
 	$(BIN)/mypy
 	cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline -q playbooks roles
 	shellcheck .ci/run $$(git ls-files '*.sh')
+	$(BIN)/python scripts/find_secrets.py
 	$(BIN)/python scripts/module_table.py --check terraform/aws
 	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \
 	  terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)

@@ -16,6 +16,7 @@ MODULES = (
     "__init__.py",
     "errors.py",
     "events.py",
+    "ownership.py",
     "paths.py",
     "printable.py",
     "verify/*.py",

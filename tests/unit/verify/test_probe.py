@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import select
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,3 +46,34 @@ def test_a_command_that_hangs_is_ended_with_its_children() -> None:
 
 def test_a_missing_tool_is_missing() -> None:
     assert probe.run(["no-such-tool-at-all"], 1)["missing"]
+
+
+PROBE = """
+import sys
+from provisioner.verify import probe
+probe.COMMANDS["lspci.txt"] = ["sh", "-c", "sleep 120 & echo $! > '%s'; wait" % sys.argv[1]]
+probe.main({"files": {"lspci.txt": 100}, "deadline": 110})
+"""
+
+
+def test_when_nobody_reads_the_answer_all_ends(tmp_path: Path) -> None:
+    """gpuprov was killed: its connection ends, and what the probe has started must not go on beside the next run."""
+    note = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", PROBE, str(note)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        deadline = time.monotonic() + 60
+        while not (note.exists() and note.read_text().endswith("\n")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        pid = int(note.read_text())
+        process.stdout.close()
+        assert process.wait(60) == 1
+        while living(pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not living(pid)
+
+
+def living(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
