@@ -73,7 +73,7 @@ def configure(
         env=_with_our_programs(),
         given=json.dumps(request),
         grace_s=STOP_GRACE_S,
-        stopping=lambda: events("configure", "warning", "stopping Ansible"),
+        stopping=lambda: events("configure", "warning", "stopping Ansible; Ctrl-C again ends it at once"),
     )
     if ended.status and not any(outcome.failed for outcome in outcomes.values()):
         said = "".join(ended.complaints).strip()

@@ -261,7 +261,9 @@ class Workspace:
             env=self._environment(),
             grace_s=STOP_GRACE_S,
             stopping=lambda: self._events(
-                "terraform", "warning", "stopping Terraform: it finishes the resource in hand and writes its state"
+                "terraform",
+                "warning",
+                "stopping Terraform: it finishes the resource in hand and writes its state; Ctrl-C again ends it at once",
             ),
         )
         plain += ended.complaints
