@@ -263,7 +263,7 @@ class Workspace:
             stopping=lambda: self._events(
                 "terraform",
                 "warning",
-                "stopping Terraform: it finishes the resource in hand and writes its state; Ctrl-C again ends it at once",
+                "stopping Terraform: it finishes what it has begun and writes its state; Ctrl-C again ends it at once",
             ),
         )
         plain += ended.complaints
