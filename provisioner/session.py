@@ -27,7 +27,7 @@ from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.sharing import Sharing, is_report
+from provisioner.sharing import IDENTITY, Sharing, is_report
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.workspace.remote import Remote
@@ -184,7 +184,11 @@ class Cluster:
         """What tells this cluster from every other one of its name, in tags: 12 hex digits, made once and kept."""
         file = self.paths.root / "id"
         with contextlib.suppress(FileNotFoundError):
-            return file.read_text(encoding="utf-8").strip()
+            kept = file.read_text(encoding="utf-8", errors="replace")
+            if not IDENTITY.fullmatch(kept):
+                hint = "bring it back from a backup: machines that were made here bear it in their tags"
+                raise GpuprovError(f"{kept[:40]!r} is no cluster's identity", where=str(file), hint=hint)
+            return kept.strip()
         made = secrets.token_hex(6)
         write_whole(private_dir(self.paths.root) / "id", made + "\n")
         return made

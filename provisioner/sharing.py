@@ -16,6 +16,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from filelock import FileLock, Timeout
@@ -24,7 +25,7 @@ from provisioner import fleet, ssh, stored
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.hold import HOLDER, Hold, clear
-from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.paths import ClusterPaths, data, private_dir, write_whole
 from provisioner.providers.base import Finding, proxies
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
@@ -45,6 +46,8 @@ LOCK = "cluster.lock"
 """The lock beside cluster.yaml: written where there is none; where there is one, that is the user's."""
 FLEET = "fleet.json.gz"
 FORMAT = 1
+IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
+"""What tells a cluster from every other one of its name (session.Cluster.identity)."""
 _PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A folder or file that is shared: no .., nothing that a file system could not have."""
 MINE = "shared.json"
@@ -211,11 +214,22 @@ def _unpacked(content: bytes, where: str) -> dict[str, str]:
             said = f"{FLEET} names {name[:80]!r}, which is never shared"
             raise GpuprovError(said, where=where, hint="look who wrote it")
         _refuse_damage(name, text, f"{where}/{FLEET}: {name}")
-    return files
+    return {name: text for name, text in files.items() if not name.endswith(".html") or text.startswith(page_head())}
+
+
+@cache
+def page_head() -> str:
+    """How every page of gpuprov begins, up to the policy that keeps a browser from running anything in it. A page that
+    begins otherwise is left out: somebody may open it."""
+    text = (data("templates") / "report.html.j2").read_text(encoding="utf-8")
+    begins = text.index("<!DOCTYPE html>")
+    return text[begins : text.index(">", text.index("Content-Security-Policy", begins)) + 1]
 
 
 def _refuse_damage(name: str, text: str, where: str) -> None:
     """Raise GpuprovError for a file that can't be what its name says."""
+    if name == "id" and not IDENTITY.fullmatch(text):
+        raise GpuprovError(f"{text[:40]!r} is no cluster's identity", where=where, hint="look who wrote it")
     if name == LOCK or name.startswith("locks/"):
         lockfile.parse(text, where)
     elif name.endswith(".json") or name == "inventory.yml":

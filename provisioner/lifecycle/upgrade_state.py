@@ -80,6 +80,10 @@ def load(paths: ClusterPaths) -> Journal:
         journal = Journal(**found, nodes=nodes)
         if journal.phase not in get_args(Phase) or any(p.step not in get_args(Step) for p in nodes.values()):
             raise ValueError("an unknown step")
+        texts = (journal.to, journal.reason, *journal.failed, *journal.failed.values())
+        texts += tuple(text for place in nodes.values() for text in (place.source, place.reason))
+        if not all(isinstance(text, str) for text in texts) or type(journal.batch) is not int:
+            raise ValueError("a value of another kind")
     except FileNotFoundError:
         return Journal()
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -28,7 +28,7 @@ from provisioner.lifecycle.gc import alive_here
 from provisioner.providers.aws import Aws
 from provisioner.providers.aws import state as s3
 from provisioner.session import Cluster, open_cluster
-from provisioner.sharing import FLEET
+from provisioner.sharing import FLEET, page_head
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.workspace.render import main_tf
@@ -98,7 +98,7 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     lockfile.write(first.paths.user_lock, LOCK)
     with first.exclusively("up") as run_dir:
         make(first)
-        (run_dir / "report.html").write_text("the page\n")
+        (run_dir / "report.html").write_text(f"{page_head()}the page\n")
         first.note(report=(run_dir / "report.html").relative_to(first.paths.root).as_posix())
         assert HOLDER in objects()
     assert set(objects()) == {FLEET}
@@ -111,7 +111,7 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     assert str(second.paths.known_hosts) in config and "203.0.113.9" in config
     assert lockfile.read(second.paths.user_lock) == LOCK
     assert second.state()["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
-    assert Path(second.state()["report"]).read_text() == "the page\n"
+    assert Path(second.state()["report"]).read_text() == f"{page_head()}the page\n"
     assert str(second.paths.root) in second.state()["report"]
 
 

@@ -1,8 +1,8 @@
 """Attacks that never got through, and must not begin to: an id for each. Six groups: what a node answers, cluster.yaml,
 a bundle, the network of a lock, the bucket of a shared state, this machine.
 
-Where another file proves one already, ELSEWHERE names the test, and a test here that it is still there. Those that did get
-through once are beside this file (test_hostile_*.py, test_quoting.py, test_nothing_is_left.py).
+Where another file proves one already, ELSEWHERE names the test, and a test here sees that it is still there. Those
+that did get through once are beside this file (test_hostile_*.py, test_quoting.py, test_nothing_is_left.py).
 """
 
 from __future__ import annotations
@@ -35,55 +35,77 @@ from provisioner.verify.facts import read
 from provisioner.workspace.hcl import hcl
 from tests.support.vendors import Reply, serve
 
-ROOT = Path(__file__).parents[3]
-FACTS = "tests/unit/security/test_hostile_facts.py::"
-CONNECTION = FACTS + "test_no_variable_of_the_connection_is_what_the_node_says"
-BAD = "tests/unit/spec/test_injection.py::test_payload_in_a_value"
-SHARING = "tests/unit/test_sharing.py::test_nothing_is_written_that_is_never_shared"
+UNIT = Path(__file__).parents[1]
+FACTS = "security/test_hostile_facts.py"
+CONNECTION = (FACTS, "test_no_variable_of_the_connection_is_what_the_node_says")
+INJECTION = ("spec/test_injection.py", "test_payload_in_a_value")
+NAMES = ("security/test_hostile_names.py", "test_a_path_in_cluster_yaml_is_refused_at_its_line")
+CONFIGURATION = ("test_ssh.py", "test_what_is_no_node_or_key_never_becomes_configuration")
 ELSEWHERE = {
-    "node: escapes and bidi in a terminal": "tests/unit/verify/test_control_characters.py::test_no_control_of_a_bundle_comes_out",
-    "node: html": "tests/unit/verify/test_verify_report.py::test_what_tools_print_cannot_break_a_report",
-    "node: html from outside (CSP)": "tests/unit/verify/test_verify_report.py::test_the_page_needs_nothing_from_outside_and_its_tables_are_named",
-    "node: junit": "tests/unit/verify/test_verify_report.py::test_junit_counts_what_it_holds",
-    "node: what exec prints": "tests/unit/verify/test_control_characters.py::test_what_prints_is_given_nothing_else",
-    "node: what collect keeps": "tests/unit/verify/test_bundle.py::test_what_is_written_is_what_is_read",
-    "node: templates in facts": FACTS + "test_no_variable_of_a_role_is_what_the_node_says",
-    "node: TrustedAsTemplate": FACTS + "test_no_text_of_the_inventory_is_a_template",
-    **{f"node: {name} as a fact": CONNECTION for name in ("ansible_connection", "host", "become_exe", "shell", "ssh args")},
-    "node: a reason in a hook's environment": "tests/unit/lifecycle/test_hooks.py::test_a_reason_is_one_printable_line_that_no_shell_reads",
-    "cluster.yaml: {{ }} in a text": BAD,
-    "cluster.yaml: components": "tests/unit/security/test_hostile_names.py::test_a_path_in_cluster_yaml_is_refused_at_its_line",
-    "cluster.yaml: images": "tests/unit/security/test_hostile_names.py::test_a_path_in_cluster_yaml_is_refused_at_its_line",
-    "cluster.yaml: suite": "tests/unit/sandbox/test_sandbox_assets.py::test_a_suite_can_not_lead_out_of_its_repository",
-    "cluster.yaml: user": BAD,
-    "cluster.yaml: ssh_key": BAD,
-    "cluster.yaml: anchors": "tests/unit/spec/test_yaml.py::test_alias_bomb_is_refused_at_each_anchor",
-    "cluster.yaml: lists in lists": "tests/unit/spec/test_yaml.py::test_bytes",
-    "cluster.yaml: blocks in blocks": "tests/unit/spec/test_yaml.py::test_bytes",
-    "cluster.yaml: a pipe": "tests/unit/spec/test_yaml.py::test_a_pipe_without_a_writer",
-    "bundle: a probe.json that is a link": "tests/unit/verify/test_bundle.py::test_a_status_file_that_is_a_link_is_refused",
-    "network: an endless body": "tests/unit/stack/test_registry.py::test_a_manifest_that_is_too_long",
-    "network: Retry-After": "tests/unit/stack/test_index.py::test_a_wait_that_is_longer_than_the_deadline_is_not_begun",
-    "network: arm64": "tests/unit/stack/test_registry.py::test_what_is_no_image_for_the_nodes",
-    "network: another digest": "tests/unit/stack/test_registry.py::test_a_digest_that_is_not_the_content_s",
-    "network: a realm of the cloud's metadata": "tests/unit/stack/test_registry.py::test_a_token_service_without_tls_gets_nothing",
-    "network: a signature that was taken away": "tests/unit/stack/test_index.py::test_what_is_not_trusted",
-    "s3: foreign paths": SHARING,
-    "s3: an id that is a command (ssm)": "tests/unit/providers/test_aws_provider.py::test_an_id_that_is_none_becomes_no_command",
-    "s3: an id that is an option (ssm)": "tests/unit/security/test_hostile_lock.py::test_no_field_of_a_node_is_a_template_a_path_or_an_option",
-    "s3: an address": "tests/unit/test_ssh.py::test_what_is_no_node_or_key_never_becomes_configuration",
-    "s3: a pin": "tests/unit/test_ssh.py::test_what_is_no_node_or_key_never_becomes_configuration",
-    "s3: a node's name": "tests/unit/test_ssh.py::test_what_is_no_node_or_key_never_becomes_configuration",
-    "s3: a key in what is shared": "tests/unit/test_sharing.py::test_no_key_is_ever_shared",
-    "local: folders below /tmp": "tests/unit/test_ssh.py::test_a_socket_folder_that_others_can_enter_is_not_used",
-    "local: open ports": "tests/sandbox/test_up.py::test_no_port_of_a_node_is_open_beyond_this_machine",
-}  # fmt: skip
+    "node: escapes and bidi in a terminal": (
+        "verify/test_control_characters.py",
+        "test_no_control_of_a_bundle_comes_out",
+    ),
+    "node: html": ("verify/test_verify_report.py", "test_what_tools_print_cannot_break_a_report"),
+    "node: html from outside (CSP)": (
+        "verify/test_verify_report.py",
+        "test_the_page_needs_nothing_from_outside_and_its_tables_are_named",
+    ),
+    "node: junit": ("verify/test_verify_report.py", "test_junit_counts_what_it_holds"),
+    "node: what exec prints": ("verify/test_control_characters.py", "test_what_prints_is_given_nothing_else"),
+    "node: what collect keeps": ("verify/test_bundle.py", "test_what_is_written_is_what_is_read"),
+    "node: templates in facts": (FACTS, "test_no_variable_of_a_role_is_what_the_node_says"),
+    "node: TrustedAsTemplate": (FACTS, "test_no_text_of_the_inventory_is_a_template"),
+    "node: a reason in a hook's environment": (
+        "lifecycle/test_hooks.py",
+        "test_a_reason_is_one_printable_line_that_no_shell_reads",
+    ),
+    "cluster.yaml: {{ }} in a text": INJECTION,
+    "cluster.yaml: components": NAMES,
+    "cluster.yaml: images": NAMES,
+    "cluster.yaml: suite": ("sandbox/test_sandbox_assets.py", "test_a_suite_can_not_lead_out_of_its_repository"),
+    "cluster.yaml: user": INJECTION,
+    "cluster.yaml: ssh_key": INJECTION,
+    "cluster.yaml: anchors": ("spec/test_yaml.py", "test_alias_bomb_is_refused_at_each_anchor"),
+    "cluster.yaml: lists in lists": ("spec/test_yaml.py", "test_bytes"),
+    "cluster.yaml: blocks in blocks": ("spec/test_yaml.py", "test_bytes"),
+    "cluster.yaml: a pipe": ("spec/test_yaml.py", "test_a_pipe_without_a_writer"),
+    "bundle: a probe.json that is a link": ("verify/test_bundle.py", "test_a_status_file_that_is_a_link_is_refused"),
+    "network: an endless body": ("stack/test_registry.py", "test_a_manifest_that_is_too_long"),
+    "network: Retry-After": ("stack/test_index.py", "test_a_wait_that_is_longer_than_the_deadline_is_not_begun"),
+    "network: arm64": ("stack/test_registry.py", "test_what_is_no_image_for_the_nodes"),
+    "network: another digest": ("stack/test_registry.py", "test_a_digest_that_is_not_the_content_s"),
+    "network: a realm of the cloud's metadata": (
+        "stack/test_registry.py",
+        "test_a_token_service_without_tls_gets_nothing",
+    ),
+    "network: a signature that was taken away": ("stack/test_index.py", "test_what_is_not_trusted"),
+    "s3: foreign paths": ("test_sharing.py", "test_nothing_is_written_that_is_never_shared"),
+    "s3: an id that is a command (ssm)": (
+        "providers/test_aws_provider.py",
+        "test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs",
+    ),
+    "s3: an id that is an option (ssm)": (
+        "security/test_hostile_lock.py",
+        "test_no_field_of_a_node_is_a_template_a_path_or_an_option",
+    ),
+    "s3: an address": CONFIGURATION,
+    "s3: a pin": CONFIGURATION,
+    "s3: a node's name": CONFIGURATION,
+    "s3: a key in what is shared": ("test_sharing.py", "test_no_key_is_ever_shared"),
+    "local: folders below /tmp": ("test_ssh.py", "test_a_socket_folder_that_others_can_enter_is_not_used"),
+    "local: open ports": ("../sandbox/test_up.py", "test_no_port_of_a_node_is_open_beyond_this_machine"),
+}
+ELSEWHERE |= {
+    f"node: {name} as a fact": CONNECTION for name in ("ansible_connection", "host", "become_exe", "shell", "ssh args")
+}
+"""Attack → the file below tests/unit that proves it, and its test."""
 
 
 @pytest.mark.parametrize("attack", ELSEWHERE)
 def test_what_another_file_proves_is_still_there(attack: str) -> None:
-    file, _, name = ELSEWHERE[attack].partition("::")
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    file, name = ELSEWHERE[attack]
+    tree = ast.parse((UNIT / file).read_text(encoding="utf-8"))
     assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
@@ -180,11 +202,19 @@ def test_a_line_of_cluster_yaml_is_refused_where_it_stands(attack: str, tmp_path
 
 
 def test_a_cluster_yaml_that_is_a_link_to_a_secret_shows_nothing_of_it(tmp_path: Path) -> None:
-    (tmp_path / "shadow").write_text("root:$6$secret:19000:0:99999:7:::\ndaemon:*:19000::::::\n")
-    (tmp_path / "cluster.yaml").symlink_to(tmp_path / "shadow")
-    with pytest.raises(InputError) as caught:
-        spec.load(tmp_path / "cluster.yaml")
-    assert "secret" not in str(caught.value)
+    for text in (
+        "root:$6$secret:19000:0:99999:7:::\n", "root:*:1::::::\nx:$y$secret:19000:0:99999:7:::\n",
+        "secret\n", "A=secret\n",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n", "[default]\nx = secret\n",
+        "machine h login l password secret\n",
+        '{"auths": {"h": {"auth": "secret"}}}',
+    ):  # fmt: skip
+        (tmp_path / "shadow").write_text(text)
+        (tmp_path / "cluster.yaml").unlink(missing_ok=True)
+        (tmp_path / "cluster.yaml").symlink_to(tmp_path / "shadow")
+        with pytest.raises(InputError) as caught:
+            spec.load(tmp_path / "cluster.yaml")
+        assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ['${file("/etc/shadow")}', '"}\nresource "x" "y" {', "%{ for x in y }", "\\", "\0"])
@@ -299,9 +329,7 @@ def test_an_account_is_shown_to_no_other_host(tmp_path: Path) -> None:
         assert [seen[2] for seen in other.seen] == [""]
 
 
-@pytest.mark.parametrize(
-    "realm", ["http://169.254.169.254/latest", "file:///etc/passwd", "http://evil.example/token", ""]
-)
+@pytest.mark.parametrize("realm", ["http://169.254.169.254/x", "file:///etc/passwd", "http://evil.example/x", ""])
 def test_a_realm_that_is_no_token_service_is_not_asked(realm: str, tmp_path: Path) -> None:
     with serve(tmp_path) as vendors:
         name = parse(f"127.0.0.1:{vendors.port}/acme/train:1")

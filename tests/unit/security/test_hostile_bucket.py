@@ -24,6 +24,8 @@ from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers.aws.capacity import Choices
 from provisioner.session import Cluster
 from provisioner.sharing import SHARED, is_shared
+from provisioner.verify.report.html import html
+from provisioner.verify.results import Report
 from provisioner.workspace.remote import Object
 from tests.support import plans
 from tests.unit.security.test_hostile_lock import PAYLOADS, ROW
@@ -164,6 +166,25 @@ def test_no_other_name_is_shared(name: str) -> None:
 def test_what_is_shared_is_shared() -> None:
     assert all(is_shared(name) for name in FILES)
     assert all(is_shared(f"runs/20260101T000000-2/report.{kind}") for kind in ("json", "xml", "html"))
+
+
+def test_a_page_that_could_run_something_is_left_out() -> None:
+    name, page = "runs/20260101T000000/report.html", html(Report((), {}, 0.0, "vision"))
+    pages = [page, "<script>x</script>" + page, page.replace("Content-Security-Policy", "X"), " " + page,
+             page.replace("default-src 'none'", "default-src *"), "<html><body onload=x>"]  # fmt: skip
+    taken = [sharing._unpacked(packed({name: text}), "s3://b/x") for text in pages]
+    assert [name in files for files in taken] == [True, False, False, False, False, False]
+    assert "default-src 'none'" in sharing.page_head()
+    assert "{" not in sharing.page_head()
+
+
+@pytest.mark.parametrize("text", ["", "x", "0123456789ab\n--option", "../../x", "0123456789AB"])
+def test_an_identity_that_is_none_is_an_error(text: str, paths: ClusterPaths) -> None:
+    with pytest.raises(GpuprovError, match="no cluster's identity"):
+        sharing._unpacked(packed({"id": text}), "s3://b/x")
+    (paths.root / "id").write_text(text)
+    with pytest.raises(GpuprovError, match="no cluster's identity"):
+        _ = Cluster(paths.spec, plans.cluster_spec("p4d.24xlarge", name="vision"), paths).identity
 
 
 class Bucket:
