@@ -45,6 +45,13 @@ def give_file(descriptor: int, folder: Path) -> None:
         os.fchown(descriptor, whose.uid, whose.gid)
 
 
+def make_file(path: Path) -> None:
+    """Make a file where there is none yet, and hand it over: a lock that runs with sudo and without can both take."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with contextlib.suppress(FileExistsError), _opened(path, flags) as made:
+        give_file(made, path.parent)
+
+
 def give_directory(path: Path) -> None:
     """Hand over a directory that was just made, if the one above it is the person's."""
     whose = person()
@@ -129,7 +136,7 @@ def _give_entry(name: str, folder: int, whose: Person) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
-    descriptor = os.open(path, flags, dir_fd=folder)
+    descriptor = os.open(path, flags, 0o600, dir_fd=folder)
     try:
         yield descriptor
     finally:

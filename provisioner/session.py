@@ -233,7 +233,7 @@ class Cluster:
     def alone_here(self, command: str) -> Iterator[Path]:
         """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
         untouched = self.paths.untouched()
-        private_dir(self.paths.root)
+        ownership.make_file(private_dir(self.paths.root) / self.paths.run_lock.name)
         lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
         holder = self.paths.root / "holder.json"
         try:
@@ -369,6 +369,7 @@ def _run_dir(paths: ClusterPaths) -> Path:
         folder = private_dir(paths.runs) / f"{stamp}{suffix}"
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
+            ownership.give_directory(folder)
             return folder
     raise GpuprovError("a hundred runs in one second", where=str(paths.runs))
 

@@ -10,6 +10,7 @@ import pytest
 from provisioner import ownership
 from provisioner.cli.main import run
 from provisioner.paths import private_dir, write_whole
+from provisioner.session import open_cluster
 from tests.support.person import not_theirs, their_folder, without_sudo
 from tests.support.rehearsal import Rehearsal
 
@@ -76,6 +77,15 @@ def test_only_an_ordinary_user_is_somebody(uid: str, gid: str, monkeypatch: pyte
     monkeypatch.setenv("SUDO_UID", uid)
     monkeypatch.setenv("SUDO_GID", gid)
     assert ownership.person() is None
+
+
+def test_without_sudo_they_meet_the_lock_of_a_run_with_it(their_folder: Path) -> None:
+    theirs = without_sudo(Rehearsal.of_example("rtx4090", their_folder, count=1))
+    with open_cluster(theirs.file, sandbox=True).alone_here("up"):
+        said = theirs.run("unlock", theirs.file, "--sandbox")
+    assert said.status == 5, said.stderr
+    assert "another run is at work" in said.stderr and "`gpuprov up`" in said.stderr
+    assert theirs.run("unlock", theirs.file, "--sandbox").status == 0
 
 
 def test_without_sudo_they_are_told_what_needs_it(their_folder: Path) -> None:
