@@ -65,6 +65,14 @@ class _Run:
     errors: list[str] = field(default_factory=list)
 
 
+class _CommandLines(Terraform):  # type: ignore[misc]  # it has no types
+    """python-terraform for its command lines alone. Its constructor would read the state, and fail where a run that was
+    killed left half of one; what becomes of that is `damage`'s to say."""
+
+    def read_state_file(self, file_path: str | None = None) -> None:
+        """Read nothing."""
+
+
 class Workspace:
     """Terraform in one folder.
 
@@ -77,13 +85,14 @@ class Workspace:
         self._events = events
         self._log = log
         self._argv = binary.argv
-        self._terraform = Terraform(working_dir=str(path), terraform_bin_path="terraform")
+        self._terraform = _CommandLines(working_dir=str(path), terraform_bin_path="terraform")
 
     def init(self) -> None:
         """Initialise, unless this Terraform has already done so for exactly this module."""
         stamp = self.path / ".terraform" / "gpuprov"  # gone with the folder that it vouches for
         wanted = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
         self._refuse_foreign_providers(wanted)
+        self._drop_half_a_cache(stamp)
         if stamp.exists() and stamp.read_text(encoding="utf-8") == self._seal(wanted):
             return
         state = self.path / "terraform.tfstate"
@@ -106,6 +115,19 @@ class Workspace:
             self._events("terraform", "log", "the state has moved to the backend that cluster.yaml names")
             state.replace(state.with_name("terraform.tfstate.moved"))
         write_whole(stamp, self._seal(wanted))
+
+    def _drop_half_a_cache(self, stamp: Path) -> None:
+        """Remove Terraform's note of its backend where a run that was killed, or a full disk, left half of it: `init`
+        writes it again."""
+        note = self.path / ".terraform" / "terraform.tfstate"
+        try:
+            json.loads(note.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except ValueError:
+            self._events("terraform", "warning", f"{note} was cut off half way; Terraform is initialised again")
+            stamp.unlink(missing_ok=True)
+            note.unlink()
 
     def _refuse_foreign_providers(self, main: str) -> None:
         """Raise ProviderError where Terraform would run a provider that the root module does not name: a state can name
