@@ -359,7 +359,7 @@ def test_what_does_not_pass_in_time(flat: Repository, vendors: Vendors) -> None:
     assert "answers 503; given up after 7 tries" in refused(flat)
     assert len(vendors.asked("InRelease")) == 7
     vendors.seen.clear()
-    assert "answers 503; given up after" in refused(flat, seconds=0.1)
+    assert "answers 503; given up after" in refused(flat, seconds=0.4)
     assert 1 <= len(vendors.asked("InRelease")) < 7
 
 
