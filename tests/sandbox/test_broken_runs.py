@@ -116,6 +116,8 @@ def kill(rehearsal: Rehearsal, command: str, moment: float) -> bool:
     except subprocess.TimeoutExpired:
         process.kill()
     died = time.monotonic()
+    if not until(lambda: processes(rehearsal.file.parent, run) == [], 2):
+        print("\n".join(processes(rehearsal.file.parent, run)))
     assert until(lambda: processes(rehearsal.file.parent, run) == []), processes(rehearsal.file.parent, run)
     print(f"{command} killed after {moment:.1f} s; the last process ended {time.monotonic() - died:.2f} s later")
     process.communicate()
