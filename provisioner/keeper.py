@@ -25,8 +25,26 @@ DEADLINE_S = 5.0
 """For processes that were killed to be gone: one that is stuck in the kernel stays."""
 
 
+def scratch(purpose: str) -> str:
+    """The prefix of a temporary directory that goes with its run, however that ends."""
+    return f"gpuprov-{purpose}-{os.environ.get(NAME, 'none')}-"
+
+
 def end(run: str) -> int:
-    """End every process of a run that is dead; gives how many there were. Processes of other users are not seen."""
+    """End every process of a run that is dead, and remove its temporary directories; gives how many processes there
+    were. Those of other users are not seen."""
+    import shutil
+    import tempfile
+
+    count = _end(run)
+    with os.scandir(tempfile.gettempdir()) as entries:
+        mine = [e.path for e in entries if e.name.startswith("gpuprov-") and f"-{run}-" in e.name]
+    for path in mine:
+        shutil.rmtree(path, ignore_errors=True)
+    return count
+
+
+def _end(run: str) -> int:
     seen: set[int] = set()
     begun, killed = time.monotonic(), 0.0
     while True:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import provisioner
+from provisioner import keeper
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import ACTIONS, SEVERITIES
@@ -55,7 +56,7 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
     """Judge every node by gpuprov's checks and those in the directories `checks`."""
     if not cases:
         return {}
-    with tempfile.TemporaryDirectory(prefix="gpuprov-judge-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=keeper.scratch("judge")) as scratch:
         root = Path(scratch)
         found, log = root / FOUND, root / LOG
         _give(root / GIVEN, cases)

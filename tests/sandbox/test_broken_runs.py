@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,10 @@ def left_over(rehearsal: Rehearsal) -> list[str]:
     octets = Path("/var/lib/gpuprov/sandbox/octets")
     found += [str(o) for o in octets.glob("*/workspace") if str(rehearsal.file.parent) in o.read_text()]
     return found + processes(rehearsal.file.parent)
+
+
+def scratch_of(run: str) -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"gpuprov-*{run}*")) if run else []
 
 
 def processes(folder: Path, run: str = "") -> list[str]:
@@ -116,7 +121,10 @@ def kill(rehearsal: Rehearsal, command: str, moment: float) -> bool:
     except subprocess.TimeoutExpired:
         process.kill()
     died = time.monotonic()
+    if not until(lambda: processes(rehearsal.file.parent, run) == [], 2):
+        print("\n".join(processes(rehearsal.file.parent, run)))
     assert until(lambda: processes(rehearsal.file.parent, run) == []), processes(rehearsal.file.parent, run)
+    assert until(lambda: scratch_of(run) == []), scratch_of(run)
     print(f"{command} killed after {moment:.1f} s; the last process ended {time.monotonic() - died:.2f} s later")
     process.communicate()
     return process.returncode == -signal.SIGKILL

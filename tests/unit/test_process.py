@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -243,6 +244,7 @@ def test_what_a_run_left_that_ended_by_itself_lives_on(tmp_path: Path) -> None:
 def test_the_next_run_ends_what_is_left_where_the_keeper_was_killed_too(tmp_path: Path) -> None:
     parent, _, gentle = begun(tmp_path, "killed")
     run = keeper._environment(gentle)[keeper.NAME]
+    scratch = [Path(tempfile.mkdtemp(prefix=f"gpuprov-judge-{name}-")) for name in (run, "another")]
     for pid in members(Path(run)):
         os.kill(pid, signal.SIGKILL)
     parent.kill()
@@ -250,6 +252,8 @@ def test_the_next_run_ends_what_is_left_where_the_keeper_was_killed_too(tmp_path
     assert until((tmp_path / "told").exists)
     assert keeper.end(run) >= 3
     assert members(tmp_path) == []
+    assert [folder.exists() for folder in scratch] == [False, True]
+    scratch[1].rmdir()
 
 
 def test_a_process_of_another_run_is_not_touched(tmp_path: Path) -> None:

@@ -206,7 +206,8 @@ def test_a_signal_is_an_interruption(sign: signal.Signals, tmp_path: Path) -> No
     ready = tmp_path / "ready"
     code = (
         "import time, pathlib\nfrom provisioner.cli import main as m\nimport provisioner.__main__ as entry, sys\n"
-        f"def waits():\n    pathlib.Path({str(ready)!r}).touch()\n    time.sleep(60)\n"
+        # Short sleeps: one that begins just after a signal came does not see it before its own end.
+        f"def waits():\n    pathlib.Path({str(ready)!r}).touch()\n    while True:\n        time.sleep(0.1)\n"
         "m.try_it = waits\nm.COMMANDS['try'] = m.Entry('provisioner.cli.main:try_it', '')\n"
         "sys.argv = ['gpuprov', 'try']\nentry.main()\n"
     )
