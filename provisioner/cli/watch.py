@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from provisioner.session import Cluster
 
+FRAMES_PER_SECOND = 2
+"""Fewer than of a run itself: it is looked at for hours."""
 LOOK_S = 0.5
 """Between two looks at the run's events."""
 STATUS_S = 2.0
@@ -119,7 +121,7 @@ def _watch_screen(cluster: Cluster) -> None:
     def frame() -> RenderableType:
         return draw(document, view, running, console.size.width, console.size.height, plain=console.options.ascii_only)
 
-    with Live(console=console, get_renderable=frame, refresh_per_second=display.FRAMES_PER_SECOND, transient=False):
+    with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES_PER_SECOND, transient=False):
         while True:
             running = at_work(cluster.paths.root)
             begun, new = events.new()
