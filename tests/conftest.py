@@ -11,6 +11,7 @@ TOGETHER = {
         "unit/terraform_aws/test_aws_cluster",
         "unit/terraform_aws/test_aws_life",
         "unit/terraform_aws/test_aws_plan",
+        "unit/terraform_aws/test_aws_storage",
     ),
     "p4d": (
         "sandbox/test_drift",
