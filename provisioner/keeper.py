@@ -117,9 +117,12 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     said = sys.stdin.read().splitlines()
     if ENDED not in said:
-        for folder in {line.removeprefix(SOCKETS) for line in said if line.startswith(SOCKETS)}:
+        folders = {line.removeprefix(SOCKETS) for line in said if line.startswith(SOCKETS)}
+        for folder in folders:
             close_shared(folder)
         end(sys.argv[1])
+        for folder in folders:  # one that has just become such a process
+            close_shared(folder)
 
 
 if __name__ == "__main__":

@@ -341,8 +341,8 @@ def _run_dir(paths: ClusterPaths) -> Path:
 
 
 def _end_dead(holder: Path, paths: ClusterPaths) -> None:
-    """End what is left of the run that was killed while it held the lock: its keeper was killed with it, or is waiting
-    for Terraform."""
+    """End what is left of the run that was killed while it held the lock: its keeper was killed with it, or waits for
+    Terraform."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         keeper.end(str(json.loads(holder.read_text(encoding="utf-8"))["run"]))
         ssh.abandon(paths)
