@@ -19,8 +19,11 @@ NAME = "GPUPROV_PROCESS_OF"
 """Environment variable: the run that a process belongs to."""
 MAY_FINISH = "GPUPROV_MAY_FINISH"
 """Environment variable: seconds that the leader of this process's session may take to end, once the run is gone."""
-ENDED = b"ended"
-"""What a run says on the keeper's standard input before it ends by itself."""
+ENDED = "ended"
+"""What a run says on the keeper's standard input before it ends by itself, a line of its own."""
+SOCKETS = "sockets "
+"""What it says before: where the sockets of its shared connections lie. ssh writes their names over the environment of
+the processes that hold them open, and there it is not found."""
 DEADLINE_S = 5.0
 """For processes that were killed to be gone: one that is stuck in the kernel stays."""
 
@@ -61,6 +64,21 @@ def _end(run: str) -> int:
         time.sleep(0.05 if finishing else 0.01)
 
 
+def close_shared(folder: str) -> None:
+    """End the processes that hold ssh's shared connections with sockets in this folder open; ssh clears a socket away
+    that nobody listens at."""
+    title = f"ssh: {folder}/".encode()
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        with contextlib.suppress(OSError, ValueError):
+            handle = os.pidfd_open(int(entry))
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as stream:  # noqa: PTH123
+                    if stream.read().startswith(title):
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+
+
 def _members(run: str) -> dict[int, tuple[int, float]]:
     """pid → its session and the seconds that this may take to finish, of every living process of a run."""
     found = {}
@@ -97,8 +115,14 @@ def main() -> None:
     """Wait until the run is gone; where it did not say that it ends, end what it has left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if ENDED not in sys.stdin.buffer.read():
+    said = sys.stdin.read().splitlines()
+    if ENDED not in said:
+        folders = {line.removeprefix(SOCKETS) for line in said if line.startswith(SOCKETS)}
+        for folder in folders:
+            close_shared(folder)
         end(sys.argv[1])
+        for folder in folders:  # one that has just become such a process
+            close_shared(folder)
 
 
 if __name__ == "__main__":

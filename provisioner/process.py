@@ -53,8 +53,16 @@ def release() -> None:
     if _kept is not None and _kept.stdin is not None:
         os.environ.pop(keeper.NAME, None)
         with contextlib.suppress(OSError), _kept.stdin:
-            _kept.stdin.write(keeper.ENDED)
+            _kept.stdin.write(f"{keeper.ENDED}\n".encode())
         _kept = None
+
+
+def shares(sockets: Path) -> None:
+    """Tell the keeper, where there is one, that ssh keeps connections open behind sockets in this folder."""
+    if _kept is not None and _kept.stdin is not None:
+        with contextlib.suppress(OSError):
+            _kept.stdin.write(f"{keeper.SOCKETS}{sockets}\n".encode())
+            _kept.stdin.flush()
 
 
 _asked = threading.Event()

@@ -245,7 +245,7 @@ class Cluster:
                 hint="wait until it ends, or stop it with Ctrl-C",
             ) from None
         try:
-            _end_dead(holder)
+            _end_dead(holder, self.paths)
             held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
             write_whole(holder, json.dumps(held) + "\n")
             run_dir = _run_dir(self.paths)
@@ -374,11 +374,12 @@ def _run_dir(paths: ClusterPaths) -> Path:
     raise GpuprovError("a hundred runs in one second", where=str(paths.runs))
 
 
-def _end_dead(holder: Path) -> None:
-    """End what is left of the run that was killed while it held the lock: its keeper was killed with it, or is waiting
-    for Terraform."""
+def _end_dead(holder: Path, paths: ClusterPaths) -> None:
+    """End what is left of the run that was killed while it held the lock: its keeper was killed with it, or waits for
+    Terraform."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         keeper.end(str(json.loads(holder.read_text(encoding="utf-8"))["run"]))
+        ssh.abandon(paths)
 
 
 def _verdict(noted: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from provisioner import ownership, stored
+from provisioner import keeper, ownership, process, stored
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 
@@ -195,7 +195,10 @@ def _made_mine(folder: Path) -> bool:
         found = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    if mine:
+        process.shares(folder)
+    return mine
 
 
 def _for_all_users(folder: Path) -> str:
@@ -283,6 +286,13 @@ def disconnect(paths: ClusterPaths, names: Sequence[str], *options: str) -> None
         if config.exists():
             command = ["ssh", "-F", str(config), *options, "-O", "exit", name]
             subprocess.run(command, capture_output=True, timeout=15, check=False)
+
+
+def abandon(paths: ClusterPaths) -> None:
+    """End the processes that hold this user's shared connections open, whatever they are at."""
+    folder = _sockets(paths, os.getuid())
+    if folder is not None:
+        keeper.close_shared(str(folder))
 
 
 def close(paths: ClusterPaths, nodes: Sequence[Node]) -> None:

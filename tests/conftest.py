@@ -9,6 +9,7 @@ import pytest
 TOGETHER = {
     "aws": (
         "unit/terraform_aws/test_aws_cluster",
+        "unit/terraform_aws/test_aws_forgotten",
         "unit/terraform_aws/test_aws_life",
         "unit/terraform_aws/test_aws_plan",
         "unit/terraform_aws/test_aws_storage",

@@ -43,15 +43,18 @@ def scratch_of(run: str) -> list[Path]:
 
 
 def processes(folder: Path, run: str = "") -> list[str]:
-    """What runs for a cluster in this folder: by its arguments, its directory, or the run that started it. Monitors of
-    containers are not processes of a run."""
+    """What runs for a cluster in this folder: by its arguments, its directory, the run that started it, or the sockets
+    of its shared connections. Monitors of containers are not processes of a run."""
     found = []
+    config = next(folder.glob(".gpuprov/*/ssh/config"), None)
+    named = re.search(r'ControlPath "(.*)/%C"', config.read_text()) if config else None
+    sockets = named[1].replace("%i", "0") if named else str(folder)
     for entry in Path("/proc").iterdir():
         try:
             if not entry.name.isdigit() or (entry / "comm").read_text() == "conmon\n" or int(entry.name) == os.getpid():
                 continue
             line = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-            mine = str(folder) in line or (entry / "cwd").readlink().is_relative_to(folder)
+            mine = str(folder) in line or sockets in line or (entry / "cwd").readlink().is_relative_to(folder)
             mine = mine or (run != "" and f"{NAME}={run}\0".encode() in (entry / "environ").read_bytes())
         except OSError:  # gone meanwhile
             continue

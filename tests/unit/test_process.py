@@ -184,6 +184,9 @@ from provisioner import process
 folder, deep, writes, how = sys.argv[1:]
 process.keep()
 env = {**os.environ, "GPUPROV_MAY_FINISH": "60"}
+process.shares(pathlib.Path(folder) / "sockets")
+title = f"ssh: {folder}sockets/0123 [mux]"
+subprocess.Popen([title, "120"], executable="/usr/bin/sleep", env={}, start_new_session=True, stdout=subprocess.DEVNULL)
 gentle = process.start(["sh", "-c", writes, folder], cwd=pathlib.Path.cwd(), env=env)
 child = subprocess.Popen([sys.executable, "-c", deep, folder], start_new_session=True, stdout=subprocess.DEVNULL)
 print(child.pid, gentle.pid, flush=True)
@@ -251,7 +254,8 @@ def test_the_next_run_ends_what_is_left_where_the_keeper_was_killed_too(tmp_path
     parent.communicate()
     assert until((tmp_path / "told").exists)
     assert keeper.end(run) >= 3
-    assert members(tmp_path) == []
+    keeper.close_shared(f"{tmp_path}/sockets")
+    assert until(lambda: members(tmp_path) == [])
     assert [folder.exists() for folder in scratch] == [False, True]
     scratch[1].rmdir()
 
