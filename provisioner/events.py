@@ -17,6 +17,7 @@ from provisioner.paths import naming
 from provisioner.printable import printable
 
 Kind = Literal["started", "progress", "log", "warning", "done", "failed"]
+Unit = Literal["node", "task"]
 Stage = Literal[
     "spec",
     "stack",
@@ -38,8 +39,10 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. `done`/`total` count units of `what` where there is something to count. The message is
-    printable, whatever program it comes from."""
+    """One thing that happened. `done` of `total` where there is something to count: of the stage, or, with `unit`
+    "task", of the node's own roles; an event with `unit` "node" says that one more node is through. `until`: when a
+    wait gives up, in seconds since 1970. `data["nodes"]` of a "started" event names whom the stage waits for. The
+    message is printable, whatever program it comes from."""
 
     stage: Stage
     kind: Kind
@@ -47,6 +50,8 @@ class Event:
     node: str | None = None
     done: int | None = None
     total: int | None = None
+    unit: Unit | None = None
+    until: float | None = None
     data: dict[str, Any] = field(default_factory=dict)
     time: float = field(default_factory=time.time)
 

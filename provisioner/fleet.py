@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from provisioner import mig, ssh
+from provisioner import mig, ssh, stored
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Events
+from provisioner.events import Events, Kind
 from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.stack.texts import TEMPLATES
 
 SSH_WAIT_S = 300.0
 """How long a new machine may take until its sshd answers; clouds boot GPU machines in one to five minutes."""
 
 PARALLEL = 32
+
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_SHAPES = {
+    "name": (r"[a-z][a-z0-9-]*", "name"),
+    "group": (r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?", "group"),
+    "site": (r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?", "site"),
+    "machine": (_NAME, "machine type"),
+    "id": (r"[A-Za-z0-9][A-Za-z0-9._:/-]*", "machine's id"),
+    "zone": (f"({_NAME})?", "zone"),
+    "address": (r"[0-9A-Za-z][0-9A-Za-z.:-]*", "address"),
+    "private_address": (r"([0-9A-Za-z][0-9A-Za-z.:-]*)?", "address"),
+}
+"""Fields of a node, and what they may be: nodes.json and Terraform's state lie in a bucket that others write to."""
+_MOUNT = {
+    "type": (r"[a-z0-9]+", "type of file system"),
+    "source": (r"[A-Za-z0-9][A-Za-z0-9._:@/+=-]*", "file system"),
+    "path": (r"/[A-Za-z0-9._/-]+", "folder"),
+    "options": (r"([A-Za-z0-9_][A-Za-z0-9=_,.:-]*)?", "list of options"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +78,40 @@ def from_outputs(
             where=f"site {site}",
             hint="run `gpuprov up` again; if it stays, the workspace's module and state disagree",
         )
-    return [
-        Node(
-            name=name,
-            group=out["group"],
-            site=site,
-            machine=out["machine"],
-            id=out["id"],
-            zone=out.get("zone") or "",
-            address=out.get("public_ip") or out["private_ip"],
-            private_address=out["private_ip"],
-            mounts=Mount.read(out.get("mounts") or ()),
-        )
-        for name, out in sorted(outputs.items())
-    ]
+    try:
+        return [
+            _shaped(
+                Node(
+                    name=name,
+                    group=out["group"],
+                    site=site,
+                    machine=out["machine"],
+                    id=out["id"],
+                    zone=out.get("zone") or "",
+                    address=out.get("public_ip") or out["private_ip"],
+                    private_address=out["private_ip"],
+                    mounts=Mount.read(out.get("mounts") or ()),
+                )
+            )
+            for name, out in sorted(outputs.items())
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProviderError(
+            f"Terraform's output has no such node: {error}",
+            where=f"site {site}",
+            hint="look at the site's outputs (`terraform output`), and at who else writes to its state",
+        ) from None
+
+
+def _shaped(node: Node) -> Node:
+    """The node. Raises ValueError for what could be read as anything else: a path, an option, a template."""
+    for one, shapes in ((node, _SHAPES), *((mount, _MOUNT) for mount in node.mounts)):
+        for field_name, (shape, what) in shapes.items():
+            value = getattr(one, field_name)
+            if not isinstance(value, str) or len(value) > 1024 or not re.fullmatch(shape, value):
+                shown = value if isinstance(value, str) else json.dumps(value)
+                raise ValueError(f"{field_name} of {str(node.name)[:60]!r} is {shown[:60]!r}, which is no {what}")
+    return node
 
 
 def save(paths: ClusterPaths, nodes: list[Node]) -> None:
@@ -80,13 +122,20 @@ def save(paths: ClusterPaths, nodes: list[Node]) -> None:
 def load(paths: ClusterPaths) -> list[Node]:
     """The nodes of the last run that made machines; empty where there is none."""
     try:
-        rows = json.loads(paths.nodes.read_text(encoding="utf-8"))
-        return [Node(**{**row, "mounts": Mount.read(row.get("mounts", ()))}) for row in rows]
+        return parse(stored.load(paths.nodes))
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:
         hint = "remove it and run `gpuprov up`: Terraform knows the nodes"
         raise GpuprovError(f"is damaged: {error}", where=str(paths.nodes), hint=hint) from error
+
+
+def parse(rows: Any) -> list[Node]:
+    """The nodes of nodes.json. Raises ValueError for what is none."""
+    try:
+        return [_shaped(Node(**{**row, "mounts": Mount.read(row.get("mounts", ()))})) for row in rows]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def contact(
@@ -113,15 +162,19 @@ def contact(
     patience = Patience(time.monotonic() + wait_s)
     ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool, patience.shared_by(pool):
-        first = pool.map(lambda n: _first_key(n, patience, vouched, carried.get(n.name)), new)
-        for node, (key, told) in zip(new, first, strict=True):
+        first = {pool.submit(_first_key, n, patience, vouched, carried.get(n.name)): n for n in new}
+        for future in as_completed(first):
+            node, (key, told) = first[future], future.result()
             pins[node.name] = (node.id, key)
-            events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}{told}", node=node.name)
+            events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}{told}", node=node.name, unit="node")
         here = [node for node in nodes if node not in new and node.name not in carried]
         known = [node for node in here if only is None or node.name in only]
-        for node, error in zip(known, pool.map(lambda n: _wait_for_port(n.address, patience), known), strict=True):
-            if error:
-                events("fleet", "warning", f"sshd does not answer on {node.address}: {error}", node=node.name)
+        reached = {pool.submit(_wait_for_port, node.address, patience): node for node in known}
+        for waited in as_completed(reached):
+            node, error = reached[waited], waited.result()
+            kind: Kind = "warning" if error else "log"
+            said = f"sshd does not answer on {node.address}: {error}" if error else "sshd answers"
+            events("fleet", kind, said, node=node.name, unit="node")
     names = {node.name for node in nodes}
     ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, user, carried)
 
@@ -230,10 +283,54 @@ def write_inventory(
                 "gpuprov_obsolete": list((obsolete or {}).get(planned.name, ())),
             },
         }
-    inventory = {"all": {"children": groups, "vars": variables}}
+    refuse_templates({"children": groups, "vars": variables})
+    inventory = {"all": {"children": _untrusted(groups), "vars": _untrusted(variables)}}
     # JSON is YAML, and Ansible reads it an order of magnitude faster than YAML's long form.
     write_whole(paths.inventory, json.dumps(inventory, indent=1) + "\n")
     return paths.inventory
+
+
+_UNTRUSTED = "__ansible_unsafe"
+"""The key under which Ansible's JSON has a text that is no template, as !unsafe has it in YAML."""
+
+
+def _untrusted(value: Any) -> Any:
+    """The value with each text in it marked so that Ansible evaluates none."""
+    if isinstance(value, str):
+        return {_UNTRUSTED: value}
+    if isinstance(value, dict):
+        return {key: _untrusted(inner) for key, inner in value.items()}
+    return [_untrusted(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def plain(value: Any) -> Any:
+    """What write_inventory was given, of what it has written."""
+    if isinstance(value, dict):
+        return value[_UNTRUSTED] if value.keys() == {_UNTRUSTED} else {k: plain(inner) for k, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def refuse_templates(value: Any, place: str = "") -> None:
+    """Raise GpuprovError where a text for the roles opens a template, or a key is one of Ansible's own: nothing that
+    gpuprov gives them has one."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if str(key).startswith("__ansible"):
+                _refuse_template(f"{place}.{key}", str(key))
+            refuse_templates(str(key), place)
+            refuse_templates(inner, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            refuse_templates(inner, f"{place}[{index}]")
+    elif isinstance(value, str) and any(opening in value for opening in TEMPLATES):
+        _refuse_template(place, value)
+
+
+def _refuse_template(place: str, text: str) -> NoReturn:
+    raise GpuprovError(
+        f"{place} holds a template ({text[:80]!r}), which nothing that gpuprov writes has",
+        hint="look who wrote it: cluster.lock, .gpuprov/*/locks, or the bucket of the shared state",
+    )
 
 
 def group_variables(name: str, plan: Plan) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from provisioner import stored
 from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import private_dir, write_whole
@@ -122,8 +123,20 @@ def seen(remote: Remote) -> Seen | None:
         return None
     holder = None
     with contextlib.suppress(ValueError, TypeError):
-        holder = Holder(**json.loads(found.content))
+        holder = _whole(Holder(**stored.loads(found.content)))
     return Seen(holder, found.tag, found.age_s > DEAD_S)
+
+
+def _whole(holder: Holder) -> Holder:
+    """The holder. Raises ValueError for one that another program wrote."""
+    texts = (holder.command, holder.person, holder.machine, holder.folder, holder.token)
+    if not all(isinstance(text, str) and len(text) <= 4096 for text in texts):
+        raise ValueError("a text is none")
+    if isinstance(holder.pid, bool) or not isinstance(holder.pid, int) or not isinstance(holder.since, int | float):
+        raise ValueError("a number is none")
+    if not 0 <= holder.since < 1e11 or not 0 <= holder.pid < 1 << 32:
+        raise ValueError("a number is out of range")
+    return holder
 
 
 def clear(remote: Remote, root: Path) -> list[str]:

@@ -35,11 +35,21 @@ def cache() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make a directory that only its owner can enter; with sudo it is the person's in whose folder it lies."""
+    """Make a directory that only its owner can enter, and so all those above it that are not there yet; with sudo they
+    are the person's in whose folder they lie."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for made in reversed(missing):
+    for made in reversed(missing):  # `parents=True` would make those above with the mode that everybody has
+        made.mkdir(mode=0o700, exist_ok=True)
         ownership.give_directory(made)
+    path.mkdir(exist_ok=True)  # says so where a file is there
+    return path
+
+
+def below(folder: Path, name: str) -> Path:
+    """`folder`/`name`. Raises GpuprovError where the name leads out of it: by .., from the root, or through a link."""
+    path = folder / name
+    if ".." in Path(name).parts or "\0" in name or not path.resolve().is_relative_to(folder.resolve()):
+        raise GpuprovError(f"{name!r} leads out of {folder}", hint="look who wrote that name; nothing was written")
     return path
 
 
@@ -145,7 +155,7 @@ class ClusterPaths:
         return self.root / "intent.json"
 
     def site(self, site: str) -> Path:
-        return self.root / "sites" / site
+        return below(self.root / "sites", site)
 
     @property
     def runs(self) -> Path:
@@ -153,3 +163,11 @@ class ClusterPaths:
 
     def exists(self) -> bool:
         return self.root.is_dir()
+
+    def made(self) -> bool:
+        """Whether machines were made, or were about to be: not so where somebody only looked."""
+        return self.intent.exists() or self.nodes.exists() or any(self.root.glob("sites/*/terraform.tfstate"))
+
+    def untouched(self) -> bool:
+        """Whether nothing is there but what a look has left: Terraform's providers."""
+        return not self.exists() or ({path.name for path in self.root.iterdir()} <= {"sites"} and not self.made())

@@ -36,6 +36,15 @@ def printable(value: Any) -> Any:
     return value
 
 
+def counted(number: int, what: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "node"), counted(4, "node")
+    ('1 node', '4 nodes')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _shown(text: str) -> str:
     plain = _COLOUR.sub("", text).replace("\r\n", "\n")
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), plain)

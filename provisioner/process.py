@@ -23,6 +23,9 @@ from provisioner import keeper
 PR_SET_PDEATHSIG = 1
 """prctl(2), linux/prctl.h: the signal that the kernel sends to a child when its parent dies."""
 
+AGAIN_S = 5.0
+"""For a child that was asked twice to stop."""
+
 _kept: subprocess.Popen[bytes] | None = None
 
 
@@ -168,7 +171,19 @@ def follow(
 
 
 def stop(child: subprocess.Popen[str], *, grace_s: float) -> None:
-    """Ask the child's group to stop, wait `grace_s` seconds, then end it."""
+    """Ask the child's group to stop, wait `grace_s` seconds, then end it. Ctrl-C meanwhile is a person who waits no
+    longer: the child is asked once more (Terraform then writes down what it can) and has AGAIN_S seconds."""
+    try:
+        _stop(child, grace_s)
+    except KeyboardInterrupt:
+        try:
+            _stop(child, AGAIN_S)
+        except KeyboardInterrupt:
+            _stop(child, 0.0)
+        raise
+
+
+def _stop(child: subprocess.Popen[str], grace_s: float) -> None:
     for sign, wait in ((signal.SIGINT, grace_s), (signal.SIGKILL, 10.0)):
         try:
             os.killpg(child.pid, sign)

@@ -17,16 +17,17 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, keeper, mounts, ownership, sharing, spec, ssh
+from provisioner import catalog, fleet, keeper, mounts, ownership, sharing, spec, ssh, stored
 from provisioner.errors import GpuprovError, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.sharing import Sharing
+from provisioner.sharing import IDENTITY, Sharing, is_report
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.workspace.remote import Remote
@@ -173,7 +174,7 @@ class Cluster:
                     ),
                     simulated=plan.simulated,
                     address=node.private_address,
-                    host_spec=f"ssh://{node.name}?ssh_config={self.paths.ssh / 'config'}",
+                    host_spec=f"ssh://{node.name}?ssh_config={quote(str(self.paths.ssh / 'config'))}",
                 )
             )
         return subjects
@@ -183,7 +184,11 @@ class Cluster:
         """What tells this cluster from every other one of its name, in tags: 12 hex digits, made once and kept."""
         file = self.paths.root / "id"
         with contextlib.suppress(FileNotFoundError):
-            return file.read_text(encoding="utf-8").strip()
+            kept = file.read_text(encoding="utf-8", errors="replace")
+            if not IDENTITY.fullmatch(kept):
+                hint = "bring it back from a backup: machines that were made here bear it in their tags"
+                raise GpuprovError(f"{kept[:40]!r} is no cluster's identity", where=str(file), hint=hint)
+            return kept.strip()
         made = secrets.token_hex(6)
         write_whole(private_dir(self.paths.root) / "id", made + "\n")
         return made
@@ -227,6 +232,7 @@ class Cluster:
     @contextlib.contextmanager
     def alone_here(self, command: str) -> Iterator[Path]:
         """Hold the cluster's lock of this machine. The kernel lets go of it when this process dies."""
+        untouched = self.paths.untouched()
         ownership.make_file(private_dir(self.paths.root) / self.paths.run_lock.name)
         lock = FileLock(self.paths.run_lock, timeout=0, mode=0o600)
         holder = self.paths.root / "holder.json"
@@ -248,22 +254,35 @@ class Cluster:
                 self.events.subscribe(writer)
                 try:
                     yield run_dir
+                except BaseException as error:
+                    # A command that was refused leaves nothing, but what its error tells a person to look at.
+                    if untouched and not self.paths.made() and str(run_dir) not in getattr(error, "hint", ""):
+                        self.only_looked()
+                    raise
                 finally:
                     self.events.unsubscribe(writer)
         finally:
             holder.unlink(missing_ok=True)
             lock.release()
 
-    def forget(self) -> None:
+    def only_looked(self) -> None:
+        """Remove what a look at a cluster that was never made has left, but the providers that Terraform has fetched
+        for it: `up` will want them."""
+        kept = False
+        for workspace in self.paths.root.glob("sites/*"):
+            for path in workspace.iterdir():
+                if self.sandbox or path.name not in (".terraform", ".terraform.lock.hcl"):
+                    _remove(path)
+                kept = kept or (workspace / ".terraform" / "providers").is_dir()
+        self.forget(but="sites" if kept else "")
+
+    def forget(self, *, but: str = "") -> None:
         """Remove the run directory: to be called by the holder of the lock, when nothing is left of the cluster."""
         root = self.paths.root
         for path in root.iterdir():
-            if path == self.paths.run_lock:
+            if path == self.paths.run_lock or path.name == but:
                 continue
-            if path.is_dir():
-                remove_tree(path)
-            else:
-                path.unlink()
+            _remove(path)
         self.paths.run_lock.unlink(missing_ok=True)
         for folder in (root, root.parent):
             with contextlib.suppress(OSError):  # another cluster's files are beside ours
@@ -271,7 +290,7 @@ class Cluster:
 
     def note(self, **facts: Any) -> None:
         """Merge into state.json what `status` shows: per node {stage, ok}, and the last report's place."""
-        state = self.state()
+        state = self._noted()
         for key, value in facts.items():
             if isinstance(value, dict):
                 state.setdefault(key, {}).update(value)
@@ -289,16 +308,21 @@ class Cluster:
 
         What is damaged of it is left out: it only says how far the nodes were.
         """
+        found = self._noted()
+        return found | {"report": str(self.paths.root / found["report"])} if found.get("report") else found
+
+    def _noted(self) -> dict[str, Any]:
+        """state.json as it lies there, without what is damaged of it."""
         try:
-            loaded = json.loads((self.paths.root / "state.json").read_text(encoding="utf-8"))
+            loaded = stored.load(self.paths.root / "state.json")
         except (FileNotFoundError, ValueError):
             return {}
         if not isinstance(loaded, dict):
             return {}
         nodes = loaded.get("nodes")
-        whole = {k: v for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
-        report = loaded.get("report")
-        return {**loaded, "nodes": whole, "report": str(self.paths.root / report) if isinstance(report, str) else None}
+        whole = {k: _verdict(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
+        report = str(loaded.get("report")).removeprefix(f"{self.paths.root}/")
+        return {**loaded, "nodes": whole, "report": report if is_report(report) else None}
 
 
 def open_cluster(
@@ -315,7 +339,10 @@ def open_cluster(
     loaded = spec.load(path)
     shared = None if sandbox else sharing.of(path, loaded, offline=offline)
     if sandbox is None:
-        real, rehearsal = (ClusterPaths(path, loaded.name, sandbox=s).root.is_dir() for s in (False, True))
+        both = [ClusterPaths(path, loaded.name, sandbox=s) for s in (False, True)]
+        real, rehearsal = (paths.exists() for paths in both)
+        if real and rehearsal:
+            real, rehearsal = (paths.made() for paths in both)  # nobody means what was only looked at
         if real and rehearsal:
             raise GpuprovError(
                 f"{loaded.name} exists for real and as a rehearsal",
@@ -327,6 +354,13 @@ def open_cluster(
     ownership.watch(paths.root)
     ssh.mend(paths)
     return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink()
 
 
 def _run_dir(paths: ClusterPaths) -> Path:
@@ -348,10 +382,16 @@ def _end_dead(holder: Path, paths: ClusterPaths) -> None:
         ssh.abandon(paths)
 
 
+def _verdict(noted: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a node: its stage as text, and whether it was fine; what is neither is left out."""
+    shapes = {"stage": str, "ok": bool | None}
+    return {key: noted[key] for key, shape in shapes.items() if key in noted and isinstance(noted[key], shape)}
+
+
 def _described(holder: Path) -> str:
     try:
-        held = json.loads(holder.read_text(encoding="utf-8"))
+        held = stored.load(holder)
         since = datetime.fromtimestamp(held["since"], UTC).strftime("%H:%M:%S UTC")
         return f" (`gpuprov {held['command']}`, process {held['pid']}, since {since})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return ""

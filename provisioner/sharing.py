@@ -12,20 +12,24 @@ import contextlib
 import fnmatch
 import gzip
 import json
+import re
 import shutil
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from filelock import FileLock, Timeout
 
-from provisioner import fleet, ssh
+from provisioner import fleet, ssh, stored
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.hold import HOLDER, Hold, clear
-from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.paths import ClusterPaths, data, private_dir, write_whole
 from provisioner.providers.base import Finding, proxies
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
+from provisioner.stack import lockfile
 from provisioner.workspace.remote import Moved, Remote, remote_of
 
 SHARED = (
@@ -34,12 +38,18 @@ SHARED = (
     "sites/*/capacity.json", "sites/*/.terraform.lock.hcl",
 )  # fmt: skip
 """Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
-REPORT = "runs/*/report.*"
+REPORTS = ("runs/*/report.json", "runs/*/report.xml", "runs/*/report.html")
 """The last run's report, in its three forms."""
+LIMIT = 64 << 20
+"""Bytes of all shared files; ten thousand nodes have some 30 MiB with their report."""
 LOCK = "cluster.lock"
 """The lock beside cluster.yaml: written where there is none; where there is one, that is the user's."""
 FLEET = "fleet.json.gz"
 FORMAT = 1
+IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
+"""What tells a cluster from every other one of its name (session.Cluster.identity)."""
+_PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""A folder or file that is shared: no .., nothing that a file system could not have."""
 MINE = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it."""
 
@@ -107,18 +117,18 @@ class Sharing:
         found = {path.relative_to(root).as_posix() for pattern in SHARED for path in root.glob(pattern)}
         last = self._last_report()
         found |= {path.relative_to(root).as_posix() for path in last.parent.glob("report.*")} if last else set()
-        return sorted(found)
+        return sorted(name for name in found if is_shared(name))
 
     def _last_report(self) -> Path | None:
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            name = str(json.loads((self._paths.root / "state.json").read_text(encoding="utf-8"))["report"])
-            if fnmatch.fnmatch(name, REPORT):
+            name = str(stored.load(self._paths.root / "state.json")["report"])
+            if is_shared(name, REPORTS):
                 return self._paths.root / name
         return None
 
     def _known(self) -> str | None:
         try:
-            found = json.loads((self._paths.root / MINE).read_text(encoding="utf-8"))
+            found = stored.load(self._paths.root / MINE)
             return str(found["tag"]) if found["where"] == self.remote.where else None
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
@@ -173,7 +183,6 @@ def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> Sharing | None:
     paths = ClusterPaths(path, loaded.name, sandbox=False)
     shared = Sharing(paths, loaded, remote)
     if not offline:
-        private_dir(paths.root.parent)
         with contextlib.suppress(Timeout):  # a run on this machine knows it better
             if paths.root.is_dir():
                 with FileLock(paths.run_lock, timeout=0, mode=0o600):
@@ -184,26 +193,66 @@ def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> Sharing | None:
 
 
 def _unpacked(content: bytes, where: str) -> dict[str, str]:
-    """Name → text. Raises GpuprovError for what is damaged, of another format, or names what is not shared."""
+    """Name → text. Raises GpuprovError for what is damaged, of another format, or names what is not shared: nothing of
+    it is written then."""
     try:
-        document = json.loads(gzip.decompress(content))
+        unpack = zlib.decompressobj(wbits=31)  # gzip's frame
+        plain = unpack.decompress(content, LIMIT + 1)
+        if len(plain) > LIMIT:
+            raise ValueError(f"it unpacks to more than {LIMIT >> 20} MiB")
+        if not unpack.eof:
+            raise ValueError("it is cut off")
+        document = stored.loads(plain)
         files, written = dict(document["files"]), document["format"]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
         hint = "the bucket's versions have the one before"
         raise GpuprovError(f"{FLEET} is damaged: {error}", where=where, hint=hint) from error
     if written != FORMAT:
         raise GpuprovError(f"{FLEET} has format {written}, not {FORMAT}", where=where, hint="use the newer gpuprov")
     for name, text in files.items():
-        if not isinstance(text, str) or not _is_shared(name):
-            raise GpuprovError(f"{FLEET} names {name!r}, which is never shared", where=where, hint="look who wrote it")
-    return files
+        if not isinstance(text, str) or not is_shared(name):
+            said = f"{FLEET} names {name[:80]!r}, which is never shared"
+            raise GpuprovError(said, where=where, hint="look who wrote it")
+        _refuse_damage(name, text, f"{where}/{FLEET}: {name}")
+    return {name: text for name, text in files.items() if not name.endswith(".html") or text.startswith(page_head())}
 
 
-def _is_shared(name: str) -> bool:
+@cache
+def page_head() -> str:
+    """How every page of gpuprov begins, up to the policy that keeps a browser from running anything in it. A page that
+    begins otherwise is left out: somebody may open it."""
+    text = (data("templates") / "report.html.j2").read_text(encoding="utf-8")
+    begins = text.index("<!DOCTYPE html>")
+    return text[begins : text.index(">", text.index("Content-Security-Policy", begins)) + 1]
+
+
+def _refuse_damage(name: str, text: str, where: str) -> None:
+    """Raise GpuprovError for a file that can't be what its name says."""
+    if name == "id" and not IDENTITY.fullmatch(text):
+        raise GpuprovError(f"{text[:40]!r} is no cluster's identity", where=where, hint="look who wrote it")
+    if name == LOCK or name.startswith("locks/"):
+        lockfile.parse(text, where)
+    elif name.endswith(".json") or name == "inventory.yml":
+        try:
+            value = stored.loads(text)
+            if name == "nodes.json":
+                fleet.parse(value)
+        except ValueError as error:
+            hint = "look who wrote it; the bucket's versions have the one before"
+            raise GpuprovError(f"is damaged: {error}", where=where, hint=hint) from None
+
+
+def is_report(name: object) -> bool:
+    """Whether state.json's `report` is the page of a run."""
+    return isinstance(name, str) and is_shared(name, REPORTS)
+
+
+def is_shared(name: str, patterns: Sequence[str] = (LOCK, *SHARED, *REPORTS)) -> bool:
+    """Whether a file of that name, in the run directory, is one that operators share."""
     parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts) or not name.isprintable() or "\\" in name:
+    if not all(_PART.fullmatch(part) for part in parts):
         return False
-    return name == LOCK or any(
+    return any(
         len(parts) == pattern.count("/") + 1 and all(map(fnmatch.fnmatchcase, parts, pattern.split("/")))
-        for pattern in (*SHARED, REPORT)
+        for pattern in patterns
     )

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from provisioner import keeper, ownership, process
+from provisioner import keeper, ownership, process, stored
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 
@@ -89,7 +89,9 @@ def fingerprint(key: str) -> str:
 def load_pins(paths: ClusterPaths) -> Pins:
     """What was pinned by earlier runs."""
     try:
-        loaded = json.loads((paths.ssh / "pins.json").read_text(encoding="utf-8"))
+        loaded = stored.load(paths.ssh / "pins.json")
+        if not all(isinstance(text, str) for pin in loaded.values() for text in (pin[0], pin[1])):
+            raise TypeError("a pin is no text")
         return {name: (pin[0], pin[1]) for name, pin in loaded.items()}
     except FileNotFoundError:
         return {}
@@ -154,13 +156,13 @@ def _refuse(file: Path, what: str) -> NoReturn:
 def _quoted(path: Path, last: str = "") -> str:
     """A path as ssh's configuration takes it, `last` added as it is. Raises GpuprovError for what it can't be told."""
     text = str(path)
-    if any(part in text for part in ('"', "\\", "${")) or not text.isprintable():
+    if "${" in text or not text.isprintable():  # ssh has no way to write a ${ that is not an environment variable
         raise GpuprovError(
             "ssh's configuration can't hold this path",
             where=repr(text),
-            hint='use a folder whose name has no ", no backslash, no ${ and no control characters',
+            hint="use a folder whose name has no ${ and no control characters",
         )
-    return '"' + text.replace("%", "%%") + last + '"'
+    return '"' + re.sub(r'(["\\])', r"\\\1", text).replace("%", "%%") + last + '"'
 
 
 def control_dir(paths: ClusterPaths) -> Path:
@@ -172,6 +174,18 @@ def control_dir(paths: ClusterPaths) -> Path:
         if folder.parent.is_dir() and len(str(folder)) <= SOCKET_PATH_MAX and _made_mine(folder):
             return folder
     raise GpuprovError("no folder for ssh's control sockets", hint="set XDG_RUNTIME_DIR to a short path of your own")
+
+
+def plain_way(paths: ClusterPaths) -> Path:
+    """The run directory by a path without a space, quote, comma or $: a link beside the sockets. Ansible splits a path
+    at commas and replaces $NAME in it, and nothing keeps it from that."""
+    link = control_dir(paths) / "run"
+    if not link.is_symlink() or link.readlink() != paths.root:
+        fresh = link.with_name(f"run.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(paths.root)
+        fresh.replace(link)
+    return link
 
 
 def _made_mine(folder: Path) -> bool:
@@ -210,7 +224,10 @@ def _sockets(paths: ClusterPaths, uid: int) -> Path | None:
         found = CONTROL_PATH.search((paths.ssh / "config").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return Path(re.sub("%(.)", lambda c: str(uid) if c[1] == "i" else c[1], found[1])) if found else None
+    if found is None:
+        return None
+    plain = re.sub(r'\\(["\\])', r"\1", found[1])
+    return Path(re.sub("%(.)", lambda c: str(uid) if c[1] == "i" else c[1], plain))
 
 
 def identity(paths: ClusterPaths) -> Path:

@@ -21,7 +21,13 @@ TOGETHER = {
         "sandbox/test_roles",
         "sandbox/test_up",
     ),
-    "lone": ("sandbox/test_carried", "sandbox/test_driver", "sandbox/test_mounts", "sandbox/test_package_failures"),
+    "lone": (
+        "sandbox/test_carried",
+        "sandbox/test_driver",
+        "sandbox/test_hostile_node",
+        "sandbox/test_mounts",
+        "sandbox/test_package_failures",
+    ),
 }
 """Group → files that share what takes long to make: a cloud with an initialised provider, four nodes, one node."""
 GROUPS = {f"tests/{file}.py": group for group, files in TOGETHER.items() for file in files}

@@ -1,27 +1,42 @@
-"""What a person sees of a run: bars per stage and node in a terminal, plain lines elsewhere. Always on stderr."""
+"""What a person sees of a run: rows per stage and node in a terminal, plain lines elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from provisioner.cli.run_view import Row, RunView, clock
+from provisioner.errors import Interrupted
 from provisioner.events import Event, Subscriber
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.table import Table
 
 LOUD = ("started", "warning", "done", "failed")
 """Kinds that are a line of their own everywhere."""
 
-PER_NODE = ("configure",)
-"""Stages that take long enough on a node to deserve a bar for each one."""
+FRAMES_PER_SECOND = 8
+BAR_COLUMNS = 20
+NARROW_COLUMNS = 64
+"""Below this width there is no bar: the words need the room."""
+LABEL_COLUMNS, NARROW_LABEL = 26, 14
+NODE_SHARE = 3
+"""Of the screen's height a third at most is for single nodes: what scrolls above must stay in sight."""
 
-MANY_NODES = 24
-"""Above this many nodes the bars of single nodes would fill the screen: only the stage's own bar is shown."""
+MARKS = {"working": "⠿", "done": "✓", "failed": "✗", "interrupted": "✗"}
+PLAIN_MARKS = {"working": "*", "done": "+", "failed": "!", "interrupted": "!"}
+"""For a terminal whose encoding has no others."""
+COLOURS = {"working": "cyan", "done": "green", "failed": "red", "interrupted": "yellow"}
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+PLAIN_SPINNER = "-\\|/"
 
 
 class Lines:
@@ -52,83 +67,115 @@ class Lines:
 
 
 class Bars:
-    """A bar per stage, and per node where a stage takes long on each; what is done scrolls above them."""
+    """The rows of a `RunView`, drawn again several times a second; warnings and failures scroll above them."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self._console = Console(stderr=True)
-        self._progress: Progress = Progress(
-            SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("{task.description}", markup=True),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[text]}", markup=False),
-            TimeElapsedColumn(),
-            console=self._console,
-            refresh_per_second=8,
-        )
-        self._stages: dict[str, TaskID] = {}
-        self._nodes: dict[str, TaskID] = {}
+        self._console = Console(stderr=True, highlight=False)
+        self._view = RunView()
+        self._lock = threading.Lock()  # events come from any thread, frames from rich's own
+        self._live: Live | None = None
 
     def __enter__(self) -> Subscriber:
-        self._progress.start()
+        self._start()
         return self._show
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._nodes.values():
-            self._progress.update(task, visible=False)
-        self._progress.stop()
+        with self._lock:
+            stopped = kind is not None and issubclass(kind, (KeyboardInterrupt, Interrupted))
+            self._view.end("done" if kind is None else "interrupted" if stopped else "failed", time.time())
+        self._stop()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the terminal to a question; what is finished by then stays above it."""
-        self._progress.stop()
-        for task in list(self._progress.task_ids):
-            self._progress.remove_task(task)
-        self._stages.clear()
+        """Leave the terminal to a question; what is shown by then stays above it, and what follows has rows of its
+        own. Where the question ends in an exception nothing is drawn any more."""
+        self._stop()
+        with self._lock:
+            self._view.clear()
         yield
-        self._progress.start()
+        self._start()
+
+    def _start(self) -> None:
+        from rich.live import Live
+
+        self._live = Live(
+            console=self._console, get_renderable=self.frame, refresh_per_second=FRAMES_PER_SECOND, transient=False
+        )
+        self._live.start()
+
+    def _stop(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def frame(self) -> Table:
+        """What is to be seen now, in the terminal's width and height as they are now."""
+        now = time.time()
+        height, width = self._console.size.height, self._console.size.width
+        with self._lock:
+            rows = self._view.rows(now, max(1, height // NODE_SHARE))
+        # Where even the stages are more than the screen has lines, the newest count.
+        return draw(rows[-max(1, height - 2) :], width, now, plain=self._console.options.ascii_only)
 
     def _show(self, event: Event) -> None:
-        if event.kind in ("warning", "failed"):
-            colour = "yellow" if event.kind == "warning" else "red"
-            who = f"{event.node}: " if event.node else ""
-            self._console.print(f"[{colour}]{event.stage}[/]: ", end="")
-            self._console.print(f"{who}{event.message}", markup=False, highlight=False)
-            return
-        if event.kind == "log":
-            return
-        stage = self._stages.get(event.stage)
-        if stage is None:
-            stage = self._progress.add_task(f"[bold]{event.stage}[/]", total=None, text="")
-            self._stages[event.stage] = stage
-        if event.node and event.stage in PER_NODE:
-            self._node(event)
-            return
-        if event.total:
-            self._progress.update(stage, total=event.total)
-        if event.kind == "done":
-            total = self._progress.tasks[stage].total or 1
-            self._progress.update(stage, total=total, completed=total, text=event.message)
-            for task in self._nodes.values():
-                self._progress.update(task, visible=False)
-        else:
-            done = event.done if event.done is not None else self._progress.tasks[stage].completed
-            self._progress.update(stage, completed=done, text=event.message[:70])
+        with self._lock:
+            self._view.see(event)
+        if event.kind == "warning" or (event.kind == "failed" and event.node):
+            told(self._console, event)
 
-    def _node(self, event: Event) -> None:
-        assert event.node is not None
-        if event.node not in self._nodes:
-            if len(self._nodes) >= MANY_NODES:
-                return
-            self._nodes[event.node] = self._progress.add_task(f"  {event.node}", total=event.total, text="")
-        task = self._nodes[event.node]
-        self._progress.update(task, total=event.total, completed=event.done or 0, text=event.message[:70], visible=True)
+
+def told(console: Console, event: Event) -> None:
+    """A warning or a failure as a line above the rows, however long: the terminal wraps it, and it can be copied."""
+    from rich.text import Text
+
+    who = f"{event.node}: " if event.node else ""
+    text = Text.assemble((event.stage, "yellow" if event.kind == "warning" else "red"), ": ", who, event.message)
+    console.print(text, soft_wrap=True)
+
+
+def draw(rows: list[Row], width: int, now: float, *, plain: bool) -> Table:
+    """The rows as one line each, however narrow the terminal. `plain`: in ASCII alone."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    overflow: Literal["crop", "ellipsis"] = "crop" if plain else "ellipsis"
+    wide = width >= NARROW_COLUMNS
+    marks, spinner = (PLAIN_MARKS, PLAIN_SPINNER) if plain else (MARKS, SPINNER)
+    table = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    table.add_column(width=1)
+    table.add_column(no_wrap=True, overflow=overflow, max_width=LABEL_COLUMNS if wide else NARROW_LABEL)
+    if wide:
+        table.add_column(width=BAR_COLUMNS)
+    table.add_column(no_wrap=True, overflow=overflow, ratio=1)
+    table.add_column(no_wrap=True, justify="right", min_width=5)
+    for row in rows:
+        turning = row.outcome == "working"
+        mark = spinner[int(now * FRAMES_PER_SECOND) % len(spinner)] if turning else marks[row.outcome]
+        label = Text(f"  {row.label}" if row.node else row.label, style="" if row.node else "bold")
+        share = row.done or 0 if row.total else 0
+        bar = ProgressBar(total=row.total or (None if turning else 1), completed=share if row.total else 1,
+                          width=BAR_COLUMNS, pulse=False, complete_style=COLOURS[row.outcome],
+                          finished_style=COLOURS[row.outcome])  # fmt: skip
+        text = Text(" ".join(row.text.split()), style="red" if row.outcome == "failed" else "")
+        took = Text(clock(row.seconds) if row.seconds >= 1 or not row.node else "", style="dim")
+        cells: list[RenderableType] = [
+            Text(mark, style=COLOURS[row.outcome]),
+            label,
+            *([bar] if wide else []),
+            text,
+            took,
+        ]
+        table.add_row(*cells)
+    return table
 
 
 def display(*, quiet: bool = False) -> Bars | Lines:
-    """Bars where stderr is a terminal, lines where it is not, nothing where `quiet`."""
-    return Lines(quiet=quiet) if quiet or not sys.stderr.isatty() else Bars()
+    """Rows where stderr is a terminal that can move its cursor, lines where it is not, nothing where `quiet`."""
+    if quiet or not sys.stderr.isatty() or os.environ.get("TERM", "").lower() in ("", "dumb", "unknown"):
+        return Lines(quiet=quiet)
+    return Bars()

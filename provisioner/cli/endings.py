@@ -6,6 +6,7 @@ A defect of gpuprov itself exits with 1, because then nothing is proven, and lea
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from provisioner import __version__
-from provisioner.errors import Exit, GpuprovError, InputError, Problem
+from provisioner.errors import Exit, GpuprovError, InputError, Interrupted, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -48,6 +50,15 @@ class Ending:
             "error": {"message": self.message, "where": self.where, "hint": self.hint},
             "problems": [asdict(problem) for problem in self.problems],
         }
+
+
+@contextlib.contextmanager
+def resumable(again: str) -> Iterator[None]:
+    """Ctrl-C, and a request to end, leave what was done; `again` says how to go on. Raises Interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted. Nothing is lost", hint=again) from None
 
 
 def silent(code: int) -> Ending:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provisioner.cli import answer
+from provisioner.cli.confirm import confirmed
 from provisioner.errors import Exit, GpuprovError, ProviderError
+from provisioner.printable import counted
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.gc import Cluster, Remainder
@@ -87,11 +88,8 @@ def _may(chosen: list[Cluster], *, yes: bool) -> bool:
     """Whether a person wants it."""
     name = chosen[0].name
     count = sum(not thing.kept for one in chosen for thing in one.things)
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise GpuprovError(f"{count} things would be removed, and nobody to ask", where=name, hint="give --yes")
-    if typer.confirm(f"Remove these {count} things of {name}? Somebody else may be using them", err=True):
+    question = f"Remove these {counted(count, 'resource')} of {name}? Somebody else may be using them."
+    if confirmed(question, yes=yes, where=name, declined="nothing was removed"):
         return True
     typer.echo("nothing was removed", err=True)
     return False

@@ -1,16 +1,21 @@
-"""`lock`, `plan`, `up`, `down`, `status`: the cluster's life."""
+"""`lock`, `plan`, `up`, `upgrade`, `down`, `unlock`: the cluster's life."""
 
 from __future__ import annotations
 
-import signal
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provisioner.cli import answer, tables
-from provisioner.errors import Declined, Exit, GpuprovError, Interrupted
+from provisioner.cli.confirm import confirmed
+from provisioner.cli.endings import resumable
+from provisioner.cli.options import File, Json, Sandbox, TerraformBinary, Yes
+from provisioner.errors import Declined, Exit, GpuprovError
+from provisioner.printable import counted
 
 if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines
@@ -18,16 +23,8 @@ if TYPE_CHECKING:
     from provisioner.plan import Plan
     from provisioner.session import Cluster
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
-Sandbox = Annotated[
-    bool | None,
-    typer.Option("--sandbox/--no-sandbox", help="Rehearse on this machine: podman nodes with simulated hardware."),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-TerraformBinary = Annotated[
-    str | None, typer.Option("--terraform", metavar="PATH", help="The terraform or tofu to run.")
-]
+MOST_NAMES = 8
+"""Of nodes, in a question."""
 
 
 def lock(
@@ -95,23 +92,16 @@ def up(
     """Make the fleet, install the stack, prove every node. Safe to run again: it goes on where it stopped."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import up as lifecycle
-    from provisioner.process import interrupt
     from provisioner.session import open_cluster
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(sign, interrupt)
     screen = display(quiet=json_)
     confirm = _confirm(screen, cluster, yes=yes)
-    try:
-        with screen as show:
-            cluster.events.subscribe(show)
-            run = lifecycle.up(cluster, find(terraform), confirm=confirm)
-    except KeyboardInterrupt:
-        again = f"`{_again(file, cluster.sandbox)}` goes on from here."
-        raise Interrupted("interrupted. Nothing is lost", hint=again) from None
+    with resumable(f"`{_again(file, cluster.sandbox)}` goes on from here."), screen as show:
+        cluster.events.subscribe(show)
+        run = lifecycle.up(cluster, find(terraform), confirm=confirm)
     if run.report is None:
         raise Declined("nothing was made")
     tell(run, as_json=json_)
@@ -132,22 +122,15 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
     from provisioner.cost import wanted as asked_for
 
     def ask(wanted: Plan, changes: int) -> bool:
-        if yes:
-            return True
-        if not sys.stdin.isatty():
-            raise GpuprovError(
-                f"{changes} Terraform changes, and nobody to ask",
-                where=str(cluster.file),
-                hint="give --yes to make them",
-            )
-        what = ", ".join(f"{g.spec.count} × {g.machine.name}" for g in wanted.groups)
-        with screen.paused():
-            if cluster.sandbox:
-                return typer.confirm(f"Rehearse {what} ({changes} changes)?", err=True)
+        what = ", ".join(f"{g.spec.count} {g.machine.name}" for g in wanted.groups)
+        price = ""
+        if not cluster.sandbox and not yes:
             there = {node.name for node in cluster.nodes()}
             missing = {g.name: len(set(g.node_names()) - there) for g in wanted.groups}
             price = telling.making(asked_for(cluster.spec), missing)
-            return typer.confirm(f"Make {what} ({changes} changes{f'; new: {price}' if price else ''})?", err=True)
+        counts = f"{counted(changes, 'change')}{f'; new: {price}' if price else ''}"
+        question = f"{'Rehearse' if cluster.sandbox else 'Make'} {what} ({counts})?"
+        return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was made", screen=screen)
 
     return ask
 
@@ -166,6 +149,8 @@ def tell(run: Run, *, as_json: bool) -> None:
         return
     from provisioner.verify.report.terminal import table
 
+    if sys.stdout.isatty():
+        typer.echo()  # below the rows of the run
     tables.show(table(run.report))
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     typer.echo(f"{run.changes} changes in {sum(run.seconds.values()):.1f} s ({seconds})")
@@ -187,17 +172,19 @@ def down(
         return
     cluster.require_rights()
     names = lifecycle.made(cluster)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise GpuprovError(
-                f"{len(names)} nodes would be removed, and nobody to ask", where=str(file), hint="give --yes"
-            )
-        if not typer.confirm(f"Remove {', '.join(names) or 'what is left'} of {cluster.spec.name}?", err=True):
-            raise Declined("nothing was removed")
-    with display(quiet=json_) as show:
+    question = f"Remove {_some(names) or 'what is left'} of {cluster.spec.name}?"
+    if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed"):
+        raise Declined("nothing was removed")
+    with resumable("the same command goes on from here."), display(quiet=json_) as show:
         cluster.events.subscribe(show)
         removal = lifecycle.down(cluster, find(terraform))
     _say_down(cluster.spec.name, removal.removed, as_json=json_)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names for a question: few of them as they are, of many the first and how many more."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names if more <= 0 else [*names[:MOST_NAMES], f"{more} more"])
 
 
 def _say_down(name: str, removed: int, *, as_json: bool) -> None:
@@ -205,58 +192,6 @@ def _say_down(name: str, removed: int, *, as_json: bool) -> None:
         answer.give({"cluster": name, "removed": removed, "left": []})
     else:
         typer.echo(f"{name}: {removed} resources removed, nothing is left" if removed else f"{name}: nothing is there")
-
-
-def status(
-    file: File,
-    sandbox: Sandbox = None,
-    json_: Json = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Read files only; ask no node.")] = False,
-) -> None:
-    """Nodes, how far they are, their last verdict, which lock they run, and what differs from it."""
-    from provisioner.lifecycle import spent
-    from provisioner.lifecycle.status import status as read
-    from provisioner.session import open_cluster
-
-    document = read(open_cluster(file, sandbox=sandbox, offline=offline), ask=not offline)
-    if json_:
-        answer.give(document)
-        return
-    from rich.table import Table
-
-    from provisioner.lifecycle.planning import told
-    from provisioner.verify.report.terminal import in_quarantine
-
-    simulated = " (simulated hardware)" if document["sandbox"] else ""
-    table = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
-    for column in ("node", "machine", "site", "address", "stage", "healthy", "driver", "as locked"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("node", "machine", "address"))
-    for node in document["nodes"]:
-        verdict = {True: "yes", False: "NO", None: "-"}[node["ok"]]
-        drift = "-" if not node["address"] or offline else "?" if node["drift"] is None else "NO"
-        table.add_row(
-            node["name"], node["machine"], node["site"], node["address"] or "-", node["stage"], verdict,
-            node["driver"] or "-", "yes" if node["drift"] == [] else drift,
-        )  # fmt: skip
-    tables.show(table)
-    for node in document["nodes"]:
-        for line in told(node):
-            typer.echo(f"{node['name']}: {line}")
-        if node["quarantine"]:
-            typer.echo(f"{node['name']}: {in_quarantine(node['quarantine'])}")
-        if node["replace"]:
-            again = f"gpuprov replace {file} {node['name']}"
-            typer.echo(f"{node['name']}: replacement: {node['replace']['step']}; `{again}` goes on")
-        if node["upgrade"]:
-            reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
-            typer.echo(f"{node['name']}: upgrade: {node['upgrade']['step']}{reason}")
-    if document["upgrade"] and document["upgrade"]["phase"] != "done":
-        reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
-        typer.echo(f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}")
-    for line in spent.lines(document["cost"]) if document["cost"] else ():
-        typer.echo(line)
-    if document["report"]:
-        typer.echo(f"report: {document['report']}")
 
 
 def unlock(file: File, sandbox: Sandbox = None) -> None:
@@ -292,35 +227,24 @@ def upgrade(
     """Move a running fleet to the lock that cluster.yaml wants now: canary, batches, stop and roll back."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import upgrade as lifecycle
-    from provisioner.process import interrupt
     from provisioner.session import open_cluster
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()
     options = lifecycle.Options(_batch(batch), canary, rollback_all, again)
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(sign, interrupt)
     screen = display(quiet=json_)
 
     def confirm(moving: dict[str, list[str]], size: int, first: list[str]) -> bool:
-        if yes:
-            return True
-        if not sys.stdin.isatty():
-            raise GpuprovError(
-                "nodes would be moved, and nobody to ask", where=str(file), hint="give --yes to move them"
-            )
-        with screen.paused():
-            for what in dict.fromkeys(", ".join(changed) for changed in moving.values()):
-                typer.echo(f"{sum(', '.join(c) == what for c in moving.values())} nodes: {what}", err=True)
-            return typer.confirm(f"Go on, first {', '.join(first) or 'what was begun'}, then {size} at once?", err=True)
+        kinds = Counter(", ".join(changed) for changed in moving.values())
+        what = "; ".join(f"{counted(count, 'node')}: {changed}" for changed, count in kinds.items())
+        order = f"first {_some(first) or 'what was begun'}, then {size} at once"
+        question = f"Move {what} ({order})?" if what else f"Go on with the upgrade ({order})?"
+        return confirmed(question, yes=yes, where=str(file), declined="no node was moved", screen=screen)
 
-    try:
-        with screen as show:
-            cluster.events.subscribe(show)
-            done = lifecycle.upgrade(cluster, find(terraform), options, confirm=confirm)
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted. Nothing is lost", hint="the same command goes on from here.") from None
+    with resumable("the same command goes on from here."), screen as show:
+        cluster.events.subscribe(show)
+        done = lifecycle.upgrade(cluster, find(terraform), options, confirm=confirm)
     document = lifecycle.document(cluster, done)
     if json_:
         answer.give(document)

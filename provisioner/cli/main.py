@@ -36,7 +36,7 @@ COMMANDS: dict[str, Entry] = {
     "lock": Entry("provisioner.cli.lifecycle:lock", "Choose the versions and write cluster.lock."),
     "plan": Entry("provisioner.cli.lifecycle:plan", "Show what would be made, changed and spent."),
     "up": Entry("provisioner.cli.lifecycle:up", "Make the fleet, install it, prove it. Safe to run again."),
-    "status": Entry("provisioner.cli.lifecycle:status", "Show nodes, addresses, stages and last verdicts."),
+    "status": Entry("provisioner.cli.status:status", "Show nodes, addresses, stages and last verdicts."),
     "verify": Entry("provisioner.cli.verify:verify", "Prove the fleet, a host or a bundle again."),
     "quarantine": Entry("provisioner.cli.quarantine:quarantine", "Take nodes out of service, with a reason."),
     "release": Entry("provisioner.cli.quarantine:release", "Put nodes back into service."),
@@ -145,8 +145,9 @@ def _catch(*, interruptible: bool) -> None:
 
     if interruptible:
         signal.signal(signal.SIGINT, interrupt)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, interrupt)
+    for sign in (signal.SIGTERM, signal.SIGHUP):  # SIGHUP: the terminal was closed; nohup ignores it, and so do we then
+        if signal.getsignal(sign) is signal.SIG_DFL:
+            signal.signal(sign, interrupt)
 
 
 def run(arguments: list[str]) -> int:

@@ -15,12 +15,14 @@ from typing import Annotated
 
 import typer
 
-from provisioner.cli.lifecycle import File, Sandbox
+from provisioner.cli.options import File, Sandbox
 from provisioner.errors import GpuprovError, Interrupted
 from provisioner.printable import printable
 
 EXEC_DEADLINE_S = 600.0
 LONGEST_S = 7 * 86400.0
+LOOK_S = 0.3
+"""Between two looks whether Ctrl-C was pressed."""
 GRACE_S = 1.0
 """For an ssh that was asked to end."""
 
@@ -63,12 +65,21 @@ def exec_(
 
     def run(name: str) -> tuple[int, str]:
         child = children.start([*openssh.argv(cluster.paths, name), *command])
-        try:
-            text, _ = child.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            children.end([child])
-            return 124, f"no answer within {timeout:g} s"
-        return child.returncode, text
+        deadline = time.monotonic() + timeout
+        while True:
+            # Not one long wait: ssh's shared connection holds the pipe as long as the remote command runs, so that its
+            # end does not come when the child of ours is ended.
+            left = deadline - time.monotonic()
+            try:
+                text, _ = child.communicate(timeout=max(0.0, min(LOOK_S, left)))
+            except subprocess.TimeoutExpired:
+                if children.over:
+                    raise Interrupted("interrupted") from None
+                if left <= 0:
+                    children.end([child])
+                    return 124, f"no answer within {timeout:g} s"
+                continue
+            return child.returncode, text
 
     worst, children = 0, _Children()
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool, children.of(pool):
@@ -88,6 +99,12 @@ class _Children:
 
     def __init__(self) -> None:
         self._lock, self._running, self._over = threading.Lock(), list[subprocess.Popen[str]](), False
+
+    @property
+    def over(self) -> bool:
+        """Whether the call has ended, and these with it."""
+        with self._lock:
+            return self._over
 
     def start(self, argv: list[str]) -> subprocess.Popen[str]:
         """Raises Interrupted where the call is over."""

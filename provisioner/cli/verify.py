@@ -8,6 +8,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -19,10 +20,11 @@ from provisioner.errors import Exit, GpuprovError
 from provisioner.printable import printable
 
 if TYPE_CHECKING:
-    from provisioner.events import Event
+    from provisioner.events import Event, Subscriber
     from provisioner.lifecycle.baselines import Saved
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.collect import ProbeRequest
+    from provisioner.verify.results import Report
     from provisioner.verify.run import Subject
 
 Level = Literal["quick", "standard", "stress"]
@@ -59,36 +61,13 @@ def verify(
     if save_baseline and file is None:
         raise GpuprovError("--save-baseline is for a fleet: give FILE")
     if file is not None:
-        from provisioner.lifecycle import baselines, quarantine, wanted
-
-        cluster = _cluster(file, sandbox)
-        cluster.events.subscribe(_tell_quarantine)
-        looked = wanted.wanted(cluster)
-        machines = list(looked.here)
-        for name in looked.unwanted:
-            print(f"{name}: not looked at, cluster.yaml wants it no more: `gpuprov up` removes it", file=sys.stderr)
-        deep = level or cluster.spec.verify.level
-        if save_baseline and deep == "quick":
-            raise GpuprovError("level quick measures nothing that could be saved", hint="--level standard, or stress")
-        subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(machines), node)]
-        subjects = baselines.beside(cluster, subjects, machines)
-        checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
-        found = run(subjects, checks=checks, events=cluster.events)
-        saved = None
-        with _kept(unkept), cluster.noted("verify") as holding:
-            found = baselines.note(cluster, found, machines, deep)
-            saved = baselines.save(cluster, found, machines, deep) if save_baseline else None
-            found = quarantine.after_verdict(cluster, found, machines, deep, holding=holding)
-            cluster.note_verdicts(found)
-        if not node:
-            found = replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
-        healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
-        title, previous = str(cluster.spec.name), cluster.state().get("report")
-        if saved is not None:
-            _tell_saved(saved, cluster.paths.baseline)
+        found, healthy, title, previous = _fleet(
+            file, sandbox, node, level, unkept, saving=save_baseline, as_json=as_json
+        )
     else:
         subject = _lone(bundle, host, machine, level or ("standard" if host else "quick"))
-        found = run([subject], events=Events())
+        with _screen(as_json=as_json) as show:
+            found = run([subject], events=Events(show))
         healthy, title, previous = found.ok, subject.name, None
     if report is not None:
         from provisioner.verify.report import write
@@ -104,6 +83,49 @@ def verify(
     for trouble in unkept:
         print(f"gpuprov: the verdict above could not be written down: {trouble}", file=sys.stderr)
     raise typer.Exit(Exit.CHECK_FAILED if not healthy else Exit.BAD_INPUT if unkept else Exit.OK)
+
+
+def _fleet(
+    file: Path,
+    sandbox: bool | None,
+    node: list[str] | None,
+    level: Level | None,
+    unkept: list[str],
+    *,
+    saving: bool,
+    as_json: bool,
+) -> tuple[Report, bool, str, str | None]:
+    """Prove the nodes of a fleet and act on the verdict: the report, whether it is enough, the fleet's name, and where
+    the report before it is. `unkept` gets why something could not be written down."""
+    from provisioner.lifecycle import baselines, quarantine, wanted
+    from provisioner.verify.run import verify as run
+
+    cluster = _cluster(file, sandbox)
+    looked = wanted.wanted(cluster)
+    machines = list(looked.here)
+    for name in looked.unwanted:
+        print(f"{name}: not looked at, cluster.yaml wants it no more: `gpuprov up` removes it", file=sys.stderr)
+    deep = level or cluster.spec.verify.level
+    if saving and deep == "quick":
+        raise GpuprovError("level quick measures nothing that could be saved", hint="--level standard, or stress")
+    subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(machines), node)]
+    subjects = baselines.beside(cluster, subjects, machines)
+    checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
+    saved = None
+    with _screen(as_json=as_json) as show:
+        cluster.events.subscribe(show)
+        found = run(subjects, checks=checks, events=cluster.events)
+        with _kept(unkept), cluster.noted("verify") as holding:
+            found = baselines.note(cluster, found, machines, deep)
+            saved = baselines.save(cluster, found, machines, deep) if saving else None
+            found = quarantine.after_verdict(cluster, found, machines, deep, holding=holding)
+            cluster.note_verdicts(found)
+    if not node:
+        found = replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
+    healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
+    if saved is not None:
+        _tell_saved(saved, cluster.paths.baseline)
+    return found, healthy, str(cluster.spec.name), cluster.state().get("report")
 
 
 def _room(folder: Path, what: str = "report") -> None:
@@ -138,6 +160,14 @@ def _tell_saved(saved: Saved, file: Path) -> None:
         print(f"baseline: {name} is held to less than before: {what}", file=sys.stderr)
     where = f"saved in {file}" if saved.saved else "nothing was saved"
     print(f"baseline: {len(saved.saved)} of {len(saved.saved) + len(saved.left)} nodes, {where}", file=sys.stderr)
+
+
+def _screen(*, as_json: bool) -> AbstractContextManager[Subscriber]:
+    """What is going on, where somebody looks at a terminal; elsewhere what a verdict did to nodes alone."""
+    from provisioner.cli.display import Bars, display
+
+    screen = display(quiet=as_json)
+    return screen if isinstance(screen, Bars) else contextlib.nullcontext(_tell_quarantine)
 
 
 def _tell_quarantine(event: Event) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import locale
 import os
+import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from provisioner import paths
+from provisioner import paths, ssh
 from provisioner.errors import ConfigureError
 from provisioner.events import Events
 from provisioner.fleet import Node
@@ -47,27 +48,32 @@ def configure(
 ) -> dict[str, Outcome]:
     """Run playbooks/site.yml on these nodes, or the roles of these tags alone. Gives what happened on each, also where
     that was a failure. Raises ConfigureError where Ansible itself did not run."""
-    folder = _folder(run_dir)
+    folder, way = _folder(run_dir), ssh.plain_way(cluster)
+
+    def plain(path: Path) -> str:
+        return str(way / path.relative_to(cluster.root)) if path.is_relative_to(cluster.root) else str(path)
+
     request = {
-        "private_data_dir": str(folder),
+        "private_data_dir": plain(folder),
         "project_dir": str(paths.data("ansible") / "playbooks"),
         "playbook": "site.yml",
-        "inventory": str(inventory),
+        "inventory": plain(inventory),
         "limit": ",".join(node.name for node in nodes),
         "forks": min(FORKS, len(nodes)),
         "envvars": environment(cluster),
+        "extravars": extra_variables(),
         **({"tags": ",".join(sorted(tags))} if tags else {}),
     }
     outcomes = {node.name: Outcome() for node in nodes}
-    total = task_count()
+    tasks = playbook_tasks()
     ended = follow(
         [sys.executable, "-m", "provisioner.configure.worker"],
-        lambda line: _read(json.loads(line), outcomes, total, events),
+        lambda line: _read(json.loads(line), outcomes, tasks, events),
         cwd=folder,
         env=_with_our_programs(),
         given=json.dumps(request),
         grace_s=STOP_GRACE_S,
-        stopping=lambda: events("configure", "warning", "stopping Ansible"),
+        stopping=lambda: events("configure", "warning", "stopping Ansible; Ctrl-C again ends it at once"),
     )
     if ended.status and not any(outcome.failed for outcome in outcomes.values()):
         said = "".join(ended.complaints).strip()
@@ -113,8 +119,17 @@ def _with_our_programs() -> dict[str, str]:
     return {**os.environ, "PATH": programs} | ({} if utf8 else {"LC_ALL": "C.UTF-8"})
 
 
-def task_count() -> int:
-    """How many tasks the playbook has for one node, for a progress bar."""
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The playbook as a progress bar needs it: how many tasks it has for one node, and the name of the last one, which
+    runs whatever the tags. With tags fewer of them run."""
+
+    count: int
+    last: str
+
+
+def playbook_tasks() -> Tasks:
+    """What playbooks/site.yml has for one node."""
     root = paths.data("ansible")
     play = yaml.safe_load((root / "playbooks" / "site.yml").read_text(encoding="utf-8"))[0]
     total = 0
@@ -122,32 +137,39 @@ def task_count() -> int:
         role = task.get("ansible.builtin.import_role", {}).get("name")
         files = [root / "roles" / role / "tasks" / f"{part}.yml" for part in ("install", "configure")] if role else []
         total += sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files) if role else 1
-    return total
+    return Tasks(total, play["tasks"][-1].get("name", ""))
 
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
     """Ansible's settings: our ssh configuration (pinned host keys, shared connections), pipelining, our roles."""
-    root = paths.data("ansible")
+    root, way = paths.data("ansible"), ssh.plain_way(cluster)
     return {
         "ANSIBLE_ROLES_PATH": str(root / "roles"),
         "ANSIBLE_LIBRARY": str(root / "plugins" / "modules"),
         "ANSIBLE_HOST_KEY_CHECKING": "True",
-        "ANSIBLE_SSH_ARGS": f"-F {cluster.ssh / 'config'}",
+        "ANSIBLE_SSH_ARGS": f"-F {shlex.quote(str(way / 'ssh' / 'config'))}",
         "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_SSH_RETRIES": "2",
         "ANSIBLE_TIMEOUT": "30",
         "ANSIBLE_INTERPRETER_PYTHON": "/usr/bin/python3",
         "ANSIBLE_GATHERING": "explicit",
+        # Roles read what a node says about itself as ansible_facts.…; as variables it would stand above the inventory
+        # and the roles' own defaults, and a node could have any file of this machine copied to it.
+        "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_RETRY_FILES_ENABLED": "False",
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
         "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "True",
-        "ANSIBLE_LOCAL_TEMP": str(cluster.root / "tmp"),
-        "GPUPROV_HEALTH_ARCHIVE": str(archive.place()),
+        "ANSIBLE_LOCAL_TEMP": str(way / "tmp"),
     }
 
 
-def _read(record: dict[str, Any], outcomes: dict[str, Outcome], total: int, events: Events) -> None:
+def extra_variables() -> dict[str, str]:
+    """What roles get from this machine. Nothing stands above Ansible's extra variables: no inventory, no node."""
+    return {"health_archive": str(archive.place())}
+
+
+def _read(record: dict[str, Any], outcomes: dict[str, Outcome], tasks: Tasks, events: Events) -> None:
     """One line of the worker: {"event", "host", "task", "changed", "message", "ignored"}."""
     outcome = outcomes.get(record.get("host") or "")
     task = record.get("task", "")
@@ -159,18 +181,15 @@ def _read(record: dict[str, Any], outcomes: dict[str, Outcome], total: int, even
     if kind in ("ok", "skipped"):
         outcome.ok += 1
         outcome.changed += bool(record.get("changed"))
-        done = min(outcome.ok, total)
-        events(
-            "configure",
-            "progress",
-            task,
-            node=record["host"],
-            done=done,
-            total=total,
-            data={"changed": record["changed"]},
-        )
-    elif kind in ("failed", "unreachable"):
-        outcome.failed.append(f"{task}: {record.get('message', '')}")
-        events("configure", "failed", f"{task}: {record.get('message', '')}", node=record["host"])
+    if kind in ("failed", "unreachable"):
+        reason = record.get("message", "")
+        outcome.failed.append(f"{task}: {reason}")
+        data = {"task": task, "reason": reason}
+        events("configure", "failed", f"{task}: {reason}", node=record["host"], unit="task", data=data)
+    elif kind == "start" or record.get("changed") or task == tasks.last:
+        through = tasks.count if kind != "start" and task == tasks.last else min(outcome.ok, tasks.count)
+        data = {"changed": True} if record.get("changed") else {}
+        counts = {"done": through, "total": tasks.count, "unit": "task"}
+        events("configure", "progress", task, node=record["host"], data=data, **counts)
     elif kind == "retry":
         events("configure", "warning", f"{task}: tried again: {record.get('message', '')}", node=record["host"])

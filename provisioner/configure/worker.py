@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 KINDS = {
+    "runner_on_start": "start",
     "runner_on_ok": "ok",
     "runner_on_skipped": "skipped",
     "runner_on_failed": "failed",
@@ -37,7 +38,7 @@ def record(event: dict[str, Any]) -> dict[str, Any] | None:
         "host": data.get("host"),
         "task": " : ".join(part for part in (data.get("role"), data.get("task")) if part),
         "changed": bool(result.get("changed")),
-        "message": "" if kind in ("ok", "skipped") else _message(result, event),
+        "message": "" if kind in ("start", "ok", "skipped") else _message(result, event),
     }
 
 

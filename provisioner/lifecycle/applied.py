@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
-from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.paths import ClusterPaths, below, private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.stack import lockfile
 from provisioner.stack.models import Image, Lock, Stack
+
+_RELEASE = re.compile(r"[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,11 @@ class Ledger:
 
     def _load(self) -> dict[str, dict[str, str]]:
         try:
-            nodes = json.loads(self._file.read_text(encoding="utf-8"))["nodes"]
-            return {name: {"id": entry["id"], "lock": entry["lock"]} for name, entry in nodes.items()}
+            nodes = stored.load(self._file)["nodes"]
+            entries = {name: {"id": entry["id"], "lock": entry["lock"]} for name, entry in nodes.items()}
+            if not all(isinstance(e["id"], str) and _RELEASE.fullmatch(e["lock"]) for e in entries.values()):
+                raise ValueError("an entry is not whole")
+            return entries
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -82,7 +89,7 @@ class Ledger:
 
     def lock(self, release: str) -> Lock:
         """The lock of a release that is in use. Raises GpuprovError where it is gone."""
-        found = lockfile.read(self._locks / f"{release}.lock")
+        found = lockfile.read(below(self._locks, f"{release}.lock"))
         if found is None:
             raise GpuprovError(
                 f"the lock {release} is missing, and nodes run it",

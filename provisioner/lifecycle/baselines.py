@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, private_dir, write_whole
@@ -39,7 +40,7 @@ def load(paths: ClusterPaths) -> Record | None:
     """The record; None where nobody has saved one. Raises GpuprovError where the file is damaged: a fleet that got slow
     would otherwise pass for one that nothing is known of."""
     try:
-        return Record.from_json(json.loads(paths.baseline.read_text(encoding="utf-8")))
+        return Record.from_json(stored.load(paths.baseline))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -12,6 +12,7 @@ from provisioner import fleet, mounts
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.applied import Release
+from provisioner.printable import counted
 from provisioner.session import Cluster
 
 if TYPE_CHECKING:
@@ -87,13 +88,13 @@ def bring(
     events, subjects = cluster.events, cluster.subjects(nodes, releases)
     variables = role_variables(cluster, releases)
     locks = wanted(nodes, releases, subjects, variables)
-    events("configure", "started", "comparing the nodes with the lock", total=len(nodes))
     settled = proven(cluster, nodes, releases)
     if settled:
         events(
             "configure", "log", f"{len(settled)} nodes were proven with this lock: looked at, nothing is started there"
         )
-    bundles = look(cluster, [_lightly(s) if s.name in settled else s for s in subjects if s.name not in new])
+    seen = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in new]
+    bundles = look(cluster, seen, f"comparing {counted(len(seen), 'node')} with the lock")
     found = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
     brought = Brought(subjects, found, before=dict(found))
     behind = [n for n in nodes if n.name in new or any(d.mended for d in found[n.name])]
@@ -104,7 +105,11 @@ def bring(
         if not behind:
             break
         _configure(cluster, nodes, behind, releases, variables, run_dir, brought, part)
-        again = look(cluster, [s for s in subjects if s.name in {node.name for node in behind}])
+        again = look(
+            cluster,
+            [s for s in subjects if s.name in {node.name for node in behind}],
+            f"comparing {counted(len(behind), 'configured node')} with the lock",
+        )
         bundles |= again
         brought.drift |= {name: drift.differences(bundle, locks[name]) for name, bundle in again.items()}
         behind = [node for node in behind if not brought.clean(node.name)]
@@ -141,14 +146,20 @@ def _lightly(subject: Subject) -> Subject:
     return replace(subject, expected=replace(subject.expected, level="quick"))
 
 
-def look(cluster: Cluster, subjects: Sequence[Subject]) -> dict[str, Bundle]:
-    """Probe these nodes, one round trip each: what tells drift and what verify judges."""
+def look(cluster: Cluster, subjects: Sequence[Subject], doing: str) -> dict[str, Bundle]:
+    """Probe these nodes, one round trip each: what tells drift and what verify judges. `doing` is said of it."""
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import collect, request_for
+    from provisioner.verify.collect import collect, request_for, waits_until
 
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
     requests = {s.name: request_for(s.expected) for s in subjects}
-    return collect(targets, requests, events=cluster.events, stage="configure") if targets else {}
+    if not targets:
+        return {}
+    cluster.events(
+        "configure", "started", doing, total=len(targets), until=waits_until(requests.values()),
+        data={"nodes": list(targets)},
+    )  # fmt: skip
+    return collect(targets, requests, events=cluster.events, stage="configure")
 
 
 def _configure(
@@ -168,6 +179,8 @@ def _configure(
     brought.configured = tuple(dict.fromkeys([*brought.configured, *(node.name for node in behind)]))
     for release in {releases[node.name].id: releases[node.name] for node in behind}.values():
         mine = [node for node in behind if releases[node.name].id == release.id]
+        which = f"the roles of {', '.join(sorted(tags))}" if 0 < len(tags) <= MOST_LINES else "the roles"
+        cluster.events("configure", "started", f"running {which} on {counted(len(mine), 'node')}", total=len(mine))
         theirs = _held_to(cluster, release, nodes, releases)
         stamps = drift.stamps(release.plan, variables)
         old = cluster.ledger().obsolete(release.lock)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass, field
 
-from provisioner import ssh
+from provisioner import ssh, stored
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.lifecycle.machines import made_at, sites, written
 from provisioner.providers.base import Provider
@@ -27,7 +26,8 @@ def made(cluster: Cluster) -> list[str]:
     """The nodes that were made or were about to be, by the intent and the last outputs."""
     names = {node.name for node in cluster.nodes()}
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-        names |= set(json.loads(cluster.paths.intent.read_text(encoding="utf-8"))["nodes"])
+        intended = stored.load(cluster.paths.intent)["nodes"]
+        names |= {name for name in intended if isinstance(name, str) and ssh.NAME.fullmatch(name)}
     return sorted(names)
 
 

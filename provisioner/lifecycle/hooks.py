@@ -92,6 +92,12 @@ def run(
             readers.append(threading.Thread(target=read, args=(node.name, child.stdout), daemon=True))
             readers[-1].start()
         deadline = time.monotonic() + deadline_s
+        events(
+            stage,
+            "progress",
+            f"{step} command on {len(nodes)} node{'s' if len(nodes) > 1 else ''}",
+            until=time.time() + deadline_s,
+        )
         bad = {}
         for name, child in children.items():
             try:

@@ -127,7 +127,8 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep:
         groups={name: pinned[name] for name in cluster.spec.groups},
     )
     lockfile.write(cluster.paths.lock_file, lock)
-    events("stack", "done", f"{len({s.driver for s in pinned.values()})} driver version(s) locked")
+    drivers = sorted({s.driver for s in pinned.values() if s.driver})
+    events("stack", "done", f"locked{': driver ' + ', '.join(drivers) if drivers else ''}")
     return lock
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,7 +279,14 @@ def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events)
     nodes = [node for site in prepared for node in apply(plan, site, events)]
     fleet.save(cluster.paths, nodes)
     spent.seen(cluster, nodes)
-    events("fleet", "started", f"waiting for ssh on {len(nodes)} nodes", total=len(nodes))
+    events(
+        "fleet",
+        "started",
+        f"waiting for ssh on {len(nodes)} nodes",
+        total=len(nodes),
+        until=time.time() + fleet.SSH_WAIT_S,
+        data={"nodes": [node.name for node in nodes]},
+    )
     fleet.contact(
         cluster.paths,
         nodes,

@@ -22,7 +22,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     that is wanted costs by list prices, None for a rehearsal."""
     for site in cluster.spec.sites:
         machines.provider_of(cluster, site)  # refuses before anything is written
-    existed = cluster.paths.exists()
+    untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
         lock = locking.current(cluster, cluster.events)
         wanted = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
@@ -30,7 +30,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
         prepared = [
             machines.prepare(cluster, wanted, site, binary, cluster.events, run_dir) for site in machines.sites(wanted)
         ]
-        there = _there(cluster, lock) if existed else {}
+        there = _there(cluster, lock) if not untouched else {}
         document = {
             "cluster": cluster.spec.name,
             "sandbox": cluster.sandbox,
@@ -52,10 +52,10 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
             ],
             "cost": None if cluster.sandbox else telling.planned(cluster.spec),
         }
-        if not existed and cluster.sandbox:  # a rehearsal that was only looked at leaves nothing behind
-            for looked_at in prepared:
+        if untouched:  # what was only looked at leaves nothing behind
+            for looked_at in prepared if cluster.sandbox else ():
                 looked_at.provider.clean(looked_at.workspace.path, cluster.events)
-            cluster.forget()
+            cluster.only_looked()
     return document
 
 

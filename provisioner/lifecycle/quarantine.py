@@ -161,7 +161,7 @@ def resume(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Ac
         if trouble := bad.get(node.name, ""):
             entry = book.entries[node.name]
             if entry.id != node.id:  # what was the former machine's is from now on that of this one
-                entry = replace(entry, id=node.id, owner=OURS, level=None)
+                entry = replace(entry, id=node.id, owner=OURS, level=None, owed=())
             book.entries[node.name] = replace(entry, trouble=trouble)
             cluster.events("quarantine", "warning", f"not put back into service: {trouble}", node=node.name)
         else:

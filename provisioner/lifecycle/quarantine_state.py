@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
@@ -26,12 +27,22 @@ releases it."""
 
 UNREACHED = "the node could not be looked at"
 
+WORK = ("load.", "nccl.", "dcgm.diag", "framework.", "fabric.", "storage.io")
+"""Checks, by the beginning of their ids, that judge a node at work. They are skipped while a job has its GPUs, and
+skipped is not passed."""
+ERASED = ("gpu.count", "gpu.xid", "dcgm.xid", "load.xid", "nvswitch.sxid", "log.")
+"""Checks whose evidence is gone after a reboot, whether or not what they saw is."""
+PROOF = "load.completes"
+"""What has to pass where the evidence of a fault can be gone: the node at work. At level stress DCGM's own tests of the
+hardware (dcgm.diag) prove as much, for nodes that cannot be loaded."""
+PENDING = "; it stays until this has passed: "
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One node in quarantine. `id` is the machine's; `since` is UTC (2026-01-31T12:00:00Z); `checks` are what failed at
     `level` (None where a person decided); `drained`: the drain command worked; `trouble`: why the last command did
-    not."""
+    not; `owed`: checks that have to pass before a verdict puts it back, None in files of releases that did not know."""
 
     id: str
     owner: str
@@ -41,6 +52,7 @@ class Entry:
     level: Level | None = None
     drained: bool = False
     trouble: str = ""
+    owed: tuple[str, ...] | None = None
 
     def told(self) -> dict[str, Any]:
         """What reports and `status` say of it."""
@@ -73,7 +85,7 @@ def load(paths: ClusterPaths) -> Book:
     know."""
     file = paths.root / "quarantine.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["nodes"]
+        found: dict[str, Any] = stored.load(file)["nodes"]
         return Book({name: _entry(entry) for name, entry in found.items()})
     except FileNotFoundError:
         return Book()
@@ -83,8 +95,9 @@ def load(paths: ClusterPaths) -> Book:
 
 
 def _entry(found: Mapping[str, Any]) -> Entry:
-    entry = Entry(**{**found, "checks": tuple(found["checks"])})
-    texts = (entry.id, entry.owner, entry.reason, entry.since, entry.trouble, *entry.checks)
+    owed = found.get("owed")
+    entry = Entry(**{**found, "checks": tuple(found["checks"]), "owed": None if owed is None else tuple(owed)})
+    texts = (entry.id, entry.owner, entry.reason, entry.since, entry.trouble, *entry.checks, *(entry.owed or ()))
     if not all(isinstance(text, str) for text in texts) or entry.level not in (None, *LEVELS):
         raise ValueError("an entry is not whole")
     if not isinstance(entry.drained, bool):
@@ -119,14 +132,16 @@ def decide(
     there is a drain command.
 
     - A bad node goes into quarantine as ours, unless more would be there than `limits` allow: then none does.
-    - A healthy node of ours leaves it, where this verdict looked at least as deep as the one that put it there. So does
-      one whose quarantine was that of a former machine, whoever owned that.
+    - A healthy node of ours leaves it, where this verdict looked at least as deep as the one that put it there and what
+      condemned it has passed since: a check that was skipped, beside a job, has not. Where the evidence of a fault goes
+      with a reboot (ERASED), the node has to pass at work. So does one leave whose quarantine was that of a former
+      machine, whoever owned that.
     - What a person put there stays as it is.
     """
     machines = {node.name: node for node in nodes}
     here = book.of(nodes)
     judged = [verdict for verdict in report.nodes if verdict.name in machines]
-    release = [v.name for v in judged if v.ok and _leaves(book.entries.get(v.name), machines[v.name], level)]
+    release = [v.name for v in judged if v.ok and _leaves(book.entries.get(v.name), machines[v.name], level, v)]
     bad = {v.name: v for v in judged if not v.ok}
     fresh = {name: verdict for name, verdict in bad.items() if name not in here} if limits.automatic else {}
     staying = [name for name in here if name not in release]
@@ -135,21 +150,62 @@ def decide(
         check, shared = most_shared(fresh.values())
         tripped = Breaker(tuple(fresh), len(staying), bound, len(nodes), check, shared)
         return Decision(release=tuple(release), breaker=tripped)
-    hold = {name: Entry(machines[name].id, OURS, v.why, at, _checks(v), level) for name, v in fresh.items()}
+    hold = {
+        name: Entry(machines[name].id, OURS, v.why, at, _checks(v), level, owed=_owed((), v, level))
+        for name, v in fresh.items()
+    }
+    verdicts = {v.name: v for v in judged}
     for name in staying:
-        if name in bad and here[name].owner == OURS:
-            changed = replace(
-                here[name], reason=bad[name].why, checks=_checks(bad[name]), level=deeper(here[name].level, level)
-            )
-            if changed != here[name] or (drains and not changed.drained):
+        if name in verdicts and here[name].owner == OURS:
+            changed = _changed(here[name], verdicts[name], level)
+            if changed != here[name] or (name in bad and drains and not changed.drained):
                 hold[name] = changed
-    return Decision(hold, tuple(name for name, entry in hold.items() if not entry.drained), tuple(release))
+    return Decision(hold, tuple(n for n, entry in hold.items() if n in bad and not entry.drained), tuple(release))
 
 
-def _leaves(entry: Entry | None, machine: Node, level: Level) -> bool:
+def _changed(entry: Entry, verdict: NodeReport, level: Level) -> Entry:
+    """The entry of a node that stays, with what this verdict says."""
+    owed = _owed(_owes(entry), verdict, level)
+    if not verdict.ok:
+        why, checks = verdict.why, _checks(verdict)
+        return replace(entry, reason=why, checks=checks, level=deeper(entry.level, level), owed=owed)
+    if deeper(entry.level, level) != level:
+        return entry
+    reason = entry.reason.split(PENDING)[0]
+    return replace(entry, reason=f"{reason}{PENDING}{', '.join(owed)}" if owed else reason, owed=owed)
+
+
+def _leaves(entry: Entry | None, machine: Node, level: Level, verdict: NodeReport) -> bool:
     if entry is None:
         return False
-    return entry.id != machine.id or (entry.owner == OURS and deeper(entry.level, level) == level)
+    if entry.id != machine.id:
+        return True
+    return entry.owner == OURS and deeper(entry.level, level) == level and not _owed(_owes(entry), verdict, level)
+
+
+def _owes(entry: Entry) -> tuple[str, ...]:
+    """Of an entry that does not know it, what can be told by the checks that condemned it. They may have been unknown
+    because the node was silent, and may not apply to it."""
+    if entry.owed is not None:
+        return entry.owed
+    work = [id for id in entry.checks if id.startswith(WORK) and not id.startswith("fabric.")]
+    return tuple(dict.fromkeys([*work, *([PROOF] if any(id.startswith(ERASED) for id in entry.checks) else [])]))
+
+
+def _owed(before: Iterable[str], verdict: NodeReport, level: Level) -> tuple[str, ...]:
+    """What of that has still to pass, and what this verdict adds. A check that a healthy verdict lacks (a file of
+    one's own that was taken out) owes nothing."""
+    states: dict[str, set[str]] = {}
+    for check in verdict.checks:
+        states.setdefault(check.id, set()).add(check.status)
+    passed = {id for id, found in states.items() if found == {"pass"}}
+    if level == "stress" and "dcgm.diag" in passed:
+        passed.add(PROOF)
+    left = [id for id in before if id not in passed and (id in states or id == PROOF or not verdict.ok)]
+    condemned = () if verdict.error else verdict.condemned
+    failed = [check.id for check in condemned if check.status == "fail" or check.id.startswith(WORK)]
+    proof = [PROOF] if any(c.id.startswith(ERASED) and c.status == "fail" for c in condemned) else []
+    return tuple(dict.fromkeys([*left, *failed, *proof]))
 
 
 def deeper(one: Level | None, other: Level) -> Level:

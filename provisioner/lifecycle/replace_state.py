@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle import quarantine_state
@@ -47,7 +48,7 @@ def load(cluster: Cluster) -> Journal:
     that `up` or `verify` has judged. Raises GpuprovError where the file is damaged."""
     file = cluster.paths.root / "replace.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = stored.load(file)
         places = {name: Place(**place) for name, place in found["nodes"].items()}
         if any(p.step not in get_args(Step) or not isinstance(p.id, str) for p in places.values()):
             raise ValueError("an unknown step")

@@ -5,10 +5,10 @@ Every node is asked once, all at once, within ASK_S; with `ask` false only files
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from provisioner import fleet, stored
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, quarantine_state, replace_state, spent, upgrade_state
 from provisioner.lifecycle.applied import Release, changes, same
@@ -116,7 +116,7 @@ def drifted(
 def _last(cluster: Cluster) -> dict[str, Any]:
     """The providers' variables for the roles, as the last run wrote them into the inventory."""
     try:
-        found = json.loads(cluster.paths.inventory.read_text(encoding="utf-8"))["all"]["vars"]
+        found = fleet.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}

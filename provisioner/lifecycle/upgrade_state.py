@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.lifecycle.applied import identity
 from provisioner.paths import ClusterPaths, write_whole
@@ -74,11 +75,15 @@ def load(paths: ClusterPaths) -> Journal:
     is damaged: nodes may be out of service, and nobody would know."""
     file = paths.root / "upgrade.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = stored.load(file)
         nodes = {name: Place(**place) for name, place in found.pop("nodes").items()}
         journal = Journal(**found, nodes=nodes)
         if journal.phase not in get_args(Phase) or any(p.step not in get_args(Step) for p in nodes.values()):
             raise ValueError("an unknown step")
+        texts = (journal.to, journal.reason, *journal.failed, *journal.failed.values())
+        texts += tuple(text for place in nodes.values() for text in (place.source, place.reason))
+        if not all(isinstance(text, str) for text in texts) or type(journal.batch) is not int:
+            raise ValueError("a value of another kind")
     except FileNotFoundError:
         return Journal()
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -5,6 +5,7 @@ One file (or folder) here and one folder in terraform/ make a provider. `get(nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,6 +21,9 @@ from provisioner.stack.models import BaseImage, Stack
 
 if TYPE_CHECKING:
     from provisioner.fleet import Node
+
+
+_NAME = re.compile(r"[a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,11 @@ def get(name: str, *, sandbox: bool) -> Provider:
     """The provider of a site; with `sandbox` every site is rehearsed on this machine."""
     wanted = "sandbox" if sandbox else name
     try:
+        if not _NAME.fullmatch(wanted):
+            raise ModuleNotFoundError(name=f"provisioner.providers.{wanted}")
         module = import_module(f"provisioner.providers.{wanted}")
+        if not hasattr(module, "provider"):
+            raise ModuleNotFoundError(name=module.__name__)
     except ModuleNotFoundError as error:
         if error.name != f"provisioner.providers.{wanted}":
             raise

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner.image_reference import parse
+from provisioner.paths import below
 from provisioner.sandbox.deb import File, tar, tar_gz
 from provisioner.sandbox.keys import MIRROR_HOST
 from provisioner.sandbox.together import MEET, TOGETHER
@@ -42,11 +44,11 @@ class Built:
 
 
 def repository_of(reference: str) -> tuple[str, str]:
-    """Path and tag in the mirror: nvcr.io/nvidia/pytorch:25.10-py3 → ("nvcr.io/nvidia/pytorch", "25.10-py3")."""
-    name = reference.split("@", 1)[0]
-    path, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:
-        path, tag = name, "latest"
+    """Path and tag in the mirror: nvcr.io/nvidia/pytorch:25.10-py3 → ("nvcr.io/nvidia/pytorch", "25.10-py3"). Raises
+    GpuprovError for what no registry could have."""
+    tag = parse(reference).tag
+    folders, slash, last = reference.partition("@")[0].rpartition("/")
+    path = folders + slash + last.partition(":")[0]
     return re.sub(r"[^a-z0-9._/-]", "-", path.lower()), tag
 
 
@@ -120,17 +122,18 @@ def write(root: Path, images: Iterable[Built]) -> None:
     """The storage of a registry (distribution's filesystem driver, layout v2) holding these images."""
     base = root / "docker/registry/v2"
     for image in images:
-        repository = base / "repositories" / image.repository
+        repository = below(base / "repositories", image.repository)
         for digest, blob in image.blobs.items():
-            data = base / "blobs/sha256" / digest[7:9] / digest[7:] / "data"
+            data = below(base / "blobs/sha256", f"{digest[7:9]}/{digest[7:]}/data")
             data.parent.mkdir(parents=True, exist_ok=True)
             data.write_bytes(blob)
             if digest != image.digest:
                 _link(repository / "_layers/sha256" / digest[7:], digest)
         manifests = repository / "_manifests"
         _link(manifests / "revisions/sha256" / image.digest[7:], image.digest)
-        _link(manifests / "tags" / image.tag / "current", image.digest)
-        _link(manifests / "tags" / image.tag / "index/sha256" / image.digest[7:], image.digest)
+        tag = below(manifests / "tags", image.tag)
+        _link(tag / "current", image.digest)
+        _link(tag / "index/sha256" / image.digest[7:], image.digest)
 
 
 def _link(folder: Path, digest: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
+from provisioner.paths import below
 from provisioner.sandbox import packages
 from provisioner.sandbox.deb import EPOCH, Deb
 from provisioner.sandbox.keys import Keys, clearsign
@@ -38,8 +38,8 @@ def write_repositories(root: Path, stacks: Iterable[Stack], keys: Keys, architec
                 wanted.setdefault((package.repository, stack.os), {})[package.name, package.version] = deb
     (root / "keys").mkdir(parents=True)
     for (name, os), suites in sorted(layouts.items()):
-        (root / "keys" / f"{name}.asc").write_text(keys.public, encoding="utf-8")
-        _write(root / folder(name, os), suites, wanted.get((name, os), {}).values(), keys, architecture)
+        below(root / "keys", f"{name}.asc").write_text(keys.public, encoding="utf-8")
+        _write(below(root, folder(name, os)), suites, wanted.get((name, os), {}).values(), keys, architecture)
     return sum(len(debs) for debs in wanted.values())
 
 
@@ -58,23 +58,22 @@ def _write(base: Path, suites: Iterable[tuple[str, str]], debs: Iterable[Deb], k
     paragraphs = []
     for deb in sorted(debs, key=lambda d: (d.name, d.version)):
         content = deb.build()
-        (pool / deb.filename).write_bytes(content)
+        below(pool, deb.filename).write_bytes(content)
         index = f"Filename: pool/{deb.filename}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
         head, description = deb.control().split("Description: ", 1)
         paragraphs.append(f"{head}{index}Description: {description}")
     listing = "\n".join(paragraphs).encode()
     for suite, components in suites:
         flat = suite.endswith("/")
-        where = base / suite.strip("/") if flat else base / "dists" / suite.strip("/")
-        if not where.resolve().is_relative_to(base.resolve()):
-            raise GpuprovError(f"the suite {suite!r} of a repository leads out of it")
+        where = below(base if flat else base / "dists", suite.strip("/"))
         folders = [""] if flat else [f"{c}/binary-{architecture}/" for c in (components or "main").split()]
         files = {
             f"{f}{name}": data for f in folders for name, data in (("Packages", listing), ("Packages.gz", _gz(listing)))
         }
         for name, data in files.items():
-            (where / name).parent.mkdir(parents=True, exist_ok=True)
-            (where / name).write_bytes(data)
+            file = below(where, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
         release = _release(files, suite, components, architecture)
         inline, detached = clearsign(keys, release)
         for name, text in (("Release", release), ("InRelease", inline), ("Release.gpg", detached)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -60,6 +61,9 @@ def placer(path: str | os.PathLike[str]) -> Callable[[str], str]:
     return place
 
 
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
+
+
 def _nearest(source: Source, where: str) -> Loc:
     around = [loc for loc in source.marks if where == dotted(loc) or where.startswith(f"{dotted(loc)}.")]
     return max(around, key=len, default=())
@@ -76,7 +80,7 @@ def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec |
 
 
 def _validate(source: Source) -> ClusterSpec | None:
-    if not isinstance(source.value, dict):
+    if not isinstance(source.value, dict) or _is_another_file(source.value):
         at = source.mark(()).value
         source.report(at, (), "the file does not hold keys such as name, sites and groups", "`gpuprov init` writes one")
         return None
@@ -85,6 +89,12 @@ def _validate(source: Source) -> ClusterSpec | None:
     except ValidationError as error:
         add_problems(source, error)
         return None
+
+
+def _is_another_file(value: dict[str, Any]) -> bool:
+    """Whether no key is one of ours, and one is no word. A pull request may have made cluster.yaml a link to
+    /etc/shadow, and what is unknown there is nothing to print."""
+    return not set(value) & set(ClusterSpec.model_fields) and not all(map(_WORD.fullmatch, value))
 
 
 def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog) -> None:

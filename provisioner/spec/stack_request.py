@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
+from provisioner.errors import GpuprovError
+from provisioner.image_reference import parse
 from provisioner.spec.shapes import Model, Name
+
+
+def _image(text: str) -> str:
+    try:
+        parse(text)
+    except GpuprovError as error:
+        raise PydanticCustomError("string_image", "{said}", {"said": error.message}) from None
+    return text
+
 
 ImageReference = Annotated[
     str,
@@ -16,7 +28,12 @@ ImageReference = Annotated[
         pattern=r"^[a-z0-9][a-zA-Z0-9._:/@-]*$",
         title="a container image such as nvcr.io/nvidia/pytorch:25.10-py3",
     ),
+    AfterValidator(_image),
 ]
+
+_PART = r"([A-Za-z0-9_]|\{os\}|\{codename\})([A-Za-z0-9._-]|\{os\}|\{codename\})*"
+_COMPONENT = r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$"
+"""A folder of a suite, and a component: no folder of either begins with a dot, so none leads out of the repository."""
 
 
 class OwnRepository(Model):
@@ -43,13 +60,19 @@ class OwnRepository(Model):
         description="Full fingerprint of that key, 40 hex digits (`gpg --show-keys FILE`)",
         examples=["EB693B3035CD5710E231E123A4B469963BF863CC"],
     )
-    suite: Annotated[str, Field(pattern=r"^([A-Za-z0-9._/-]|\{os\}|\{codename\})+$", max_length=255)] | None = Field(
+    suite: Annotated[str, Field(pattern=rf"^(\./|/|(\./)?{_PART}(/{_PART})*/?)$", max_length=255)] | None = Field(
         default=None,
         title="a suite such as noble, or / for a flat repository",
         description="Suite, or / for a flat repository; null: as the vendor's",
         examples=["/"],
     )
-    components: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]+$", max_length=64)], ...] | None = Field(
+    components: (
+        tuple[
+            Annotated[str, Field(pattern=_COMPONENT, max_length=64)],
+            ...,
+        ]
+        | None
+    ) = Field(
         default=None,
         max_length=16,
         title="a list of components such as [main]",

@@ -109,14 +109,16 @@ def repository(
     if own is not None:
         suite = own.suite if own.suite is not None else row["suite"]
         components = " ".join(own.components) if own.components is not None else row["components"]
-        return Repository(
+        made = Repository(
             name=name,
             uri=(own.uri.format(**place) if own.uri else (row["uri"] or "").format(**values)),
             suite=suite.format(**values),
             components=components,
-            key_url=own.key or (row["key_url"] or "").format(**values),
+            key_url="",
             fingerprint=own.fingerprint.upper(),
         )
+        # Not as a lock has it: of a path the key itself is locked.
+        return made.model_copy(update={"key_url": own.key or (row["key_url"] or "").format(**values)})
     return Repository(
         name=name,
         uri=(row["uri"] or "").format(**values),

@@ -1,18 +1,26 @@
 """Files by HTTP(S), with patience: what passes (no answer, 429, 5xx) is tried again until the deadline, no longer.
 
-One deadline is for everything that a lock reads. What comes is bytes of whoever answered; who trusts them checks first.
+One deadline is for everything that a lock reads: when it is over, connections are cut, however slowly somebody still
+sends. What comes is bytes of whoever answered; who trusts them checks first.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry, Timeout, parse_url
 
 from provisioner import __version__
@@ -28,7 +36,6 @@ SILENCE = 20.0
 """Seconds without a byte after which an answer counts as none."""
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers that may be others in a moment."""
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,8 @@ class Fetch:
     _ended: threading.Event = field(default_factory=threading.Event)
     _pools: dict[str, urllib3.PoolManager] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _cuts: list[socket.socket] = field(default_factory=list)
+    _timer: threading.Timer | None = None
 
     def get(
         self, url: str, *, who: str, limit: int, method: str = "GET", headers: Mapping[str, str] | None = None,
@@ -62,12 +71,13 @@ class Fetch:
         answers in time, where an answer is longer, or where https leads to http.
         """
         pause, said, tries = self.pause_s, "", 0
+        self._watch()
         while True:
             wait, tries = pause, tries + 1
             try:
                 answer = self._once(url, who, limit, method, headers or {}, redirect=redirect)
             except urllib3.exceptions.HTTPError as error:
-                said = _plain(error)
+                said = _plain(error) if self._left() > 0 else said or f"not whole after {self.deadline_s:g} s"
                 reason = getattr(error, "reason", error)
                 if isinstance(reason, urllib3.exceptions.SSLError | urllib3.exceptions.ResponseError):
                     raise self._failed(who, url, said) from None  # no certificate, or round in circles: it stays so
@@ -84,8 +94,35 @@ class Fetch:
             pause *= 2
 
     def stop(self) -> None:
-        """Let requests that other threads are at come to an end."""
+        """End the requests that other threads are at."""
         self._ended.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._cut()
+
+    def _watch(self) -> None:
+        """Have every connection cut when time is up: a byte now and then keeps each single wait short."""
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(max(0.0, self._left()), self._cut)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _cut(self) -> None:
+        with self._lock:
+            cut, self._cuts = self._cuts, []
+        for connection in cut:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _noted(self, connection: socket.socket) -> socket.socket:
+        """The connection, known to `_cut` by a descriptor of its own: TLS takes the other one away."""
+        with self._lock:
+            self._cuts.append(socket.socket(fileno=os.dup(connection.fileno())))
+        if self._ended.is_set() or self._left() <= 0:
+            self._cut()
+        return connection
 
     def _once(
         self, url: str, who: str, limit: int, method: str, headers: Mapping[str, str], *, redirect: bool
@@ -100,12 +137,12 @@ class Fetch:
         )
         try:
             body = bytearray()
-            for chunk in response.stream(65536, decode_content=False):
+            while chunk := response.read1(65536, decode_content=False):
                 body += chunk
                 if len(body) > limit:
                     raise self._failed(who, url, f"is longer than the {limit} bytes that it may have")
-                if self._left() <= 0 or self._ended.is_set():
-                    raise urllib3.exceptions.TimeoutError("is too slow")
+            if self._left() <= 0 or self._ended.is_set():  # where it was cut, an end looks like any other
+                raise urllib3.exceptions.TimeoutError("is too slow")
         finally:
             response.release_conn()
         hops = [str(hop.redirect_location) for hop in response.retries.history] if response.retries else []
@@ -121,7 +158,9 @@ class Fetch:
         proxy = "" if proxy_bypass(parsed.host or "") else getproxies().get(parsed.scheme or "", "")
         with self._lock:
             if proxy not in self._pools:
-                self._pools[proxy] = urllib3.ProxyManager(proxy) if proxy else urllib3.PoolManager(maxsize=8)
+                manager = urllib3.ProxyManager(proxy) if proxy else urllib3.PoolManager(maxsize=8)
+                manager.pool_classes_by_scheme = _pools_that_tell(self._noted)
+                self._pools[proxy] = manager
             return self._pools[proxy]
 
     @staticmethod
@@ -131,7 +170,30 @@ class Fetch:
 
 def loopback(host: str) -> bool:
     """Whether a host is this machine, where http is as good as https."""
-    return host in LOOPBACK or host.startswith("127.")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name: 127.evil.example is nobody's loopback
+        return False
+
+
+def _pools_that_tell(told: Callable[[socket.socket], socket.socket]) -> dict[str, Any]:
+    """urllib3's pools of connections, each of which is told of as soon as it is there."""
+
+    class Plain(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            return told(super()._new_conn())
+
+    class Tls(HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            return told(super()._new_conn())
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}
 
 
 def _asked_to_wait(answer: Answer) -> float:

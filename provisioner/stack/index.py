@@ -80,6 +80,7 @@ class _Release:
 
     files: dict[str, tuple[str, int]]
     by_hash: bool
+    made: datetime | None = None
 
 
 def _key(origin: Origin, fetch: Fetch) -> bytes:
@@ -115,7 +116,29 @@ def _release(origin: Origin, fetch: Fetch, base: str, ring: bytes) -> _Release:
         if signature.status != 200:
             raise refuse("it is not signed", "a repository needs InRelease, or Release with Release.gpg")
         text = check(signed=plain.body, detached=signature.body)
-    return _parsed(text.decode("utf-8", errors="replace"), refuse)
+    release = _parsed(text.decode("utf-8", errors="replace"), refuse)
+    _refuse_older(base, origin.repository.fingerprint, release, refuse)
+    return release
+
+
+def _refuse_older(base: str, fingerprint: str, release: _Release, refuse: openpgp.Refuse) -> None:
+    """Whoever stands between can keep newer packages back by sending an old Release again: most have no date until
+    which they are valid. So the newest that this machine has seen is remembered in the cache."""
+    if release.made is None:
+        return
+    which = hashlib.sha256(f"{fingerprint} {base}".encode()).hexdigest()
+    file = private_dir(cache() / "releases") / which
+    seen = None
+    with contextlib.suppress(OSError, ValueError):
+        seen = datetime.fromisoformat(file.read_text(encoding="ascii")).astimezone(UTC)
+    if seen is not None and release.made < seen:
+        raise refuse(
+            f"it was made on {release.made:%Y-%m-%d %H:%M} UTC, and this machine has seen the one of "
+            f"{seen:%Y-%m-%d %H:%M}",
+            "a mirror that is behind (lock again in some minutes), or somebody keeps newer packages back; where its "
+            f"maker has gone back, remove {file}",
+        )
+    write_whole(file, release.made.isoformat())
 
 
 def _about(origin: Origin, base: str, message: str, hint: str) -> GpuprovError:
@@ -149,7 +172,7 @@ def _parsed(text: str, refuse: openpgp.Refuse) -> _Release:
             "it lists no file with its SHA-256", "an old kind of repository: gpuprov does not take weaker hashes"
         )
     return _Release({name: (digest.lower(), int(size)) for digest, size, name in rows},
-                    fields.get("acquire-by-hash", "").lower() == "yes")  # fmt: skip
+                    fields.get("acquire-by-hash", "").lower() == "yes", made)  # fmt: skip
 
 
 def _moment(value: str | None, refuse: openpgp.Refuse) -> datetime | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -9,11 +10,16 @@ from pydantic import ValidationError
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
+from provisioner.spec.places import dotted
 from provisioner.stack.models import LOCK_VERSION, Lock, Stack
 
 _HEAD = """\
 # cluster.lock: the exact versions that gpuprov installs. Made by `gpuprov lock`; keep it in git, do not edit it.
 """
+LIMIT = 32 << 20
+"""Characters of a lock; one of a hundred groups has some 5 MiB."""
+DEPTH = 16
+"""Blocks in each other; a lock has six."""
 
 
 def write(path: Path, lock: Lock) -> None:
@@ -37,26 +43,70 @@ def read(path: Path) -> Lock | None:
         raise GpuprovError(
             f"can't be read: {error}", where=str(path), hint="make it again with `gpuprov lock`"
         ) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, path: str) -> Lock:
+    """The text of a lock. Raises GpuprovError with the place in `path` for one that is none."""
     try:
+        _refuse_size(text)
         loaded = yaml.load(text, Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise GpuprovError("is not YAML", where=str(path), hint="make it again with `gpuprov lock`") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        said = f"is not YAML ({error.problem or error.context})"
+        raise GpuprovError(said, where=f"{path}{at}", hint="make it again with `gpuprov lock`") from None
+    except (yaml.YAMLError, ValueError) as error:  # a control character; a number of 5000 digits
+        said = f"is not YAML ({str(error).splitlines()[0]})"
+        raise GpuprovError(said, where=path, hint="make it again with `gpuprov lock`") from None
     if isinstance(loaded, dict) and loaded.get("version") not in (LOCK_VERSION, None):
         raise GpuprovError(
             f"has format {loaded['version']}, this gpuprov reads {LOCK_VERSION}",
-            where=str(path),
+            where=path,
             hint="upgrade gpuprov, or make the lock again with `gpuprov lock`",
         )
     try:
         return Lock.model_validate(loaded)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        loc = tuple(part for part in first["loc"] if part != "[key]")
         raise GpuprovError(
-            f"is not a lock that gpuprov wrote ({place}: {first['msg']})",
-            where=str(path),
-            hint="make it again with `gpuprov lock`",
-        ) from error
+            f"is not a lock that gpuprov wrote ({dotted(loc) or 'the file'}: {first['msg']})",
+            where=f"{path}{_position(text, loc)}",
+            hint="make it again with `gpuprov lock`; where another wrote it, ask who",
+        ) from None
+
+
+def _refuse_size(text: str) -> None:
+    """Raise ValueError for a lock that is too long, MarkedYAMLError for one that is too deep: libyaml's own reader then
+    ends the process."""
+    if len(text) > LIMIT:
+        raise ValueError(f"it is longer than {LIMIT >> 20} MiB")
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        wrong = "an alias, which no lock has" if isinstance(event, yaml.AliasEvent) else ""
+        wrong = f"{depth} blocks in each other" if depth > DEPTH else wrong
+        if wrong:
+            raise yaml.MarkedYAMLError(problem=wrong, problem_mark=event.start_mark)  # type: ignore[arg-type] # libyaml's
+
+
+def _position(text: str, loc: Sequence[str | int]) -> str:
+    """Where a value stands in the file, or what is nearest around it: ":line:column"."""
+    node = yaml.compose(text, Loader=yaml.CSafeLoader)
+    for part in loc:
+        inner = None
+        if isinstance(node, yaml.MappingNode):
+            inner = next((value for key, value in node.value if key.value == part), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            inner = node.value[part]
+        if inner is None:
+            break
+        node = inner
+    return f":{node.start_mark.line + 1}:{node.start_mark.column + 1}" if node is not None else ""
 
 
 def versions(lock: Lock | None) -> dict[str, dict[str, str]]:

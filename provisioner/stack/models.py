@@ -10,6 +10,27 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from provisioner.stack.texts import (
+    Address,
+    Chosen,
+    ComponentName,
+    Components,
+    Digest,
+    Fingerprint,
+    GroupName,
+    Key,
+    MachineImage,
+    PackageName,
+    PackageVersion,
+    Pull,
+    Reference,
+    RepositoryName,
+    Sentence,
+    Suite,
+    System,
+    Version,
+)
+
 LOCK_VERSION: Final = 3
 
 Part = Literal[
@@ -26,9 +47,9 @@ class Locked(BaseModel):
 class Package(Locked):
     """One apt package at one exact version, from the repository of that name (None: the distribution's own)."""
 
-    name: str
-    version: str
-    repository: str | None = None
+    name: PackageName
+    version: PackageVersion
+    repository: RepositoryName | None = None
     part: Part
     asked: bool = True
     """Asked for by name; False: another package of the same repository pulls it in."""
@@ -38,77 +59,77 @@ class Repository(Locked):
     """A signed apt repository. `line` is everything of the deb822 source but the key; `fingerprint` is the
     full OpenPGP fingerprint (40 hex digits) that the key at `key_url` must have."""
 
-    name: str
-    uri: str
-    suite: str
-    components: str
-    key_url: str
-    fingerprint: str
+    name: RepositoryName
+    uri: Address
+    suite: Suite
+    components: Components
+    key_url: Key
+    fingerprint: Fingerprint
 
 
 class Image(Locked):
     """A container image by digest. `reference` is what people write (nvcr.io/nvidia/pytorch:25.10-py3), `pull`
     the name that is really pulled (registry/repository@sha256:…)."""
 
-    reference: str
-    digest: str
-    pull: str
-    torch: str | None = None
-    tensorflow: str | None = None
-    cuda: str | None = None
-    nccl: str | None = None
-    python: str | None = None
+    reference: Reference
+    digest: Digest
+    pull: Pull
+    torch: Version | None = None
+    tensorflow: Version | None = None
+    cuda: Version | None = None
+    nccl: Version | None = None
+    python: Version | None = None
 
 
 class Component(Locked):
     """The version that was chosen, why, and where the facts for it were read."""
 
-    version: str
-    why: str
+    version: Chosen
+    why: Sentence
 
 
 class BaseImage(Locked):
     """What machines boot. `id` is the provider's (an AMI, a URN); None where the provider could not be
     asked, which `why` says."""
 
-    id: str | None
-    why: str
+    id: MachineImage | None
+    why: Sentence
 
 
 class Stack(Locked):
     """Everything that is installed on one group's nodes."""
 
-    os: str
+    os: System
     """The distribution that the roles expect, as cluster.yaml writes it: ubuntu-24.04."""
-    kernel: str | None = None
+    kernel: Version | None = None
     """`uname -r` that the driver's modules are built for; None where the base image's kernel is not known."""
-    driver: str | None
-    driver_branch: str | None
+    driver: Version | None
+    driver_branch: Version | None
     kernel_modules: Literal["open", "proprietary"] | None
-    fabric_manager: str | None
-    cuda_driver: str | None
+    fabric_manager: Version | None
+    cuda_driver: Version | None
     """The CUDA version that the driver reports (nvidia-smi's "CUDA Version"), major.minor."""
-    cuda_toolkit: str | None
-    cudnn: str | None = None
-    nccl: str | None
-    efa: str | None = None
+    cuda_toolkit: Version | None
+    cudnn: Version | None = None
+    nccl: Version | None
+    efa: Version | None = None
     """Release of the EFA installer, whose parts are installed."""
-    ofi_nccl: str | None = None
+    ofi_nccl: Version | None = None
     """The aws-ofi-nccl plugin that goes with `efa` and `nccl`."""
-    ofed: str | None = None
+    ofed: Version | None = None
     """Release of DOCA-Host; None where the kernel's own RDMA drivers serve (or the machine has no RDMA)."""
-    gdrcopy: str | None = None
-    rocm: str | None = None
-    pytorch: str | None = None
+    gdrcopy: Version | None = None
+    rocm: Version | None = None
+    pytorch: Version | None = None
     """The PyTorch that the framework image holds, as its maker writes it (2.9.0a0+145a3a7bda, 2.9.1+cu130)."""
-    tensorflow: str | None = None
-    dcgm: str | None
-    dcgm_exporter: str | None
-    container_toolkit: str | None
+    tensorflow: Version | None = None
+    dcgm: Version | None
+    dcgm_exporter: Version | None
+    container_toolkit: Version | None
     packages: tuple[Package, ...] = ()
     repositories: tuple[Repository, ...] = ()
     images: tuple[Image, ...] = ()
-    components: dict[str, Component] = {}
+    components: dict[ComponentName, Component] = {}
     """Everything that was chosen (driver, cuda, nccl …), whatever of it the fields above name for the roles."""
 
     def package(self, name: str) -> Package | None:
@@ -120,9 +141,8 @@ class Lock(Locked):
     difference can be named."""
 
     version: Literal[3] = LOCK_VERSION
-    request: dict[str, str]
+    request: dict[Sentence, Sentence]
     simulated: bool
-    bases: dict[str, dict[str, BaseImage]] = {}
+    bases: dict[GroupName, dict[System, BaseImage]] = {}
     """Site → distribution → what its machines boot."""
-    """Site → the image that its machines boot."""
-    groups: dict[str, Stack]
+    groups: dict[GroupName, Stack]

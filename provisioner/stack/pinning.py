@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.image_reference import Name, parse
 from provisioner.stack import index, registry
 from provisioner.stack.closure import close
 from provisioner.stack.conflict import Place
@@ -68,7 +69,7 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
     repositories = {r: _origin(r, sources) for stack in stacks.values() for r in stack.repositories}
     locked = {(g, i.reference): _locked_digest(g, i, sources) for g, stack in stacks.items() for i in stack.images}
     known = {reference: digest for (_, reference), digest in locked.items() if digest}
-    names = {reference: registry.parse(reference) for _, reference in locked}
+    names = {reference: parse(reference) for _, reference in locked}
     registries = registry.Registries(fetch)
     events("stack", "progress", f"reading {_counted(repositories, 'repository')}, {_counted(names, 'image')}")
     with ThreadPoolExecutor(READERS, thread_name_prefix="gpuprov-lock") as pool:
@@ -82,6 +83,7 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
             fetch.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    fetch.stop()
     done: dict[object, tuple[Package, ...]] = {}
     pinned = {}
     for group, stack in stacks.items():
@@ -200,7 +202,7 @@ def _locked_digest(group: str, image: Image, sources: Sources) -> str:
     return next((i.digest for i in before.images if i.reference == image.reference and component in keep), "")
 
 
-def _image(image: Image, name: registry.Name, found: str, locked: str, events: Events) -> Image:
+def _image(image: Image, name: Name, found: str, locked: str, events: Events) -> Image:
     """An image with its digest: the locked one where there is one, which is said where its tag has moved."""
     if locked and locked != found:
         events(

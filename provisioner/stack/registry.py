@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 from urllib3.util import parse_url
 
 from provisioner.errors import GpuprovError
+from provisioner.image_reference import HUB, Name
 from provisioner.stack.fetch import Answer, Fetch, loopback
 
 MANIFEST_LIMIT = 4 << 20
@@ -31,53 +32,10 @@ KINDS = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 PLATFORM = ("linux", "amd64")
-HUB = "docker.io"
-HOSTS = {HUB: "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
+HOSTS = {HUB: "registry-1.docker.io"}
 """Registries whose API is at another host than their name."""
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
-_PATH = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A reference in its parts: nvcr.io, nvidia/pytorch, 25.10-py3 (or the digest it names)."""
-
-    written: str
-    registry: str
-    repository: str
-    tag: str
-    digest: str = ""
-
-    def pull(self, digest: str) -> str:
-        return f"{self.registry}/{self.repository}@{digest}"
-
-    @property
-    def api(self) -> str:
-        host = HOSTS.get(self.registry, self.registry)
-        scheme = "http" if loopback(str(parse_url(f"//{host}").host or "")) else "https"
-        return f"{scheme}://{host}/v2/{self.repository}/manifests/"
-
-
-def parse(reference: str) -> Name:
-    """A reference as Docker reads it: without a registry it is Docker Hub's, without a tag `latest`."""
-    rest, at, digest = reference.partition("@")
-    first, slash, inner = rest.partition("/")
-    if slash and (any(c in first for c in ".:") or first == "localhost"):
-        registry, path = first, inner
-    else:
-        registry, path = HUB, rest
-    name, _, tag = path.partition(":")
-    if registry in HOSTS:
-        registry, name = HUB, name if "/" in name else f"library/{name}"
-    tag = tag or "latest"
-    parts = ((_HOST, registry), (_PATH, name), (_TAG, tag), *(((_DIGEST, digest),) if at else ()))
-    if not all(pattern.fullmatch(part) for pattern, part in parts):
-        raise GpuprovError(f"image {reference}: no registry has such a name", hint="write registry/repository:tag")
-    return Name(reference, registry, name, tag, digest)
 
 
 @dataclass(slots=True)
@@ -124,7 +82,7 @@ class Registries:
     def _request(self, name: Name, wanted: str, method: str, headers: dict[str, str]) -> Answer:
         who = f"image {name.written}"
         try:
-            return self.fetch.get(f"{name.api}{wanted}", who=who, limit=MANIFEST_LIMIT, headers=headers, method=method)
+            return self.fetch.get(f"{api(name)}{wanted}", who=who, limit=MANIFEST_LIMIT, headers=headers, method=method)
         except GpuprovError as error:
             if "answers 429" in error.message:
                 hint = f"wait (anonymous readers have a quota), or `docker login {name.registry}`"
@@ -173,6 +131,13 @@ class Registries:
             return _refuse(name, f"{name.registry} has no {name.repository} with {name.digest or f'tag {name.tag}'}",
                            "look at its name and tag")  # fmt: skip
         return _refuse(name, f"{name.registry} answers {status}", "look whether it is in order, then lock again")
+
+
+def api(name: Name) -> str:
+    """Where the registry is asked for the manifests of an image."""
+    host = HOSTS.get(name.registry, name.registry)
+    scheme = "http" if loopback(str(parse_url(f"//{host}").host or "")) else "https"
+    return f"{scheme}://{host}/v2/{name.repository}/manifests/"
 
 
 def account_of(registry: str) -> str | None:

@@ -28,6 +28,7 @@ FILES: dict[str, str] = {
     "nvidia-params.txt": "/proc/driver/nvidia/params",
     "nvidia-dev.txt": "ls -l /dev/nvidia*",
     "dmesg.txt": "dmesg",
+    "dmesg-before.txt": "journalctl -k -b -1",
     "ibstat.txt": "ibstat",
     "rdma.json": "/sys/class/infiniband",
     "fi_info.txt": "fi_info -p efa",
@@ -71,8 +72,13 @@ SIMULATED = "simulated by gpuprov"
 SAYS_SO = ("host.json", "nvidia-version.txt")
 """Where a rehearsed node has those words: the model of its processors, the driver's version."""
 STATUS = "probe.json"
-LIMIT = 32 * 1024 * 1024
-"""Bytes read of one file: above every real output (eight B200 in XML are 357 kB) and below what hurts."""
+LIMIT = 8 * 1024 * 1024
+"""Characters read of one file: above every real output (eight B200 in XML are 357 kB, a kernel log that the probe cut
+4 MiB) and below what hurts."""
+SAID = 2000
+"""Characters kept of what a command or a node said of an error: it stands in the message of many checks."""
+GREATEST = 1e12
+"""Above every number of a bundle: seconds since 1970 reach it in the year 33658."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +100,19 @@ class Output:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], text: str | None = None) -> Output:
         """From an untrusted mapping: a value of the wrong type is dropped, not believed."""
-        rc, seconds, error = data.get("rc"), data.get("seconds"), data.get("error")
-        own, unfit = data.get("text"), data.get("unfit")
+        rc, error, unfit = data.get("rc"), data.get("error"), data.get("unfit")
+        if text is None:
+            own = data.get("text")
+            text = own if isinstance(own, str) else ""
         return cls(
-            text=text if text is not None else (own if isinstance(own, str) else ""),
-            rc=rc if isinstance(rc, int) else None,
-            seconds=float(seconds) if isinstance(seconds, int | float) else None,
+            text=text[:LIMIT],
+            rc=rc if _number(rc) is not None and isinstance(rc, int) else None,
+            seconds=_number(data.get("seconds")),
             timed_out=data.get("timed_out") is True,
             missing=data.get("missing") is True,
-            truncated=data.get("truncated") is True,
-            error=error if isinstance(error, str) else "",
-            unfit=unfit if isinstance(unfit, str) else "",
+            truncated=data.get("truncated") is True or len(text) > LIMIT,
+            error=error[-SAID:] if isinstance(error, str) else "",
+            unfit=unfit[:SAID] if isinstance(unfit, str) else "",
         )
 
     def status(self) -> dict[str, Any]:
@@ -144,18 +152,18 @@ class Bundle:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Bundle:
-        files = data.get("files")
-        collected, seconds, received = (data.get(key) for key in ("collected", "seconds", "received"))
+        """From an untrusted mapping, as Output.from_json."""
+        files, error = data.get("files"), data.get("error")
         return cls(
             files={
                 name: Output.from_json(value)
                 for name, value in (files if isinstance(files, Mapping) else {}).items()
                 if name in FILES and isinstance(value, Mapping)
             },
-            error=str(data.get("error") or ""),
-            collected=float(collected) if isinstance(collected, int | float) else None,
-            seconds=float(seconds) if isinstance(seconds, int | float) else None,
-            received=float(received) if isinstance(received, int | float) else None,
+            error=error[:SAID] if isinstance(error, str) else ("its answer is not whole" if error else ""),
+            collected=_number(data.get("collected")),
+            seconds=_number(data.get("seconds")),
+            received=_number(data.get("received")),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -214,6 +222,13 @@ class Bundle:
                 write_whole(directory / name, output.text.encode("utf-8", "replace"))
         status = self.to_json() | {"files": {name: out.status() for name, out in self.files.items()}}
         write_whole(directory / STATUS, json.dumps(status, indent=1) + "\n")
+
+
+def _number(value: Any) -> float | None:
+    """A number that means something: JSON has true, NaN, Infinity and integers of any length."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < GREATEST:
+        return None
+    return float(value)
 
 
 KINDS = {

@@ -47,6 +47,9 @@ class Check:
     follows: tuple[str, ...] = ()
     level: Level = "quick"
     """The lowest level that runs it; below it the check is skipped unless its files are there."""
+    reads: tuple[str, ...] = ()
+    """Files that it looks at without needing them all, where it says itself what it means that one is not there: it is
+    judged below its level where any of them is."""
     vendor: Literal["nvidia", "amd"] | None = None
     """The GPU vendor that it is for; None for both."""
     applies: Callable[[Expected], object] | None = None
@@ -111,9 +114,10 @@ def check(
     applies: Callable[[Expected], object] | None = None,
     otherwise: str = "it does not apply",
     silences: tuple[str, ...] = (),
+    reads: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Declare a test function as a check. `needs` and `follows` are explained at the head of this module."""
-    declared = Check(id, severity, action, says, needs, follows, level, vendor, applies, otherwise, silences)
+    declared = Check(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences)
 
     def mark(function: F) -> F:
         function.__check__ = declared  # type: ignore[attr-defined]

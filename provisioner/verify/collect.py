@@ -14,7 +14,7 @@ import re
 import signal
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files as resources
@@ -43,8 +43,15 @@ def probe_source() -> str:
 ROOT_PYTHON = 'if [ "$(id -u)" = 0 ]; then exec python3 -I -; else exec sudo -n python3 -I -; fi'
 """The command on the node. -I: neither the user's site packages nor the working directory reach the probe."""
 
-LIMIT = 64 * 1024 * 1024
-"""Bytes taken from one node: about a hundred times a compressed answer."""
+WAY_S = 20
+"""Seconds beyond the probe's own deadline, for the connection and the way back."""
+
+LIMIT = 32 * 1024 * 1024
+"""Bytes taken from one node, and of its answer when it is unpacked: about a hundred times a compressed answer, three
+times an unpacked one."""
+VALUES = 1_000_000
+"""Lists and objects in an answer, at most: an empty one of three bytes takes seventy in memory. Braces within texts
+count too; a real answer has some ten thousand."""
 
 NVIDIA_FILES: Mapping[str, float] = {
     "nvidia-smi.xml": 30,
@@ -65,6 +72,7 @@ GPU_OPTIONS: Mapping[str, tuple[str, ...]] = {
 AMD_FILES: Mapping[str, float] = {"rocm-smi.json": 30}
 COMMON_FILES: Mapping[str, float] = {
     "dmesg.txt": 10,
+    "dmesg-before.txt": 15,
     "lspci.txt": 15,
     "lsblk.json": 10,
     "packages.txt": 15,
@@ -238,6 +246,11 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
     )
 
 
+def waits_until(requests: Iterable[ProbeRequest]) -> float:
+    """When the last of these probes is given up, in seconds since 1970, if all begin now."""
+    return time() + max((request.deadline for request in requests), default=0.0) + WAY_S
+
+
 def collect(
     targets: Mapping[str, Sequence[str]],
     request: ProbeRequest | Mapping[str, ProbeRequest],
@@ -276,7 +289,7 @@ class _Run:
             self.done += 1
             message = bundle.error or f"probed in {bundle.seconds or 0:.1f} s"
             kind = "warning" if bundle.error else "progress"
-            self.events(self.stage, kind, message, node=name, done=self.done, total=self.total)  # type: ignore[arg-type]
+            self.events(self.stage, kind, message, node=name, done=self.done, total=self.total, unit="node")  # type: ignore[arg-type]
             return bundle
 
         names = list(targets)
@@ -285,7 +298,7 @@ class _Run:
 
     async def node(self, name: str, target: Sequence[str]) -> Bundle:
         request = self.request if isinstance(self.request, ProbeRequest) else self.request[name]
-        deadline = self.deadline_s if self.deadline_s is not None else request.deadline + 20
+        deadline = self.deadline_s if self.deadline_s is not None else request.deadline + WAY_S
         # The request travels as a JSON text inside a Python literal: no value can end the string.
         program = f"{self.source}\nmain(json.loads({json.dumps(json.dumps(request.to_json()))}))\n"
         started = monotonic()
@@ -300,9 +313,9 @@ class _Run:
                 return Bundle(error=f"sent more than {LIMIT // 2**20} MiB")
             arrived = time()
             bundle = decode(out)
-            if bundle is None:
-                return Bundle(error=f"no answer from the probe (exit status {rc}){_said(complaints)}")
-        return Bundle(bundle.files, bundle.error, bundle.collected, monotonic() - started, arrived)
+            if bundle.error:
+                return Bundle(error=f"{bundle.error} (exit status {rc}){_said(complaints)}")
+        return replace(bundle, seconds=monotonic() - started, received=arrived)
 
 
 NO_CONFIG = "Can't open user config file"
@@ -352,18 +365,25 @@ async def _feed(stdin: asyncio.StreamWriter, program: bytes) -> None:
         stdin.close()
 
 
-def decode(out: bytes) -> Bundle | None:
-    """The bundle in the last line that bears the probe's mark; None where there is none. Banners are ignored."""
-    for line in reversed(out.decode("utf-8", "replace").splitlines()):
-        if not line.startswith(MARK):
-            continue
-        try:
-            unpack = zlib.decompressobj()
-            document = json.loads(unpack.decompress(base64.b64decode(line[len(MARK) :]), LIMIT))
-        except (ValueError, zlib.error, RecursionError):
-            return None
-        return Bundle.from_json(document) if isinstance(document, dict) else None
-    return None
+def decode(out: bytes) -> Bundle:
+    """The bundle in the last line that bears the probe's mark; banners are ignored. What is no answer, or one that
+    cannot be read, is a bundle whose error says so."""
+    marked = [line for line in out.decode("utf-8", "replace").splitlines() if line.startswith(MARK)]
+    if not marked:
+        return Bundle(error="no answer from the probe")
+    try:
+        unpack = zlib.decompressobj()
+        text = unpack.decompress(base64.b64decode(marked[-1][len(MARK) :]), LIMIT)
+        if unpack.unconsumed_tail:
+            return Bundle(error=f"no answer from the probe that is read: it has more than {LIMIT // 2**20} MiB")
+        if text.count(b"{") + text.count(b"[") > VALUES:
+            return Bundle(error=f"no answer from the probe that is read: it has more than {VALUES} values")
+        document = json.loads(text)
+    except (ValueError, zlib.error, RecursionError) as error:
+        return Bundle(error=f"no answer from the probe that can be read: {type(error).__name__}")
+    if not isinstance(document, dict):
+        return Bundle(error="no answer from the probe that can be read: no object")
+    return Bundle.from_json(document)
 
 
 def _said(complaints: IO[bytes]) -> str:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files as resources
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from provisioner.events import Events
@@ -21,7 +21,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect, load_request
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric import Met, Search, Verdict, most_rounds
-from provisioner.verify.parsers import Unreadable
+from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.load import Load, parse
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
         return _verdict_of_none("alone", "no locked image has PyTorch")
     if not subject.address:
         return _verdict_of_none("untested", "its address in the group's network is not known")
-    load = _read(bundle.files.get("load.json"))
+    load = _read(bundle, "load.json")
     if load is not None and load.state == "busy":
         return _verdict_of_none("busy", f"not tested, because a job has the GPUs: {', '.join(load.busy[:3])}")
     if load is None or not load.finished:
@@ -105,14 +105,9 @@ def _verdict_of_none(state: str, why: str) -> dict[str, Any]:
     return {"state": state, "why": why}
 
 
-def _read(output: Output | None) -> Load | None:
+def _read(bundle: Bundle, name: str) -> Load | None:
     """load.json, or a node's part of fabric.json, which says the same; None where it says nothing."""
-    if output is None or output.timed_out or output.missing:
-        return None
-    try:
-        return parse(output.text)
-    except Unreadable:
-        return None
+    return read_file(name, bundle, parse)[0]
 
 
 def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float) -> dict[str, dict[str, Any]]:
@@ -125,14 +120,14 @@ def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float
     longest = max(_deadline(tuple(group)) + WAY_S for group in groups)
     # The last round may begin just before the end.
     turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
-    most = min(turns * longest, total_s + longest) / 60
-    events("verify", "log", f"{len(members)} nodes meet in pairs and rings: {rounds} rounds, {most:.0f} min at most")
+    doing = f"{len(members)} nodes in pairs and rings, at most {rounds} rounds"
+    events("verify", "started", doing, until=time() + min(turns * longest, total_s + longest))
     begun, turn, late = monotonic(), 0, False
     while not late and (wanted := [(search, sets) for search in searches if (sets := search.next_round())]):
         turn += 1
         sizes = [len(nodes) for _, sets in wanted for nodes in sets]
         what = f"{len(sizes)} pairs" if max(sizes) == 2 else f"{len(sizes)} rings of up to {max(sizes)} nodes"
-        events("verify", "log", f"round {turn}: {what}")
+        events("verify", "progress", f"{doing}; round {turn}: {what}")
         found: dict[tuple[str, ...], Met] = {}
         for batch in _batches([tuple(members[name] for name in nodes) for _, sets in wanted for nodes in sets]):
             late = late or monotonic() - begun > total_s
@@ -199,7 +194,7 @@ def met(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
     names = tuple(member.name for member in nodes)
     parts: dict[str, Load] = {}
     for name in names:
-        part = _read(came[name].files.get(FILE))
+        part = _read(came[name], FILE)
         if part is None:
             output = came[name].files.get(FILE)
             why = came[name].error or (output.error if output else "") or "the probe gave no answer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from time import process_time
 from typing import Any, Literal, TypeVar
 
 from provisioner.verify.bundle import FILES, Bundle, Output
@@ -42,6 +43,7 @@ from provisioner.verify.parsers import (
     systemd,
     topo,
 )
+from provisioner.verify.watch import TooLong, limited
 
 State = Literal["read", "absent", "missing", "hung", "unreadable"]
 T = TypeVar("T")
@@ -50,6 +52,10 @@ ANSWERS_IN_ERRORS = {"fi_info.txt", "fabricmanager.txt", "nvidia-smi.xml", "ibst
 """Tools whose complaint on standard error is their answer."""
 EMPTY_IS_AN_ANSWER = {"holds.txt", "services.txt", "stamp.json", "reboot.txt"}
 NVIDIA_SMI = ("nvidia-smi.xml", "topo.txt", "nvlink.txt", "nvlink-errors.txt")
+FILE_S, NODE_S = 2.0, 4.0
+"""Seconds of a processor in which one file is read, and all of a node together. A healthy node's take 0.02."""
+REASON = 200
+"""Characters that a check says of why a node was not looked at; the node's report has all of it, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,8 @@ class Facts:
     module_params: dict[str, str] | None = None
     device_nodes: tuple[nvidia_driver.Node, ...] | None = None
     log: dmesg.KernelLog | None = None
+    before: dmesg.KernelLog | None = None
+    """The kernel log of the boot before."""
     ib: ibstat.Ibstat | None = None
     efa: fi_info.Efa | None = None
     rdma: tuple[rdma_sysfs.Device, ...] | None = None
@@ -168,9 +176,10 @@ class Facts:
 def read(bundle: Bundle) -> Facts:
     """Read every file of the bundle. Never raises: a file that cannot be read says so in `sources`."""
     sources: dict[str, Source] = {}
+    began = process_time()
 
     def get(name: str, parse: Callable[[str], T]) -> T | None:
-        value, sources[name] = _read(name, bundle, parse)
+        value, sources[name] = read_file(name, bundle, parse, NODE_S - (process_time() - began))
         return value
 
     smi_output = bundle.files.get("nvidia-smi.xml")
@@ -185,6 +194,7 @@ def read(bundle: Bundle) -> Facts:
         module_params=get("nvidia-params.txt", nvidia_driver.parse_params),
         device_nodes=get("nvidia-dev.txt", nvidia_driver.parse_nodes),
         log=get("dmesg.txt", dmesg.parse),
+        before=get("dmesg-before.txt", dmesg.parse),
         ib=get("ibstat.txt", ibstat.parse),
         efa=get("fi_info.txt", fi_info.parse),
         rdma=get("rdma.json", rdma_sysfs.parse),
@@ -202,7 +212,7 @@ def read(bundle: Bundle) -> Facts:
         kernel=get("kernel.txt", kernel.parse),
         system=get("os-release.txt", os_release.parse),
         modules=get("modules.txt", kernel.parse_modules),
-        unfinished=_read("packages.txt", bundle, packages.parse_unfinished)[0],
+        unfinished=read_file("packages.txt", bundle, packages.parse_unfinished)[0],
         stamp=get("stamp.json", stamp.parse),
         units=get("units.txt", systemd.parse_units),
         reboot=get("reboot.txt", kernel.parse_reboot),
@@ -229,16 +239,17 @@ def read(bundle: Bundle) -> Facts:
     )
 
 
-def _read(name: str, bundle: Bundle, parse: Callable[[str], T]) -> tuple[T | None, Source]:
+def read_file(name: str, bundle: Bundle, parse: Callable[[str], T], seconds: float = NODE_S) -> tuple[T | None, Source]:
+    """One file's value, and how that came out; `seconds` of a processor are left for it. Never raises."""
     output = bundle.files.get(name)
     if output is None:
-        return None, Source("absent", bundle.error or f"{name} is not in the bundle")
+        return None, Source("absent", bundle.error[:REASON] or f"{name} is not in the bundle")
     command = FILES[name]
     if output.unfit:
         return None, Source("unreadable", f"{name} is no file: it is {output.unfit}")
     if output.timed_out:
-        seconds = f" in {output.seconds:.0f} s" if output.seconds else ""
-        return None, Source("hung", f"`{command}` did not answer{seconds}")
+        waited = f" in {output.seconds:.0f} s" if output.seconds else ""
+        return None, Source("hung", f"`{command}` did not answer{waited}")
     if output.missing:
         return None, Source("missing", f"`{command}`: {output.error or 'not installed'}")
     if output.truncated:
@@ -257,12 +268,17 @@ def _read(name: str, bundle: Bundle, parse: Callable[[str], T]) -> tuple[T | Non
             return None, Source("unreadable", ended + said)
     if name.startswith("nvidia-smi") and output.error and "<nvidia_smi_log" in text:
         text += "\n" + nvidia_smi.told(output.error)
+    if seconds <= 0:
+        return None, Source("unreadable", f"{name} was not read: the files before it took more than {NODE_S:g} s")
     try:
-        return parse(text), Source("read")
+        with limited(min(seconds, FILE_S)):
+            return parse(text), Source("read")
+    except TooLong:
+        return None, Source("unreadable", f"{name} could not be read within {min(seconds, FILE_S):.1f} s")
     except Unreadable as error:
         return None, Source("unreadable", f"{name}: {error}")
     except Exception as error:  # a parser with a bug must cost one file, not the fleet's report
-        return None, Source("unreadable", f"{name}: the parser failed: {type(error).__name__}: {error}")
+        return None, Source("unreadable", f"{name}: the parser failed: {type(error).__name__}: {error}"[:1000])
 
 
 def _xid(xid: dmesg.Xid) -> dict[str, Any]:
@@ -308,6 +324,7 @@ def _document(facts: Facts) -> dict[str, Any]:
         "nics_near": facts.topo.near if facts.topo else None,
         "numa": facts.topo.numa if facts.topo else None,
         "xids": None if facts.log is None else [_xid(x) for x in facts.log.xids],
+        "xids_before": None if facts.before is None else [_xid(x) for x in facts.before.xids],
         "sxids": None if facts.log is None else [_xid(x) | {"fatal": x.fatal} for x in facts.log.sxids],
         "fallen_off": None if facts.log is None else list(facts.log.fallen_off),
         "aer": None
@@ -330,6 +347,7 @@ def _document(facts: Facts) -> dict[str, Any]:
             "metrics": list(facts.dcgm.metrics),
             "driver_version": facts.dcgm.driver_version,
             "hostname": facts.dcgm.hostname,
+            "xids": {str(i): code for i, code in sorted(facts.dcgm.xids.items())},
         },
         "fabric_manager": asdict(facts.fabric_manager) if facts.fabric_manager else None,
         "failed_units": None if facts.failed_units is None else list(facts.failed_units),

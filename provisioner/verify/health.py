@@ -76,7 +76,8 @@ def probe(expected: Expected) -> Bundle:
         )
     except subprocess.TimeoutExpired:
         return Bundle(error="the probe did not end")
-    return decode(done.stdout) or Bundle(error=f"no answer from the probe (exit status {done.returncode})")
+    bundle = decode(done.stdout)
+    return Bundle(error=f"{bundle.error} (exit status {done.returncode})") if bundle.error else bundle
 
 
 def judge(bundle: Bundle, expected: Expected) -> NodeReport:

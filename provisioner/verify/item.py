@@ -4,8 +4,9 @@ for a fleet, health.py on a node."""
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.peers import Peers
+from provisioner.verify.watch import TooLong
 
 PLAIN = {"node", "expected", "peers", "baseline", "name"}
 """What a check can ask for without asking anybody."""
@@ -32,6 +34,10 @@ class NodeUnderTest:
     host: str | None
     group: str = ""
     baseline: Baseline | None = None
+
+
+MESSAGE, COMPARED = 1000, 8000
+"""Characters that a report keeps of a check's message, and of each of what it compared (as JSON)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,16 @@ class Outcome:
         status, message, action = _verdict(error, called=called)
         looked = (seen.expected, seen.actual) if called else (None, None)
         unread = error.unread if isinstance(error, Unknown) else ""
-        return cls(status, message or seen.note, action, looked[0], looked[1], unread)
+        return cls(status, (message or seen.note)[:MESSAGE], action, looked[0], looked[1], unread)
+
+    def bounded(self) -> Outcome:
+        """With what was compared in a length that a report can hold."""
+        return replace(self, expected=_bounded(self.expected), actual=_bounded(self.actual))
+
+
+def _bounded(value: Any) -> Any:
+    text = json.dumps(value, default=str)
+    return value if len(text) <= COMPARED else f"{text[:COMPARED]} … ({len(text)} characters)"
 
 
 def plain(function: object) -> Check | None:
@@ -89,7 +104,8 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         raise Skipped(reason)
     needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
     asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
-    if not asked and (not needs or any(facts.source(need).state == "absent" for need in needs)):
+    absent = [facts.source(file).state == "absent" for file in needs or declared.reads]
+    if not asked and (any(absent) if needs else all(absent)):
         raise Skipped(f"only from level {declared.level} on")
     for need in needs:
         source = facts.source(need)
@@ -110,7 +126,9 @@ def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, st
             return "unknown", str(error), None
         case Skipped():
             return "skip", str(error), None
+        case TooLong():
+            return "unknown", "the check did not end in its time on this node", None
         case AssertionError() if called:
-            return "fail", str(error).strip()[:1000] or "assertion failed", None
+            return "fail", str(error).strip() or "assertion failed", None
         case _:
-            return "unknown", f"the check crashed: {type(error).__name__}: {error}"[:1000], None
+            return "unknown", f"the check crashed: {type(error).__name__}: {error}", None

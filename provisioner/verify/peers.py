@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from provisioner.verify.facts import Facts
 
+T = TypeVar("T")
 FEWEST = 3
 """Nodes that have to say something before one of them can be called different."""
 SCALE = 1.4826
@@ -88,7 +90,7 @@ class Peers:
     def common(self, of: Callable[[Facts], Hashable | None]) -> Common:
         """What the nodes say of something; None is nothing said. `of` has to be a function that stays."""
         if of not in self._common:
-            self._common[of] = Common(Counter(v for f in self.nodes.values() if (v := of(f)) is not None))
+            self._common[of] = Common(Counter(v for f in self.nodes.values() if (v := _asked(of, f)) is not None))
         return self._common[of]
 
     def holders(self, of: Callable[[Facts], Hashable | None]) -> Mapping[Hashable, list[str]]:
@@ -96,7 +98,7 @@ class Peers:
         if of not in self._holders:
             found: dict[Hashable, list[str]] = {}
             for name, facts in self.nodes.items():
-                value = of(facts)
+                value = _asked(of, facts)
                 for one in dict.fromkeys(value) if isinstance(value, tuple) else (value,):
                     found.setdefault(one, []).append(name)
             self._holders[of] = found
@@ -105,6 +107,14 @@ class Peers:
     def spread(self, of: Callable[[Facts], float | None]) -> Spread | None:
         """Median and spread of a number; None where fewer than FEWEST nodes give it."""
         if of not in self._spread:
-            values = [v for f in self.nodes.values() if (v := of(f)) is not None]
+            values = [v for f in self.nodes.values() if (v := _asked(of, f)) is not None]
             self._spread[of] = Spread.of(values) if len(values) >= FEWEST else None
         return self._spread[of]
+
+
+def _asked(of: Callable[[Facts], T], facts: Facts) -> T | None:
+    """What a node says; None where its facts make the question fail, which must not fail it for the others."""
+    try:
+        return of(facts)
+    except Exception:
+        return None

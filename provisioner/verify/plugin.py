@@ -35,6 +35,12 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.item import NodeUnderTest, Outcome, ready
 from provisioner.verify.peers import Peers
+from provisioner.verify.watch import TooLong, Watch
+
+OURS = Path(__file__).parent / "checks"
+PROCESSOR_S, CLOCK_S = 2.0, 30.0
+"""A check on one node ends after one to two times these seconds, of the processor or of the clock. The slowest of
+gpuprov's own takes some milliseconds."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,7 +66,10 @@ class Judgement:
             self.out.write(document)
         self.out.flush()
         self.peers_of = _peers(self.nodes.values())
+        self.late: dict[str, str] = {}
+        """Node → the check of gpuprov's own that had not ended on it in its time: none other of them is begun there."""
         gc.freeze()  # facts stay until the end: no collection need go through them
+        self.watch = Watch(PROCESSOR_S, CLOCK_S)
 
     def write(self, **record: Any) -> None:
         self.out.write(_json(record) + "\n")
@@ -72,14 +81,14 @@ class Judgement:
 
     def told(self, node: str, test: str, outcome: Outcome) -> None:
         """An outcome is written once; the nodes on which a check ended so name it by its number."""
-        record = {"test": test} | {key: getattr(outcome, key) for key in Outcome.__slots__}
         # 1, 1.0 and True are one key of a mapping, and three values in a report.
         key: Hashable = test, outcome, type(outcome.expected), type(outcome.actual)
         try:
             number = self.outcomes.get(key)
         except TypeError:
-            number = self.outcomes.get(key := _json(record))
+            number = self.outcomes.get(key := _json(_outcome(test, outcome)))
         if number is None:
+            record = _outcome(test, outcome.bounded())
             number = self.outcomes[key] = len(self.outcomes)
             self.write(kind="outcome", number=number, **record)
         self.write(kind="result", node=node, outcome=number)
@@ -91,6 +100,7 @@ class Judgement:
 
     @pytest.hookimpl
     def pytest_unconfigure(self) -> None:
+        self.watch.end()
         self.out.close()
 
     @pytest.hookimpl(tryfirst=True)
@@ -162,11 +172,20 @@ class Judgement:
         for record in refused:
             self.write(kind="broken", **record)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> None:
-        if not isinstance(item, FleetItem):
-            dsl.saw()
-            ready(declared_of(item), self.nodes[node_of(item)])
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        with self.watch.one():
+            yield
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        if isinstance(item, FleetItem):
+            yield
+            return
+        dsl.saw()
+        ready(declared_of(item), self.nodes[node_of(item)])
+        with self.watch.one():
+            yield
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -201,9 +220,19 @@ class FleetItem(pytest.Item):
                     raise Unknown(f"the check ended pytest: {raised}") from None
                 raise plainly from None
 
-        for node in self.judgement.nodes.values():
-            outcome = one.run(call, declared_of(self), node, self.judgement.peers_of[node.name])
-            self.judgement.told(node.name, self.nodeid, outcome)
+        judgement, declared = self.judgement, declared_of(self)
+        ours = self.path.is_relative_to(OURS)
+        for node in judgement.nodes.values():
+            if ours and (late := judgement.late.get(node.name)):
+                outcome = Outcome.of(Unknown(f"not run: {late} did not end in its time on this node"), called=False)
+            else:
+                try:
+                    outcome = judgement.watch.run(one.run, call, declared, node, judgement.peers_of[node.name])
+                except TooLong as raised:
+                    outcome = Outcome.of(raised, called=False)
+                    if ours:
+                        judgement.late[node.name] = declared.id
+            judgement.told(node.name, self.nodeid, outcome)
 
 
 def node_of(item: pytest.Item) -> str:
@@ -218,6 +247,10 @@ def declared_of(item: pytest.Item) -> Check:
     function = getattr(item, "originalname", None) or item.name
     says = (getattr(item, "function", None).__doc__ or "").strip().split("\n")[0] or function.replace("_", " ")
     return Check(f"{item.path.stem}.{function.removeprefix('test_')}", "fatal", "reconfigure", says)
+
+
+def _outcome(test: str, outcome: Outcome) -> dict[str, Any]:
+    return {"test": test} | {key: getattr(outcome, key) for key in Outcome.__slots__}
 
 
 def _record(declared: Check) -> dict[str, Any]:
@@ -245,6 +278,8 @@ def _plainly(error: BaseException | None) -> BaseException | None:
             return error
 
 
+DOCUMENT = 4 << 20
+"""Characters of a node's facts as JSON, at most: eight B200 with all that is read of them have a twentieth."""
 MANY = 32
 """Nodes from which on reading them is worth a process for each core: 20 ms a node, against 0.1 s to start."""
 
@@ -277,8 +312,16 @@ def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:
         lines.seek(place[1])
         data = json.loads(next(lines))
     facts = read(Bundle.from_json(data.pop("bundle")))
+    try:
+        document, reached = _json(facts.to_json()), measured(facts)
+        why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts" if len(document) > DOCUMENT else ""
+    except Exception as error:
+        why = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
+    if why:
+        facts = read(Bundle(error=why))
+        document, reached = _json(facts.to_json()), {}
     # The document is a string in this record: it is parsed if somebody looks at it.
-    found = {"kind": "facts", "node": data["node"], "facts": _json(facts.to_json()), "measures": measured(facts)}
+    found = {"kind": "facts", "node": data["node"], "facts": document, "measures": reached}
     return facts, _json(found) + "\n", data
 
 

@@ -180,9 +180,13 @@ def short(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def kernel_log(deadline: float) -> dict[str, Any]:
+BEFORE = ["journalctl", "-k", "-b", "-1", "-o", "short-monotonic", "--no-hostname", "--no-pager", "-q", "-n", "20000"]
+"""The kernel log of the boot before, where the journal is kept (journald.conf(5), Storage=)."""
+
+
+def kernel_log(deadline: float, command: list[str] | None = None) -> dict[str, Any]:
     """dmesg, bounded: of a flood every line about GPUs and PCIe errors is kept, and the end."""
-    out = run(["dmesg"], deadline)
+    out = run(command or ["dmesg"], deadline)
     if len(out["text"]) > KEEP:
         words = (
             "NVRM",
@@ -375,6 +379,8 @@ def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         return WALKS[name](seconds, request)
     if name == "dmesg.txt":
         return kernel_log(seconds)
+    if name == "dmesg-before.txt":
+        return kernel_log(seconds, BEFORE)
     if name == "holds.txt":
         return holds(seconds)
     if name == "dcgm-exporter.prom":

@@ -2,8 +2,9 @@
 
 Sent behind probe.py only where a level asks for it. load.json says what became of the load program (load/program.py):
 {"state": "ran", "busy" or "absent", "launcher", "why", "busy": [{"pid", "name"}], "rc", "timed_out", "seconds",
-"output", "error"}. Busy means that a job has the GPUs, so nothing was started. Beside it lie nvidia-smi's answer in the
-middle of the matrix products (nvidia-smi-load.xml) and what counts errors, asked again at the end.
+"output", "error"}. Busy means that a process has the GPUs, so nothing was started; each has its "cgroup" (proc(5)) and
+its "parent" too, which tell whose it is. Beside it lie nvidia-smi's answer in the middle of the matrix products
+(nvidia-smi-load.xml) and what counts errors, asked again at the end.
 
 Standard library only, Python 3.8 or newer. Nothing is written on the node: the program travels through a pipe.
 """
@@ -68,12 +69,24 @@ def busy(vendor: str) -> list[dict[str, Any]] | None:
     if vendor == "amd":
         if not listed("/sys/class/kfd/kfd"):
             return None
-        return [{"pid": int(name), "name": program(name)} for name in listed("/sys/class/kfd/kfd/proc")]
+        return [owned({"pid": int(name), "name": program(name)}) for name in listed("/sys/class/kfd/kfd/proc")]
     out = run(["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"], ASK_S)
     if out["rc"] != 0:
         return None
     rows = [line.split(",", 1) for line in out["text"].splitlines() if line.strip() and line[0].isdigit()]
-    return [{"pid": int(row[0]), "name": row[-1].strip()} for row in rows if row[0].strip().isdigit()]
+    return [owned({"pid": int(row[0]), "name": row[-1].strip()}) for row in rows if row[0].strip().isdigit()]
+
+
+def owned(holder: dict[str, Any]) -> dict[str, Any]:
+    """The process with its control group and its parent; without them where it is not in /proc."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{holder['pid']}/cgroup", "rb") as stream:  # noqa: PTH123 (a plain script)
+            group = stream.read(4096).decode("utf-8", "replace").strip()
+        with open(f"/proc/{holder['pid']}/stat", "rb") as stream:  # noqa: PTH123
+            # The name stands in brackets and may have any characters: state and parent are behind the last one.
+            parent = int(stream.read(1024).rpartition(b")")[2].split()[1])
+        holder.update(cgroup=group, parent=parent)
+    return holder
 
 
 def program(pid: str) -> str:

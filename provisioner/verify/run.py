@@ -11,7 +11,7 @@ from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.verify.baseline import Baseline, reached
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.collect import ProbeRequest, collect, load_request, request_for
+from provisioner.verify.collect import ProbeRequest, collect, load_request, request_for, waits_until
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import fabric
 from provisioner.verify.judge import Case, judge
@@ -19,6 +19,11 @@ from provisioner.verify.results import NodeReport, Report
 
 WAITING = 256
 """Nodes that are loaded at once: an ssh that waits for minutes costs this computer some memory and no more."""
+
+
+JUDGE_S, NODE_S = 120.0, 8.0
+"""Of all checks together, and for each node: what reading it and a check that does not end on it may take (facts.py,
+plugin.py), so that such a node costs no other its verdict. A thousand healthy ones are judged in 30 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +65,19 @@ def verify(
 
     `checks` are directories of the user's own checks; `workdir`, where given, keeps each node's bundle under
     bundles/<name>. `probe_s` is the deadline of one node's probe (default: its commands' own and 20 s), `judge_s` that
-    of all checks together (default: 60 s and one more for each node).
+    of all checks together (default: JUDGE_S and NODE_S more for each node).
     Raises GpuprovError for a directory of checks that is not there, before anything is probed.
     """
     for path in checks:
         if not path.is_dir():
             raise GpuprovError("verify.checks: no such directory", where=str(path), hint="it starts at cluster.yaml")
     started, begun = time.time(), time.monotonic()
-    events("verify", "started", f"{len(subjects)} nodes", done=0, total=len(subjects))
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
     requests = {s.name: request_for(s.expected) for s in subjects if s.name in targets}
+    events(
+        "verify", "started", f"probing {len(subjects)} nodes", done=len(subjects) - len(targets), total=len(subjects),
+        until=waits_until(requests.values()) if targets else None, data={"nodes": list(targets)},
+    )  # fmt: skip
     bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
     bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
     bundles |= _loaded(subjects, bundles, events=events)
@@ -78,8 +86,9 @@ def verify(
     if workdir is not None:
         for name, bundle in bundles.items():
             bundle.write(workdir / "bundles" / name)
+    events("verify", "started", f"judging {len(subjects)} nodes", total=len(subjects))
     cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec, s.group, s.baseline) for s in subjects}
-    judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else 60.0 + len(cases))
+    judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else JUDGE_S + NODE_S * len(cases))
     nodes = tuple(
         NodeReport(
             name=s.name,
@@ -124,8 +133,10 @@ def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, event
             continue
         targets[subject.name], requests[subject.name] = reach, request
     if targets:
-        seconds = max(request.deadline for request in requests.values())
-        events("verify", "log", f"testing {len(targets)} nodes at work, {seconds / 60:.0f} min at most")
+        events(
+            "verify", "started", f"loading the GPUs of {len(targets)} nodes", total=len(targets),
+            until=waits_until(requests.values()), data={"nodes": list(targets)},
+        )  # fmt: skip
         for name, later in collect(targets, requests, parallel=WAITING, events=events).items():
             found[name] = bundles[name].joined(later, requests[name].files)
     return found

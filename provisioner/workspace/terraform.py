@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from python_terraform import IsFlagged, Terraform
 from provisioner import keeper, process
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
-from provisioner.paths import naming, write_whole
+from provisioner.paths import naming, private_dir, write_whole
 from provisioner.workspace.binary import Binary
 
 STOP_GRACE_S = 60.0
@@ -30,6 +31,11 @@ ASK_TIMEOUT_S = 120.0
 
 PLAN_FILE = "plan.bin"
 
+_REGISTRIES = ("registry.terraform.io/", "registry.opentofu.org/")
+_REQUIRED = re.compile(r'source = "([a-z0-9-]+/[a-z0-9-]+)", version')
+"""Of the root module (templates/root.tf.j2)."""
+_LOCKED = re.compile(r'^[ \t]*provider[ \t]+"([^"]*)"', re.MULTILINE)
+"""Of .terraform.lock.hcl: https://developer.hashicorp.com/terraform/language/files/dependency-lock"""
 IDLE = ("noop", "read")
 """Actions of a plan that change nothing."""
 
@@ -59,6 +65,14 @@ class _Run:
     errors: list[str] = field(default_factory=list)
 
 
+class _CommandLines(Terraform):  # type: ignore[misc]  # it has no types
+    """python-terraform for its command lines alone. Its constructor would read the state, and fail where a run that was
+    killed left half of one; what becomes of that is `damage`'s to say."""
+
+    def read_state_file(self, file_path: str | None = None) -> None:
+        """Read nothing."""
+
+
 class Workspace:
     """Terraform in one folder.
 
@@ -71,16 +85,19 @@ class Workspace:
         self._events = events
         self._log = log
         self._argv = binary.argv
-        self._terraform = Terraform(working_dir=str(path), terraform_bin_path="terraform")
+        self._terraform = _CommandLines(working_dir=str(path), terraform_bin_path="terraform")
 
     def init(self) -> None:
         """Initialise, unless this Terraform has already done so for exactly this module."""
         stamp = self.path / ".terraform" / "gpuprov"  # gone with the folder that it vouches for
         wanted = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
+        self._refuse_foreign_providers(wanted)
+        self._drop_half_a_cache(stamp)
         if stamp.exists() and stamp.read_text(encoding="utf-8") == self._seal(wanted):
             return
         state = self.path / "terraform.tfstate"
         moves = 'backend "local"' not in wanted and state.exists()
+        private_dir(self.path / ".terraform")  # Terraform makes it, and what is in it, for everybody to read
         flags = {"force_copy": IsFlagged} if moves else {"reconfigure": IsFlagged} if self._only_looked() else {}
         try:
             self._run("init", input=False, no_color=IsFlagged, **flags)
@@ -93,11 +110,43 @@ class Workspace:
                 hint="put `state` back as it was; to move, `gpuprov down`, change it, `gpuprov up`, or move the state "
                 f"yourself: `terraform init -migrate-state` in {self.path}",
             ) from None
+        self._refuse_foreign_providers(wanted)
         if moves:
             self._events("terraform", "log", "the state has moved to the backend that cluster.yaml names")
             state.replace(state.with_name("terraform.tfstate.moved"))
-        stamp.parent.mkdir(exist_ok=True)
         write_whole(stamp, self._seal(wanted))
+
+    def _drop_half_a_cache(self, stamp: Path) -> None:
+        """Remove Terraform's note of its backend where a run that was killed, or a full disk, left half of it: `init`
+        writes it again."""
+        note = self.path / ".terraform" / "terraform.tfstate"
+        try:
+            json.loads(note.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except ValueError:
+            self._events("terraform", "warning", f"{note} was cut off half way; Terraform is initialised again")
+            stamp.unlink(missing_ok=True)
+            note.unlink()
+
+    def _refuse_foreign_providers(self, main: str) -> None:
+        """Raise ProviderError where Terraform would run a provider that the root module does not name: a state can name
+        one too, and whoever writes to the bucket writes the state. `init` fetches it, and notes it in its lock file;
+        what is fetched is run from the first plan on."""
+        lock = self.path / ".terraform.lock.hcl"
+        if not lock.exists():
+            return
+        asked = set(_REQUIRED.findall(main))
+        noted = _LOCKED.findall(lock.read_text(encoding="utf-8", errors="replace"))
+        foreign = [name for name in noted if not (name.startswith(_REGISTRIES) and name.split("/", 1)[1] in asked)]
+        if foreign:
+            raise ProviderError(
+                f"Terraform's state or lock file asks for the provider {', '.join(foreign)[:300]}, which this cluster "
+                "has no use for: it was not run",
+                where=str(lock),
+                hint="look who wrote the state (`terraform state pull`); to go on, take its resources out of the state "
+                "and remove the lock file",
+            )
 
     def _only_looked(self) -> bool:
         """Whether all that was ever done here was to plan, beside which no state is: a plan made before the state's
@@ -234,7 +283,9 @@ class Workspace:
             env=self._environment(),
             grace_s=STOP_GRACE_S,
             stopping=lambda: self._events(
-                "terraform", "warning", "stopping Terraform: it finishes the resource in hand and writes its state"
+                "terraform",
+                "warning",
+                "stopping Terraform: it finishes what it has begun and writes its state; Ctrl-C again ends it at once",
             ),
         )
         plain += ended.complaints

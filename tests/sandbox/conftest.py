@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rehearsal import EXAMPLES, Rehearsal
+from tests.support.rehearsal import EXAMPLES, Done, Rehearsal
+from tests.support.terminal import answered
 
 pytestmark = pytest.mark.sandbox
 
@@ -38,8 +39,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    """Four p4d nodes, up and healthy."""
-    yield from _up("aws-p4d", tmp_path_factory.mktemp("p4d"))
+    """Four p4d nodes of the file that `make demo` takes, made and removed at a terminal, as a person does it, in a
+    folder whose name every shell, ssh, Ansible and Terraform would like to read in its own way."""
+    folder = tmp_path_factory.mktemp("p4d") / 'it\'s a "test" ünï $x'
+    folder.mkdir()
+    rehearsal = Rehearsal.of_example("aws-p4d", folder)
+    try:
+        status, rehearsal.typed = answered(
+            rehearsal, "up", rehearsal.file, "--sandbox", question="Rehearse 4 p4d.24xlarge (5 changes)?"
+        )
+        rehearsal.first = Done(status, _newest_report(rehearsal), rehearsal.typed)
+        yield rehearsal
+    finally:
+        question = f"Remove train-0, train-1, train-2, train-3 of {rehearsal.name}?"
+        status, screen = answered(rehearsal, "down", rehearsal.file, question=question)
+        assert (status, "resources removed, nothing is left" in screen) == (0, True), screen
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +69,11 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
 def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """One after the other, the fleets of the other examples, up and healthy."""
     yield from _up(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def _newest_report(rehearsal: Rehearsal) -> str:
+    newest = max(rehearsal.root.glob("runs/*/report.json"), default=None)
+    return newest.read_text() if newest else ""
 
 
 def _up(name: str, folder: Path, count: int | None = None) -> Iterator[Rehearsal]:

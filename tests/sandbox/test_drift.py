@@ -61,7 +61,7 @@ def roles_that_ran(rehearsal: Rehearsal) -> dict[str, set[str]]:
     events = [json.loads(line) for line in (newest / "events.jsonl").read_text().splitlines()]
     found: dict[str, set[str]] = {}
     for event in events:
-        if event["stage"] == "configure" and "changed" in event.get("data", {}) and " : " in event["message"]:
+        if event.get("unit") == "task" and " : " in event["message"]:
             found.setdefault(event["node"], set()).add(event["message"].split(" : ")[0])
     return found
 

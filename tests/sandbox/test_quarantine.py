@@ -4,6 +4,7 @@ machine takes the place of one and of no other."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from provisioner.sandbox import containers, faults
 from tests.support.rehearsal import Rehearsal, failing, wrongs
+from tests.support.terminal import answered
 
 pytestmark = pytest.mark.sandbox
 
@@ -100,10 +102,11 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
     assert "at most 1 may be" in two.stderr
     assert machines(fleet) == before
 
-    said = fleet.run("replace", fleet.file, "train-2", "--sandbox", "--yes", "--json")
-    assert said.status == 0, (said.stderr, wrongs(said))
-    assert said.json["changes"] == {"resources": 2, "configured": 1}
-    assert [node["name"] for node in said.json["nodes"]] == ["train-2"]
+    question = "Destroy train-2 and make new machines (2 changes)?"
+    status_of, screen = answered(fleet, "replace", fleet.file, "train-2", "--sandbox", question=question)
+    assert status_of == 0, screen
+    assert "3 changes in" in screen, "two resources, one node configured"
+    assert re.findall(r"^(train-\d) +p4d.24xlarge +healthy", screen, re.M) == ["train-2"]
     after = machines(fleet)
     assert {name for name in after if after[name] != before[name]} == {"train-2"}
     fresh = (fleet.root / "known_hosts").read_text().splitlines()

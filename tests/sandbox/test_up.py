@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import stat
 import subprocess
@@ -11,7 +12,8 @@ import time
 import pytest
 import yaml
 
-from tests.support.rehearsal import Rehearsal, failing, unknown, wrongs
+from tests.support.rehearsal import DEADLINE_S, Rehearsal, failing, unknown, wrongs
+from tests.support.terminal import CTRL_C, Terminal
 
 pytestmark = pytest.mark.sandbox
 
@@ -23,7 +25,7 @@ def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
     assert document["ok"]
     assert document["simulated"]
     assert [n["name"] for n in document["nodes"]] == ["train-0", "train-1", "train-2", "train-3"]
-    assert document["changes"] == {"resources": 5, "configured": 4}
+    assert "9 changes in" in p4d.typed, "five resources, four nodes configured"
     assert failing(document) == {}
     assert unknown(document) == {}
     passed = {c["id"] for c in document["nodes"][0]["checks"] if c["status"] == "pass"}
@@ -32,6 +34,57 @@ def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
         "nvswitch.fabric", "driver.version", "cuda.version", "nccl.version", "dcgm.exporter", "efa.devices",
         "container.image", "framework.versions",
     }  # fmt: skip
+
+
+def test_a_person_at_the_terminal_sees_each_stage_to_its_end(p4d: Rehearsal) -> None:
+    for row in (
+        r"✓ terraform .*virginia: 5 changes",
+        r"✓ fleet .*4 nodes reachable",
+        r"✓ configure .*4 nodes configured, 0 were as locked",
+        r"✓ verify .*4 of 4 nodes healthy",
+        r"train-3 +p4d.24xlarge +healthy",
+    ):
+        assert len(re.findall(f"^{row}", p4d.typed, re.M)) == 1, (row, p4d.typed)
+
+
+def test_commands_that_do_not_ask_at_a_terminal(p4d: Rehearsal) -> None:
+    """verify, exec and ssh as a person types them, in a window of 80 columns."""
+    with Terminal([*p4d.gpuprov, "verify", "cluster.yaml", "--level", "quick"], cwd=p4d.file.parent) as terminal:
+        assert terminal.end(DEADLINE_S) == 0
+        assert re.search(r"^✓ verify .*4 of 4 nodes healthy", terminal.text, re.M)
+    with Terminal([*p4d.gpuprov, "exec", "cluster.yaml", "hostname"], cwd=p4d.file.parent) as terminal:
+        assert terminal.end(DEADLINE_S) == 0
+        assert "train-3: " in terminal.screen
+    with Terminal([*p4d.gpuprov, "exec", "cluster.yaml", "sleep 300"], cwd=p4d.file.parent) as terminal:
+        while "sleep 300" not in p4d.run("ssh", p4d.file, "train-0", "pgrep -fa 'slee[p] 300' || true").stdout:
+            assert terminal.read()
+        terminal.type(CTRL_C)
+        assert terminal.end(DEADLINE_S) == 130
+    with Terminal([*p4d.gpuprov, "ssh", "cluster.yaml", "train-1"], cwd=p4d.file.parent) as terminal:
+        terminal.wait_for("train-1:~$")
+        terminal.type("tty && exit 7\r")
+        assert terminal.end(DEADLINE_S) == 7
+        assert "/dev/pts/" in terminal.screen
+
+
+def test_another_person_watches_and_ctrl_c_ends_a_run_in_order(p4d: Rehearsal) -> None:
+    p4d.run("ssh", p4d.file, "train-2", "sudo apt-mark unhold libnccl2")
+    folder = p4d.file.parent
+    with (
+        Terminal([*p4d.gpuprov, "status", "cluster.yaml", "--watch"], cwd=folder, columns=140, lines=40) as watching,
+        Terminal([*p4d.gpuprov, "up", "cluster.yaml", "--sandbox"], cwd=folder, columns=140, lines=40) as working,
+    ):
+        watching.wait_for("4 nodes: 4 verified")
+        working.wait_for("0 of 1 nodes done; slowest train-2", seconds=DEADLINE_S)
+        watching.wait_for("gpuprov up, process", "slowest train-2", "train-3")
+        working.type(CTRL_C)
+        assert working.end(DEADLINE_S) == 130
+        assert "interrupted. Nothing is lost" in working.screen
+        watching.wait_for("no run is at work here")
+        watching.type(CTRL_C)
+        assert watching.end() == 0
+    again = p4d.up()
+    assert again.status == 0, again.stderr
 
 
 def test_a_second_up_changes_nothing(p4d: Rehearsal) -> None:

@@ -115,6 +115,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
     gpu = load().gpu(row.gpu_model)
     texts: dict[str, str | Output] = {
         "dmesg.txt": BOOT + capture("dmesg/kmsg-no-xid.txt"),
+        "dmesg-before.txt": BOOT,
         "lspci.txt": lspci(row),
         "packages.txt": "".join(f"{p.name}\t{p.version}\tii \n" for p in stack(machine).packages)
         + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",
@@ -142,7 +143,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         "topo.txt": topo(row),
         "nvlink.txt": nvlink(row),
         "dcgm-exporter.prom": exporter(row.gpu_count, gpu.product_names[0]),
-        "dcgmi-diag.json": capture("dcgmi_diag/diag-r1-json-dcgm3-pass.json"),
+        "dcgmi-diag.json": diag(),
         "container-images.json": json.dumps({"Id": "sha256:11", "RepoTags": [REFERENCE], "RepoDigests": [PULL]}),
         "framework.json": json.dumps(
             {
@@ -252,11 +253,25 @@ def nvlink(row: Machine, active: dict[int, int] | None = None, left: list[int] |
     return "\n".join(lines) + "\n"
 
 
+def diag(**hardware: str) -> str:
+    """What -r 3 prints: the captured tests of software, and those that work a GPU by DCGM 3's names (dcgm_fields,
+    NvvsJsonStrings.h); `targeted_power="Skip"` changes one of them."""
+    document = json.loads(capture("dcgmi_diag/diag-r1-json-dcgm3-pass.json"))
+    states = dict.fromkeys(("pcie", "gpu_memory", "diagnostic", "targeted_stress", "targeted_power"), "Pass") | hardware
+    tests = [
+        {"name": name.replace("_", " ").title(), "results": [{"gpu_ids": "0", "status": s}]}
+        for name, s in states.items()
+    ]
+    document["DCGM GPU Diagnostic"]["test_categories"].append({"category": "Stress", "tests": tests})
+    return json.dumps(document)
+
+
 def exporter(gpus: int, model: str) -> str:
     lines = ["# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).", "# TYPE DCGM_FI_DEV_GPU_TEMP gauge"]
     for i in range(gpus):
         labels = f'gpu="{i}",UUID="GPU-{i:08d}-0000-0000-0000-000000000000",device="nvidia{i}",modelName="{model}"'
         lines.append(f'DCGM_FI_DEV_GPU_TEMP{{{labels},DCGM_FI_DRIVER_VERSION="{DRIVER}"}} 31')
+        lines.append(f"DCGM_FI_DEV_XID_ERRORS{{{labels}}} 0")
     return "\n".join(lines) + "\n"
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provisioner.configure.run import environment, extra_variables
+from provisioner.paths import ClusterPaths
 from tests.support.rehearsal import ROOT, Rehearsal
 
 
@@ -52,20 +54,10 @@ def play(
     ]
     command += ["--tags", tags] if tags else []
     command += ["--check", "--diff"] if check else []
-    command += ["--extra-vars", json.dumps(variables)] if variables else []
+    command += ["--extra-vars", json.dumps({**extra_variables(), **(variables or {})})]
     done = subprocess.run(
         [*command, str(ROOT / "ansible/playbooks/site.yml")],
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible" / "ansible.cfg"),
-            "ANSIBLE_ROLES_PATH": str(ROOT / "ansible" / "roles"),
-            "ANSIBLE_LIBRARY": str(ROOT / "ansible" / "plugins" / "modules"),
-            "ANSIBLE_MODULE_UTILS": str(ROOT / "ansible" / "plugins" / "module_utils"),
-            "ANSIBLE_SSH_ARGS": f"-F {root / 'ssh' / 'config'}",
-            "ANSIBLE_PIPELINING": "True",
-            "ANSIBLE_DEPRECATION_WARNINGS": "False",
-            "ANSIBLE_NOCOLOR": "True",
-        },
+        env={**os.environ, **environment(ClusterPaths(rehearsal.file, rehearsal.name, sandbox=True))},
         capture_output=True,
         text=True,
         timeout=600,

@@ -39,6 +39,8 @@ class Rehearsal:
     file: Path
     name: str
     first: Done | None = None
+    typed: str = ""
+    """What the terminal showed of an `up` that a person typed and answered."""
     gpuprov: list[str] = field(default_factory=lambda: [sys.executable, "-m", "provisioner"])
 
     @classmethod

@@ -103,6 +103,43 @@ def test_stop_ends_a_deaf_child_and_its_children(tmp_path: Path) -> None:
     child.communicate()
 
 
+@pytest.mark.parametrize("deaf", [1, 99], ids=["to the first", "to all"])
+def test_a_second_ctrl_c_asks_once_more_and_then_ends_it(deaf: int, tmp_path: Path) -> None:
+    """In a process of its own, so that real signals come to a main thread."""
+    child = f"""
+import os, signal, sys, time
+heard = []
+def hear(*_):
+    heard.append(1)
+    print("heard", len(heard), flush=True)
+    if len(heard) > {deaf}: sys.exit(7)
+signal.signal(signal.SIGINT, hear)
+print("ready", os.getpid(), flush=True)
+while True: time.sleep(0.05)
+"""
+    parent = f"""
+import os, signal, sys, threading
+from pathlib import Path
+from provisioner import process
+process.AGAIN_S = 0.5
+signal.signal(signal.SIGINT, process.interrupt)
+def read(line):
+    print(line, end="", flush=True)
+    if "ready" in line: os.kill(os.getpid(), signal.SIGINT)
+def stopping():
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    process.follow([sys.executable, "-c", {child!r}], read, cwd=Path({str(tmp_path)!r}), grace_s=60, stopping=stopping)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    argv = [sys.executable, "-c", parent]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.splitlines()[-1] == "interrupted", (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert not alive(int(done.stdout.split()[1]))
+
+
 def test_stopping_what_has_ended_is_nothing(tmp_path: Path) -> None:
     child = process.start(["true"], cwd=tmp_path)
     child.communicate(timeout=30)

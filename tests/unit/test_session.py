@@ -129,10 +129,10 @@ def test_forget_leaves_the_neighbours(file: Path, cluster: Cluster) -> None:
 def test_notes_are_merged(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     cluster.note(nodes={"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "made", "ok": None}})
-    cluster.note(nodes={"train-1": {"stage": "verified", "ok": True}}, report="r.html")
+    cluster.note(nodes={"train-1": {"stage": "verified", "ok": True}}, report="runs/x/report.html")
     assert cluster.state() == {
         "nodes": {"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "verified", "ok": True}},
-        "report": str(cluster.paths.root / "r.html"),
+        "report": str(cluster.paths.root / "runs/x/report.html"),
     }
 
 
@@ -163,6 +163,8 @@ def test_where_only_the_rehearsal_is_there_it_is_meant(file: Path) -> None:
 def test_where_both_are_there_one_must_be_named(file: Path) -> None:
     made(file, sandbox=True)
     made(file, sandbox=False)
+    for sandbox in (False, True):
+        ClusterPaths(file, "held", sandbox=sandbox).intent.touch()
     with pytest.raises(GpuprovError, match="for real and as a rehearsal") as caught:
         open_cluster(file)
     assert "--sandbox" in caught.value.hint
@@ -186,3 +188,51 @@ def test_a_node_by_name_or_the_nearest_names(cluster: Cluster) -> None:
 def test_a_lock_is_asked_for_where_there_is_none(cluster: Cluster) -> None:
     with pytest.raises(GpuprovError, match="no lock yet"):
         cluster.plan()
+
+
+class Refused(GpuprovError):
+    pass
+
+
+def test_a_refused_command_leaves_nothing(file: Path, cluster: Cluster) -> None:
+    with pytest.raises(Refused), cluster.exclusively("plan"):
+        private_dir(cluster.paths.site("here"))
+        raise Refused("no account")
+    assert not (file.parent / ".gpuprov").exists()
+
+
+def test_a_refused_command_leaves_what_its_error_points_to(cluster: Cluster) -> None:
+    with pytest.raises(Refused), cluster.exclusively("up") as run_dir:
+        raise Refused("terraform init failed", hint=f"the whole log: {run_dir}/terraform-here.log")
+    assert cluster.paths.runs.is_dir()
+
+
+@pytest.mark.parametrize("kept", ["intent.json", "cluster.lock", "nodes.json", "sites/here/terraform.tfstate"])
+def test_a_refused_command_leaves_what_was_there(kept: str, cluster: Cluster) -> None:
+    private_dir(cluster.paths.site("here"))
+    (cluster.paths.root / kept).write_text("[]")
+    with pytest.raises(Refused), cluster.exclusively("up"):
+        raise Refused("no")
+    assert (cluster.paths.root / kept).exists()
+
+
+def test_what_was_made_while_a_command_was_refused_stays(cluster: Cluster) -> None:
+    with pytest.raises(Refused), cluster.exclusively("up"):
+        cluster.paths.intent.write_text("{}")
+        raise Refused("no")
+    assert cluster.paths.intent.exists()
+
+
+def test_a_look_leaves_the_providers_that_terraform_fetched_and_nothing_else(file: Path) -> None:
+    real = open_cluster(file, sandbox=False)
+    with real.exclusively("plan"):
+        for name in (".terraform/providers", "module", "hardware"):
+            private_dir(real.paths.site("here") / name)
+        (real.paths.site("here") / "main.tf").touch()
+        real.only_looked()
+    left = {str(p.relative_to(real.paths.root)) for p in real.paths.root.rglob("*")}
+    assert left == {"sites", "sites/here", "sites/here/.terraform", "sites/here/.terraform/providers"}
+    assert real.paths.untouched()
+    private_dir(ClusterPaths(file, "held", sandbox=True).root)
+    ClusterPaths(file, "held", sandbox=True).intent.touch()
+    assert open_cluster(file).sandbox  # nobody is asked which: the other one was only looked at

@@ -28,7 +28,9 @@ from provisioner.lifecycle.gc import alive_here
 from provisioner.providers.aws import Aws
 from provisioner.providers.aws import state as s3
 from provisioner.session import Cluster, open_cluster
-from provisioner.sharing import FLEET
+from provisioner.sharing import FLEET, page_head
+from provisioner.stack import lockfile
+from provisioner.stack.models import Lock
 from provisioner.workspace.render import main_tf
 from tests.support import moto_s3
 from tests.unit.providers.test_aws_provider import plan as aws_plan
@@ -42,6 +44,7 @@ access: {ssh_key: KEY, allow: [203.0.113.0/24]}
 state: {backend: s3, bucket: acme-gpuprov, create: true}
 """
 NODE = fleet.Node("train-0", "train", "virginia", "p4d.24xlarge", "i-1", "us-east-1a", "203.0.113.9", "10.0.0.9")
+LOCK = Lock(request={"groups.train.machine": "p4d.24xlarge"}, simulated=False, groups={})
 PIN = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGludmVudGVkaW52ZW50ZWRpbnZlbnRlZGludmVudGVk"
 
 
@@ -92,10 +95,10 @@ def objects() -> dict[str, Any]:
 
 def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -> None:
     first = operators.open("ann")
-    first.paths.user_lock.write_text("the lock\n")
+    lockfile.write(first.paths.user_lock, LOCK)
     with first.exclusively("up") as run_dir:
         make(first)
-        (run_dir / "report.html").write_text("the page\n")
+        (run_dir / "report.html").write_text(f"{page_head()}the page\n")
         first.note(report=(run_dir / "report.html").relative_to(first.paths.root).as_posix())
         assert HOLDER in objects()
     assert set(objects()) == {FLEET}
@@ -106,9 +109,9 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     assert PIN in second.paths.known_hosts.read_text()
     config = (second.paths.ssh / "config").read_text()
     assert str(second.paths.known_hosts) in config and "203.0.113.9" in config
-    assert second.paths.user_lock.read_text() == "the lock\n"
+    assert lockfile.read(second.paths.user_lock) == LOCK
     assert second.state()["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
-    assert Path(second.state()["report"]).read_text() == "the page\n"
+    assert Path(second.state()["report"]).read_text() == f"{page_head()}the page\n"
     assert str(second.paths.root) in second.state()["report"]
 
 

@@ -24,6 +24,7 @@ NODES = [
     for i, (name, pin) in enumerate(PINS.items())
 ]
 FOLDERS = ["plain", "with space", "100%", "%C", "%h and %%", "qu'ote", "ünï", "#hash", "a=b", "$HOME", "~tilde"]
+FOLDERS += ['double"quote', "back\\slash", "a,b", 'it\'s a "test" ünï $x', '\\"', "end\\"]
 
 
 def paths_in(folder: Path) -> ClusterPaths:
@@ -79,7 +80,7 @@ def test_ssh_opens_the_identity_there(name: str, tmp_path: Path) -> None:
     assert [line.rpartition(" type ")[2] for line in loaded[:1]] == ["3"], done.stderr
 
 
-@pytest.mark.parametrize("name", ['double"quote', "back\\slash", "${HOME}", "line\nbreak"])
+@pytest.mark.parametrize("name", ["${HOME}", "line\nbreak"])
 def test_a_folder_that_ssh_can_not_be_told_is_refused_before_anything_is_made(name: str, tmp_path: Path) -> None:
     with pytest.raises(GpuprovError, match="can't hold this path"):
         ssh.ensure_key(paths_in(tmp_path / name), None)

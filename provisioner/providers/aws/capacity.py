@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from provisioner import stored
 from provisioner.paths import write_whole
 from provisioner.plan import PlannedGroup
 
@@ -62,7 +63,7 @@ class Choices:
     def read(cls, workspace: Path) -> Choices:
         """What was kept; nothing where there is nothing, or it is damaged (then the file's own order is taken)."""
         try:
-            found = json.loads((workspace / FILE).read_text(encoding="utf-8"))
+            found = stored.load(workspace / FILE)
             taken = {name: Way(**way) for name, way in found["taken"].items()}
             tried = {name: [Way(**way) for way in ways] for name, ways in found["tried"].items()}
             without = {str(name): [str(node) for node in nodes] for name, nodes in found.get("without", {}).items()}

@@ -25,6 +25,8 @@ LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 GONE = {"NoSuchKey", "404"}
 MISSING = {"NoSuchBucket", "404"}
 SAME = {"304", "NotModified"}
+LIMIT = 64 << 20
+"""Bytes of an object that is read; what operators share is some hundred kilobytes."""
 KEPT_DAYS = 90
 """How long an old version of a state can be had back."""
 HINTS = {
@@ -219,8 +221,12 @@ def _age(answer: dict[str, Any]) -> float:
 
 
 def _body(stream: Any) -> bytes:
-    """All of it; a connection that breaks half way is Trouble too."""
+    """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
+    ours."""
     from provisioner.providers.aws.ask import answered
 
-    content: bytes = answered(stream.read)
+    content: bytes = answered(lambda: stream.read(LIMIT + 1))
+    if len(content) > LIMIT:
+        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
+        raise ProviderError(said, where="state", hint="look who wrote it; the bucket's versions have the one before")
     return content

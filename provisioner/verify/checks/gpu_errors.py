@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import ACTIONS, Action, check, fail, saw, unknown
+from provisioner.verify.check import ACTIONS, Action, check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import answering
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
-from provisioner.verify.parsers.dmesg import Xid
+from provisioner.verify.parsers.dmesg import KernelLog, Xid
 
 
 @check(
@@ -90,6 +90,7 @@ def test_remap(node: Facts) -> None:
     action="reset",
     needs=("dmesg.txt",),
     vendor="nvidia",
+    follows=("gpu.xid_again",),
     says="The driver logged an error that the GPU does not recover from by itself. Do what is said for its code.",
 )
 def test_xid(node: Facts, expected: Expected) -> None:
@@ -106,19 +107,97 @@ def test_xid(node: Facts, expected: Expected) -> None:
     # NVLink 5 calls an error nonfatal that it mended by itself: log.nvlink tells of those.
     fatal = [x for x in logged if table.get(str(x.code), {}).get("severity") == "fatal" and x.fatal is not False]
     # 154 only repeats, in words, what the driver wants done: those words decide.
-    fatal += [x for x in logged if x.code == 154 and x not in fatal and "(None)" not in x.text.split(" to ")[-1]]
-    if fatal:
-        rows = [table.get(str(x.code), {}) for x in fatal]
-        actions: list[Action] = [next(a for a in ACTIONS if a == row.get("action", "reset")) for row in rows]
-        told = [f"{_named(x)}: {row.get('advice', x.text)}" for x, row in zip(fatal, rows, strict=True)]
+    fatal += [x for x in logged if x.code == RECOVERY and x not in fatal and recovery(x) is not None]
+    if fatal or off:
+        actions: list[Action] = ["reboot"] * len(off)
+        told = []
+        for x in fatal:
+            row = table.get(str(x.code), {})
+            own: Action | None = recovery(x) if x.code == RECOVERY else None
+            actions.append(own if own is not None else next(a for a in ACTIONS if a == row.get("action", "reset")))
+            told.append(f"{_named(x)}: {x.text if own else row.get('advice', x.text)}")
+        told += [f"{', '.join(address or 'a GPU' for address in off)} has fallen off the bus"] if off else []
         fail("; ".join(told), action=max(actions, key=ACTIONS.index))
-    if off:
-        fail(f"{', '.join(off)} has fallen off the bus", action="reboot")
     if any(x.code == 0 for x in logged):
         unknown("the log ends in the midst of an Xid")
     strange = sorted({x.code for x in logged if str(x.code) not in table})
     if strange:
         unknown(f"Xid {strange[0]} is not in the table of known codes")
+
+
+def _faults(log: KernelLog, expected: Expected) -> set[tuple[str, int]]:
+    """(PCI address, code) of what a GPU does not recover from by itself; a GPU that fell off the bus without an Xid
+    counts as its Xid 79."""
+    table = expected.xids or {}
+    fatal = {x for x in log.xids if table.get(str(x.code), {}).get("severity") == "fatal" and x.fatal is not False}
+    return {(pci(x.pci), x.code) for x in fatal} | {(pci(address), 79) for address in log.fallen_off}
+
+
+def _told(faults: set[tuple[str, int]]) -> str:
+    return ", ".join(f"Xid {code} on {address}" for address, code in sorted(faults)[:4])
+
+
+@check(
+    "gpu.xid_again",
+    severity="fatal",
+    action="replace",
+    needs=("dmesg.txt",),
+    vendor="nvidia",
+    follows=("gpu.count",),
+    says="A GPU has the fault again that it had before the last boot: the reboot did not mend it. Replace the GPU.",
+)
+def test_xid_again(node: Facts, expected: Expected) -> None:
+    assert node.log is not None
+    now, source = _faults(node.log, expected), node.source("dmesg-before.txt")
+    saw(expected="no fault of the boot before", actual="none" if not now else _told(now))
+    if not now:
+        return
+    if source.state == "hung":
+        unknown(source.reason)
+    if node.before is None:
+        skip(f"the log of the boot before is not kept: {source.reason}")
+    if again := now & _faults(node.before, expected):
+        fail(f"in the boot before and again in this one: {_told(again)}")
+
+
+@check(
+    "gpu.xid_before",
+    severity="warn",
+    action="none",
+    vendor="nvidia",
+    follows=("gpu.xid_again", "gpu.count"),
+    says="Before the last boot a GPU had a fault. The reboot took its log, not its cause: prove it at work (standard).",
+)
+def test_xid_before(node: Facts, expected: Expected) -> None:
+    source = node.source("dmesg-before.txt")
+    if source.state == "hung":
+        unknown(source.reason)
+    if node.before is None:
+        skip(f"the log of the boot before is not kept: {source.reason}")
+    found = _faults(node.before, expected)
+    saw(expected="no fatal Xid in the boot before", actual=_told(found) or "none")
+    if found:
+        fail(f"before the last boot: {_told(found)}")
+
+
+RECOVERY = 154
+WORDS: tuple[tuple[str, Action], ...] = (
+    ("reboot", "reboot"),  # "Node Reboot Required", "OS Reboot" since branch 610
+    ("drain", "reset"),  # "Drain and Reset", "Drain P2P": a reset once what runs on it has ended
+    ("reset", "reset"),  # "GPU Reset Required"
+    ("flr", "reset"),  # "PF FLR", a reset of the function, since branch 610
+)
+"""The driver's words for what it wants done (nvmlDeviceGetRecoveryAction in nvml.h: none, GPU reset, node reboot, drain
+P2P, drain and reset), and what that is here."""
+
+
+def recovery(xid: Xid) -> Action | None:
+    """What the last Xid 154 of a GPU asks for; None where that is nothing. Words that nobody knows ask for a reboot:
+    the driver wants something, and that is the most that a node can do by itself."""
+    wanted = xid.text.split(" to ")[-1].lower()
+    if "(none)" in wanted:
+        return None
+    return next((action for word, action in WORDS if word in wanted), "reboot")
 
 
 def _named(xid: Xid) -> str:

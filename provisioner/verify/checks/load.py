@@ -93,6 +93,23 @@ def test_completes(node: Facts, expected: Expected) -> None:
 
 
 @check(
+    "load.stray_process",
+    severity="fatal",
+    action="reconfigure",
+    level="standard",
+    needs=NEEDS,
+    says="A process that belongs to no job has the GPUs: nothing can be tested beside it. Find whose it is and end it.",
+)
+def test_stray(node: Facts) -> None:
+    assert node.load is not None
+    if node.load.state == "absent":
+        skip(node.load.why)
+    saw(expected="none", actual=list(node.load.stray[:8]) or "none")
+    if node.load.stray:
+        fail(f"of no job, container, service or login: {', '.join(node.load.stray[:3])}")
+
+
+@check(
     "load.results",
     severity="fatal",
     action="replace",

@@ -11,6 +11,11 @@ from functools import lru_cache
 
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,18}(?:\.[0-9]{1,9})?)(?![0-9])", re.ASCII)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+WIDTH = 4096
+"""Characters of a line that are searched: four times what printk writes of one (kernel/printk/printk.c, 1 KiB)."""
+LONGEST = 65_536
+"""Characters from which on a line is no line: journald keeps 48 KiB of one (LineMax=, journald.conf(5)), and no tool
+here prints a tenth of it. Patterns that look for something anywhere in a line take its length squared."""
 
 
 class Unreadable(ValueError):
@@ -18,14 +23,22 @@ class Unreadable(ValueError):
 
 
 def lines(text: str) -> list[str]:
-    """Lines without terminal escapes, whatever the line ends are."""
+    """Lines without terminal escapes, whatever the line ends are, each up to WIDTH. Raises Unreadable where one is
+    longer than LONGEST."""
+    rows = _lines(text)
+    if len(text) > LONGEST and (longest := max(map(len, rows))) > LONGEST:
+        raise Unreadable(f"a line of {longest} characters, and no tool prints one of more than {LONGEST}")
+    return [row[:WIDTH].rstrip() for row in rows]
+
+
+def _lines(text: str) -> list[str]:
     plain = ANSI.sub("", text.removeprefix("\ufeff"))
-    return [line.rstrip() for line in plain.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    return plain.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def first_line(text: str, width: int = 120) -> str:
     """The first line that says something, for an error message."""
-    for line in lines(text):
+    for line in _lines(text[:LONGEST]):
         if line.strip():
             return "".join(c if c.isprintable() else "?" for c in line.strip()[:width])
     return "nothing"

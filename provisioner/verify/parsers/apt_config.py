@@ -6,6 +6,10 @@ import re
 from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.watch import TooLong, limited
+
+MATCH_S = 0.1
+"""Seconds of a processor for one package: usual expressions take microseconds."""
 
 _LINE = re.compile(r'^([A-Za-z0-9:._/+-]+?)(?:::)? "(.*)";$')
 
@@ -20,13 +24,19 @@ class Unattended:
 
     def spares(self, package: str) -> bool:
         """Whether it leaves this package alone: an expression matches at the start of the name, as in Python's
-        re.match (apt.systemd.daily's own rule). One that is no regular expression matches nothing."""
-        for pattern in self.blacklist:
-            try:
-                if re.match(pattern, package):
-                    return True
-            except re.error:
-                continue
+        re.match (apt.systemd.daily's own rule). One that is no regular expression, or does not end, matches nothing:
+        they are the node's."""
+        try:
+            with limited(MATCH_S):
+                return any(_matches(pattern, package) for pattern in self.blacklist)
+        except TooLong:
+            return False
+
+
+def _matches(pattern: str, package: str) -> bool:
+    try:
+        return re.match(pattern, package) is not None
+    except (re.error, RecursionError, OverflowError):
         return False
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
 
@@ -28,6 +29,11 @@ class Exported:
     driver_version: str | None
     hostname: str | None
     newest: float | None = None
+    xids: Mapping[int, int] = field(default_factory=dict)
+    """GPU index → the code of its last Xid since DCGM was started; a GPU that had none is not in it."""
+
+
+XIDS = "DCGM_FI_DEV_XID_ERRORS"
 
 
 def parse(text: str) -> Exported:
@@ -35,6 +41,7 @@ def parse(text: str) -> Exported:
     metrics: dict[str, None] = {}
     driver = host = None
     newest: float | None = None
+    xids: dict[int, int] = {}
     rows = [line for line in lines(text) if line]
     if rows and rows[-1].startswith("DCGM_") and not _SAMPLE.match(rows[-1]):
         raise Unreadable(f"its last sample was cut: {first_line(rows[-1])}")
@@ -55,7 +62,10 @@ def parse(text: str) -> Exported:
         index = labels.get("gpu", "")
         if value in BLANKS or math.isnan(value) or not re.fullmatch(r"[0-9]{1,4}", index, re.ASCII):
             continue
+        if match[1] == XIDS:  # no reading: it stays what it was when the GPU answers no more
+            xids |= {int(index): int(value)} if 0 < value < 10_000 else {}
+            continue
         gpus[int(index)] = gpus.get(int(index)) or labels.get("UUID") or labels.get("gpu_uuid")
     if not metrics:
         raise Unreadable(f"no DCGM metric in it: {first_line(text)}")
-    return Exported(gpus, tuple(metrics), driver, host, newest)
+    return Exported(gpus, tuple(metrics), driver, host, newest, xids)

@@ -13,13 +13,20 @@ from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line, lines, pci
 from provisioner.verify.parsers.kernel_events import FLAP, LIMITED, Event, events
+from provisioner.verify.parsers.stamps import stamp
 
 _XID = re.compile(
     r"NVRM: (?:GPU at [^:]*: )?Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{1,4})\b,?\s*((?:(?!NVRM: Xid \().)*)"
 )
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{3,6})(?:\.[0-9]+)?,?\s*(.*)")
-_OFF = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{3,19}[0-9a-fA-F]):? GPU has fallen off the bus")
-_OFF_START = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{4,20})\b")
+_OFF = re.compile(r"(?:has )?fallen off the bus|GPU lost from the bus", re.I)
+"""In any of the driver's wordings, of which some have no Xid: "NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.",
+"NVRM: GPU at PCI:0000:91:00: GPU has …", "GPU at 0000:01:00.0 has …", "NVRM: The NVIDIA GPU 0000:02:00.0" with the
+rest in one of the next lines, and one that may name no GPU, "NVRM: … GPU lost from the bus [NV_ERR_GPU_IS_LOST]"."""
+_OFF_OF = re.compile(r"NVRM|\bGPU (?:at )?(?:PCI:)?[0-9a-fA-F]{4}")
+_GPU = re.compile(
+    r"(?:GPU |at |PCI:|\()((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)(?![0-9a-zA-Z])"
+)
 _AER = re.compile(r"AER: (?:Multiple )?(Correct|Uncorrect)(?:ed|able)")
 _KERNEL = re.compile(
     r"NVRM:|\bkernel:|SXid|\[\s*\+?[0-9]+\.[0-9]+\]|^\d{1,3},\d+,\d+,|^\[?\w{3} \w{3}\s+\d|^\d{4}-\d\d-\d\dT"
@@ -71,7 +78,7 @@ class KernelLog:
     events: tuple[Event, ...] = ()
     limited: tuple[Limited, ...] = ()
     flaps: tuple[tuple[str, int], ...] = ()
-    """Network interfaces that lost their carrier, and how often."""
+    """Network interfaces that lost their carrier, and how often within a day at most."""
     from_boot: bool = False
     """Whether the log reaches back to the kernel's first line."""
     lines: int = 0
@@ -82,8 +89,6 @@ class KernelLog:
 
 def parse(text: str) -> KernelLog:
     rows = lines(text)
-    if not any(_KERNEL.search(row) for row in rows):
-        raise Unreadable(f"no line of a kernel log: {first_line(text)}")
     xids: Counter[tuple[int, str]] = Counter()
     sxids: Counter[tuple[int, str]] = Counter()
     said: dict[tuple[int, str], str] = {}
@@ -111,15 +116,8 @@ def parse(text: str) -> KernelLog:
                 weights.setdefault(key, set()).add(weight[1] if weight else "")
                 if cause := _CAUSE.search(one[3]):
                     causes.setdefault((int(cause[1]), one[1]), f"named as the cause of an Xid {one[2]}")
-        elif (
-            "NVRM: " in row
-            and (
-                (match := _OFF.search(row))
-                # One message over three lines, without any code.
-                or ((match := _OFF_START.search(row)) and "fallen off the bus" in " ".join(rows[i : i + 4]))
-            )
-        ):
-            off[match[1]] = None
+        elif "the bus" in row and _OFF.search(row) and (where := _fallen(rows, i)) is not None:
+            off[where] = None
         else:
             if "AER" in row and (match := _AER.search(row)):
                 aer[match[1]] += 1
@@ -129,6 +127,10 @@ def parse(text: str) -> KernelLog:
         xids[key], said[key], weights[key] = 1, causes[key], {""}
     # A GPU named by an Xid 79 needs no second entry: the line without a code follows it.
     known = {pci(where) for code, where in xids if code == 79}
+    found_events = (*events(rest), *_unplugged(rest))
+    # A log without stamps is known by what is in it.
+    if not (xids or sxids or off or found_events or any(_KERNEL.search(row) for row in rows)):
+        raise Unreadable(f"no line of a kernel log: {first_line(text)}")
     return KernelLog(
         xids=tuple(
             Xid(code, where, n, said[code, where], _fatal(weights[code, where]))
@@ -138,9 +140,9 @@ def parse(text: str) -> KernelLog:
         fallen_off=tuple(where for where in off if pci(where) not in known),
         aer_correctable=aer["Correct"],
         aer_uncorrectable=aer["Uncorrect"],
-        events=events(rest),
+        events=found_events,
         limited=_limited(rest),
-        flaps=tuple(_flaps(rest).items()),
+        flaps=tuple(_flaps(rows).items()),
         lines=len(rows),
         from_boot=any("Linux version" in row and _BOOT.search(row) for row in rows),
     )
@@ -151,10 +153,68 @@ def _fatal(weights: set[str]) -> bool | None:
     return True if "Fatal" in weights else None if "" in weights else False
 
 
-def _flaps(rows: list[str]) -> Counter[str]:
+def _fallen(rows: list[str], place: int) -> str | None:
+    """The address of the GPU of which a line says that it is gone, "" where none is named; None where it is not the
+    driver that says so. The message may have begun some lines before."""
+    for back in range(4):
+        row = rows[place - back] if place >= back else ""
+        if back and _OFF.search(row):
+            break
+        if match := _GPU.search(row) if _OFF_OF.search(row) else None:
+            return match[1]
+    return "" if "NVRM" in rows[place] else None
+
+
+BRING_UP_S = 300.0
+"""Seconds after a boot in which links come and go while drivers, bonds and switches find each other (unverified)."""
+WINDOW_S = 86_400.0
+"""Losses of carrier are counted in a day (Azure/azurehpc-health-checks: 5 in 24 hours)."""
+
+
+def _flaps(rows: list[str]) -> dict[str, int]:
+    """Interface → the most losses of its carrier within a day, those of the boot left out. Lines without a stamp that
+    can be read count together."""
     words = ("lost carrier", "ink down", "ink Down", "Link is Down")
-    found = (FLAP.search(row) for row in rows if any(word in row for word in words))
-    return Counter(match[1] for match in found if match)
+    times: dict[str, list[float]] = {}
+    boot = next((stamp(row) for row in rows if "Linux version" in row), None)
+    for row in rows:
+        match = FLAP.search(row) if any(word in row for word in words) else None
+        if match is None:
+            continue
+        at = stamp(row)
+        since = at - boot if at is not None and boot is not None else at
+        if since is None or since > BRING_UP_S:
+            times.setdefault(match[1], []).append(at if at is not None else 0.0)
+    return {name: _most_within(sorted(seen)) for name, seen in times.items()}
+
+
+def _most_within(times: list[float]) -> int:
+    most = first = 0
+    for last, at in enumerate(times):
+        while at - times[first] > WINDOW_S:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+_PLUG = re.compile(r"mlx[45]_\w+ ([0-9a-fA-F:.]{7,16}).* [Mm]odule (\d{1,3}), Cable (plugged|unplugged)")
+"""Port module event of drivers/net/ethernet/mellanox/mlx5/core/events.c."""
+
+
+def _unplugged(rows: list[str]) -> tuple[Event, ...]:
+    """Cables that were there and went. At its start the driver calls each cage without a cable unplugged."""
+    plugged: set[tuple[str, str]] = set()
+    gone: Counter[str] = Counter()
+    for row in rows:
+        if "Cable " not in row or (match := _PLUG.search(row)) is None:
+            continue
+        place = match[1], match[2]
+        if match[3] == "plugged":
+            plugged.add(place)
+        elif place in plugged or (stamp(row) or 0.0) > BRING_UP_S:
+            gone[match[1]] += 1
+            plugged.discard(place)
+    return tuple(Event("nic_warning", where, count, "Cable unplugged") for where, count in gone.items())
 
 
 def _limited(rows: list[str]) -> tuple[Limited, ...]:

@@ -16,7 +16,15 @@ from typing import Any
 from provisioner.verify.parsers import Unreadable, first_line, whole
 from provisioner.verify.parsers import host_hardware as hw
 from provisioner.verify.parsers import host_software as sw
-from provisioner.verify.parsers.untrusted import read_answer, read_float, read_map, read_strings, read_text, read_whole
+from provisioner.verify.parsers.untrusted import (
+    read_answer,
+    read_float,
+    read_map,
+    read_strings,
+    read_text,
+    read_whole,
+    strict_float,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,9 @@ def parse(text: str) -> Host:
     """The document, or Unreadable."""
     try:
         document = json.loads(text)
-        when = float(document["time"])
+        when = strict_float(document["time"])
+        if when is None:
+            raise TypeError("no time")
         if not isinstance(document.get("files", {}), dict):
             raise TypeError("files is no object")
     except (ValueError, TypeError, KeyError, RecursionError) as error:

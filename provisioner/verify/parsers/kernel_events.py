@@ -10,6 +10,7 @@ kernel modules, from memory (unverified) where no capture shows them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -172,7 +173,8 @@ KINDS: tuple[Kind, ...] = (
         "nic_warning",
         ("mlx", "NETDEV"),
         r"mlx[45]_\w+ .*(?:High Temperature|high temperature|temperature warning|Bad or shorted cable|Cable error)",
-        r"NETDEV WATCHDOG: \S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\): transmit queue \d+ timed out",
+        # dev_watchdog in net/sched/sch_generic.c: until Linux 6.7; since then driver and device stand before it
+        r"NETDEV WATCHDOG: (?:\S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\)|CPU: \d+): transmit queue \d+ timed out",
     ),
     _kind("nic_power", ("mlx5",), r"mlx5_\w+ .*[Dd]etected insufficient power on the PCIe slot"),
     _kind(
@@ -217,7 +219,7 @@ LIMITED = re.compile(
     r" \(capable of ([0-9.]+) Gb/s with .*?PCIe x([0-9]+) link\)"
 )
 FLAP = re.compile(
-    r"(?:^|[\s\]:])((?:ib|eth|ens|eno|enp|enP|rdma|roce|mlx)[A-Za-z0-9_]{0,14}): "
+    r"(?:^|[\s\]:;])((?:ib|eth|ens|eno|enp|enP|rdma|roce|mlx)[A-Za-z0-9_]{0,14}): "
     r"(?:lost carrier|Link down|NIC Link is Down)",
     re.I,
 )
@@ -241,10 +243,7 @@ def events(rows: list[str]) -> tuple[Event, ...]:
     texts: dict[tuple[str, str], str] = {}
     whole = "\n".join(rows)
     words = [word for word in _WORDS if word in whole]
-    for row in rows:
-        there = {word for word in words if word in row}
-        if not there:
-            continue
+    for row, there in (part for one in rows for part in _apart(one, words)):
         for kind in KINDS:
             if there.isdisjoint(kind.words):
                 continue
@@ -263,6 +262,25 @@ def events(rows: list[str]) -> tuple[Event, ...]:
         if plain == name or plain not in described:
             found.append(Event(plain, where, count, texts[name, where]))
     return tuple(found)
+
+
+CROWD = 16
+"""Times that one message has a word of KINDS at most. Patterns start at each of them and look on to the end of the
+line, so that a line of nothing else would take its length squared."""
+
+
+def _apart(row: str, words: list[str]) -> Iterator[tuple[str, set[str]]]:
+    """A row with those of the words that are in it, where any is; what crowds a word is taken for that many messages,
+    each from that word on."""
+    there = {word for word in words if word in row}
+    if not there:
+        return
+    crowded = next((word for word in words if word in there and row.count(word) > CROWD), None)
+    if crowded is None:
+        yield row, there
+        return
+    for part in row.replace(crowded, "\n" + crowded).split("\n"):
+        yield from _apart(part, [word for word in words if word != crowded or part.startswith(word)])
 
 
 def _where(row: str, start: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from provisioner.verify.parsers import Unreadable, first_line
-from provisioner.verify.parsers.untrusted import holders, read_object, strict_float, strict_text, strict_whole
+from provisioner.verify.parsers.untrusted import holders, read_object, strays, strict_float, strict_text, strict_whole
 
 MARK = "@gpuprov-load-1 "
 State = Literal["ran", "busy", "absent"]
@@ -45,6 +45,8 @@ class Load:
     why: str = ""
     launcher: str = ""
     busy: tuple[str, ...] = ()
+    stray: tuple[str, ...] = ()
+    """Those of them that belong to no job."""
     rc: int | None = None
     timed_out: bool = False
     seconds: float | None = None
@@ -84,6 +86,7 @@ def parse(text: str) -> Load:
         "why": strict_text(document.get("why"))[:300],
         "launcher": strict_text(document.get("launcher"))[:200],
         "busy": holders(document.get("busy")),
+        "stray": strays(document.get("busy")),
         "rc": strict_whole(document.get("rc")),
         "timed_out": document.get("timed_out") is True,
         "seconds": strict_float(document.get("seconds")),

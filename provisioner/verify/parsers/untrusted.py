@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
@@ -36,10 +35,15 @@ def read_text(value: Any) -> str | None:
     return value.strip()[:255] or None if isinstance(value, str) else None
 
 
+GREATEST = 2**63
+"""Above every counter and every size in bytes: greater numbers become infinite, or an error, where they are computed
+with."""
+
+
 def read_float(value: Any) -> float | None:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return found if abs(found) < 1e15 else None
 
@@ -59,17 +63,14 @@ def strict_text(value: Any) -> str:
 
 
 def strict_float(value: Any) -> float | None:
-    """A finite number; NaN and Infinity are valid for Python's JSON."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A number that can be computed with; NaN and Infinity are valid for Python's JSON, and 10**400."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < GREATEST:
         return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return float(value)
 
 
 def strict_whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= GREATEST * 2 else None
 
 
 def holders(value: Any) -> tuple[str, ...]:
@@ -78,3 +79,29 @@ def holders(value: Any) -> tuple[str, ...]:
     return tuple(
         f"{strict_text(row.get('name'))[:80] or 'a process'} (pid {strict_whole(row.get('pid'))})" for row in rows
     )
+
+
+_JOB = re.compile(
+    r"slurm|\bjob_?[0-9]|kubepods|docker|containerd|libpod|podman|crio|\blxc\b|machine\.slice|\bpbs|htcondor|"
+    r"[^/]\.service\b",
+    re.I,
+)
+"""Control groups of a scheduler's jobs (Slurm's cgroup plugin: slurm/uid_N/job_N, system.slice/slurmstepd.scope/job_N;
+Kubernetes: kubepods), of containers, and of systemd's services: somebody has asked for what runs there."""
+_MANAGER = re.compile(r"user@[0-9]+\.service")
+"""systemd's own process of somebody who is, or was, logged in."""
+_SESSION = re.compile(r"user\.slice|session-[0-9]+\.scope")
+
+
+def strays(value: Any) -> tuple[str, ...]:
+    """Those processes that belong to no job: neither to a scheduler, a container or a service, nor to somebody's login
+    in which their parent still lives. Of one without a control group (an older probe) nobody can tell."""
+    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    return holders([row for row in rows if isinstance(row.get("cgroup"), str) and not _of_a_job(row)])
+
+
+def _of_a_job(row: dict[str, Any]) -> bool:
+    group = strict_text(row.get("cgroup"))
+    if _JOB.search(_MANAGER.sub("", group)):
+        return True
+    return bool(_SESSION.search(group)) and row.get("parent") != 1

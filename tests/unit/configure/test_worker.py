@@ -23,6 +23,12 @@ def test_ok_and_changed() -> None:
     }
 
 
+def test_a_task_that_begins_is_told() -> None:
+    said = record(event("runner_on_start"))
+    assert said is not None
+    assert (said["event"], said["task"], said["message"]) == ("start", "base : Do it", "")
+
+
 def test_a_failure_says_message_and_error_output() -> None:
     said = record(event("runner_on_failed", {"msg": "non-zero\nreturn code", "stderr": "E: no space left"}))
     assert said is not None
@@ -48,6 +54,6 @@ def test_a_long_message_is_cut() -> None:
     assert len(said["message"]) == MESSAGE_LIMIT
 
 
-@pytest.mark.parametrize("kind", ["verbose", "playbook_on_stats", "runner_on_start", "runner_item_on_failed", ""])
+@pytest.mark.parametrize("kind", ["verbose", "playbook_on_stats", "runner_item_on_failed", ""])
 def test_the_rest_is_dropped(kind: str) -> None:
     assert record(event(kind)) is None

@@ -38,7 +38,8 @@ def test_it_knows_the_node_and_what_it_says_is_told(tmp_path: Path) -> None:
     command = 'echo "$GPUPROV_ACTION $GPUPROV_STEP $GPUPROV_NODE $GPUPROV_ADDRESS $GPUPROV_GROUP $GPUPROV_CLUSTER"'
     command += "; touch $GPUPROV_NODE"
     assert run(command, tmp_path, events=Events(heard.append)) == {}
-    assert {(event.node, event.message) for event in heard} == {
+    assert [event.message for event in heard if event.until] == ["drain command on 2 nodes"]
+    assert {(event.node, event.message) for event in heard if event.node} == {
         ("train-0", "drain: quarantine drain train-0 203.0.113.0 train told"),
         ("train-1", "drain: quarantine drain train-1 203.0.113.1 train told"),
     }

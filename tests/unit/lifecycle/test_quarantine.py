@@ -59,13 +59,16 @@ def lost(*names: str) -> list[NodeReport]:
 
 
 def well(*names: str) -> list[NodeReport]:
-    return [verdict(name) for name in names]
+    return [verdict(name, result("gpu.count", "pass"), result("load.completes", "pass")) for name in names]
 
 
 def entry(
     name: str, *, owner: str = OURS, id: str = "", level: Level | None = "standard", drained: bool = True
 ) -> Entry:
-    return Entry(id or f"i-{name}", owner, "gpu.count: 7 instead of 8", AT, ("gpu.count",), level, drained)
+    return Entry(id or f"i-{name}", owner, "gpu.count: 7 instead of 8", AT, ("gpu.count",), level, drained, owed=OWED)
+
+
+OWED = ("gpu.count", "load.completes")
 
 
 def judge(
@@ -77,10 +80,9 @@ def judge(
 @pytest.mark.parametrize("status", ["fail", "unknown"])
 def test_a_fatal_check_puts_its_node_into_quarantine(status: Status) -> None:
     said = judge(Book(), [verdict("train-0", result("gpu.count", status)), *well("train-1")], 2)
-    assert said == Decision(
-        {"train-0": Entry("i-train-0", OURS, "gpu.count: 7 instead of 8", "later", ("gpu.count",), "standard")},
-        ("train-0",),
-    )
+    why, owed = "gpu.count: 7 instead of 8", OWED if status == "fail" else ()
+    put = Entry("i-train-0", OURS, why, "later", ("gpu.count",), "standard", owed=owed)
+    assert said == Decision({"train-0": put}, ("train-0",))
 
 
 @pytest.mark.parametrize("severity", ["warn", "info"])
@@ -178,6 +180,95 @@ def test_ours_leaves_by_a_verdict_as_deep_as_the_one_that_put_it_there(
     assert said.release == (("train-0",) if leaves else ())
 
 
+def put_by(*bad: CheckResult, level: Level = "standard") -> Book:
+    """What a verdict with these checks puts into quarantine."""
+    said = judge(Book(), [verdict("train-0", *bad)], 4, level)
+    return Book(dict(said.hold))
+
+
+def passes(*ids: str, skips: tuple[str, ...] = ()) -> list[NodeReport]:
+    return [verdict("train-0", *(result(id, "pass") for id in ids), *(result(id, "skip") for id in skips))]
+
+
+@pytest.mark.parametrize("id", ["load.completes", "load.results", "nccl.bandwidth", "dcgm.diag", "fabric.pairs"])
+@pytest.mark.parametrize("status", ["fail", "unknown"])
+def test_what_condemned_has_to_pass_and_not_to_be_skipped_beside_a_job(id: str, status: Status) -> None:
+    book = put_by(result(id, status))
+    said = judge(book, passes(skips=(id,)), 4)
+    assert said.release == ()
+    assert said.hold["train-0"].reason == f"{id}: 7 instead of 8; it stays until this has passed: {id}"
+    assert said.drain == ()
+    again = Book({**book.entries, **said.hold})
+    assert judge(again, passes(skips=(id,)), 4).nothing, "told once"
+    assert judge(again, passes(id), 4).release == ("train-0",)
+    assert judge(again, passes(id), 4, "quick").nothing
+
+
+@pytest.mark.parametrize("id", ["gpu.xid", "gpu.count", "dcgm.xid", "log.gsp_timeout", "nvswitch.sxid"])
+def test_what_a_reboot_forgets_is_proven_at_work(id: str) -> None:
+    book = put_by(result(id, "fail"), level="quick")
+    assert judge(book, passes(id), 4, "quick").release == ()
+    assert judge(book, passes(id, skips=("load.completes",)), 4).release == ()
+    assert judge(book, passes(id, "load.completes"), 4).release == ("train-0",)
+    assert judge(book, passes(id, "dcgm.diag"), 4).release == (), "-r 1 is software alone"
+    assert judge(book, passes(id, "dcgm.diag"), 4, "stress").release == ("train-0",)
+
+
+def test_another_fault_meanwhile_does_not_pay_what_is_owed() -> None:
+    book = put_by(result("load.results", "fail"))
+    said = judge(book, [verdict("train-0", result("ib.ports", "fail"), result("load.results", "skip"))], 4)
+    assert said.hold["train-0"].owed == ("load.results", "ib.ports")
+    gone = judge(Book(dict(said.hold)), [verdict("train-0", result("load.results", "unknown"), error="refused")], 4)
+    assert gone.hold["train-0"].owed == ("load.results", "ib.ports")
+    paid = judge(Book(dict(gone.hold)), passes("ib.ports", skips=("load.results",)), 4)
+    assert (paid.release, paid.hold["train-0"].owed) == ((), ("load.results",))
+
+
+def test_a_silent_node_owes_nothing_but_a_verdict() -> None:
+    bad = [result(id, "unknown") for id in ("load.completes", "nccl.bandwidth", "fabric.pairs", "gpu.count")]
+    book = Book(dict(judge(Book(), [verdict("train-0", *bad, error="ssh: no route to host")], 4).hold))
+    assert book.entries["train-0"].owed == ()
+    assert judge(book, passes(skips=("fabric.pairs", "nccl.bandwidth")), 4).release == ("train-0",)
+
+
+def test_a_check_of_ones_own_that_is_no_more_owes_nothing() -> None:
+    assert judge(put_by(result("verify.checks", "unknown")), passes("gpu.count"), 4).release == ("train-0",)
+    assert judge(put_by(result("mine.disk", "fail")), passes("gpu.count"), 4).release == ("train-0",)
+    assert judge(put_by(result("mine.disk", "fail")), passes(skips=("mine.disk",)), 4).release == ()
+
+
+@pytest.mark.parametrize(
+    ("checks", "said", "leaves"),
+    [
+        (("load.results",), passes(skips=("load.results",)), False),
+        (("load.results",), passes("load.results"), True),
+        (("gpu.count",), passes("gpu.count"), False),
+        (("gpu.count",), passes("gpu.count", "load.completes"), True),
+        (("ib.ports",), passes(skips=("ib.ports",)), True),
+        ((), passes(), True),
+    ],
+)
+def test_a_file_of_a_former_release_is_read(
+    checks: tuple[str, ...], said: list[NodeReport], leaves: bool, cluster: Cluster
+) -> None:
+    old = {"id": "i-train-0", "owner": OURS, "reason": "r", "since": AT, "checks": list(checks), "level": "standard"}
+    old |= {"drained": True, "trouble": ""}
+    (cluster.paths.root / "quarantine.json").write_text(json.dumps({"nodes": {"train-0": old}}))
+    book = quarantine_state.load(cluster.paths)
+    assert judge(book, said, 4).release == (("train-0",) if leaves else ())
+
+
+def test_what_is_owed_is_kept(cluster: Cluster) -> None:
+    after(cluster, verdict("train-0", result("load.results", "fail")))
+    assert quarantine.held(cluster)["train-0"].owed == ("load.results",)
+    hooked(cluster)
+    busy = verdict("train-0", result("load.results", "skip"))
+    assert after(cluster, busy).healthy_nodes == ()
+    assert "it stays until this has passed: load.results" in quarantine.held(cluster)["train-0"].reason
+    assert hooked(cluster) == []
+    assert after(cluster, *passes("load.results")).healthy_nodes == ("train-0",)
+
+
 def test_a_persons_stays_healthy_or_not() -> None:
     book = Book({"train-0": entry("train-0", owner="ada", level=None)})
     assert judge(book, well("train-0"), 4, "stress").nothing
@@ -202,7 +293,11 @@ def test_a_second_bad_verdict_keeps_the_date_and_the_deeper_level() -> None:
     assert judge(book, lost("train-0"), 4).nothing, "nothing new, nobody is called"
     said = judge(book, [verdict("train-0", result("gpu.xid", "fail"))], 4)
     assert said.hold["train-0"] == replace(
-        book.entries["train-0"], reason="gpu.xid: 7 instead of 8", checks=("gpu.xid",), level="stress"
+        book.entries["train-0"],
+        reason="gpu.xid: 7 instead of 8",
+        checks=("gpu.xid",),
+        level="stress",
+        owed=("gpu.count", "load.completes", "gpu.xid"),
     )
     assert said.drain == ()
 
@@ -398,7 +493,8 @@ def test_an_upgrade_puts_back_what_was_ours_and_nobody_elses(cluster: Cluster) -
         "", "{", "[]", '{"nodes": 7}', '{"nodes": {"train-0": {}}}', '{"nodes": {"train-0": []}}',
         *(
             json.dumps({"nodes": {"a": {"id": "", "owner": "a", "reason": "", "since": "", "checks": [], **wrong}}})
-            for wrong in ({"id": 7}, {"level": "x"}, {"drained": 1}, {"checks": [1]}, {"checks": None}, {"more": 1})
+            for wrong in ({"id": 7}, {"level": "x"}, {"drained": 1}, {"checks": [1]}, {"checks": None}, {"more": 1},
+                          {"owed": 7}, {"owed": [7]})
         ),
     ],
 )  # fmt: skip

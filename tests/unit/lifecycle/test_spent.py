@@ -6,14 +6,13 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
-import typer
 
-from provisioner.cli import lifecycle as cli
+from provisioner.cli import lifecycle
+from provisioner.cli import status as cli
 from provisioner.cli.display import Lines
 from provisioner.cost import telling, wanted
 from provisioner.fleet import Node, save
@@ -156,11 +155,10 @@ def test_ups_question_says_the_price(tmp_path: Path, sandbox: bool, monkeypatch:
     private_dir(made.paths.root)
     save(made.paths, [node("train-0")])
     asked: list[str] = []
-    monkeypatch.setattr(typer, "confirm", lambda question, **_: bool(asked.append(question)))
-    monkeypatch.setattr(cli.sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    assert cli._confirm(Lines(), made, yes=False)(plan(made.spec), 7) is False
+    monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(asked.append(question)))
+    assert lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), 7) is False
     assert asked == [
-        "Rehearse 2 × p4d.24xlarge (7 changes)?"
+        "Rehearse 2 p4d.24xlarge (7 changes)?"
         if sandbox
-        else "Make 2 × p4d.24xlarge (7 changes; new: 21.96 USD an hour at list prices of 2026-07-20)?"
+        else "Make 2 p4d.24xlarge (7 changes; new: 21.96 USD an hour at list prices of 2026-07-20)?"
     ]

@@ -283,7 +283,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_removed(
     make("crashed")
     before = found("crashed")
     assert run(["gc", "--region", REGION, "--cluster", "crashed"]) == 2
-    assert "nobody to ask" in capsys.readouterr().err
+    assert "confirmation required, but stdin is not a terminal" in capsys.readouterr().err
     assert found("crashed") == before
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.errors import GpuprovError
+from provisioner.image_reference import parse
 from provisioner.stack import registry
 from provisioner.stack.fetch import Fetch
 from tests.support.vendors import INDEX, Reply, Vendors
@@ -36,9 +37,9 @@ NAMES = [
 
 @pytest.mark.parametrize(("reference", "host", "repository", "tag", "api"), NAMES, ids=[n[0][:40] for n in NAMES])
 def test_names_are_read_as_docker_reads_them(reference: str, host: str, repository: str, tag: str, api: str) -> None:
-    name = registry.parse(reference)
+    name = parse(reference)
     assert (name.registry, name.repository, name.tag) == (host, repository, tag)
-    assert name.api == f"{api}/manifests/"
+    assert registry.api(name) == f"{api}/manifests/"
     assert name.pull(DIGEST) == f"{host}/{repository}@{DIGEST}"
     assert name.digest == (DIGEST if "@" in reference else "")
 
@@ -46,11 +47,11 @@ def test_names_are_read_as_docker_reads_them(reference: str, host: str, reposito
 @pytest.mark.parametrize("reference", ["nvcr.io/", "a@sha256:1", "a//b", "ghcr.io/a/../b", "ghcr.io/-a:1", "a@md5:1"])
 def test_names_that_no_registry_has(reference: str) -> None:
     with pytest.raises(GpuprovError, match="no registry has such a name"):
-        registry.parse(reference)
+        parse(reference)
 
 
 def ask(vendors: Vendors, tag: str = "1", *, seconds: float = 10, name: str = "acme/train") -> str:
-    asked = registry.parse(f"127.0.0.1:{vendors.port}/{name}{tag if tag.startswith('@') else f':{tag}'}")
+    asked = parse(f"127.0.0.1:{vendors.port}/{name}{tag if tag.startswith('@') else f':{tag}'}")
     return registry.Registries(Fetch(deadline_s=seconds, pause_s=0.01)).digest(asked)
 
 
@@ -84,7 +85,7 @@ def test_a_token_is_asked_for_once(vendors: Vendors) -> None:
     first, second = vendors.image("acme/train", "1"), vendors.image("acme/train", "2")
     vendors.token = "open-sesame"
     registries = registry.Registries(Fetch(deadline_s=10, pause_s=0.01))
-    names = [registry.parse(f"127.0.0.1:{vendors.port}/acme/train:{tag}") for tag in "12"]
+    names = [parse(f"127.0.0.1:{vendors.port}/acme/train:{tag}") for tag in "12"]
     assert [registries.digest(n) for n in names] == [first, second]
     assert len(vendors.asked("/token")) == 1
     assert "scope=repository%3Aacme%2Ftrain%3Apull" in vendors.asked("/token")[0]

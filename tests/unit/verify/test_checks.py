@@ -25,6 +25,7 @@ from tests.support.healthy_bundle import (
     REFERENCE,
     bundle,
     capture,
+    diag,
     edit,
     expected,
     healthy,
@@ -172,6 +173,22 @@ FAULTS: dict[str, Fault] = {
     "ecc correctable": Fault(P4D, smi(6, ecc_errors__volatile__dram_correctable="353"), set(), passes={"gpu.ecc"}),
     "remap pending": Fault(P4D, smi(2, remapped_rows__remapped_row_pending="Yes"), {"gpu.remap"}),
     "remap failure": Fault(P4D, smi(2, remapped_rows__remapped_row_failure="Yes"), {"gpu.remap"}),
+    "xid before the boot": Fault(
+        P4D,
+        lambda t: t.update({"dmesg-before.txt": str(t["dmesg-before.txt"]) + XID.format(79, "off")}),
+        {"gpu.xid_before"},
+        passes={"gpu.xid", "gpu.xid_again"},
+    ),
+    "xid before the boot and after it": Fault(
+        P4D,
+        all_of(
+            lambda t: t.update({"dmesg-before.txt": str(t["dmesg-before.txt"]) + XID.format(79, "off")}),
+            log(XID.format(79, "GPU has fallen off the bus.")),
+        ),
+        {"gpu.xid_again"},
+        unknown={"gpu.xid", "gpu.xid_before"},
+        says="and again",
+    ),
     "xid 79": Fault(P4D, log(XID.format(79, "GPU has fallen off the bus.")), {"gpu.xid"}, passes={"gpu.count"}),
     "xid 48": Fault(
         P4D, log(XID.format(48, "An uncorrectable double bit error (DBE)")), {"gpu.xid"}, passes={"gpu.ecc"}
@@ -332,6 +349,34 @@ FAULTS: dict[str, Fault] = {
         ),
         {"gpu.persistence"},
     ),
+    "one test of nine, and eight skipped": Fault(
+        P4D,
+        sub("dcgmi-diag.json", '"Pass"', '"Skip"', 13),
+        set(),
+        unknown={"dcgm.diag"},
+    ),
+    "no power, stress or diagnostic plugin": Fault(
+        P4D,
+        text("dcgmi-diag.json", diag(diagnostic="Skip", targeted_stress="Skip", targeted_power="Skip")),
+        set(),
+        unknown={"dcgm.diag"},
+    ),
+    "no plugin but one of them": Fault(
+        P4D,
+        text("dcgmi-diag.json", diag(diagnostic="Skip", targeted_stress="Skip")),
+        set(),
+        passes={"dcgm.diag"},
+    ),
+    "diag warned": Fault(
+        P4D,
+        text("dcgmi-diag.json", diag(targeted_power="Warn")),
+        {"dcgm.diag_warning"},
+        passes={"dcgm.diag"},
+        says="Targeted Power",
+    ),
+    "an xid that dmesg has lost": Fault(
+        P4D, sub("dcgm-exporter.prom", r'(XID_ERRORS{gpu="3".*}) 0', r"\1 79"), {"dcgm.xid"}, says="GPU 3: Xid 79"
+    ),
     "slow": Fault(P4D, sub("all_reduce.txt", r"2[23]\d\.\d\d", "112.00"), {"nccl.bandwidth"}),
     "wrong values": Fault(
         P4D, text("all_reduce.txt", capture("nccl_tests/mock-out-of-bounds-failed.txt")), {"nccl.bandwidth"}
@@ -487,6 +532,7 @@ def test_no_check_passes_on_what_it_could_not_read(judged: dict[str, Judged], mu
 OUTCOMES = {
     "driver.responds": {"nvidia-smi.xml"},
     "driver.version": {"nvidia-smi.xml"},
+    "gpu.xid_before": {"dmesg-before.txt"},
     "dcgm.exporter": {"dcgm-exporter.prom"},
 }
 """Files whose missing is itself judged by a check, which therefore does not name them in `needs`."""

@@ -283,7 +283,8 @@ def test_nothing_runs_beside_a_job_or_where_it_cannot(node: Path, monkeypatch: p
     program(node, "nvidia-smi", "#!/bin/sh\nexit 9\n")
     assert ask(node)["why"] == "no tool says whether a job has the GPUs"
     program(node, "nvidia-smi", "#!/bin/sh\necho '7, train'\n")
-    assert ask(node)["busy"] == [{"pid": 7, "name": "train"}]
+    (holder,) = ask(node)["busy"]
+    assert (holder["pid"], holder["name"]) == (7, "train")
     program(node, "nvidia-smi", "#!/bin/sh\nexit 0\n")
     full = os.statvfs_result((4096, 4096, 100, 20000, 20000, 1, 1, 1, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)

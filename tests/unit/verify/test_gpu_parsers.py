@@ -90,7 +90,7 @@ def test_a_healthy_boot_says_nothing() -> None:
     log = dmesg.parse(BOOT)
     assert (log.xids, log.sxids, log.fallen_off, log.events) == ((), (), (), ())
     assert log.from_boot
-    assert dict(log.flaps) == {"eth0": 1}
+    assert dict(log.flaps) == {}  # its link came and went a minute and a half after the boot
 
 
 def test_two_messages_in_one_line() -> None:

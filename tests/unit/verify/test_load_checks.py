@@ -14,6 +14,7 @@ from provisioner.catalog import load
 from provisioner.spec.models import GpuOptions, Group
 from provisioner.verify.bundle import Output
 from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.parsers.load import parse
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
 from tests.support.healthy_load import LOAD_CHECKS, ran, result
 
@@ -76,6 +77,12 @@ def counted(texts: Texts) -> None:
 LINK = "pci__pci_gpu_link_info__"
 REASON = "clocks_event_reasons__clocks_event_reason_hw_thermal_slowdown"
 TRAIN = {"samples_per_s": 3600.0, "loss_first": 9.1}
+
+
+def busy(**of: Any) -> str:
+    return json.dumps({"state": "busy", "busy": [{"pid": 4711, "name": "python3", **of}]})
+
+
 FAULTS: dict[str, Fault] = {
     "died": Fault(P4D, program(rc=1, error=ERROR), {"load.completes"}, "RuntimeError: CUDA error: unspecified"),
     "killed at its deadline": Fault(P4D, program(rc=None, timed_out=True), {"load.completes"}, "no end after 61 s"),
@@ -145,6 +152,12 @@ FAULTS: dict[str, Fault] = {
         {"load.xid"},
         unknown={"load.completes"},
     ),
+    "a process of nobody's": Fault(
+        P4D,
+        lambda t: t.update({"load.json": busy(cgroup="0::/user.slice/user-1000.slice/session-3.scope", parent=1)}),
+        {"load.stray_process"},
+        "python3 (pid 4711)",
+    ),
     "lost without a word": Fault(
         P4D,
         smi("nvidia-smi-after.xml", 3, ecc_mode__current_ecc="GPU is lost"),
@@ -192,9 +205,34 @@ def test_a_job_is_not_disturbed_and_the_node_stays_healthy() -> None:
     texts["load.json"] = json.dumps({"state": "busy", "busy": [{"pid": 4711, "name": "python3"}]})
     del texts["all_reduce.txt"]
     found = judge({"busy": Case(bundle(texts), expected(P4D))})["busy"]
-    assert ids(found, "skip") >= LOAD_CHECKS
+    assert ids(found, "skip") >= LOAD_CHECKS - {"load.stray_process"}
     assert ids(found, "fail", "unknown") == set()
     assert "python3 (pid 4711)" in next(c.message for c in found.checks if c.id == "load.completes")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "parent", "stray"),
+    [
+        # Slurm's cgroup/v1 and cgroup/v2 plugins, kubelet with both drivers, docker, podman
+        ("5:memory:/slurm/uid_1000/job_71/step_0/task_0", 900, False),
+        ("0::/system.slice/slurmstepd.scope/job_71/step_0/user/task_0", 1, False),
+        ("0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-ab.scope", 1, False),
+        ("11:pids:/kubepods/besteffort/pod1/ab", 1, False),
+        ("0::/system.slice/docker-ab.scope", 1, False),
+        ("0::/machine.slice/libpod-ab.scope/container", 1, False),
+        ("0::/system.slice/train.service", 1, False),
+        ("0::/user.slice/user-1000.slice/session-3.scope", 900, False),
+        ("0::/user.slice/user-1000.slice/session-3.scope", 1, True),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/run.scope", 900, False),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/run.scope", 1, True),
+        ("0::/", 1, True),
+        ("0::/init.scope", 2, True),
+        ("", 1, True),
+        (None, None, False),
+    ],
+)
+def test_whose_a_process_is(cgroup: str | None, parent: int | None, stray: bool) -> None:
+    assert bool(parse(busy(cgroup=cgroup, parent=parent)).stray) is stray
 
 
 def test_without_pytorch_a_locked_node_is_unknown_and_a_foreign_one_is_not_tested() -> None:

@@ -108,6 +108,14 @@ def test_a_job_on_the_gpus_is_left_alone(node: Path) -> None:
     assert not (node / "calls").exists()
 
 
+def test_whose_a_process_is_comes_with_it(node: Path) -> None:
+    (node / "apps").write_text(f"{os.getpid()}, python3\n99999999, gone\n")
+    own, gone = probe_load.busy("nvidia") or []
+    assert own["cgroup"] == Path("/proc/self/cgroup").read_text().strip()
+    assert own["parent"] == os.getppid()
+    assert gone == {"pid": 99999999, "name": "gone"}
+
+
 def test_without_an_answer_about_jobs_nothing_is_started(node: Path) -> None:
     torchrun(node, good())
     program(node, "nvidia-smi", "#!/bin/sh\nexit 9\n")

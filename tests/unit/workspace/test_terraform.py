@@ -44,6 +44,12 @@ def workspace(folder: Path, text: str) -> tuple[Workspace, list[Event]]:
     return made, seen
 
 
+def opened(folder: Path) -> tuple[Workspace, list[Event]]:
+    """The folder as another command finds it: the Workspace is made after what has happened to its files."""
+    seen: list[Event] = []
+    return Workspace(folder, binary.find(), Events(seen.append), log=folder / "log"), seen
+
+
 def test_apply_streams_and_a_second_plan_is_empty(tmp_path: Path) -> None:
     space, seen = workspace(tmp_path, GOOD)
     first = space.plan()
@@ -94,13 +100,28 @@ def test_half_a_state_is_replaced_by_its_backup(tmp_path: Path) -> None:
     state.write_text(whole[: len(whole) // 2])
     assert space.damage() is None
     assert state.read_text() == whole
-    assert any("backup is used" in e.message for e in seen)
+    again, told = opened(tmp_path)  # as the next command does
+    state.write_text(whole[: len(whole) // 2])
+    assert again.damage() is None
+    assert state.read_text() == whole
+    assert any("backup is used" in e.message for e in (*seen, *told))
 
 
 def test_half_a_state_without_backup_is_said(tmp_path: Path) -> None:
-    space, _ = workspace(tmp_path, GOOD)
+    workspace(tmp_path, GOOD)
     (tmp_path / "terraform.tfstate").write_text('{"version": 4, "ser')
+    space, _ = opened(tmp_path)
     assert "cut off" in (space.damage() or "")
+
+
+@pytest.mark.parametrize("text", ["", '{"version": 3, "backend": {"ty', "\xff\xfe"])
+def test_half_a_note_of_the_backend_is_made_again(tmp_path: Path, text: str) -> None:
+    workspace(tmp_path, GOOD)[0].plan()
+    (tmp_path / ".terraform" / "terraform.tfstate").write_bytes(text.encode("latin-1"))
+    space, seen = opened(tmp_path)
+    space.init()
+    assert space.plan().total == 2
+    assert any("initialised again" in e.message for e in seen)
 
 
 def test_a_state_that_never_answers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

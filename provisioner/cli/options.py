@@ -1,0 +1,19 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
+Sandbox = Annotated[
+    bool | None,
+    typer.Option("--sandbox/--no-sandbox", help="Rehearse on this machine: podman nodes with simulated hardware."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+TerraformBinary = Annotated[
+    str | None, typer.Option("--terraform", metavar="PATH", help="The terraform or tofu to run.")
+]

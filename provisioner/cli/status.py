@@ -1,0 +1,88 @@
+"""`gpuprov status`: the nodes, and with --watch a living view of them while a run is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provisioner.cli import answer, tables
+from provisioner.cli.options import File, Json, Sandbox
+from provisioner.errors import GpuprovError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def status(
+    file: File,
+    sandbox: Sandbox = None,
+    json_: Json = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Read files only; ask no node.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Stay, and show what the run at work is doing; Ctrl-C ends it.")
+    ] = False,
+) -> None:
+    """Nodes, how far they are, their last verdict, which lock they run, and what differs from it."""
+    from provisioner.lifecycle.status import status as read
+    from provisioner.session import open_cluster
+
+    if watch:
+        from provisioner.cli.watch import watch as follow
+
+        if json_:
+            raise GpuprovError("--watch has no --json", hint="events.jsonl of a run has its events as they happen")
+        follow(open_cluster(file, sandbox=sandbox, offline=offline))
+        return
+    document = read(open_cluster(file, sandbox=sandbox, offline=offline), ask=not offline)
+    if json_:
+        answer.give(document)
+        return
+    tables.show(table(document, offline=offline))
+    for line in lines(document, file):
+        typer.echo(line)
+
+
+def table(document: dict[str, Any], *, offline: bool) -> Table:
+    """The nodes of a `status` document, a row each."""
+    from rich.table import Table
+
+    simulated = " (simulated hardware)" if document["sandbox"] else ""
+    made = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
+    for column in ("node", "machine", "site", "address", "stage", "healthy", "driver", "as locked"):
+        made.add_column(column, overflow="fold", no_wrap=column in ("node", "machine", "address"))
+    for node in document["nodes"]:
+        verdict = {True: "yes", False: "NO", None: "-"}[node["ok"]]
+        drift = "-" if not node["address"] or offline else "?" if node["drift"] is None else "NO"
+        made.add_row(
+            node["name"], node["machine"], node["site"], node["address"] or "-", node["stage"], verdict,
+            node["driver"] or "-", "yes" if node["drift"] == [] else drift,
+        )  # fmt: skip
+    return made
+
+
+def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
+    """What a `status` document says beside the table, a line each."""
+    from provisioner.lifecycle import spent
+    from provisioner.lifecycle.planning import told
+    from provisioner.verify.report.terminal import in_quarantine
+
+    for node in document["nodes"]:
+        for line in told(node):
+            yield f"{node['name']}: {line}"
+        if node["quarantine"]:
+            yield f"{node['name']}: {in_quarantine(node['quarantine'])}"
+        if node["replace"]:
+            again = f"gpuprov replace {file} {node['name']}"
+            yield f"{node['name']}: replacement: {node['replace']['step']}; `{again}` goes on"
+        if node["upgrade"]:
+            reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
+            yield f"{node['name']}: upgrade: {node['upgrade']['step']}{reason}"
+    if document["upgrade"] and document["upgrade"]["phase"] != "done":
+        reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
+        yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
+    yield from spent.lines(document["cost"]) if document["cost"] else ()
+    if document["report"]:
+        yield f"report: {document['report']}"

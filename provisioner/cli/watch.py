@@ -1,0 +1,172 @@
+"""`gpuprov status --watch`: what the run at work is doing, read from its events.jsonl, and the nodes as it leaves them.
+
+It only reads files of the run directory, so it may look at another person's run and disturbs none. In a terminal it
+stays until Ctrl-C; in a pipe it gives a line an event and ends with the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provisioner.cli import display
+from provisioner.cli.run_view import RunView
+from provisioner.events import Event
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from provisioner.session import Cluster
+
+FRAMES_PER_SECOND = 2
+"""Fewer than of a run itself: it is looked at for hours."""
+LOOK_S = 0.5
+"""Between two looks at the run's events."""
+STATUS_S = 2.0
+"""Between two readings of the nodes' state."""
+_FIELDS = {field.name for field in fields(Event)}
+
+
+class EventsFile:
+    """The events of the newest run, from where they were read last; a new run begins a new file."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs, self._run, self._offset = runs, "", 0
+
+    def new(self) -> tuple[bool, list[Event]]:
+        """Whether another run has begun since, and the events since the last call. A line that is not whole yet is
+        read by a later call, one that is no event is passed over."""
+        newest = max((path.name for path in self._folders()), default="")
+        begun = newest != self._run
+        if begun:
+            self._run, self._offset = newest, 0
+        try:
+            with (self._runs / self._run / "events.jsonl").open("rb") as stream:
+                stream.seek(self._offset)
+                whole = stream.read().rpartition(b"\n")[0]
+        except (FileNotFoundError, NotADirectoryError):
+            return begun, []
+        self._offset += len(whole) + (1 if whole else 0)
+        return begun, [event for line in whole.splitlines() for event in _event(line)]
+
+    def _folders(self) -> Iterator[Path]:
+        with contextlib.suppress(FileNotFoundError):
+            yield from (path for path in self._runs.iterdir() if (path / "events.jsonl").exists())
+
+
+def _event(line: bytes) -> Iterator[Event]:
+    with contextlib.suppress(ValueError, TypeError):
+        loaded = json.loads(line)
+        yield Event(**{key: value for key, value in loaded.items() if key in _FIELDS})
+
+
+def at_work(root: Path) -> str:
+    """Which command is at work on the run directory, and whose process it is; "" where none is."""
+    try:
+        holder = json.loads((root / "holder.json").read_text(encoding="utf-8"))
+        pid, command = int(holder["pid"]), str(holder["command"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""  # it was killed, and left its note
+    except PermissionError:
+        pass  # another user's
+    return f"gpuprov {command}, process {pid}"
+
+
+def watch(cluster: Cluster) -> None:
+    """Show what is going on until Ctrl-C; in a pipe until the run at work has ended."""
+    with contextlib.suppress(KeyboardInterrupt):
+        if sys.stdout.isatty():
+            _watch_screen(cluster)
+        else:
+            _watch_pipe(cluster)
+
+
+def _watch_pipe(cluster: Cluster) -> None:
+    from provisioner.cli import tables
+    from provisioner.cli.status import table
+
+    events = EventsFile(cluster.paths.runs)
+    while running := at_work(cluster.paths.root):
+        for event in events.new()[1]:
+            if event.kind in display.LOUD:
+                who = f" {event.node}:" if event.node else ""
+                print(f"{event.stage}:{who} {event.message}", flush=True)
+        time.sleep(LOOK_S)
+    if not running:
+        tables.show(table(_document(cluster), offline=True))
+
+
+def _watch_screen(cluster: Cluster) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console, view, events = Console(highlight=False), RunView(), EventsFile(cluster.paths.runs)
+    events.new()  # what the last run did is history, unless it is still at work
+    if at_work(cluster.paths.root):
+        events = EventsFile(cluster.paths.runs)
+    running, ended, read, document = "", True, 0.0, _document(cluster)
+
+    def frame() -> RenderableType:
+        return draw(document, view, running, console.size.width, console.size.height, plain=console.options.ascii_only)
+
+    with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES_PER_SECOND, transient=False):
+        while True:
+            running = at_work(cluster.paths.root)
+            begun, new = events.new()
+            if begun:
+                view.clear()
+            ended = ended and not new
+            for event in new:
+                view.see(event)
+                if event.kind == "warning" or (event.kind == "failed" and event.node):
+                    display.told(console, event)
+            if not running and not ended:
+                view.end("done", time.time())
+                ended = True
+            if time.monotonic() - read > STATUS_S:
+                document, read = _document(cluster), time.monotonic()
+            time.sleep(LOOK_S)
+
+
+def draw(
+    document: dict[str, Any], view: RunView, running: str, width: int, height: int, *, plain: bool
+) -> RenderableType:
+    """The rows of the run at work above the nodes: as many as the screen has lines for, those first that are not
+    healthy."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from provisioner.cli.status import table
+
+    now = time.time()
+    rows = view.rows(now, max(1, height // display.NODE_SHARE))
+    nodes = document["nodes"]
+    room = max(0, height - len(rows) - 6)
+    shown = sorted(nodes, key=lambda node: node["ok"] is not False)[:room] if len(nodes) > room else nodes
+    counts = Counter(node["stage"] for node in nodes)
+    summary = f"{len(nodes)} nodes: {', '.join(f'{count} {stage}' for stage, count in counts.items())}"
+    more = f"; {len(nodes) - len(shown)} not shown" if len(shown) < len(nodes) else ""
+    head = Text(running or "no run is at work here", style="bold")
+    parts: list[RenderableType] = [head, display.draw(rows, width, now, plain=plain)]
+    if shown:
+        parts += [Text(""), table({**document, "nodes": shown}, offline=True)]
+    return Group(*parts, Text(summary + more, style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def _document(cluster: Cluster) -> dict[str, Any]:
+    """The nodes as files tell them; no node is asked, because a run is at work on them."""
+    from provisioner.lifecycle.status import status
+
+    return status(cluster, ask=False)

@@ -1,0 +1,86 @@
+"""What the texts of a lock may be. A lock lies in git, in a pull request, in a bucket that several share. What it says
+becomes names of packages and files, addresses, variables of roles: each text has a shape, and none opens a template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from provisioner.errors import GpuprovError
+from provisioner.image_reference import parse
+from provisioner.printable import printable
+from provisioner.spec.places import shown
+
+TEMPLATES = ("{{", "{%", "{#")
+"""What opens a template of Jinja."""
+
+_SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_PATH = f"{_SEGMENT}(/{_SEGMENT})*"
+_SUITE = f"(\\./|/|(\\./)?{_PATH}/?)"
+_ADDRESS = r"https?://[A-Za-z0-9\[][A-Za-z0-9._~/:%+=\[\]-]*"
+
+
+def _shape(pattern: str, what: str, limit: int = 255) -> Callable[[str], str]:
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if len(text) > limit or not compiled.fullmatch(text):
+            raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is no {what}"})
+        return text
+
+    return check
+
+
+def _image(text: str) -> str:
+    try:
+        parse(text)
+    except GpuprovError:
+        raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is no container image"}) from None
+    return text
+
+
+def _said(text: str) -> str:
+    if any(opening in text for opening in TEMPLATES) or printable(text) != text or len(text) > 100_000:
+        raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is no plain sentence"})
+    return text
+
+
+Version = Annotated[str, AfterValidator(_shape(r"[0-9A-Za-z][0-9A-Za-z.+~_-]*", "version"))]
+PackageName = Annotated[str, AfterValidator(_shape(r"[A-Za-z0-9][A-Za-z0-9+._-]*", "name of a package"))]
+PackageVersion = Annotated[str, AfterValidator(_shape(r"[0-9][0-9A-Za-z.+:~-]*", "version of a package", 400))]
+RepositoryName = Annotated[str, AfterValidator(_shape(r"[a-z][a-z0-9-]*", "name of a repository", 64))]
+GroupName = Annotated[str, AfterValidator(_shape(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?", "name of a group or site"))]
+System = Annotated[str, AfterValidator(_shape(r"[a-z]+-[0-9]+(\.[0-9]+)*", "distribution", 64))]
+Address = Annotated[str, AfterValidator(_shape(f"({_ADDRESS})?", "address of a repository", 1024))]
+Key = Annotated[
+    str,
+    AfterValidator(
+        _shape(
+            rf"({_ADDRESS}|data:application/pgp-keys;base64,[A-Za-z0-9+/=]+)?",
+            "address of a key",
+            4 << 20,
+        )
+    ),
+]
+"""An address, or the key itself."""
+Suite = Annotated[str, AfterValidator(_shape(rf"{_SUITE}( {_SUITE})*", "suite"))]
+Components = Annotated[str, AfterValidator(_shape(rf"({_PATH}( {_PATH})*)?", "list of components", 2048))]
+Fingerprint = Annotated[str, AfterValidator(_shape(r"([0-9A-Fa-f]{40})?", "fingerprint of 40 hex digits"))]
+Reference = Annotated[str, Field(max_length=400), AfterValidator(_image)]
+Digest = Annotated[str, AfterValidator(_shape(r"(sha256:[0-9a-f]{64})?", "digest"))]
+Pull = Annotated[
+    str,
+    AfterValidator(
+        _shape(rf"({_SEGMENT}(:[0-9]{{1,5}})?(/{_SEGMENT})*@sha256:[0-9a-f]{{64}})?", "image by digest", 400)
+    ),
+]
+ComponentName = Annotated[str, AfterValidator(_shape(r"[a-z][a-z0-9_]*|image [A-Za-z0-9._:/@-]+", "component", 400))]
+Chosen = Annotated[str, AfterValidator(_shape(r"[0-9A-Za-z][0-9A-Za-z.+~_:/@-]*", "version", 400))]
+"""The version of a component; of an image, its reference."""
+MachineImage = Annotated[str, AfterValidator(_shape(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "image of a machine"))]
+Sentence = Annotated[str, AfterValidator(_said)]
+"""For people alone: no variable is made of it."""

@@ -1,0 +1,54 @@
+"""A node whose Python lies: what it answers Ansible is neither a variable of the roles nor a file of this machine.
+
+That no variable at all is what a node says is in tests/unit/security/test_hostile_facts.py; here the whole way is real.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner.verify import archive
+from tests.support.playbook import play
+from tests.support.rehearsal import Rehearsal
+from tests.unit.security.test_hostile_facts import HOSTILE, names
+
+pytestmark = pytest.mark.sandbox
+
+SECRET = "what only this machine has"
+PROGRAM = "/usr/local/lib/gpuprov-health.pyz"
+
+
+def node(lone: Rehearsal, command: str, given: str = "") -> str:
+    container = next(name for name in lone.containers() if "-train-0." in name)
+    return subprocess.run(
+        ["podman", "exec", "-i", container, "sh", "-euc", command],
+        input=given, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+
+
+@pytest.fixture
+def lying(lone: Rehearsal, tmp_path: Path) -> Iterator[Rehearsal]:
+    """The node, with a Python that gives every variable of every role the path of a file of this machine."""
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    real = node(lone, "readlink -f /usr/bin/python3").strip()
+    node(lone, "cat > /tmp/lies.json", json.dumps(dict.fromkeys(sorted(names()), str(secret))))
+    node(lone, f"rm -f {PROGRAM}; rm /usr/bin/python3; cat > /usr/bin/python3; chmod 755 /usr/bin/python3",
+         HOSTILE.format(python=real, lies="/tmp/lies.json"))  # fmt: skip
+    try:
+        yield lone
+    finally:
+        node(lone, f"ln -sf {real} /usr/bin/python3; rm -f /tmp/lies.json {PROGRAM}")
+        node(lone, "systemctl disable --now gpuprov-health.timer; rm -f /etc/systemd/system/gpuprov-health.*")
+
+
+def test_a_node_gets_no_file_of_this_machine(lying: Rehearsal) -> None:
+    health = {"every": "10m", "textfile": "/var/lib/x/gpuprov.prom", "expected": {"units": []}, "archive": ""}
+    played = play(lying, tags="gpuprov-health.timer", variables={"gpuprov_health": health})
+    played.changed()
+    assert node(lying, f"sha256sum {PROGRAM}").split()[0] == archive.digest()

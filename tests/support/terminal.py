@@ -1,0 +1,156 @@
+"""A command at a pseudo-terminal, and the screen as a person has it before their eyes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import pexpect
+import pyte
+
+from tests.support.rehearsal import DEADLINE_S, ROOT, Rehearsal
+
+PATIENCE_S = 60.0
+"""Nothing that a test waits for takes so long; a sandbox test says its own."""
+CTRL_C, CTRL_D = "\x03", "\x04"
+HISTORY = 5_000
+"""Lines that scrolled off the screen and are kept."""
+
+
+class Terminal:
+    """`with Terminal(argv, columns=80) as terminal:` runs a command; what it writes goes to a VT102 of that size.
+
+    `env` adds variables, None takes one away.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[object],
+        *,
+        cwd: Path = ROOT,
+        columns: int = 100,
+        lines: int = 30,
+        env: Mapping[str, str | None] | None = None,
+    ) -> None:
+        changed = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "NO_COLOR": None}
+        changed |= dict(env or {})
+        clean = {k: v for k, v in os.environ.items() if k not in (*changed, "COLUMNS", "LINES")}
+        self.pyte_screen = pyte.HistoryScreen(columns, lines, history=HISTORY, ratio=1)
+        self._stream = pyte.ByteStream(self.pyte_screen)
+        words = [str(word) for word in argv]
+        self._child = pexpect.spawn(
+            words[0], words[1:], cwd=str(cwd), dimensions=(lines, columns), timeout=PATIENCE_S,
+            env={**clean, **{k: v for k, v in changed.items() if v is not None}},
+        )  # fmt: skip
+        self._child.delaybeforesend = None
+        self.raw = b""
+        """Everything that was written, for an assertion about bytes."""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            print(self.text, file=sys.stderr)
+        if not self._child.closed:
+            self._child.close(force=True)
+
+    @property
+    def pid(self) -> int:
+        return int(self._child.pid)
+
+    def read(self, seconds: float = 0.05) -> bool:
+        """Take in what has been written by now; False where the command has ended."""
+        try:
+            data = self._child.read_nonblocking(65_536, seconds)
+        except pexpect.TIMEOUT:
+            return True
+        except pexpect.EOF:
+            return False
+        self.raw += data
+        self._stream.feed(data)
+        return True
+
+    def wait_for(self, *texts: str, seconds: float = PATIENCE_S) -> str:
+        """Read until all of these stand on the screen at once; gives the screen. AssertionError where they do not."""
+        deadline = time.monotonic() + seconds
+        running = True
+        while not all(text in self.screen for text in texts):
+            if not running or time.monotonic() > deadline:
+                raise AssertionError(f"{texts} not on the screen:\n{self.text}")
+            running = self.read()
+        return self.screen
+
+    def end(self, seconds: float = PATIENCE_S) -> int:
+        """Read to the end; the exit status, of a signal as a shell tells it."""
+        deadline = time.monotonic() + seconds
+        while self.read():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"still running:\n{self.text}")
+        self._child.close()
+        return int(self._child.exitstatus if self._child.exitstatus is not None else 128 + self._child.signalstatus)
+
+    def type(self, keys: str) -> None:
+        self._child.send(keys)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """The window is made larger or smaller: the kernel tells the command, and the screen is cut as xterm does."""
+        self.pyte_screen.resize(lines, columns)
+        self._child.setwinsize(lines, columns)
+
+    def hang_up(self) -> None:
+        """Close the window: the command's terminal is gone, and the kernel sends it SIGHUP."""
+        self._child.ptyproc.fileobj.close()
+        self._child.ptyproc.closed = self._child.closed = True
+
+    def gone(self, seconds: float = PATIENCE_S) -> bool:
+        """Whether the command ends by itself, after `hang_up`."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(self.pid, os.WNOHANG)[0]:
+                    return True
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        return False
+
+    @property
+    def screen(self) -> str:
+        """What is on the screen now, without the empty lines at its end."""
+        return "\n".join(line.rstrip() for line in self.pyte_screen.display).rstrip()
+
+    @property
+    def text(self) -> str:
+        """What has scrolled off the screen, and the screen."""
+        above = ["".join(line[x].data for x in range(self.pyte_screen.columns)).rstrip() for line in self._scrolled()]
+        return "\n".join([*above, self.screen])
+
+    def _scrolled(self) -> Iterator[dict[int, pyte.screens.Char]]:
+        yield from self.pyte_screen.history.top
+
+
+def answered(
+    rehearsal: Rehearsal, *words: object, question: str, answer: str = "y", lines: int = 40
+) -> tuple[int, str]:
+    """A command that asks, typed by a person: its exit status, and all that was on the screen."""
+    argv = [*rehearsal.gpuprov, *words]
+    with Terminal(argv, cwd=rehearsal.file.parent, columns=120, lines=40) as terminal:
+        terminal.wait_for(question, "[y/N]:", seconds=DEADLINE_S)
+        terminal.type(f"{answer}\r")
+        status = terminal.end(DEADLINE_S)
+        assert "defect" not in terminal.text, terminal.text
+        return status, terminal.text
+
+
+def gpuprov(*words: object) -> list[object]:
+    """The command line of this checkout."""
+    return [sys.executable, "-m", "provisioner", *words]

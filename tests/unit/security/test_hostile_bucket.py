@@ -1,0 +1,220 @@
+"""What a bucket gives, or a run that was killed left: every wrong file of it is an error with its place, nothing of
+it is written, and no command ends as a defect of gpuprov.
+
+That nothing is written which is never shared, and that no key is, is in tests/unit/test_sharing.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import sharing, stored
+from provisioner.cli.main import run
+from provisioner.errors import GpuprovError
+from provisioner.hold import seen
+from provisioner.lifecycle import baselines, down
+from provisioner.paths import ClusterPaths, private_dir
+from provisioner.providers.aws.capacity import Choices
+from provisioner.session import Cluster
+from provisioner.sharing import SHARED, is_shared
+from provisioner.verify.report.html import html
+from provisioner.verify.results import Report
+from provisioner.workspace.remote import Object
+from tests.support import plans
+from tests.unit.security.test_hostile_lock import PAYLOADS, ROW
+
+DEEP = "[" * 100_000
+WRONG = {
+    "nothing": "",
+    "cut": "{",
+    "nested": DEEP,
+    "nested and whole": DEEP + "]" * 100_000,
+    "a number": "7",
+    "a list": "[]",
+    "null": "null",
+    "digits": '{"nodes": ' + "9" * 5000 + "}",
+    "no number": '{"nodes": NaN}',
+    "a surrogate": '{"nodes": {"a\\ud800": {"stage": "\\ud800"}}, "report": "\\udfff"}',
+    "names that are none": '{"nodes": {"5": 5}}',
+    "lists": '{"nodes": [[1]], "machines": [], "report": [], "failed": [], "all": []}',
+    "texts": '{"nodes": "x", "machines": "x", "report": {}, "failed": "x", "all": {"vars": "x"}}',
+    "numbers": '{"nodes": {"train-0": {"stage": 5, "ok": "x", "id": 5}}, "machines": {"x": {"since": 1e99}}}',
+    "escapes": '{"nodes": {"\\u001b[2J": {"stage": "\\u001b[2J"}}, "report": "\\u001b[2J"}',
+    "a path": '{"nodes": {}, "report": "../../../etc/passwd"}',
+    "not text": "\x00\x01",
+}
+FILES = [name.replace("*.lock", "0123456789ab.lock").replace("*", "here") for name in SHARED]
+CLUSTER = """\
+name: vision
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge}}
+access: {allow: [203.0.113.0/24]}
+"""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ClusterPaths:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    paths = ClusterPaths(file, "vision", sandbox=False)
+    private_dir(paths.ssh)
+    private_dir(paths.site("here"))
+    private_dir(paths.root / "locks")
+    paths.nodes.write_text(json.dumps([ROW]))
+    return paths
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_of_the_run_directory_makes_a_defect(
+    name: str, paths: ClusterPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for what, text in WRONG.items():
+        (paths.root / name).write_text(text)
+        document = [] if what == "escapes" else ["--json"]
+        status = run(["status", "--no-sandbox", "--offline", *document, str(paths.spec)])
+        said = capsys.readouterr()
+        assert status in (0, 2), (what, said.err)
+        assert "defect" not in said.err, (what, said.err)
+        assert "\x1b" not in said.out + said.err
+        if status == 2:
+            assert str(paths.root) in said.err, what
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_status_does_not_read_makes_no_defect_either(what: str, paths: ClusterPaths) -> None:
+    for file in (paths.baseline, paths.measures, paths.intent, paths.site("here") / "capacity.json"):
+        file.write_text(WRONG[what])
+    with contextlib.suppress(GpuprovError):
+        baselines.load(paths)
+    baselines._history(paths)
+    Choices.read(paths.site("here"))
+    cluster = Cluster(paths.spec, plans.cluster_spec("p4d.24xlarge", name="vision"), paths)
+    made = down.made(cluster)
+    assert "train-0" in made
+    assert all(name.isprintable() and "/" not in name for name in made)
+
+
+def packed(files: dict[str, Any], **more: Any) -> bytes:
+    return gzip.compress(json.dumps({"format": 1, "files": files, **more}).encode())
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_no_file_out_of_a_bucket_is_taken_that_is_damaged(what: str) -> None:
+    for name in ("nodes.json", "applied.json", "cluster.lock", "locks/0123456789ab.lock", "inventory.yml"):
+        try:
+            sharing._unpacked(packed({name: WRONG[what]}), "s3://b/x")
+        except GpuprovError as error:
+            assert error.where.startswith("s3://b/x/fleet.json.gz")
+            assert name in error.where
+        else:
+            assert stored.loads(WRONG[what]) is not None or name.endswith((".json", ".yml"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x1f\x8b",
+        gzip.compress(b"{}")[:-5],
+        zlib.compress(b"{}"),
+        gzip.compress(b"\0" * (sharing.LIMIT + 1)),
+        gzip.compress(DEEP.encode()),
+        gzip.compress(b'{"format": ' + b"9" * 5000 + b"}"),
+        packed({}, format=[1]),
+        packed({"nodes.json": 5}),
+        packed({"nodes.json": {"x": 1}}),
+        gzip.compress(b'{"format": 1, "files": [5]}'),
+        gzip.compress(b'{"format": 1, "files": {"nodes.json": "\\ud800"}}'),
+        packed({"nodes.json": json.dumps([ROW | {"name": 5}])}),
+        packed({"nodes.json": json.dumps([ROW | {"site": "s" * 300}])}),
+    ],
+    ids=range(14),
+)
+def test_what_is_no_shared_state_is_an_error(content: bytes) -> None:
+    with pytest.raises(GpuprovError) as caught:
+        sharing._unpacked(content, "s3://b/x")
+    assert caught.value.where.startswith("s3://b/x")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_no_template_path_or_command_is_taken_out_of_a_bucket(payload: str) -> None:
+    for field in ("name", "address", "private_address", "group"):
+        with pytest.raises(GpuprovError, match="is damaged"):
+            sharing._unpacked(packed({"nodes.json": json.dumps([ROW | {field: payload}])}), "s3://b/x")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*(f"sites/{site}/provider" for site in ("s" * 300, "..", ".", "", "a b", "a\n", "a\\b", "~", "é", "-x")),
+     "runs/x/report.desktop", "runs/x/report.sh", "runs/x/report.html.sh", "runs/../report.html",
+     "locks/../x.lock", "/nodes.json", "nodes.json/", "CLUSTER.LOCK", ".bashrc", "sites/a/.terraform.lock.hcl/x"],
+)  # fmt: skip
+def test_no_other_name_is_shared(name: str) -> None:
+    assert not is_shared(name)
+    with pytest.raises(GpuprovError, match="never shared"):
+        sharing._unpacked(packed({name: "x"}), "s3://b/x")
+
+
+def test_what_is_shared_is_shared() -> None:
+    assert all(is_shared(name) for name in FILES)
+    assert all(is_shared(f"runs/20260101T000000-2/report.{kind}") for kind in ("json", "xml", "html"))
+
+
+def test_a_page_that_could_run_something_is_left_out() -> None:
+    name, page = "runs/20260101T000000/report.html", html(Report((), {}, 0.0, "vision"))
+    pages = [page, "<script>x</script>" + page, page.replace("Content-Security-Policy", "X"), " " + page,
+             page.replace("default-src 'none'", "default-src *"), "<html><body onload=x>"]  # fmt: skip
+    taken = [sharing._unpacked(packed({name: text}), "s3://b/x") for text in pages]
+    assert [name in files for files in taken] == [True, False, False, False, False, False]
+    assert "default-src 'none'" in sharing.page_head()
+    assert "{" not in sharing.page_head()
+
+
+@pytest.mark.parametrize("text", ["", "x", "0123456789ab\n--option", "../../x", "0123456789AB"])
+def test_an_identity_that_is_none_is_an_error(text: str, paths: ClusterPaths) -> None:
+    with pytest.raises(GpuprovError, match="no cluster's identity"):
+        sharing._unpacked(packed({"id": text}), "s3://b/x")
+    (paths.root / "id").write_text(text)
+    with pytest.raises(GpuprovError, match="no cluster's identity"):
+        _ = Cluster(paths.spec, plans.cluster_spec("p4d.24xlarge", name="vision"), paths).identity
+
+
+class Bucket:
+    """As much of a place as `seen` asks for."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self, name: str, known: str | None = None) -> Object:
+        assert name == "holder.json" or known
+        return Object(self._content, "tag")
+
+
+HOLDER = {"command": "up", "person": "a", "machine": "m", "folder": "/f", "token": "t", "pid": 1, "since": 1e9}
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [DEEP, "", "[]", *(json.dumps(HOLDER | wrong) for wrong in (
+        {"since": "x"}, {"since": 1e300}, {"since": -1}, {"since": None}, {"pid": "x"}, {"pid": [1]}, {"person": 5},
+        {"command": ["x"]}, {"machine": "m" * 10_000}, {"more": 1},
+    )), json.dumps(HOLDER).replace("1000000000.0", "NaN"), json.dumps(HOLDER).replace('"a"', '"\\ud800"')],
+)  # fmt: skip
+def test_a_holder_that_another_program_wrote_is_none(holder: str) -> None:
+    found = seen(Bucket(holder.encode()))  # type: ignore[arg-type]
+    assert found is not None
+    assert found.holder is None
+
+
+def test_a_holder_is_one() -> None:
+    found = seen(Bucket(json.dumps(HOLDER).encode()))  # type: ignore[arg-type]
+    assert found is not None
+    assert "of a on m" in str(found.holder)

@@ -1,0 +1,218 @@
+"""The kernel's and the driver's own words for a fault, in every wording that was seen or that their source has."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.verify import item
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.checked import plain_checks
+from provisioner.verify.facts import read
+from provisioner.verify.item import NodeUnderTest
+from provisioner.verify.parsers import Unreadable, dmesg
+from provisioner.verify.parsers.stamps import stamp
+from provisioner.verify.peers import Peers
+from tests.support.healthy_bundle import capture, expected
+
+P4D = "p4d.24xlarge"
+CHECKS = {declared.id: (function, declared) for function, declared in plain_checks()}
+
+
+def outcome(check: str, **files: str) -> item.Outcome:
+    """How a check ends on a bundle of these files alone."""
+    outputs = {name.replace("__", ".").replace("_", "-"): Output(text) for name, text in files.items()}
+    facts = read(Bundle(outputs))
+    function, declared = CHECKS[check]
+    return item.run(function, declared, NodeUnderTest("a", facts, expected(P4D), None), Peers({"a": facts}))
+
+
+OFF = {
+    # The words of gpud's and AzNHC's tests for a driver without Xids
+    "GPU at 0000:01:00.0 has fallen off the bus.": "0000:01:00.0",
+    "[ 12.5] NVRM: GPU at 0000:01:00.0 has fallen off the bus.": "0000:01:00.0",
+    "[ 12.5] NVRM: GPU at PCI:0000:91:00: GPU has fallen off the bus.": "0000:91:00",
+    # dmesg of an 8-GPU node, driver 535
+    "[6781741.548783] NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.": "0000:91:00.0",
+    # a laptop, driver 580
+    "NVRM: GPU 0000:01:00.0 has fallen off the bus and is not responding; probe failed error -1": "0000:01:00.0",
+    # passthrough, in one line and in two (drivers 535 to 580)
+    "NVRM: The NVIDIA GPU 0000:0e:00.0 (PCI ID: 10de:1b06) installed in this system has fallen off the bus and is not "
+    "responding to commands.": "0000:0e:00.0",
+    "NVRM: The NVIDIA GPU 0000:02:00.0\nhas fallen off the bus and is not responding to commands.": "0000:02:00.0",
+    "[1843.3] NVRM: The NVIDIA GPU 0000:9a:00.0 (PCI ID: 10de:28a0) installed in this system\n"
+    "[1843.3]        has fallen off the bus and is not responding to commands.": "0000:9a:00.0",
+    # driver 610
+    "[ 12.5] NVRM: GPU0 rpcSendMessage: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F)": "",
+}
+
+
+@pytest.mark.parametrize("text", OFF)
+def test_a_gpu_that_fell_off_the_bus_in_any_wording(text: str) -> None:
+    assert dmesg.parse(text).fallen_off == (OFF[text],)
+    found = outcome("gpu.xid", dmesg__txt=text)
+    assert (found.status, found.action) == ("fail", "reboot")
+    assert "fallen off the bus" in found.message
+
+
+@pytest.mark.parametrize("name", ["gpu-fallen-off-three-lines", "gpu-fallen-off-bus-single-line-docs"])
+def test_captures_of_gpus_that_fell_off(name: str) -> None:
+    assert outcome("gpu.xid", dmesg__txt=capture(f"dmesg/{name}.txt")).status == "fail"
+
+
+def test_who_only_speaks_of_it_is_no_driver() -> None:
+    text = "Jan  5 12:00:00 node-1 monitor[7]: looks for a GPU fallen off the bus\nJan  5 12:00:01 node-1 kernel: x"
+    assert dmesg.parse(text).fallen_off == ()
+
+
+RECOVERY = "[171168.6] NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from {} to {}\n"
+NONE = "0x0 (None)"
+
+
+@pytest.mark.parametrize(
+    ("to", "action"),
+    [
+        # captures/dmesg/gb200-xid149-154-nvlink5 and public kernel logs of drivers 570 to 595
+        ("0x1 (GPU Reset Required)", "reset"),
+        ("0x2 (Node Reboot Required)", "reboot"),
+        ("0x3 (Drain P2P)", "reset"),
+        ("0x4 (Drain and Reset)", "reset"),
+        # driver 610
+        ("0x1 (PF FLR)", "reset"),
+        ("0x2 (OS Reboot)", "reboot"),
+        ("0x9 (Something Else)", "reboot"),
+    ],
+)
+def test_the_driver_says_what_it_wants_done(to: str, action: str) -> None:
+    found = outcome("gpu.xid", dmesg__txt=RECOVERY.format(NONE, to))
+    assert (found.status, found.action) == ("fail", action)
+    assert to in found.message
+
+
+def test_the_last_word_of_the_driver_counts() -> None:
+    done = RECOVERY.format(NONE, "0x2 (Node Reboot Required)") + RECOVERY.format("0x2 (Node Reboot Required)", NONE)
+    assert outcome("gpu.xid", dmesg__txt=done).status == "pass"
+
+
+@pytest.mark.parametrize(("code", "action"), [(168, "reboot"), (171, "reset"), (172, "reset"), (48, "reset")])
+def test_errors_of_memory_have_an_action(code: int, action: str) -> None:
+    found = outcome("gpu.xid", dmesg__txt=f"[1.5] NVRM: Xid (PCI:0000:18:00): {code}, pid=1, x\n")
+    assert (found.status, found.action) == ("fail", action)
+
+
+FATAL = "pcieport 0000:80:01.1: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)\n"
+
+
+@pytest.mark.parametrize("text", [FATAL, f"[ 12.5] {FATAL}", f"{FATAL}pcieport 0000:80:01.1: AER: device recovery\n"])
+def test_a_fatal_pcie_error_without_a_stamp(text: str) -> None:
+    found = outcome("log.pcie_aer", dmesg__txt=text)
+    assert found.status == "fail"
+    assert "0000:80:01.1" in found.message
+
+
+def test_a_text_of_anything_is_still_no_kernel_log() -> None:
+    with pytest.raises(Unreadable):
+        dmesg.parse("Dear all,\nthe node is fine.\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # dev_watchdog, Linux 5.15 to 6.7 and since 6.8 (net/sched/sch_generic.c)
+        "[9.5] NETDEV WATCHDOG: ens5 (mlx5_core): transmit queue 3 timed out",
+        "[9.5] NETDEV WATCHDOG: ens5 (ice): transmit queue 3 timed out 5120 ms",
+        "[9.5] mlx5_core 0000:18:00.0 ens5: NETDEV WATCHDOG: CPU: 12: transmit queue 3 timed out 5120 ms",
+        "NETDEV WATCHDOG: CPU: 12: transmit queue 3 timed out",
+    ],
+)
+def test_a_queue_that_stood_still(line: str) -> None:
+    assert outcome("log.nic_warning", dmesg__txt=line).status == "fail"
+
+
+PORT = "[{}] mlx5_core 0000:18:00.0: Port module event: module {}, Cable {}\n"
+"""port_module_event in drivers/net/ethernet/mellanox/mlx5/core/events.c"""
+
+
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [
+        ([(4.7, 0, "plugged")], "pass"),
+        ([(4.7, 0, "plugged"), (4.8, 1, "unplugged")], "pass"),  # a cage that is empty
+        ([(4.7, 0, "plugged"), (90000.1, 0, "unplugged")], "fail"),
+        ([(4.7, 0, "plugged"), (90000.1, 0, "unplugged"), (90060.1, 0, "plugged")], "fail"),
+        ([(90000.1, 0, "unplugged")], "fail"),  # the boot has left the buffer
+        ([(4.7, 0, "plugged"), (6.7, 0, "unplugged")], "fail"),
+    ],
+)
+def test_a_cable_that_went(events: list[tuple[float, int, str]], status: str) -> None:
+    text = "[0.5] x\n" + "".join(PORT.format(*event) for event in events)
+    assert outcome("log.nic_warning", dmesg__txt=text).status == status
+
+
+BOOT = "[    0.000000] Linux version 6.8.0-1024-aws\n"
+
+
+def flaps(*times: float, form: str = "[{:.6f}] ens5: Link down\n") -> str:
+    return BOOT + "".join(form.format(time) for time in times)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (flaps(1000, 2000, 3000, 4000, 5000), 5),
+        (flaps(1, 2, 3, 4, 5, 6, 1000), 1),  # links come and go while a node boots
+        (flaps(*(1000 + day * 90_000 for day in range(9))), 1),  # one a day
+        (flaps(1000, *(500_000 + n for n in range(5))), 5),
+        ("".join(f"ens5: Link down {n}\n" for n in range(6)) + "kernel: x", 6),  # without stamps
+        ("".join(f"Jan {day:2} 12:00:00 a kernel: ens5: Link down\n" for day in range(1, 9)), 2),
+        ("".join(f"[Mon Jan  5 12:00:0{n} 2026] ens5: Link down\n" for n in range(6)), 6),
+        ("".join(f"2026-01-05T12:00:0{n},000000+00:00 ens5: Link down\n" for n in range(6)), 6),
+        ("".join(f"6,{n},{(1000 + n) * 1000000},-;ens5: Link down\n" for n in range(6)), 6),
+    ],
+)
+def test_losses_of_a_carrier_are_counted_in_a_day(text: str, count: int) -> None:
+    assert dict(dmesg.parse(text).flaps) == {"ens5": count}
+
+
+def test_a_link_that_comes_up_and_one_that_flaps() -> None:
+    assert outcome("log.link_flap", dmesg__txt=flaps(1, 2, 3, 4, 5, 6)).status == "pass"
+    assert outcome("log.link_flap", dmesg__txt=flaps(*range(1000, 1006))).status == "fail"
+
+
+@pytest.mark.parametrize(
+    "row", ["", "x", "[x] y", "[99999999999999.1] x", "Foo 99 99:99:99 x", "2026-13-45T99:99:99 x", "6,1,x,-;y"]
+)
+def test_a_stamp_that_is_none(row: str) -> None:
+    assert stamp(row) is None
+
+
+def xid(code: int, where: str = "0000:18:00") -> str:
+    return f"[    1.500000] NVRM: Xid (PCI:{where}): {code}, pid='<unknown>', name=<unknown>, x\n"
+
+
+CLEAN = "[    0.000000] Linux version 6.8.0-1024-aws\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "again", "told"),
+    [
+        (CLEAN + xid(79), CLEAN, "pass", "fail"),
+        (CLEAN + xid(48), CLEAN, "pass", "fail"),
+        (CLEAN + xid(79), CLEAN + xid(79), "fail", "fail"),
+        ("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.\n", CLEAN + xid(79), "fail", "fail"),
+        (CLEAN + xid(79), CLEAN + xid(79, "0000:2a:00"), "pass", "fail"),
+        (CLEAN + xid(48), CLEAN + xid(79), "pass", "fail"),
+        (CLEAN + xid(31), CLEAN + xid(31), "pass", "pass"),
+        (CLEAN, CLEAN + xid(79), "pass", "pass"),
+        ("-- No entries --\n", CLEAN + xid(79), "skip", "skip"),
+    ],
+)
+def test_a_reboot_does_not_make_a_fault_forgotten(before: str, now: str, again: str, told: str) -> None:
+    files = {"dmesg__txt": now, "dmesg_before__txt": before}
+    assert outcome("gpu.xid_again", **files).status == again
+    assert outcome("gpu.xid_before", **files).status == told
+
+
+def test_a_journal_that_is_not_kept_condemns_nobody() -> None:
+    assert outcome("gpu.xid_again", dmesg__txt=CLEAN).status == "pass"
+    assert outcome("gpu.xid_again", dmesg__txt=CLEAN + xid(79)).status == "skip"
+    assert outcome("gpu.xid_before", dmesg__txt=CLEAN).status == "skip"
