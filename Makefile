@@ -12,7 +12,10 @@ FAST := $(PYTEST) -n $(WORKERS) tests/unit tests/schema -m "not slow"
 REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: demo test test-fast test-sandbox lint bench lock clean doctor runtime dev terraform system-sandbox system-dev
+.PHONY: setup demo test test-fast test-sandbox lint bench lock clean doctor runtime dev terraform system-sandbox system-dev
+
+## setup: what `gpuprov` needs to rehearse a fleet on this machine
+setup: runtime system-sandbox
 
 ## demo: four p4d nodes made, configured and proven on this machine
 demo: runtime system-sandbox

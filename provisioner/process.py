@@ -26,6 +26,9 @@ PR_SET_PDEATHSIG = 1
 AGAIN_S = 5.0
 """For a child that was asked twice to stop."""
 
+AGAIN = "Ctrl-C again ends it at once"
+"""For whoever sits at the run's own terminal."""
+
 _kept: subprocess.Popen[bytes] | None = None
 
 
@@ -78,6 +81,11 @@ def interrupt(*_: object) -> None:
     _asked.set()
     if not _forking.is_set():
         raise KeyboardInterrupt
+
+
+def interrupted() -> bool:
+    """Whether this process was asked to end. A library may turn the KeyboardInterrupt into an error of its own."""
+    return _asked.is_set()
 
 
 def _end_with_parent(parent: int, sign: int) -> Callable[[], None]:

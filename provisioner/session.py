@@ -22,7 +22,7 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 
 from provisioner import catalog, fleet, keeper, mounts, ownership, sharing, spec, ssh, stored
-from provisioner.errors import GpuprovError, LockedError
+from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
@@ -52,6 +52,11 @@ class Cluster:
     @property
     def sandbox(self) -> bool:
         return self.paths.sandbox
+
+    @property
+    def told(self) -> str:
+        """Its name for a question: which of the two of that name it is."""
+        return f"{self.spec.name} (rehearsal)" if self.sandbox else str(self.spec.name)
 
     @cached_property
     def lock(self) -> Lock:
@@ -252,14 +257,18 @@ class Cluster:
             with (run_dir / "events.jsonl").open("a", encoding="utf-8") as stream:
                 writer = jsonl_writer(stream)
                 self.events.subscribe(writer)
+                how = "done"
                 try:
                     yield run_dir
                 except BaseException as error:
+                    how = "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
                     # A command that was refused leaves nothing, but what its error tells a person to look at.
                     if untouched and not self.paths.made() and str(run_dir) not in getattr(error, "hint", ""):
                         self.only_looked()
                     raise
                 finally:
+                    with contextlib.suppress(OSError):  # a full disk: what is raised already says more
+                        self.events("run", "log", f"gpuprov {command}: {how}", data={"ended": how})
                     self.events.unsubscribe(writer)
         finally:
             holder.unlink(missing_ok=True)
@@ -275,6 +284,10 @@ class Cluster:
                     _remove(path)
                 kept = kept or (workspace / ".terraform" / "providers").is_dir()
         self.forget(but="sites" if kept else "")
+
+    def run_dir(self) -> Path:
+        """A fresh directory under runs/: for what holds no lock (`verify`) and has a report to leave."""
+        return _run_dir(self.paths)
 
     def forget(self, *, but: str = "") -> None:
         """Remove the run directory: to be called by the holder of the lock, when nothing is left of the cluster."""

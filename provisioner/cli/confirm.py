@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import termios
 from typing import TYPE_CHECKING
 
 from provisioner.errors import GpuprovError, Interrupted
@@ -38,6 +39,7 @@ def confirmed(question: str, *, yes: bool, where: str, declined: str, screen: Ba
 
 
 def _asked(question: str) -> bool:
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before the question is no answer to it
     while True:
         # Not input(): it would write to stdout, which holds the command's answer alone.
         print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)

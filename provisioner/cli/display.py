@@ -128,12 +128,14 @@ class Bars:
             told(self._console, event)
 
 
-def told(console: Console, event: Event) -> None:
-    """A warning or a failure as a line above the rows, however long: the terminal wraps it, and it can be copied."""
+def told(console: Console, event: Event, *, own: bool = True) -> None:
+    """A warning or a failure as a line above the rows, however long: the terminal wraps it, and it can be copied.
+    `own`: the run is that of this terminal."""
     from rich.text import Text
 
     who = f"{event.node}: " if event.node else ""
-    text = Text.assemble((event.stage, "yellow" if event.kind == "warning" else "red"), ": ", who, event.message)
+    here = f" ({event.data['here']})" if own and "here" in event.data else ""
+    text = Text.assemble((event.stage, "yellow" if event.kind == "warning" else "red"), ": ", who, event.message, here)
     console.print(text, soft_wrap=True)
 
 

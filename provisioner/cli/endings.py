@@ -18,6 +18,7 @@ import typer
 
 from provisioner import __version__
 from provisioner.errors import Exit, GpuprovError, InputError, Interrupted, Problem
+from provisioner.process import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +87,8 @@ def of(error: BaseException) -> Ending:
         hint = "`df -h . /tmp ~` shows which disk is full" if full else _who_may(error)
         said = f"gpuprov: {where}: {reason}" + (f"\n  {hint}" if hint else "")
         return Ending(int(Exit.BAD_INPUT), said, reason, where, hint)
+    if interrupted():  # it came while a library was at work that made something else of it
+        return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted")
     said = _defect(error)
     return Ending(int(Exit.CHECK_FAILED), said, said.partition("\n")[0], hint="\n".join(said.splitlines()[1:2]).strip())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from provisioner import ownership
 from provisioner.cli import answer, tables
 from provisioner.cli.confirm import confirmed
 from provisioner.cli.endings import resumable
@@ -114,7 +116,8 @@ def up(
 
 
 def _again(file: Path, sandbox: bool) -> str:
-    return f"gpuprov up {file}{' --sandbox' if sandbox else ''}"
+    program = f"sudo {sys.argv[0]}" if ownership.person() else "gpuprov"
+    return f"{program} up {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}"
 
 
 def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
@@ -172,7 +175,7 @@ def down(
         return
     cluster.require_rights()
     names = lifecycle.made(cluster)
-    question = f"Remove {_some(names) or 'what is left'} of {cluster.spec.name}?"
+    question = f"Remove {_some(names) or 'what is left'} of {cluster.told}?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed"):
         raise Declined("nothing was removed")
     with resumable("the same command goes on from here."), display(quiet=json_) as show:
@@ -239,7 +242,7 @@ def upgrade(
         kinds = Counter(", ".join(changed) for changed in moving.values())
         what = "; ".join(f"{counted(count, 'node')}: {changed}" for changed, count in kinds.items())
         order = f"first {_some(first) or 'what was begun'}, then {size} at once"
-        question = f"Move {what} ({order})?" if what else f"Go on with the upgrade ({order})?"
+        question = f"Upgrade {cluster.told}{f', {what}' if what else ''} ({order})?"
         return confirmed(question, yes=yes, where=str(file), declined="no node was moved", screen=screen)
 
     with resumable("the same command goes on from here."), screen as show:

@@ -45,7 +45,8 @@ def replace(
     screen, options = display(quiet=json_), replacing.Options(force_budget, even_if_healthy)
 
     def confirm(_: Plan, changes: int) -> bool:
-        question = f"Destroy {', '.join(nodes)} and make new machines ({counted(changes, 'change')})?"
+        new = "a new machine" if len(nodes) == 1 else "new machines"
+        question = f"Destroy {', '.join(nodes)} of {cluster.told} and make {new} ({counted(changes, 'change')})?"
         return confirmed(question, yes=yes, where=str(file), declined="nothing was destroyed", screen=screen)
 
     with resumable("the same command goes on from here."), screen as show:

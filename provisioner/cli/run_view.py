@@ -74,6 +74,9 @@ class RunView:
 
     def see(self, event: Event) -> None:
         """Take an event in. What concerns one node alone (a warning, a log line) leaves its stage as it is."""
+        if event.stage == "run" and (how := event.data.get("ended")) in ("done", "failed", "interrupted"):
+            self.end(how, event.time)
+            return
         stage = self._stages.get(event.stage)
         if stage is None or (stage.ended is not None and event.kind == "started"):
             if event.kind in ("log", "warning"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,14 +52,17 @@ def table(document: dict[str, Any], *, offline: bool) -> Table:
 
     simulated = " (simulated hardware)" if document["sandbox"] else ""
     made = Table(title=f"{document['cluster']}{simulated}", title_justify="left", box=None, pad_edge=False)
-    for column in ("node", "machine", "site", "address", "stage", "healthy", "driver", "as locked"):
-        made.add_column(column, overflow="fold", no_wrap=column in ("node", "machine", "address"))
+    # In a terminal the one site of all goes without saying: the columns are for what can't be broken.
+    several = len({node["site"] for node in document["nodes"]}) > 1 or not sys.stdout.isatty()
+    columns = ["node", "machine", *(["site"] if several else []), "address", "stage", "healthy", "driver", "as locked"]
+    for column in columns:
+        made.add_column(column, overflow="fold", no_wrap=column != "as locked")
     for node in document["nodes"]:
         verdict = {True: "yes", False: "NO", None: "-"}[node["ok"]]
         drift = "-" if not node["address"] or offline else "?" if node["drift"] is None else "NO"
         made.add_row(
-            node["name"], node["machine"], node["site"], node["address"] or "-", node["stage"], verdict,
-            node["driver"] or "-", "yes" if node["drift"] == [] else drift,
+            node["name"], node["machine"], *([node["site"]] if several else []), node["address"] or "-", node["stage"],
+            verdict, node["driver"] or "-", "yes" if node["drift"] == [] else drift,
         )  # fmt: skip
     return made
 

@@ -98,6 +98,7 @@ def _fleet(
     """Prove the nodes of a fleet and act on the verdict: the report, whether it is enough, the fleet's name, and where
     the report before it is. `unkept` gets why something could not be written down."""
     from provisioner.lifecycle import baselines, quarantine, wanted
+    from provisioner.verify.report import write
     from provisioner.verify.run import verify as run
 
     cluster = _cluster(file, sandbox)
@@ -120,12 +121,17 @@ def _fleet(
             saved = baselines.save(cluster, found, machines, deep) if saving else None
             found = quarantine.after_verdict(cluster, found, machines, deep, holding=holding)
             cluster.note_verdicts(found)
+    previous = cluster.state().get("report")
     if not node:
-        found = replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
+        judged, found = found, replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
+        with _kept(unkept):
+            page = write(found, cluster.run_dir(), title=cluster.spec.name, previous=previous)
+            cluster.note_verdicts(judged, page)
+            print(f"report: {page}", file=sys.stderr)
     healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
     if saved is not None:
         _tell_saved(saved, cluster.paths.baseline)
-    return found, healthy, str(cluster.spec.name), cluster.state().get("report")
+    return found, healthy, str(cluster.spec.name), previous
 
 
 def _room(folder: Path, what: str = "report") -> None:

@@ -127,13 +127,14 @@ def _watch_screen(cluster: Cluster) -> None:
             begun, new = events.new()
             if begun:
                 view.clear()
+                console.rule(f"{running or 'a run'}, {time.strftime('%H:%M:%S')}", align="left", style="dim")
             ended = ended and not new
             for event in new:
                 view.see(event)
                 if event.kind == "warning" or (event.kind == "failed" and event.node):
-                    display.told(console, event)
+                    display.told(console, event, own=False)
             if not running and not ended:
-                view.end("done", time.time())
+                view.end("interrupted", time.time())  # what told no end was killed
                 ended = True
             if time.monotonic() - read > STATUS_S:
                 document, read = _document(cluster), time.monotonic()

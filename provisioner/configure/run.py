@@ -20,7 +20,7 @@ from provisioner.errors import ConfigureError
 from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths
-from provisioner.process import follow
+from provisioner.process import AGAIN, follow
 from provisioner.verify import archive
 
 FORKS = 32
@@ -73,7 +73,7 @@ def configure(
         env=_with_our_programs(),
         given=json.dumps(request),
         grace_s=STOP_GRACE_S,
-        stopping=lambda: events("configure", "warning", "stopping Ansible; Ctrl-C again ends it at once"),
+        stopping=lambda: events("configure", "warning", "stopping Ansible", data={"here": AGAIN}),
     )
     if ended.status and not any(outcome.failed for outcome in outcomes.values()):
         said = "".join(ended.complaints).strip()

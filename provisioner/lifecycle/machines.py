@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from provisioner.events import Events
 from provisioner.lifecycle import spent
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
+from provisioner.printable import counted
 from provisioner.providers import base as providers
 from provisioner.providers.base import Finding, Instead, Provider
 from provisioner.session import Cluster
@@ -274,19 +275,24 @@ def carried(cluster: Cluster, nodes: Collection[fleet.Node]) -> dict[str, str]:
     return {} if cluster.sandbox else providers.proxies(cluster.spec, nodes)
 
 
+def tell_waiting(events: Events, names: Sequence[str]) -> None:
+    """Say that ssh is waited for, on which nodes, and until when."""
+    events(
+        "fleet",
+        "started",
+        f"waiting for ssh on {counted(len(names), 'node')}",
+        total=len(names),
+        until=time.time() + fleet.SSH_WAIT_S,
+        data={"nodes": list(names)},
+    )
+
+
 def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events) -> list[fleet.Node]:
     """Apply what has something to do; give every node of the fleet, pinned and reachable."""
     nodes = [node for site in prepared for node in apply(plan, site, events)]
     fleet.save(cluster.paths, nodes)
     spent.seen(cluster, nodes)
-    events(
-        "fleet",
-        "started",
-        f"waiting for ssh on {len(nodes)} nodes",
-        total=len(nodes),
-        until=time.time() + fleet.SSH_WAIT_S,
-        data={"nodes": [node.name for node in nodes]},
-    )
+    tell_waiting(events, [node.name for node in nodes])
     fleet.contact(
         cluster.paths,
         nodes,
@@ -295,6 +301,6 @@ def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events)
         vouched=vouched(cluster),
         carried=carried(cluster, nodes),
     )
-    events("fleet", "done", f"{len(nodes)} nodes reachable", total=len(nodes))
+    events("fleet", "done", f"{counted(len(nodes), 'node')} reachable", total=len(nodes))
     cluster.share()
     return nodes

@@ -20,6 +20,7 @@ from provisioner.lifecycle.machines import SitePlan
 from provisioner.lifecycle.replace_state import Journal
 from provisioner.lifecycle.up import Confirm, Run
 from provisioner.plan import Plan
+from provisioner.printable import counted
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
 
@@ -78,7 +79,10 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             there = cluster.nodes()
             through = machines.carried(cluster, there)
             user = cluster.spec.access.user
+            machines.tell_waiting(events, names)
             fleet.contact(cluster.paths, there, user, events, only=names, vouched=sure, carried=through)
+            events("fleet", "done", f"{counted(len(names), 'node')} reachable", total=len(names))
+            cluster.note(nodes={name: {"stage": "made", "ok": None} for name in names})
         with run.stage("configure"):
             assigned = upgrade_state.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}

@@ -15,6 +15,7 @@ from provisioner.fleet import Node
 from provisioner.lifecycle import baselines, configuring, locking, machines, quarantine, upgrade_state
 from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.plan import Plan
+from provisioner.printable import counted
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -93,6 +94,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             nodes = machines.make(cluster, plan, prepared, events)
             missing = {name for name, _ in plan.nodes()} - {node.name for node in nodes}
             cluster.note(nodes={name: {"stage": "missing", "ok": False} for name in missing})
+            cluster.note(nodes={n.name: {"stage": "made", "ok": None} for n in nodes if n.id not in before})
         with run.stage("configure"):
             cluster.ledger().keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_state.assign(cluster, nodes, lock)
@@ -135,9 +137,11 @@ def configure(
 
     brought = configuring.bring(cluster, nodes, releases, run.run_dir, new=new)
     run.configured = len(brought.configured)
+    ready = [name for name in brought.configured if name not in brought.failed]
+    cluster.note(nodes={name: {"stage": "configured", "ok": None} for name in ready})
     refuse_failures(brought.outcomes, run.run_dir)
     as_locked = len(nodes) - run.configured
-    cluster.events("configure", "done", f"{run.configured} nodes configured, {as_locked} were as locked")
+    cluster.events("configure", "done", f"{counted(run.configured, 'node')} configured, {as_locked} as locked")
     return brought
 
 

@@ -11,9 +11,11 @@ import json
 import os
 import platform
 import resource
+import shlex
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,13 +72,18 @@ def limits() -> tuple[str, ...]:
     return tuple(found)
 
 
+def with_sudo() -> str:
+    """This command with sudo, to be typed as it is: sudo does not look into a virtual environment."""
+    return shlex.join(["sudo", *(sys.argv if Path(sys.argv[0]).name == "gpuprov" else ["gpuprov", *sys.argv[1:]])])
+
+
 def require_root() -> None:
     """Raises GpuprovError for a user who can't make or remove nodes. Reaching them (ssh, exec, verify, status) needs no
     root."""
     if os.geteuid() != 0:
         raise GpuprovError(
             "the sandbox needs root: its nodes run systemd and docker and have fixed addresses",
-            hint="run the same command with sudo",
+            hint=f"run it as root: {with_sudo()}",
         )
 
 

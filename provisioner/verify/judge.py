@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import provisioner
-from provisioner import keeper
+from provisioner import keeper, ownership
+from provisioner import paths as paths_of
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import ACTIONS, SEVERITIES
@@ -87,6 +88,8 @@ def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     environment["PYTHONPATH"] = os.pathsep.join(p for p in (package, environment.get("PYTHONPATH")) if p)
+    if ownership.person() is not None:  # root's compiled checks are not for a person's folder
+        environment["PYTHONPYCACHEPREFIX"] = str(paths_of.cache() / "pycache")
     command = [sys.executable, "-m", "pytest", "-c", str(root / "pytest.ini"), "--rootdir", str(root)]
     for plugin in ("cacheprovider", "terminal", "junitxml", "pastebin", "doctest", "unittest", "logging", "warnings"):
         command += ["-p", f"no:{plugin}"]

@@ -285,7 +285,8 @@ class Workspace:
             stopping=lambda: self._events(
                 "terraform",
                 "warning",
-                "stopping Terraform: it finishes what it has begun and writes its state; Ctrl-C again ends it at once",
+                "stopping Terraform: it finishes what it has begun and writes its state",
+                data={"here": process.AGAIN},
             ),
         )
         plain += ended.complaints

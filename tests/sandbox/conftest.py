@@ -51,7 +51,7 @@ def p4d(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
         rehearsal.first = Done(status, _newest_report(rehearsal), rehearsal.typed)
         yield rehearsal
     finally:
-        question = f"Remove train-0, train-1, train-2, train-3 of {rehearsal.name}?"
+        question = f"Remove train-0, train-1, train-2, train-3 of {rehearsal.name} (rehearsal)?"
         status, screen = answered(rehearsal, "down", rehearsal.file, question=question)
         assert (status, "resources removed, nothing is left" in screen) == (0, True), screen
 

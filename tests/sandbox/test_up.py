@@ -40,7 +40,7 @@ def test_a_person_at_the_terminal_sees_each_stage_to_its_end(p4d: Rehearsal) -> 
     for row in (
         r"✓ terraform .*virginia: 5 changes",
         r"✓ fleet .*4 nodes reachable",
-        r"✓ configure .*4 nodes configured, 0 were as locked",
+        r"✓ configure .*4 nodes configured, 0 as locked",
         r"✓ verify .*4 of 4 nodes healthy",
         r"train-3 +p4d.24xlarge +healthy",
     ):

@@ -155,7 +155,9 @@ def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
     refused = desk.up()
     assert refused.status == 2
     assert "an upgrade is under way" in refused.stderr
-    ended, screen = answered(desk, "upgrade", desk.file, "--sandbox", question="Move 3 nodes: driver")
+    ended, screen = answered(
+        desk, "upgrade", desk.file, "--sandbox", question=f"Upgrade {desk.name} (rehearsal), 3 nodes: driver"
+    )
     assert ended == 0, screen
     assert len(re.findall(rf"^box-\d: moved, driver {NEW}", screen, re.M)) == 3
     log = hooks(desk)

@@ -88,7 +88,7 @@ def making(cluster: Cluster) -> None:
         if name not in FAILING:
             events("configure", "progress", TASKS[-1], node=name, done=len(TASKS), total=len(TASKS), unit="task")
     gate("configured")
-    events("configure", "done", f"{len(NODES)} nodes configured, 0 were as locked")
+    events("configure", "done", f"{len(NODES)} nodes configured, 0 as locked")
     events("verify", "started", f"probing {len(NODES)} nodes", total=len(NODES))
     events("verify", "warning", "thermal: 84 C is close to the slowdown at 87 C", node=NODES[0])
     events("verify", "done", f"{len(NODES)} of {len(NODES)} nodes healthy")

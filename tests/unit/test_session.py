@@ -105,7 +105,16 @@ def test_every_run_has_a_folder_and_writes_its_events(cluster: Cluster) -> None:
     cluster.events("run", "log", "nobody writes this down")
     assert len(set(folders)) == 2
     seen = [json.loads(line)["message"] for folder in folders for line in (folder / "events.jsonl").open()]
-    assert seen == ["one", "two"]
+    assert seen == ["one", "gpuprov up: done", "two", "gpuprov up: done"]
+
+
+@pytest.mark.parametrize(("error", "how"), [(KeyboardInterrupt(), "interrupted"), (GpuprovError("x"), "failed")])
+def test_a_run_says_how_it_ended(cluster: Cluster, error: BaseException, how: str) -> None:
+    private_dir(cluster.paths.site("a"))
+    (cluster.paths.root / "intent.json").write_text("{}")
+    with pytest.raises(type(error)), cluster.exclusively("up") as run_dir:
+        raise error
+    assert json.loads((run_dir / "events.jsonl").read_text().splitlines()[-1])["data"] == {"ended": how}
 
 
 def test_forget_removes_everything(file: Path, cluster: Cluster) -> None:

@@ -62,19 +62,19 @@ ASKING = {
     "up": (UP, "Rehearse 4 p4d.24xlarge (9 changes)?", "nothing was made", 0),
     "down": (
         ("down", "cluster.yaml"),
-        "Remove train-0, train-1, train-2, train-3 of vision?",
+        "Remove train-0, train-1, train-2, train-3 of vision (rehearsal)?",
         "nothing was removed",
         0,
     ),
     "replace": (
         ("replace", "cluster.yaml", "train-2"),
-        "Destroy train-2 and make new machines (9 changes)?",
+        "Destroy train-2 of vision (rehearsal) and make a new machine (9 changes)?",
         "nothing was destroyed",
         0,
     ),
     "upgrade": (
         ("upgrade", "cluster.yaml"),
-        "Move 4 nodes: driver 580.65.06 to 580.95.05 (first train-0, then 2 at once)?",
+        "Upgrade vision (rehearsal), 4 nodes: driver 580.65.06 to 580.95.05 (first train-0, then 2 at once)?",
         "no node was moved",
         0,
     ),
@@ -124,6 +124,18 @@ def test_ctrl_c_at_the_question_makes_nothing(command: str, folder: Path, start:
         terminal.type(CTRL_C)
         assert terminal.end() == 130
         assert terminal.screen.splitlines()[-1] == f"gpuprov: interrupted: {declined}"
+    assert ended(folder, "work") is None
+
+
+def test_what_is_typed_before_the_question_is_no_answer_to_it(folder: Path, start: START) -> None:
+    with start(*UP, gates="") as terminal:
+        terminal.wait_for("stack")
+        terminal.type("y\r")
+        open_gate(folder, "asked")
+        terminal.wait_for(QUESTION)
+        terminal.type("n\r")
+        assert terminal.end() == 0
+        assert "nothing was made" in terminal.screen
     assert ended(folder, "work") is None
 
 
@@ -293,10 +305,13 @@ def test_status_watch_shows_the_run_of_another_process_until_ctrl_c(folder: Path
         say(file, "configure", "started", "running the roles on 4 nodes", total=4)
         say(file, "configure", "progress", "efa : Install EFA", node="train-1", done=3, total=65, unit="task")
         terminal.wait_for("slowest train-1", "efa : Install EFA")
+        say(file, "configure", "warning", "stopping Ansible", data={"here": "Ctrl-C again ends it at once"})
         say(file, "verify", "warning", "not healthy: gpu.count", node="train-2")
         terminal.wait_for("verify: train-2: not healthy: gpu.count")
+        assert "Ctrl-C again" not in terminal.text
+        say(file, "run", "log", "gpuprov up: interrupted", data={"ended": "interrupted"})
         (folder / ".gpuprov" / "vision.sandbox" / "holder.json").unlink()
-        terminal.wait_for("no run is at work here")
+        terminal.wait_for("no run is at work here", "✗ configure")
         terminal.type(CTRL_C)
         assert terminal.end() == 0
 

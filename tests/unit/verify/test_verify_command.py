@@ -19,7 +19,7 @@ import provisioner.verify.report
 from provisioner.cli.main import main
 from provisioner.events import Events
 from provisioner.lifecycle import baselines, quarantine, wanted
-from provisioner.paths import ClusterPaths
+from provisioner.paths import ClusterPaths, private_dir
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.results import NodeReport
 from provisioner.verify.run import Subject
@@ -174,7 +174,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
 
     def open_cluster(file: Path, sandbox: bool | None = None) -> Any:
-        def note_verdicts(report: Any) -> None:
+        def note_verdicts(report: Any, page: Path | None = None) -> None:
             (tmp_path / "noted").write_text(" ".join(f"{n.name}={n.ok}" for n in report.nodes))
 
         def picked(nodes: Any = ()) -> list[Subject]:
@@ -183,7 +183,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return SimpleNamespace(
             nodes=list, node=lambda name: name, subjects=picked, state=dict, spec=spec, events=Events(), file=file,
             note_verdicts=note_verdicts, paths=ClusterPaths(file, spec.name, sandbox=False),
-            noted=lambda _: contextlib.nullcontext(False),
+            noted=lambda _: contextlib.nullcontext(False), run_dir=lambda: private_dir(tmp_path / "run"),
         )  # fmt: skip
 
     monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
