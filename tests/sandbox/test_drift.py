@@ -78,7 +78,7 @@ def test_offline_nobody_is_asked(p4d: Rehearsal) -> None:
 
 
 def test_a_driver_package_moved_by_hand_is_named_and_only_it_is_mended(p4d: Rehearsal) -> None:
-    lock = json.loads((p4d.root / "inventory.yml").read_text())["all"]["children"]["train"]["vars"]["gpuprov_stack"]
+    lock = p4d.inventory()["all"]["children"]["train"]["vars"]["gpuprov_stack"]
     package = next(p for p in lock["packages"] if p["name"] == "nvidia-modprobe")
     assert package["part"] == "driver"
     before = {name: state(p4d, name) for name in ("train-1", "train-2")}

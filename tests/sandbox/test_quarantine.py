@@ -113,7 +113,7 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
     assert [line.split(".")[0] for line in fresh if line not in keys] == ["train-2"]
     assert hooked(fleet) == ["drain replace train-2: to be replaced", "resume release train-2"]
 
-    inventory = json.loads((fleet.root / "inventory.yml").read_text())
+    inventory = fleet.inventory()
     assert set(inventory["all"]["children"]["train"]["hosts"]) == set(after), "the others are still in it"
 
     for name in ("train-0", "train-1"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from typing import Any
 
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.sandbox
 
 def stack(rehearsal: Rehearsal) -> dict[str, Any]:
     """The stack of the group, as the roles get it."""
-    inventory = json.loads((rehearsal.root / "inventory.yml").read_text())
+    inventory = rehearsal.inventory()
     found: dict[str, Any] = inventory["all"]["children"]["train"]["vars"]["gpuprov_stack"]
     return found
 

@@ -78,7 +78,7 @@ def reboot(fleet: Rehearsal, *nodes: str) -> None:
 
 
 def stack(fleet: Rehearsal, group: str) -> dict[str, Any]:
-    inventory = json.loads((fleet.root / "inventory.yml").read_text())
+    inventory = fleet.inventory()
     found: dict[str, Any] = inventory["all"]["children"][group]["vars"]["gpuprov_stack"]
     return found
 
@@ -278,7 +278,7 @@ def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet:
 
 def test_a_hook_that_does_not_end_is_ended_before_the_machine(fleet: Rehearsal) -> None:
     """Another hook is a difference that the role alone mends; the watcher goes where nobody takes machines away."""
-    given = json.loads((fleet.root / "inventory.yml").read_text())["all"]["children"]["cut"]["vars"]
+    given = fleet.inventory()["all"]["children"]["cut"]["vars"]
     hook = base64.b64encode(b"echo begins; sleep 300\n").decode()
     other = {"gpuprov_interruption": {**given["gpuprov_interruption"], "hook": hook, "textfile": METRICS}}
     assert play(fleet, limit="cut-0", tags="interruption", variables=other).changed() == {"cut-0": 3}

@@ -105,7 +105,7 @@ class NodeMirror:
 
     def locked(self) -> dict[str, Any]:
         """The stack of the node's group, as the roles get it."""
-        inventory = json.loads((self.rehearsal.root / "inventory.yml").read_text())
+        inventory = self.rehearsal.inventory()
         groups = inventory["all"]["children"].values()
         found = next(g for g in groups if self.node in g["hosts"])
         return dict(found["vars"]["gpuprov_stack"])

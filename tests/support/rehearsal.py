@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from provisioner.fleet import plain
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = tuple(sorted(path.stem for path in (ROOT / "examples").glob("*.yaml")))
 DEADLINE_S = 900
@@ -58,6 +60,10 @@ class Rehearsal:
     @property
     def root(self) -> Path:
         return self.file.parent / ".gpuprov" / f"{self.name}.sandbox"
+
+    def inventory(self) -> Any:
+        """Ansible's inventory, without the marks that keep its texts from being templates."""
+        return plain(json.loads((self.root / "inventory.yml").read_text()))
 
     def start(self, *words: object) -> subprocess.Popen[str]:
         """A command that the caller watches or ends."""
