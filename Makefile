@@ -34,6 +34,7 @@ test-fast: dev
 ## test-slow: what takes minutes each and is not in `make test`
 test-slow: dev system-sandbox system-dev
 	$(PYTEST) tests/unit -m slow
+	GPUPROV_TEST_VARIATIONS=1000 $(PYTEST) tests/unit/verify/test_healthy_variations.py
 	$(SUDO) $(PYTEST) tests/sandbox -m slow
 	$(SUDO) GPUPROV_TEST_KILLS=50 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_faults.py
 

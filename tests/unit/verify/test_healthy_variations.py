@@ -199,7 +199,7 @@ def test_every_machine_once(machine: str) -> None:
 
 
 @settings(
-    max_examples=int(os.environ.get("GPUPROV_TEST_VARIATIONS", "220")), deadline=None, database=None, derandomize=True
+    max_examples=int(os.environ.get("GPUPROV_TEST_VARIATIONS", "80")), deadline=None, database=None, derandomize=True
 )
 @given(st.sampled_from(MACHINES), st.integers(1, 10**9))
 def test_a_healthy_node_stays_green_however_it_is_told(machine: str, seed: int) -> None:

@@ -362,7 +362,7 @@ COMMON: dict[str, Any] = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 }
-test_any_outputs_cost_their_node_only = settings(max_examples=30, derandomize=True, **COMMON)(given(hostile())(fuzz))
+test_any_outputs_cost_their_node_only = settings(max_examples=12, derandomize=True, **COMMON)(given(hostile())(fuzz))
 test_any_outputs_cost_their_node_only_at_length = pytest.mark.slow(
     settings(max_examples=1500, **COMMON)(given(hostile())(fuzz))
 )
