@@ -57,6 +57,7 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", printable(self.message))
+        object.__setattr__(self, "node", printable(self.node))
 
 
 Subscriber = Callable[[Event], None]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -24,6 +25,10 @@ ENDED = "ended"
 SOCKETS = "sockets "
 """What it says before: where the sockets of its shared connections lie. ssh writes their names over the environment of
 the processes that hold them open, and there it is not found."""
+NAMED = re.compile(r"[0-9a-f]{32}")
+"""A run's name. It is read from a file, and directories are removed by it."""
+FINISH_S = 60.0
+"""What a process may be given to finish, at most, whatever its environment says."""
 DEADLINE_S = 5.0
 """For processes that were killed to be gone: one that is stuck in the kernel stays."""
 
@@ -39,6 +44,8 @@ def end(run: str) -> int:
     import shutil
     import tempfile
 
+    if not NAMED.fullmatch(run):
+        return 0
     count = _end(run)
     with os.scandir(tempfile.gettempdir()) as entries:
         mine = [e.path for e in entries if e.name.startswith("gpuprov-") and f"-{run}-" in e.name]
@@ -87,12 +94,19 @@ def _members(run: str) -> dict[int, tuple[int, float]]:
             environment = _environment(int(entry))
             if environment.get(NAME) == run:
                 with contextlib.suppress(ProcessLookupError):
-                    found[int(entry)] = os.getsid(int(entry)), float(environment.get(MAY_FINISH) or 0)
+                    found[int(entry)] = os.getsid(int(entry)), _seconds(environment.get(MAY_FINISH, ""))
     return found
 
 
+def _seconds(text: str) -> float:
+    return min(float(text), FINISH_S) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else 0.0
+
+
 def _environment(pid: int) -> dict[str, str]:
+    """Of a process of this user; another one may write into its own whatever it likes."""
     try:
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():  # noqa: PTH116
+            return {}
         with open(f"/proc/{pid}/environ", "rb") as stream:  # noqa: PTH123
             text = stream.read().decode("utf-8", "replace")
     except OSError:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner.errors import GpuprovError
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -60,6 +62,31 @@ def give_directory(path: Path) -> None:
     with _opened(path, _DIRECTORY | os.O_NOFOLLOW) as made, _opened("..", _DIRECTORY, made) as above:
         if os.fstat(above).st_uid == whose.uid:
             _give(made, whose)
+
+
+def refuse_foreign(root: Path) -> None:
+    """Raise GpuprovError for a run directory (FOLDER/.gpuprov/<cluster>) that somebody else may have filled: what lies
+    in it decides where ssh goes, and what runs."""
+    whose = person()
+    trusted = {0, os.geteuid(), *([whose.uid] if whose else [])}
+    for path, others in ((root.parent, stat.S_IWOTH), (root, stat.S_IWGRP | stat.S_IWOTH)):
+        try:
+            found = path.lstat()
+        except OSError:
+            return
+        why = ""
+        if stat.S_ISLNK(found.st_mode):
+            why = "it is a symbolic link"
+        elif found.st_uid not in trusted:
+            why = f"it belongs to another user (uid {found.st_uid})"
+        elif found.st_mode & others:
+            why = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
+        if why:
+            raise GpuprovError(
+                f"the run directory is not trusted: {why}",
+                where=str(path),
+                hint="look who made it; if it is yours, `chown` and `chmod 700` it, else move it away",
+            )
 
 
 def watch(root: Path) -> None:

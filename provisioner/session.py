@@ -27,6 +27,7 @@ from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.providers.base import proxies
 from provisioner.sharing import IDENTITY, Sharing, is_report
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
@@ -364,6 +365,8 @@ def open_cluster(
             )
         sandbox = rehearsal
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
+    ownership.refuse_foreign(paths.root)
+    ssh.refuse_foreign(paths, lambda: proxies(loaded, fleet.load(paths)).values())
     ownership.watch(paths.root)
     ssh.mend(paths)
     return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
@@ -391,7 +394,7 @@ def _end_dead(holder: Path, paths: ClusterPaths) -> None:
     """End what is left of the run that was killed while it held the lock: its keeper was killed with it, or waits for
     Terraform."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        keeper.end(str(json.loads(holder.read_text(encoding="utf-8"))["run"]))
+        keeper.end(str(stored.load(holder)["run"]))
         ssh.abandon(paths)
 
 

@@ -15,7 +15,7 @@ import re
 import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -147,6 +147,38 @@ def save(
         for node in nodes
     ]
     write_whole(paths.ssh / "config", "".join(hosts) + "\n" + head)
+
+
+KEYWORDS = {
+    "host", "hostname", "hostkeyalias", "proxycommand", "user", "identityfile", "identitiesonly", "identityagent",
+    "batchmode", "passwordauthentication", "stricthostkeychecking", "userknownhostsfile", "globalknownhostsfile",
+    "hostkeyalgorithms", "updatehostkeys", "connecttimeout", "serveraliveinterval", "serveralivecountmax",
+    "controlmaster", "controlpersist", "controlpath", "loglevel",
+}  # fmt: skip
+"""What `save` writes. Others can run commands (Match exec, LocalCommand, KnownHostsCommand, PKCS11Provider …)."""
+
+
+def refuse_foreign(paths: ClusterPaths, proxies: Callable[[], Collection[str]]) -> None:
+    """Raise GpuprovError for a configuration that `save` would not write: a run directory may have come with somebody's
+    checkout. `proxies`: the commands that may carry a connection."""
+    config = paths.ssh / "config"
+    try:
+        lines = config.read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except UnicodeDecodeError:
+        _refuse(config, "it is no text")
+    allowed: set[str] | None = None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        keyword, _, value = line.strip().partition(" ")
+        if keyword.lower() not in KEYWORDS:
+            _refuse(config, f"line {number} is not gpuprov's: {line.strip()[:60]!r}")
+        if keyword.lower() == "proxycommand":
+            allowed = {command.replace("%", "%%") for command in proxies()} if allowed is None else allowed
+            if value not in allowed:
+                _refuse(config, f"line {number} is not gpuprov's: {line.strip()[:60]!r}")
 
 
 def _refuse(file: Path, what: str) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,8 @@ LIMIT = 64 << 20
 def load(file: Path) -> Any:
     """What a file holds. Raises FileNotFoundError where there is none, and ValueError for everything that is no JSON or
     could not be written again: too long, nested too deeply, numbers that are none, halves of characters."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise ValueError("it is no regular file")
     with file.open("rb") as stream:
         content = stream.read(LIMIT + 1)
     return loads(content)

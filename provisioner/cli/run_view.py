@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from provisioner.events import Event, Stage
+from provisioner.printable import printable
 
 Outcome = Literal["working", "done", "failed", "interrupted"]
 
@@ -101,7 +102,7 @@ class RunView:
         stage.text = event.message
         if event.kind == "started":
             stage.done, stage.until, stage.since = 0, event.until, event.time
-            stage.waiting = dict.fromkeys(event.data.get("nodes", ()))
+            stage.waiting = dict.fromkeys(printable(name) for name in event.data.get("nodes", ()))
             self._nodes = {name: node for name, node in self._nodes.items() if node.failed}
         stage.total = event.total if event.total is not None else stage.total
         stage.done = event.done if event.done is not None else stage.done

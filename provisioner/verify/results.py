@@ -93,8 +93,10 @@ class NodeReport:
 
     @property
     def ok(self) -> bool:
-        """No fatal check failed or is unknown, and something was looked at and found right."""
-        return not any(c.condemns for c in self.checks) and any(c.status == "pass" for c in self.checks)
+        """It was looked at, no fatal check failed or is unknown, and something was found right."""
+        return (
+            not self.error and not any(c.condemns for c in self.checks) and any(c.status == "pass" for c in self.checks)
+        )
 
     def to_json(self) -> dict[str, Any]:
         document = {

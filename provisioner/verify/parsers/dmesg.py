@@ -19,7 +19,7 @@ _XID = re.compile(
     r"NVRM: (?:GPU at [^:]*: )?Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{1,4})\b,?\s*((?:(?!NVRM: Xid \().)*)"
 )
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{3,6})(?:\.[0-9]+)?,?\s*(.*)")
-_OFF = re.compile(r"(?:has )?fallen off the bus|GPU lost from the bus", re.I)
+_OFF = re.compile(r"(?:has )?fallen off the bus|(?:GPU|is) lost from the bus", re.I)
 """In any of the driver's wordings, of which some have no Xid: "NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.",
 "NVRM: GPU at PCI:0000:91:00: GPU has …", "GPU at 0000:01:00.0 has …", "NVRM: The NVIDIA GPU 0000:02:00.0" with the
 rest in one of the next lines, and one that may name no GPU, "NVRM: … GPU lost from the bus [NV_ERR_GPU_IS_LOST]"."""

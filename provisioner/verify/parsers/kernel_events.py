@@ -172,7 +172,7 @@ KINDS: tuple[Kind, ...] = (
     _kind(
         "nic_warning",
         ("mlx", "NETDEV"),
-        r"mlx[45]_\w+ .*(?:High Temperature|high temperature|temperature warning|Bad or shorted cable|Cable error)",
+        r"mlx[45]_\w+ .*(?:[Hh]igh [Tt]emperature|temperature warning|Bad or shorted cable|Cable error)",
         # dev_watchdog in net/sched/sch_generic.c: until Linux 6.7; since then driver and device stand before it
         r"NETDEV WATCHDOG: (?:\S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\)|CPU: \d+): transmit queue \d+ timed out",
     ),
