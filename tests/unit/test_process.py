@@ -261,8 +261,8 @@ def test_the_next_run_ends_what_is_left_where_the_keeper_was_killed_too(tmp_path
 
 
 def test_a_process_of_another_run_is_not_touched(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, keeper.NAME: "other"}) as other:
-        assert keeper.end("mine") == 0
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, keeper.NAME: "b" * 32}) as other:
+        assert keeper.end("a" * 32) == 0
         assert other.poll() is None
-        assert keeper.end("other") == 1
+        assert keeper.end("b" * 32) == 1
         assert other.wait(10) == -signal.SIGKILL
