@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import keeper
+from provisioner import keeper, ssh
 from provisioner.cli import watch
 from provisioner.cli.run_view import RunView
 from provisioner.errors import GpuprovError
@@ -52,6 +52,18 @@ def test_no_line_of_a_foreign_ssh_configuration_is_taken(line: str, root: Path) 
     (root / "ssh" / "config").write_text(f"Host *\n{line}\n")
     with pytest.raises(GpuprovError, match="line 2 is not gpuprov's"):
         opened(root)
+
+
+def test_the_configuration_that_gpuprov_writes_is_taken_with_its_own_proxies_alone(root: Path) -> None:
+    cluster = open_cluster(root.parent.parent / "cluster.yaml", sandbox=True)
+    nodes = cluster.nodes()
+    carry = {node.name: f"aws ssm start-session --target {node.id} --parameters portNumber=%p" for node in nodes}
+    ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), "ubuntu", carry)
+    ssh.refuse_foreign(cluster.paths, carry.values)
+    with pytest.raises(GpuprovError, match="is not gpuprov's"):
+        opened(root)  # a rehearsal has no proxies
+    ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), "ubuntu")
+    opened(root)
 
 
 def test_another_users_directory_or_one_that_others_write_to_is_refused(root: Path) -> None:
