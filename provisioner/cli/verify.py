@@ -122,8 +122,10 @@ def _fleet(
             found = quarantine.after_verdict(cluster, found, machines, deep, holding=holding)
             cluster.note_verdicts(found)
     previous = cluster.state().get("report")
+    judged = found
     if not node:
-        judged, found = found, replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
+        found = replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
+    if machines and not node:
         with _kept(unkept):
             page = write(found, cluster.run_dir(), title=cluster.spec.name, previous=previous)
             cluster.note_verdicts(judged, page)
