@@ -116,7 +116,8 @@ def up(
 
 
 def _again(file: Path, sandbox: bool) -> str:
-    program = f"sudo {sys.argv[0]}" if ownership.person() else "gpuprov"
+    called = sys.argv[0] if Path(sys.argv[0]).name == "gpuprov" else "gpuprov"
+    program = f"sudo {called}" if ownership.person() else "gpuprov"
     return f"{program} up {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}"
 
 

@@ -192,7 +192,7 @@ def interrupt(rehearsal: Rehearsal, stage: str) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert f"gpuprov up {rehearsal.file} --sandbox" in said
+    assert f"sudo gpuprov up {rehearsal.file} --sandbox" in said
     assert "Traceback" not in said
 
 
