@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,11 @@ def person() -> Person | None:
     except (KeyError, ValueError):
         return None
     return found if found.uid > 0 and found.gid >= 0 else None
+
+
+def program() -> str:
+    """gpuprov as it was called: sudo does not look into a virtual environment."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "gpuprov" else "gpuprov"
 
 
 def give_file(descriptor: int, folder: Path) -> None:

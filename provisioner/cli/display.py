@@ -124,15 +124,16 @@ class Bars:
     def _show(self, event: Event) -> None:
         with self._lock:
             self._view.see(event)
-        if event.kind == "warning" or (event.kind == "failed" and event.node):
-            told(self._console, event)
+        told(self._console, event)
 
 
 def told(console: Console, event: Event, *, own: bool = True) -> None:
-    """A warning or a failure as a line above the rows, however long: the terminal wraps it, and it can be copied.
-    `own`: the run is that of this terminal."""
+    """A warning, or the failure of a node, as a line above the rows, however long: the terminal wraps it, and it can be
+    copied. Other events have none. `own`: the run is that of this terminal."""
     from rich.text import Text
 
+    if not (event.kind == "warning" or (event.kind == "failed" and event.node)):
+        return
     who = f"{event.node}: " if event.node else ""
     here = f" ({event.data['here']})" if own and "here" in event.data else ""
     text = Text.assemble((event.stage, "yellow" if event.kind == "warning" else "red"), ": ", who, event.message, here)
@@ -159,8 +160,8 @@ def draw(rows: list[Row], width: int, now: float, *, plain: bool) -> Table:
         turning = row.outcome == "working"
         mark = spinner[int(now * FRAMES_PER_SECOND) % len(spinner)] if turning else marks[row.outcome]
         label = Text(f"  {row.label}" if row.node else row.label, style="" if row.node else "bold")
-        share = row.done or 0 if row.total else 0
-        bar = ProgressBar(total=row.total or (None if turning else 1), completed=share if row.total else 1,
+        completed = (row.done or 0) if row.total else 1
+        bar = ProgressBar(total=row.total or (None if turning else 1), completed=completed,
                           width=BAR_COLUMNS, pulse=False, complete_style=COLOURS[row.outcome],
                           finished_style=COLOURS[row.outcome])  # fmt: skip
         text = Text(" ".join(row.text.split()), style="red" if row.outcome == "failed" else "")

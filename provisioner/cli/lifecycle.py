@@ -116,8 +116,7 @@ def up(
 
 
 def _again(file: Path, sandbox: bool) -> str:
-    called = sys.argv[0] if Path(sys.argv[0]).name == "gpuprov" else "gpuprov"
-    program = f"sudo {called}" if ownership.person() else "gpuprov"
+    program = f"sudo {ownership.program()}" if ownership.person() else "gpuprov"
     return f"{program} up {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}"
 
 

@@ -135,14 +135,13 @@ def _watch_pipe(cluster: Cluster) -> None:
     from provisioner.cli.status import table
 
     events = EventsFile(cluster.paths.runs)
-    while running := at_work(cluster.paths.root):
+    while at_work(cluster.paths.root):
         for event in events.new()[1]:
             if event.kind in display.LOUD:
                 who = f" {event.node}:" if event.node else ""
                 print(f"{event.stage}:{who} {event.message}", flush=True)
         time.sleep(LOOK_S)
-    if not running:
-        tables.show(table(_document(cluster), offline=True))
+    tables.show(table(_document(cluster), offline=True))
 
 
 def _watch_screen(cluster: Cluster) -> None:
@@ -168,8 +167,7 @@ def _watch_screen(cluster: Cluster) -> None:
             ended = ended and not new
             for event in new:
                 view.see(event)
-                if event.kind == "warning" or (event.kind == "failed" and event.node):
-                    display.told(console, event, own=False)
+                display.told(console, event, own=False)
             if not running and not ended:
                 view.end("interrupted", time.time())  # what told no end was killed
                 ended = True

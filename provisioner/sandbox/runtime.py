@@ -20,6 +20,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioner import ownership
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.paths import private_dir, write_whole
 
@@ -73,8 +74,8 @@ def limits() -> tuple[str, ...]:
 
 
 def with_sudo() -> str:
-    """This command with sudo, to be typed as it is: sudo does not look into a virtual environment."""
-    return shlex.join(["sudo", *(sys.argv if Path(sys.argv[0]).name == "gpuprov" else ["gpuprov", *sys.argv[1:]])])
+    """This command with sudo, to be typed as it is."""
+    return shlex.join(["sudo", ownership.program(), *sys.argv[1:]])
 
 
 def require_root() -> None:
