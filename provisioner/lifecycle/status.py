@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet, stored
+from provisioner import stored
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, quarantine_state, replace_state, spent, upgrade_state
 from provisioner.lifecycle.applied import Release, changes, same
@@ -115,8 +115,10 @@ def drifted(
 
 def _last(cluster: Cluster) -> dict[str, Any]:
     """The providers' variables for the roles, as the last run wrote them into the inventory."""
+    from provisioner.configure import inventory
+
     try:
-        found = fleet.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
+        found = inventory.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}

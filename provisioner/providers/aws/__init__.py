@@ -15,7 +15,6 @@ from typing import Any
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
-from provisioner.fleet import efa_devices
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers.aws import allowed, console, image, remains, storage, tagged
 from provisioner.providers.aws.ask import Region, Trouble
@@ -304,7 +303,7 @@ def _group(plan: Plan, site: str, group: PlannedGroup, choices: Choices) -> dict
         )
     return {
         "image_id": base.id,
-        "efa_interfaces": efa_devices(group),
+        "efa_interfaces": group.efa_devices,
         **({"zone": way.zone, "kind": way.kind} if way else {}),
         **({"without": without} if without else {}),
     }

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from provisioner import fleet, ssh, stack
+from provisioner.configure import inventory
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.lifecycle.applied import Ledger
 from provisioner.mounts import Mount
@@ -145,8 +146,8 @@ def test_no_template_reaches_the_inventory(field: str, tmp_path: Path) -> None:
     private_dir(paths.root)
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge"))
     value = {"driver": [RUN]} if field == "gpuprov_stack" else RUN if field == "gpuprov_registry" else "x"
-    with pytest.raises(GpuprovError, match="holds a template"):
-        fleet.write_inventory(paths, [], plan, {field: value}, {"train": "f"})
+    with pytest.raises(GpuprovError, match="contains a template expression"):
+        inventory.write(paths, [], plan, {field: value}, {"train": {}})
     assert not paths.inventory.exists()
 
 
