@@ -14,21 +14,14 @@ from resolvelib.resolvers import ResolutionTooDeep
 
 from provisioner.errors import GpuprovError
 from provisioner.stack.assemble import floating, least
+from provisioner.stack.components import COMPONENTS
 from provisioner.stack.dependencies import Against, Dependencies, Either, Want, Way
-from provisioner.stack.models import Package, Part
-from provisioner.stack.shelf import Entry, Relation, Shelf, is_version, release
+from provisioner.stack.models import Package
+from provisioner.stack.package_index import Entry, Relation, Shelf, is_version, release
 
 ROUNDS = 50_000
 FEW = 5
 """Versions that an error names."""
-
-PINNED_BY: Mapping[Part, str] = {
-    "driver": "stack.driver", "fabric_manager": "stack.driver", "imex": "stack.driver", "cuda": "stack.cuda",
-    "cudnn": "stack.cudnn", "nccl": "stack.nccl", "ofed": "stack.ofed", "gdrcopy": "stack.gdrcopy",
-    "lustre": "stack.kernel",
-}  # fmt: skip
-"""Part → the key of cluster.yaml that says its version; the others follow gpuprov's data."""
-
 
 _BUILD = re.compile(r"(.+)\+cuda(\d+)\.(\d+)")
 
@@ -105,13 +98,13 @@ def _built_for_the_same_cuda(version: str, versions: Sequence[str]) -> list[str]
 
 
 def _chooser(package: Package) -> str:
-    key = PINNED_BY.get(package.part)
+    key = COMPONENTS[package.part].key
     return f"; {key} chooses" if key else ""
 
 
 def _other_version(package: Package) -> str:
     """What moves a package's version."""
-    if (key := PINNED_BY.get(package.part)) is not None:
+    if (key := COMPONENTS[package.part].key) is not None:
         return f"pin another version in {key}, or lock again when the repository has this one"
     mirror = f"a repository of your own that has it (stack.repositories.{package.repository})"
     return f"take {mirror}, or a newer gpuprov: its data choose this version"

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from provisioner.errors import GpuprovError
-from provisioner.stack.candidates import TITLES, Candidate, candidates, readable, starts
+from provisioner.stack.candidates import Candidate, candidates, readable, starts
+from provisioner.stack.components import label, title
+from provisioner.stack.facts import rows
 from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve, solvable
-from provisioner.stack.rows import rows
 
 Place = Callable[[str], str]
 """A dotted key of cluster.yaml → where it stands ("cluster.yaml:7"); the key itself where nobody knows the file."""
@@ -87,12 +88,11 @@ def _sentence(parent: Candidate, need: Need) -> str:
         return f"{parent.label} is packaged for {values}{source}"
     if need.name == "gpu_class":
         return f"{parent.label} takes such an old driver on {values} GPUs only{source}"
-    return f"{parent.label} needs {TITLES.get(need.name, need.name)} {readable(values)}{source}"
+    return f"{parent.label} needs {title(need.name)} {readable(values)}{source}"
 
 
 def _what_exists(need: Need, problem: Problem) -> str:
     """That nothing has the version that is asked for, and what there is around it."""
-    title = TITLES.get(need.name, need.name)
     pin = need.pin or str(need.spec)
     release, plus, build = pin.partition("+")
     if need.name == "pytorch" and plus:
@@ -106,7 +106,7 @@ def _what_exists(need: Need, problem: Problem) -> str:
         branches = sorted({str(c.facts["branch"]) for c in problem.candidates["driver"]})
         return f"no driver branch {pin[:3]} is known; known: {', '.join(branches)}"
     around = _by_distance((c.version for c in problem.candidates.get(need.name, ())), pin)[:4]
-    return f"no {title} {pin} is known; the nearest: {', '.join(around) or 'none'}"
+    return f"no {label(need.name, pin)} is known; the nearest: {', '.join(around) or 'none'}"
 
 
 def _builds(problem: Problem) -> str:

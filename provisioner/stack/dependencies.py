@@ -13,8 +13,8 @@ from typing import Any
 from resolvelib import AbstractProvider
 
 from provisioner.errors import GpuprovError
+from provisioner.stack.package_index import Entry, Relation, Shelf, newest_first, release
 from provisioner.stack.resolve import InOrder
-from provisioner.stack.shelf import Entry, Relation, Shelf, newest_first, release
 
 
 @dataclass(frozen=True, slots=True)

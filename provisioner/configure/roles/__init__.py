@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from provisioner.catalog.models import Gpu, Machine
     from provisioner.plan import Plan, PlannedGroup
     from provisioner.spec.models import Group
-    from provisioner.stack.models import Part, Stack
+    from provisioner.stack.models import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Target:
     stack: Stack
     group: Group
 
-    def has(self, part: Part) -> bool:
+    def has(self, part: str) -> bool:
         """Whether the lock has packages of that part for it."""
         return any(package.part == part for package in self.stack.packages)
 
@@ -55,7 +55,7 @@ class Role:
     `others_follow`: all roles run again where it runs for another package or another text.
     """
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[str, ...] = ()
     units: Mapping[str, Callable[[Target], bool]] = field(default_factory=dict)
     variables: Callable[[PlannedGroup, Plan], dict[str, Any]] = _none
     depends_on: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from provisioner.configure.inventory import group_variables
 from provisioner.configure.roles.interruption import digest
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.spec.models import ClusterSpec
-from provisioner.stack.models import Part
+from provisioner.stack.components import PARTS
 from provisioner.verify.bundle import FILES, Bundle, Output
 from provisioner.verify.collect import drift_request
 from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION, expect
@@ -381,7 +381,7 @@ def test_else_all_roles_run(parts: list[str | None]) -> None:
 def test_every_part_and_unit_has_a_role_that_answers_for_it(group: PlannedGroup) -> None:
     """What has none costs a whole run each time."""
     expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load())
-    assert {part for part in Part.__args__ if roles.of_part(part) is None} == set()
+    assert {part for part in PARTS if roles.of_part(part) is None} == set()
     assert {unit for unit in expected.units or () if roles.of_unit(unit) is None} == set()
     assert {*roles.registry()} == {*playbook.load().roles}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from provisioner.errors import GpuprovError
 from provisioner.stack import closure
 from provisioner.stack.models import Package
-from provisioner.stack.shelf import Relation, Shelf, newest_first, read, relations, release
+from provisioner.stack.package_index import Relation, Shelf, newest_first, read, relations, release
 from tests.support.vendors import deb, driver_debs
 
 
@@ -257,7 +257,7 @@ versions = st.from_regex(r"(?:[0-9]:)?[0-9][0-9a-c.+~-]{0,6}(?:-[0-9a-c.+~]{1,4}
 @settings(max_examples=10, deadline=None)
 @given(st.lists(versions, min_size=2, max_size=8, unique=True))
 def test_versions_are_ordered_as_dpkg_orders_them(some: list[str]) -> None:
-    from provisioner.stack.shelf import is_version
+    from provisioner.stack.package_index import is_version
 
     some = [v for v in some if is_version(v)]
     ordered = sorted(some, key=newest_first)

@@ -14,8 +14,8 @@ from provisioner.cli.main import run
 from provisioner.sandbox.keys import Keys
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
+from provisioner.stack.facts import rows
 from provisioner.stack.models import Lock, Stack
-from provisioner.stack.rows import rows
 from tests.support.plans import cluster_spec
 from tests.support.vendors import Vendors, deb
 from tests.unit.stack.test_lock import IMAGE, REPOSITORIES, cluster_yaml

@@ -9,9 +9,9 @@ import pytest
 from provisioner import catalog, stack
 from provisioner.errors import GpuprovError
 from provisioner.stack import lockfile
-from provisioner.stack.candidates import TITLES
+from provisioner.stack.components import COMPONENTS
+from provisioner.stack.facts import rows
 from provisioner.stack.models import Lock
-from provisioner.stack.rows import rows
 from provisioner.stack.table import placed
 from tests.support.plans import cluster_spec
 
@@ -190,7 +190,10 @@ def test_a_strangers_image_has_no_known_versions() -> None:
     assert [(i.reference, i.torch) for i in chosen.images] == [("ghcr.io/acme/train:1", None)]
 
 
-@pytest.mark.parametrize("name", (*TITLES, "ngc_pytorch", "pytorch_gpus", "proven", "machines", "packages"))
+SOLVED = [component.name for component in COMPONENTS.values() if component.solved]
+
+
+@pytest.mark.parametrize("name", (*SOLVED, "ngc_pytorch", "pytorch_gpus", "proven", "machines", "packages"))
 def test_every_row_has_a_source(name: str) -> None:
     assert rows(name)
     assert all(row["source"] for row in rows(name))

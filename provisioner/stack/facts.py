@@ -1,4 +1,4 @@
-"""The rows of data/*.yaml: what is known of versions and of what they need of each other."""
+"""Facts as rows of data/*.yaml: components, their versions, and what these need of each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-FILES = ("nvidia", "frameworks", "systems", "packages")
+FILES = ("components", "nvidia", "frameworks", "systems", "packages")
 
 
 @cache
