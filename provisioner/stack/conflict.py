@@ -1,10 +1,10 @@
-"""Why there is no answer: which requirements are in each other's way, the facts, and the nearest set that works."""
+"""Why no versions are compatible: which requirements conflict, the facts, and the nearest set that works."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from provisioner.errors import GpuprovError
@@ -18,29 +18,42 @@ Place = Callable[[str], str]
 
 
 class StackConflict(GpuprovError):
-    """Requirements that no set of versions satisfies together. `paths`: the keys of cluster.yaml that ask for them,
-    pins first."""
+    """Requirements that no set of versions satisfies together. `asked`: the key of cluster.yaml of each → what it asks
+    for and where it stands, pins first; `reasons`: the facts against it, one sentence each."""
 
-    def __init__(self, message: str, *, where: str, hint: str, paths: tuple[str, ...]) -> None:
+    def __init__(
+        self, message: str, *, where: str, hint: str, asked: Mapping[str, str], reasons: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message, where=where, hint=hint)
-        self.paths = paths
+        self.asked, self.reasons = asked, reasons
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The keys of cluster.yaml that conflict."""
+        return tuple(self.asked)
 
 
 def conflict(problem: Problem, title: str, place: Place) -> StackConflict:
     """Explain an unsolvable problem in at most five lines. `title` names the group and its machine."""
     least = _minimal(problem)
-    asked = _distinct(least)
-    said = " and ".join(f"{need.says} ({place(need.path)})" for need in asked)
-    reasons = _reasons(least)[:2]
-    paths = tuple(need.path for need in asked)
-    pins = [path for path in paths if path.startswith("stack.")]
-    head = f"{title}: no set of versions has {said}"
+    asked = {need.path: f"{need.says} ({place(need.path)})" for need in _distinct(least)}
+    reasons = tuple(_reasons(least)[:2])
+    pins = [path for path in asked if path.startswith("stack.")]
+    first, *others = asked.values()
+    head = f"{title}: no compatible versions: {first} conflicts with {joined(others)}" if others else (
+        f"{title}: no compatible versions for {first}")  # fmt: skip
     return StackConflict(
         "\n  ".join([head, *reasons]),
-        where=place(pins[0] if pins else paths[0]),
+        where=place(pins[0] if pins else next(iter(asked))),
         hint=_nearest(problem, pins),
-        paths=paths,
+        asked=asked,
+        reasons=reasons,
     )
+
+
+def joined(texts: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 
 def _minimal(problem: Problem) -> Problem:
@@ -144,7 +157,7 @@ def _nearest(problem: Problem, pins: list[str]) -> str:
         return f"nearest that works: {' or '.join(offers[:2])}"
     if together := _all_moved(problem, pins):
         return f"nearest that works: {together}"
-    return f"leave out {', '.join(pins)}" if pins else "no version of this stack drives such a machine"
+    return f"leave out {', '.join(pins)}" if pins else "no known version supports this machine"
 
 
 def _all_moved(problem: Problem, pins: list[str]) -> str:

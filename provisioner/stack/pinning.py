@@ -25,7 +25,7 @@ from provisioner.stack.facts import rows
 from provisioner.stack.fetch import Fetch
 from provisioner.stack.index import Origin
 from provisioner.stack.models import Image, Package, Repository, Stack
-from provisioner.stack.package_index import Shelf
+from provisioner.stack.package_index import PackageIndex
 
 READERS = 8
 """Repositories and images that are read at once."""
@@ -83,7 +83,7 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
         stays = _staying(group, stack, sources)
         key = (asked, stack.repositories, tuple(sorted(stays.items())))
         if key not in done:
-            done[key] = close(asked, Shelf({r.name: read[r] for r in stack.repositories}), keep=stays)
+            done[key] = close(asked, PackageIndex({r.name: read[r] for r in stack.repositories}), keep=stays)
         pinned[group] = stack.model_copy(
             update={
                 "packages": (*(p for p in stack.packages if p.repository is None), *done[key]),
@@ -154,12 +154,12 @@ def _origin(repository: Repository, sources: Sources) -> Origin:
             key = (sources.folder / Path(repository.key_url).expanduser()).read_bytes()
         except OSError as error:
             raise GpuprovError(
-                f"the key {repository.key_url} can't be read: {error.strerror}",
+                f"cannot read signing key {repository.key_url}: {error.strerror}",
                 where=sources.place(f"{path}.key"),
-                hint=f"a path is looked for beside cluster.yaml, in {sources.folder}",
+                hint=f"paths are relative to the folder of cluster.yaml, {sources.folder}",
             ) from None
         if len(key) > index.KEY_LIMIT or b"PRIVATE KEY BLOCK" in key:
-            raise GpuprovError(f"{repository.key_url} is no public key", where=sources.place(f"{path}.key"),
+            raise GpuprovError(f"{repository.key_url} is not an OpenPGP public key", where=sources.place(f"{path}.key"),
                                hint="write it with `gpg --armor --export FINGERPRINT`")  # fmt: skip
     return Origin(repository, sources.place(path), key)
 
@@ -198,7 +198,7 @@ def _image(image: Image, name: Name, found: str, locked: str, events: Events) ->
         events(
             "stack",
             "warning",
-            f"{image.reference} is another image now ({found[:19]}…); the lock keeps {locked[:19]}…, "
+            f"the tag of {image.reference} has moved to {found[:19]}…; the lock keeps {locked[:19]}…, "
             "`gpuprov lock --upgrade` takes the new one",
         )
     digest = locked or found

@@ -114,8 +114,9 @@ def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
         return
     for key in pins("nvidia"):
         if key not in pins("amd") and getattr(spec.stack, key) is not None:
-            message = f"{machines[0].gpu_model} is an AMD GPU: {key} is NVIDIA's"
-            raise StackConflict(message, where=place(f"stack.{key}"), hint="leave it out", paths=(f"stack.{key}",))
+            message = f"{key} is NVIDIA software and {machines[0].gpu_model} is an AMD GPU"
+            path = f"stack.{key}"
+            raise StackConflict(message, where=place(path), hint="leave it out", asked={path: message})
 
 
 def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
@@ -124,14 +125,15 @@ def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
     for name, own in spec.stack.repositories.items():
         path = f"stack.repositories.{name}"
         if name in known and own.uri is None and known[name]["uri"] is None:
-            said = f"nobody but you keeps a repository {name}: its address and its key are needed too"
-            raise StackConflict(said, where=place(path), hint="write uri: … and key: …", paths=(path,))
+            message = f"no vendor publishes repository {name}: uri and key are required"
+            raise StackConflict(message, where=place(path), hint="write uri: … and key: …", asked={path: message})
         if name not in known:
             from rapidfuzz import process
 
             near = process.extractOne(name, list(known), score_cutoff=60)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-            raise StackConflict(f"no stack has a repository {name}", where=place(path), hint=hint, paths=(path,))
+            hint = f"did you mean {near[0]}?" if near else f"repositories: {', '.join(known)}"
+            message = f"unknown repository {name}"
+            raise StackConflict(message, where=place(path), hint=hint, asked={path: message})
 
 
 FRAMEWORKS = ("pytorch", "tensorflow")

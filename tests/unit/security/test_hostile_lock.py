@@ -19,7 +19,7 @@ from provisioner.lifecycle.applied import Ledger
 from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers import base
-from provisioner.stack import lockfile, shelf
+from provisioner.stack import lockfile, package_index
 from provisioner.stack.models import BaseImage, Lock, Repository
 from tests.support import plans
 
@@ -212,9 +212,9 @@ def test_a_pin_that_is_none_is_an_error(pin: Any, paths: ClusterPaths) -> None:
 @pytest.mark.parametrize("payload", [p for p in PAYLOADS if "\n" not in p])
 def test_no_package_of_a_signed_index_is_anything_but_a_package(payload: str) -> None:
     paragraph = "Package: {}\nVersion: {}\nArchitecture: amd64\nFilename: pool/x.deb\n"
-    assert shelf.read(paragraph.format("libnccl2", "1.0-1"), "cuda") is not None
-    assert shelf.read(paragraph.format(payload, "1.0-1"), "cuda") is None
-    assert shelf.read(paragraph.format("libnccl2", payload), "cuda") is None
-    needs = shelf.read(paragraph.format("libnccl2", "1.0-1") + f"Depends: {payload}\n", "cuda")
+    assert package_index.read(paragraph.format("libnccl2", "1.0-1"), "cuda") is not None
+    assert package_index.read(paragraph.format(payload, "1.0-1"), "cuda") is None
+    assert package_index.read(paragraph.format("libnccl2", payload), "cuda") is None
+    needs = package_index.read(paragraph.format("libnccl2", "1.0-1") + f"Depends: {payload}\n", "cuda")
     assert needs is not None
     assert needs.unreadable or payload not in str(needs.needs)

@@ -1,7 +1,7 @@
 """docs/stack.md's table: every machine type with the newest stack that it is given when nothing is pinned.
 
-python -m provisioner.stack.table            prints it
-python -m provisioner.stack.table --write    puts it into docs/stack.md
+python scripts/stack_table.py            prints it
+python scripts/stack_table.py --write    puts it into docs/stack.md
 """
 
 from __future__ import annotations
