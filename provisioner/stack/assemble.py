@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from provisioner.catalog import distributions
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.spec.stack_request import OwnRepository
 from provisioner.stack.candidates import TRAITS, Candidate, newest_first, proven
@@ -193,6 +194,7 @@ def _holds(block: Mapping[str, Any], values: Mapping[str, str], modules: str | N
     # newest_first turns the order round: what is newer is smaller
     return (
         values["os"] in block.get("os", [values["os"]])
+        and block.get("family") in (None, distributions.row(values["os"])["family"])
         and modules in (block.get("modules"), *((modules,) if "modules" not in block else ()))
         and (machine.subnet_manager_required or not block.get("nvlink5"))
         and ("from" not in block or newest_first(part) <= newest_first(block["from"]))

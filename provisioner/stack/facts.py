@@ -8,12 +8,14 @@ from typing import Any
 
 import yaml
 
+from provisioner.catalog import distributions
+
 FILES = ("components", "nvidia", "frameworks", "systems", "packages")
 
 
 @cache
 def _documents() -> dict[str, Any]:
-    merged: dict[str, Any] = {}
+    merged: dict[str, Any] = {"os": distributions.rows()}
     for name in FILES:
         text = (resources.files("provisioner.stack") / "data" / f"{name}.yaml").read_text(encoding="utf-8")
         merged |= yaml.load(text, Loader=yaml.CSafeLoader)
