@@ -391,4 +391,4 @@ def health(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
 def efa_devices(group: PlannedGroup) -> int:
     """EFA devices of one machine of the group; 0 where the machine has none or cluster.yaml does not want them."""
     machine = group.machine
-    return machine.network.ports if machine.uses_efa(group.spec.network.efa) else 0
+    return machine.network.ports if machine.uses_efa(group.spec.network.wanted) else 0

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.errors import GpuprovError
-from provisioner.spec.models import ClusterSpec, Group
+from provisioner.spec.groups import Group
+from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage, Stack
 
 

@@ -21,17 +21,18 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, keeper, mounts, ownership, sharing, spec, ssh, stored
+from provisioner import catalog, fleet, keeper, mounts, ownership, spec, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers.base import proxies
-from provisioner.sharing import IDENTITY, Sharing, is_report
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.workspace.remote import Remote
+from provisioner.state import shared_files
+from provisioner.state.backend import Remote
+from provisioner.state.shared_files import IDENTITY, SharedFiles, is_report
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -47,7 +48,7 @@ class Cluster:
     spec: ClusterSpec
     paths: ClusterPaths
     events: Events = field(default_factory=Events)
-    sharing: Sharing | None = None
+    sharing: SharedFiles | None = None
     """With whom state is shared; None where it is this machine's alone."""
 
     @property
@@ -351,7 +352,7 @@ def open_cluster(
     """
     path = Path(file)
     loaded = spec.load(path)
-    shared = None if sandbox else sharing.of(path, loaded, offline=offline)
+    shared = None if sandbox else shared_files.of(path, loaded, offline=offline)
     if sandbox is None:
         both = [ClusterPaths(path, loaded.name, sandbox=s) for s in (False, True)]
         real, rehearsal = (paths.exists() for paths in both)

@@ -14,9 +14,10 @@ from provisioner.events import Events
 from provisioner.lifecycle import spent
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
+from provisioner.preflight import Finding
 from provisioner.printable import counted
 from provisioner.providers import base as providers
-from provisioner.providers.base import Finding, Instead, Provider
+from provisioner.providers.base import Instead, Provider
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.render import outputs_to_nodes, render
@@ -132,7 +133,7 @@ def prepare(
     here = {node.name for node in cluster.nodes() if node.site == site}
     anew = dict.fromkeys([*provider.lost(folder, here), *(provider.address(name) for name in replace)])
     changes = workspace.plan(replace=list(anew))
-    mounts.refuse_loss(changes.actions, site)
+    mounts.refuse_loss(changes.actions, site, provider.data_resources)
 
     def again(addresses: Collection[str]) -> Changes:
         written(cluster, plan, site, provider)

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from provisioner.errors import GpuprovError
 from provisioner.image_reference import parse
 from provisioner.printable import printable
-from provisioner.spec.places import shown
+from provisioner.spec.source_map import shown
 
 TEMPLATES = ("{{", "{%", "{#")
 """What opens a template of Jinja."""

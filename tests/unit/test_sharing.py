@@ -23,14 +23,15 @@ from moto.s3.models import FakeDeleteMarker
 from provisioner import fleet, ssh
 from provisioner.cli.main import run
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
-from provisioner.hold import HOLDER, Hold, Holder, seen
 from provisioner.lifecycle.gc import alive_here
-from provisioner.providers.aws import Aws
-from provisioner.providers.aws import state as s3
+from provisioner.providers.aws import bucket as s3
+from provisioner.providers.aws.provider import Aws
+from provisioner.providers.aws.state import remote
 from provisioner.session import Cluster, open_cluster
-from provisioner.sharing import FLEET, page_head
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
+from provisioner.state.lease import HOLDER, Holder, Lease, current
+from provisioner.state.shared_files import FLEET, page_head
 from provisioner.workspace.render import main_tf
 from tests.support import moto_s3
 from tests.unit.providers.test_aws_provider import plan as aws_plan
@@ -138,7 +139,7 @@ def test_two_are_never_at_work_at_once(operators: Operators) -> None:
 
 def test_a_run_that_died_here_holds_nobody_up(operators: Operators) -> None:
     first = operators.open("ann")
-    bucket = s3.remote(first.spec)
+    bucket = remote(first.spec)
     with first.exclusively("up"):
         holder = objects()[HOLDER].value
     bucket.write(HOLDER, holder, None)  # the kernel let go of its own lock, and nobody removed this
@@ -150,15 +151,15 @@ def test_a_run_that_died_here_holds_nobody_up(operators: Operators) -> None:
 def test_two_machines_of_one_name_and_path_are_two(operators: Operators) -> None:
     """As CI runners are, whose hostnames and checkouts are all alike."""
     second = operators.open("ben")
-    bucket = s3.remote(second.spec)
+    bucket = remote(second.spec)
     bucket.prepare()
     alike = Holder("up", "ann", socket.gethostname(), str(second.paths.root), "another", os.getpid(), 0.0)
     bucket.write(HOLDER, json.dumps(asdict(alike)).encode(), None)
     with pytest.raises(LockedError, match="another run is at work"), second.exclusively("up"):
         pytest.fail("both are at work")
-    there = seen(bucket)
+    there = current(bucket)
     assert there is not None and there.holder == alike
-    with pytest.raises(LockedError), Hold(bucket, second.paths.root, "up", second.events):
+    with pytest.raises(LockedError), Lease(bucket, second.paths.root, "up", second.events):
         pytest.fail("both are at work")
 
 
@@ -166,7 +167,7 @@ def test_a_run_that_died_elsewhere_is_cleared_by_unlock_and_not_before_it_is_dea
     operators: Operators, capsys: pytest.CaptureFixture[str]
 ) -> None:
     second = operators.open("ben")
-    bucket = s3.remote(second.spec)
+    bucket = remote(second.spec)
     bucket.prepare()
     there = {"command": "up", "person": "ann", "machine": "elsewhere", "folder": "/home/ann", "token": "x"}
     there |= {"pid": 7, "since": 0.0}
@@ -191,7 +192,7 @@ def test_one_whose_hold_was_taken_says_so_and_overwrites_nothing(
 ) -> None:
     monkeypatch.setattr("provisioner.hold.BEAT_S", 0.02)
     cluster = operators.open("ann")
-    bucket = s3.remote(cluster.spec)
+    bucket = remote(cluster.spec)
     with pytest.raises(LockedError, match="has taken"), cluster.exclusively("up"):
         make(cluster)
         bucket.remove(HOLDER)
@@ -203,7 +204,7 @@ def test_one_whose_hold_was_taken_says_so_and_overwrites_nothing(
 
 def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(operators: Operators) -> None:
     cluster = operators.open("ann")
-    bucket = s3.remote(cluster.spec)
+    bucket = remote(cluster.spec)
     with pytest.raises(LockedError, match="meanwhile"), cluster.exclusively("up"):
         make(cluster)
         bucket.write(FLEET, b"another", None)
@@ -254,7 +255,7 @@ def test_a_verdict_is_shared_where_nobody_is_at_work(operators: Operators) -> No
              "runs/x/y/report.html", "sites/a/module/node.sh", "nodes.json\n"],
 )  # fmt: skip
 def test_nothing_is_written_that_is_never_shared(operators: Operators, name: str) -> None:
-    bucket = s3.remote(operators.open("ann").spec)
+    bucket = remote(operators.open("ann").spec)
     bucket.prepare()
     document = {"format": 1, "files": {name: "x"}}
     bucket.write(FLEET, gzip.compress(json.dumps(document).encode()), None)
@@ -270,7 +271,7 @@ def test_nothing_is_written_that_is_never_shared(operators: Operators, name: str
     ids=["nothing", "half a header", "a list", "half a document", "of tomorrow"],
 )  # fmt: skip
 def test_what_is_damaged_is_said(operators: Operators, content: bytes, said: str) -> None:
-    bucket = s3.remote(operators.open("ann").spec)
+    bucket = remote(operators.open("ann").spec)
     bucket.prepare()
     bucket.write(FLEET, content, None)
     with pytest.raises(GpuprovError, match=said):
@@ -278,7 +279,7 @@ def test_what_is_damaged_is_said(operators: Operators, content: bytes, said: str
 
 
 def test_the_bucket_is_made_closed(operators: Operators) -> None:
-    bucket = s3.remote(operators.open("ann").spec)
+    bucket = remote(operators.open("ann").spec)
     assert [f.message for f in bucket.prepare()] == [f"made the bucket {BUCKET} in us-east-1"]
     client = bucket._region.client("s3")
     blocks = client.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
@@ -294,7 +295,7 @@ def test_the_bucket_is_made_closed(operators: Operators) -> None:
 
 
 def test_a_bucket_that_was_there_is_looked_at(operators: Operators) -> None:
-    bucket = s3.remote(operators.open("ann").spec)
+    bucket = remote(operators.open("ann").spec)
     bucket._region.client("s3").create_bucket(Bucket=BUCKET)
     said = [f.message for f in bucket.prepare()]
     assert any("keeps no versions" in message for message in said)
@@ -389,7 +390,7 @@ def test_a_plan_makes_no_bucket(operators: Operators, tmp_path: Path) -> None:
         said = [f.message for f in first.sharing.findings]
         assert said == [f"`up` will make the bucket {BUCKET} in us-east-1"]
         assert first.remote is None  # Terraform plans beside its workspace: nothing of the cluster is anywhere
-    assert s3.remote(first.spec)._region.client("s3").list_buckets()["Buckets"] == []
+    assert remote(first.spec)._region.client("s3").list_buckets()["Buckets"] == []
     second = operators.open("ann")
     with second.exclusively("up"):
         assert second.remote is not None

@@ -20,7 +20,7 @@ from provisioner.lifecycle.replacing import Options
 from provisioner.lifecycle.status import status
 from provisioner.lifecycle.up import Run
 from provisioner.paths import private_dir
-from provisioner.providers.sandbox import Sandbox
+from provisioner.providers.sandbox.provider import Sandbox
 from provisioner.session import Cluster, open_cluster
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.workspace.terraform import Changes

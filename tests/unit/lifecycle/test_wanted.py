@@ -8,7 +8,7 @@ from provisioner import fleet
 from provisioner.fleet import Node
 from provisioner.lifecycle.wanted import ABSENT, unseen, wanted
 from provisioner.paths import private_dir
-from provisioner.providers.aws import Aws
+from provisioner.providers.aws.provider import Aws
 from provisioner.session import Cluster, open_cluster
 
 FILE = """

@@ -18,15 +18,15 @@ import pytest
 from provisioner import sharing, stored
 from provisioner.cli.main import run
 from provisioner.errors import GpuprovError
-from provisioner.hold import seen
 from provisioner.lifecycle import baselines, down
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers.aws.capacity import Choices
 from provisioner.session import Cluster
-from provisioner.sharing import SHARED, is_shared
+from provisioner.state.backend import Blob
+from provisioner.state.lease import current
+from provisioner.state.shared_files import SHARED, is_shared
 from provisioner.verify.report.html import html
 from provisioner.verify.results import Report
-from provisioner.workspace.remote import Object
 from tests.support import plans
 from tests.unit.security.test_hostile_lock import PAYLOADS, ROW
 
@@ -193,9 +193,9 @@ class Bucket:
     def __init__(self, content: bytes) -> None:
         self._content = content
 
-    def read(self, name: str, known: str | None = None) -> Object:
+    def read(self, name: str, known: str | None = None) -> Blob:
         assert name == "holder.json" or known
-        return Object(self._content, "tag")
+        return Blob(self._content, "tag")
 
 
 HOLDER = {"command": "up", "person": "a", "machine": "m", "folder": "/f", "token": "t", "pid": 1, "since": 1e9}
@@ -209,12 +209,12 @@ HOLDER = {"command": "up", "person": "a", "machine": "m", "folder": "/f", "token
     )), json.dumps(HOLDER).replace("1000000000.0", "NaN"), json.dumps(HOLDER).replace('"a"', '"\\ud800"')],
 )  # fmt: skip
 def test_a_holder_that_another_program_wrote_is_none(holder: str) -> None:
-    found = seen(Bucket(holder.encode()))  # type: ignore[arg-type]
+    found = current(Bucket(holder.encode()))  # type: ignore[arg-type]
     assert found is not None
     assert found.holder is None
 
 
 def test_a_holder_is_one() -> None:
-    found = seen(Bucket(json.dumps(HOLDER).encode()))  # type: ignore[arg-type]
+    found = current(Bucket(json.dumps(HOLDER).encode()))  # type: ignore[arg-type]
     assert found is not None
     assert "of a on m" in str(found.holder)

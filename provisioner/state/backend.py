@@ -1,7 +1,8 @@
 """Where a cluster's state lies when several people work on it: `state` of cluster.yaml → a place that all reach.
 
 Terraform keeps its own state there (`terraform`); what operators need beside it goes through `read` and `write`
-(provisioner/sharing.py), and keeps two runs apart there (provisioner/hold.py). One file of a provider makes a place.
+(shared_files.py), and keeps two runs apart there (lease.py). A provider's folder has the places that it offers: the
+model of cluster.yaml's block and `remote(spec)` in `providers/<name>/state.py`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from provisioner.errors import GpuprovError
-from provisioner.providers.base import Finding
+from provisioner.preflight import Finding
 from provisioner.spec.models import ClusterSpec
-
-PLACES = {"s3": "provisioner.providers.aws.state"}
-"""`state.backend` → the module whose `remote(spec)` gives its place."""
+from provisioner.spec.state import LocalState
 
 
 @dataclass(frozen=True, slots=True)
-class Object:
-    """What lies there. Two objects of one `tag` are equal; `age_s`: seconds since it was written, by the place's own
+class Blob:
+    """What lies there. Two blobs of one `tag` are equal; `age_s`: seconds since it was written, by the place's own
     clock."""
 
     content: bytes
@@ -29,7 +28,7 @@ class Object:
     age_s: float = 0.0
 
 
-class Moved(Exception):
+class Conflict(Exception):
     """Somebody else wrote it meanwhile."""
 
 
@@ -49,34 +48,29 @@ class Remote(Protocol):
         """See that it is there, make it where cluster.yaml asks for that (and `make` allows it), and say what is wrong
         with it."""
 
-    def read(self, name: str, known: str | None = None) -> Object | None:
-        """An object; None where there is none. Where its tag is `known` the content is empty."""
+    def read(self, name: str, known: str | None = None) -> Blob | None:
+        """A blob; None where there is none. Where its tag is `known` the content is empty."""
 
     def write(self, name: str, content: bytes, before: str | None) -> str:
-        """Put it there in place of the one with the tag `before` (None: there is none). Gives its tag; raises Moved."""
+        """Put it in place of the one with the tag `before` (None: there is none). Gives its tag. Raises Conflict."""
 
     def remove(self, name: str) -> None:
-        """Take an object away; nothing happens where there is none."""
+        """Remove a blob; nothing happens where there is none."""
 
     def names(self) -> list[str]:
-        """Every object of the cluster."""
+        """Every blob of the cluster."""
 
 
 def remote_of(spec: ClusterSpec) -> Remote | None:
-    """The place of a cluster's state; None where that is this machine. Raises GpuprovError for a backend that gpuprov
-    can't use yet, and for a cluster that only one machine could log in to."""
-    backend = spec.state.backend
-    if backend == "local":
+    """The place of a cluster's state; None where that is this machine. Raises GpuprovError for a cluster that only one
+    machine could log in to."""
+    if isinstance(spec.state, LocalState):
         return None
-    if backend not in PLACES:
-        raise GpuprovError(
-            f"gpuprov keeps no state in {backend} yet", where="state.backend", hint=f"local or {', '.join(PLACES)}"
-        )
     if spec.access.ssh_key is None:
         raise GpuprovError(
             "whoever works on this cluster needs the key that its nodes know, and a key made here stays here",
             where="access.ssh_key",
             hint="name a key that all of you have, such as ~/.ssh/fleet (made with `ssh-keygen -t ed25519`)",
         )
-    found: Remote = import_module(PLACES[backend]).remote(spec)
+    found: Remote = import_module(type(spec.state).__module__).remote(spec)
     return found

@@ -9,13 +9,13 @@ from typing import Any
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
-from provisioner.mounts import asked
 from provisioner.plan import Plan
-from provisioner.providers.base import Finding, ProviderBlock, Standing
+from provisioner.preflight import Finding
+from provisioner.providers.base import ProviderBlock, Standing
 from provisioner.sandbox import assets, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST
-from provisioner.spec.sites import Site
+from provisioner.spec.site import Site
 from provisioner.stack.models import BaseImage, Stack
 
 REGISTRY = f"{MIRROR_HOST}:5000"
@@ -28,6 +28,7 @@ class Sandbox:
 
     name = "sandbox"
     module = "sandbox"
+    data_resources = ()
     simulated = True
 
     def __init__(self) -> None:
@@ -51,8 +52,8 @@ class Sandbox:
         """Enough addresses and memory for the nodes."""
         nodes = sum(group.spec.count for group in plan.groups if group.site == site)
         findings = []
-        for path in asked(plan.spec.sites[site]):
-            said = f"a rehearsal makes no file system: nothing is mounted at {path}, and storage.shared is skipped"
+        for one in plan.spec.sites[site].file_systems():
+            said = f"a rehearsal makes no file system: nothing is mounted at {one.path}, and storage.shared is skipped"
             findings.append(Finding("warning", "storage", said, "nothing has to be done"))
         if nodes > network.MOST_NODES:
             findings.append(

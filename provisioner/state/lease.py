@@ -21,7 +21,7 @@ from provisioner import stored
 from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import private_dir, write_whole
-from provisioner.workspace.remote import Moved, Remote
+from provisioner.state.backend import Conflict, Remote
 
 HOLDER = "holder.json"
 BEAT_S = 30.0
@@ -50,7 +50,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LeaseState:
     """holder.json as it was read; `holder` None where it can't be understood, `dead`: it is older than DEAD_S."""
 
     holder: Holder | None
@@ -58,9 +58,9 @@ class Seen:
     dead: bool
 
 
-class Hold:
-    """`with Hold(...) as hold:` is at work until the block ends. `lost`: somebody else has taken it meanwhile. Entering
-    raises LockedError naming the holder."""
+class Lease:
+    """`with Lease(...) as lease:` is at work until the block ends. `lost`: somebody else has taken it meanwhile.
+    Entering raises LockedError naming the holder."""
 
     def __init__(self, remote: Remote, root: Path, command: str, events: Events) -> None:
         self._remote, self._events = remote, events
@@ -71,7 +71,7 @@ class Hold:
         self._tag = ""
         self.lost = False
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> Lease:
         self._tag = self._take()
         self._thread.start()
         return self
@@ -86,9 +86,9 @@ class Hold:
         """The tag of a holder.json that is ours."""
         try:
             return self._remote.write(HOLDER, _text(self._me), None)
-        except Moved:
+        except Conflict:
             pass
-        there = seen(self._remote)
+        there = current(self._remote)
         if there is None:
             return self._take()  # it has just ended
         if there.holder is None or there.holder.token != self._me.token:
@@ -100,7 +100,7 @@ class Hold:
             )
         try:
             return self._remote.write(HOLDER, _text(self._me), there.tag)
-        except Moved:
+        except Conflict:
             hint = "wait until it ends"
             raise LockedError("another run has just begun", where=self._remote.where, hint=hint) from None
 
@@ -108,7 +108,7 @@ class Hold:
         while not self._over.wait(BEAT_S):
             try:
                 self._tag = self._remote.write(HOLDER, _text(self._me), self._tag)
-            except Moved:
+            except Conflict:
                 self.lost = True
                 self._events("run", "warning", f"somebody has taken {self._remote.where} from this run")
                 return
@@ -116,7 +116,7 @@ class Hold:
                 self._events("run", "warning", f"{self._remote.where}: {error.message}")
 
 
-def seen(remote: Remote) -> Seen | None:
+def current(remote: Remote) -> LeaseState | None:
     """Who is at work; None where nobody is."""
     found = remote.read(HOLDER)
     if found is None:
@@ -124,7 +124,7 @@ def seen(remote: Remote) -> Seen | None:
     holder = None
     with contextlib.suppress(ValueError, TypeError):
         holder = _whole(Holder(**stored.loads(found.content)))
-    return Seen(holder, found.tag, found.age_s > DEAD_S)
+    return LeaseState(holder, found.tag, found.age_s > DEAD_S)
 
 
 def _whole(holder: Holder) -> Holder:
@@ -142,7 +142,7 @@ def _whole(holder: Holder) -> Holder:
 def clear(remote: Remote, root: Path) -> list[str]:
     """Remove what a dead run left: its holder.json, and Terraform's locks. Gives what was removed, by name. Raises
     LockedError while the holder lives."""
-    there, gone = seen(remote), []
+    there, gone = current(remote), []
     if there is not None:
         mine = there.holder is not None and there.holder.token == token(root)
         if not (there.dead or mine):

@@ -24,13 +24,14 @@ from filelock import FileLock, Timeout
 from provisioner import fleet, ssh, stored
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
-from provisioner.hold import HOLDER, Hold, clear
 from provisioner.paths import ClusterPaths, data, private_dir, write_whole
-from provisioner.providers.base import Finding, proxies
+from provisioner.preflight import Finding
+from provisioner.providers.base import proxies
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
-from provisioner.workspace.remote import Moved, Remote, remote_of
+from provisioner.state.backend import Conflict, Remote, remote_of
+from provisioner.state.lease import HOLDER, Lease, clear
 
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
@@ -54,7 +55,7 @@ MINE = "shared.json"
 """File in the run directory: the tag that FLEET had when this machine last read or wrote it."""
 
 
-class Sharing:
+class SharedFiles:
     """One cluster's shared part of its run directory."""
 
     def __init__(self, paths: ClusterPaths, spec: ClusterSpec, remote: Remote) -> None:
@@ -94,7 +95,7 @@ class Sharing:
         self._remember(found.tag)
 
     def push(self) -> None:
-        """Make the shared files there what they are here. Raises Moved where somebody else wrote since `pull`."""
+        """Make the shared files there what they are here. Raises Conflict where somebody else wrote since `pull`."""
         files = {name: (self._paths.root / name).read_text(encoding="utf-8") for name in self._here()}
         if self._paths.user_lock.exists():
             files[LOCK] = self._paths.user_lock.read_text(encoding="utf-8")
@@ -102,7 +103,7 @@ class Sharing:
         self._remember(self.remote.write(FLEET, gzip.compress(document.encode(), mtime=0), self._known()))
 
     def clear(self) -> list[str]:
-        """See hold.clear."""
+        """See lease.clear."""
         return clear(self.remote, self._paths.root)
 
     def remove(self) -> None:
@@ -147,12 +148,12 @@ class Sharing:
             self.pull()
             yield
             return
-        with Hold(self.remote, self._paths.root, command, events) as hold:
+        with Lease(self.remote, self._paths.root, command, events) as lease:
             self.pull()
             try:
                 yield
             finally:
-                if hold.lost:
+                if lease.lost:
                     raise LockedError(
                         f"somebody has taken {self.remote.where} while this run was at work",
                         hint="what it did is in Terraform's state; run it again when nobody else is at work",
@@ -164,11 +165,11 @@ class Sharing:
         """As `push`. Raises LockedError where somebody else wrote since."""
         try:
             self.push()
-        except Moved as moved:
-            raise LockedError(f"somebody else has written {moved} meanwhile", hint="run it again") from None
+        except Conflict as conflict:
+            raise LockedError(f"somebody else has written {conflict} meanwhile", hint="run it again") from None
 
 
-def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> Sharing | None:
+def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> SharedFiles | None:
     """What a cluster's operators share, up to date but for `offline`; None where its state is this machine's alone.
     Raises InputError at the key that keeps it from being shared."""
     if loaded.state.backend == "local":
@@ -181,7 +182,7 @@ def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> Sharing | None:
         raise InputError([problem_at(path, error.where, error.message, error.hint)]) from None
     assert remote is not None
     paths = ClusterPaths(path, loaded.name, sandbox=False)
-    shared = Sharing(paths, loaded, remote)
+    shared = SharedFiles(paths, loaded, remote)
     if not offline:
         with contextlib.suppress(Timeout):  # a run on this machine knows it better
             if paths.root.is_dir():
