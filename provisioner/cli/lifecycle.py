@@ -229,7 +229,7 @@ def upgrade(
 ) -> None:
     """Move a running fleet to the lock that cluster.yaml wants now: canary, batches, stop and roll back."""
     from provisioner.cli.display import display
-    from provisioner.lifecycle import upgrade as lifecycle
+    from provisioner.lifecycle.upgrade import command as lifecycle
     from provisioner.session import open_cluster
     from provisioner.workspace.binary import find
 

@@ -69,7 +69,7 @@ def table(document: dict[str, Any], *, offline: bool) -> Table:
 
 def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
-    from provisioner.lifecycle import spent
+    from provisioner.lifecycle import running_cost
     from provisioner.lifecycle.planning import told
     from provisioner.verify.report.terminal import in_quarantine
 
@@ -87,6 +87,6 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     if document["upgrade"] and document["upgrade"]["phase"] != "done":
         reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
         yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
-    yield from spent.lines(document["cost"]) if document["cost"] else ()
+    yield from running_cost.lines(document["cost"]) if document["cost"] else ()
     if document["report"]:
         yield f"report: {document['report']}"

@@ -97,14 +97,15 @@ def _fleet(
 ) -> tuple[Report, bool, str, str | None]:
     """Prove the nodes of a fleet and act on the verdict: the report, whether it is enough, the fleet's name, and where
     the report before it is. `unkept` gets why something could not be written down."""
-    from provisioner.lifecycle import baselines, quarantine, wanted
+    from provisioner.lifecycle import baselines, diff
+    from provisioner.lifecycle.quarantine import actions as quarantine
     from provisioner.verify.report import write
     from provisioner.verify.run import verify as run
 
     cluster = _cluster(file, sandbox)
-    looked = wanted.wanted(cluster)
-    machines = list(looked.here)
-    for name in looked.unwanted:
+    compared = diff.compare(cluster)
+    machines = list(compared.present)
+    for name in compared.unwanted:
         print(f"{name}: not looked at, cluster.yaml wants it no more: `gpuprov up` removes it", file=sys.stderr)
     deep = level or cluster.spec.verify.level
     if saving and deep == "quick":
@@ -124,7 +125,7 @@ def _fleet(
     previous = cluster.state().get("report")
     judged = found
     if not node:
-        found = replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
+        found = replace(found, nodes=(*found.nodes, *diff.absent_reports(cluster, compared)))
     if machines and not node:
         with _kept(unkept):
             page = write(found, cluster.run_dir(), title=cluster.spec.name, previous=previous)

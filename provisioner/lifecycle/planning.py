@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner.cost import telling
-from provisioner.lifecycle import configuring, locking, machines, status, upgrade_state
+from provisioner.lifecycle import configuring, locking, machines, status
 from provisioner.lifecycle.applied import changes, same
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -25,7 +26,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
         lock = locking.current(cluster, cluster.events)
-        wanted = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
+        wanted = cluster.plan(lock, beside=upgrade_journal.others(cluster, lock))
         findings = machines.preflight(cluster, wanted, cluster.events)
         prepared = [
             machines.prepare(cluster, wanted, site, binary, cluster.events, run_dir) for site in machines.sites(wanted)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Stage
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, configuring, locking, machines, quarantine, upgrade_state
+from provisioner.lifecycle import baselines, configuring, locking, machines
 from provisioner.lifecycle.applied import Release, changes, same
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan
 from provisioner.printable import counted
 from provisioner.session import Cluster
@@ -76,7 +78,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         run, events = Run(run_dir), cluster.events
         with run.stage("stack"):
             lock = locking.current(cluster, events)
-            plan = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
+            plan = cluster.plan(lock, beside=upgrade_journal.others(cluster, lock))
             machines.refuse_abandoned(cluster, plan)
         with run.stage("preflight"):
             refuse_blocked(machines.preflight(cluster, plan, events))
@@ -97,7 +99,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             cluster.note(nodes={n.name: {"stage": "made", "ok": None} for n in nodes if n.id not in before})
         with run.stage("configure"):
             cluster.ledger().keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
-            releases = upgrade_state.assign(cluster, nodes, lock)
+            releases = upgrade_journal.assign(cluster, nodes, lock)
             run.waiting = waiting(nodes, releases, lock)
             for name, what in run.waiting.items():
                 events("configure", "log", f"stays on its lock; a new one would change {', '.join(what)}", node=name)
@@ -172,4 +174,4 @@ def verify(
     proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
     for release in {release.id: release for release in releases.values()}.values():
         ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
-    ledger.prune(cluster.nodes(), upgrade_state.needs(cluster))
+    ledger.prune(cluster.nodes(), upgrade_journal.needs(cluster))

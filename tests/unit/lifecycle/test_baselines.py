@@ -16,7 +16,7 @@ from provisioner.events import Event
 from provisioner.fleet import Node
 from provisioner.lifecycle import baselines
 from provisioner.lifecycle.baselines import KEPT, Saved
-from provisioner.lifecycle.upgrade_hands import NodeHands
+from provisioner.lifecycle.upgrade.actions import NodeActions
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
@@ -271,8 +271,8 @@ def test_an_upgrade_keeps_the_trend_and_names_who_got_slower(cluster: Cluster, m
     cluster.events.subscribe(told.append)
     release = cluster.releases(cluster.nodes(), cluster.lock)["train-0"]
     cluster.ledger().record(cluster.nodes(), release.lock)
-    hands = NodeHands(cluster, cluster.nodes(), cluster.paths.root)
-    assert hands.verify({"train-0": release.id, "train-1": release.id}) == {}
+    actions = NodeActions(cluster, cluster.nodes(), cluster.paths.root)
+    assert actions.verify({"train-0": release.id, "train-1": release.id}) == {}
     assert all(baseline is not None and baseline.own for baseline in held.values())
     slower = [(event.node, event.message) for event in told if event.kind == "warning"]
     assert slower == [("train-0", "slower than its record: GPU memory -40.0%")]

@@ -18,7 +18,8 @@ import provisioner.session
 import provisioner.verify.report
 from provisioner.cli.main import main
 from provisioner.events import Events
-from provisioner.lifecycle import baselines, quarantine, wanted
+from provisioner.lifecycle import baselines, diff
+from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.results import NodeReport
@@ -189,7 +190,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
     # What follows from a verdict is tests/unit/lifecycle/test_quarantine.py's.
     monkeypatch.setattr(quarantine, "after_verdict", lambda _cluster, report, *_, **__: report)
-    monkeypatch.setattr(wanted, "wanted", lambda _: wanted.Wanted((), {}, ()))
+    monkeypatch.setattr(diff, "compare", lambda _: diff.Diff((), {}, ()))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "site.py").write_text("def test_site(node):\n    assert node.kernel\n")
     (tmp_path / "cluster.yaml").write_text("name: vision\n")
@@ -218,9 +219,9 @@ def test_the_fleet_of_a_file(cluster: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_node_that_is_wanted_and_not_there_is_not_healthy(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    absent = NodeReport("train-2", "train", "lab", P4D, False, (), error=wanted.ABSENT, absent=True)
-    monkeypatch.setattr(wanted, "wanted", lambda _: wanted.Wanted((), {"train-2": "train"}, ("old-0",)))
-    monkeypatch.setattr(wanted, "unseen", lambda *_: (absent,))
+    absent = NodeReport("train-2", "train", "lab", P4D, False, (), error=diff.ABSENT, absent=True)
+    monkeypatch.setattr(diff, "compare", lambda _: diff.Diff((), {"train-2": "train"}, ("old-0",)))
+    monkeypatch.setattr(diff, "absent_reports", lambda *_: (absent,))
     assert run("verify", cluster, "--json") == 1  # one of three
     said = capsys.readouterr()
     document = json.loads(said.out)

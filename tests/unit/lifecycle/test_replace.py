@@ -14,9 +14,13 @@ import pytest
 from provisioner import fleet
 from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import hooks, machines, quarantine, quarantine_state, replace_state, replacing
-from provisioner.lifecycle.quarantine_state import Book
-from provisioner.lifecycle.replacing import Options
+from provisioner.lifecycle import hooks, machines
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.quarantine.book import Book
+from provisioner.lifecycle.replace import command
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.replace.command import Options
 from provisioner.lifecycle.status import status
 from provisioner.lifecycle.up import Run
 from provisioner.paths import private_dir
@@ -148,17 +152,17 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     ledger = SimpleNamespace(of=lambda n: "lock" if n.id in made.proven else None)
     monkeypatch.setattr(Cluster, "ledger", lambda _: ledger)
     monkeypatch.setattr(Cluster, "plan", lambda *_, **__: None)
-    monkeypatch.setattr(replacing.locking, "current", lambda *_: None)
-    monkeypatch.setattr(replacing.upgrade_state, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
-    monkeypatch.setattr(replacing.upgrade_state, "others", lambda *_: [])
+    monkeypatch.setattr(command.locking, "current", lambda *_: None)
+    monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
+    monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
     monkeypatch.setattr(machines, "preflight", lambda *_: [])
     monkeypatch.setattr(machines, "prepare", prepare)
     monkeypatch.setattr(machines, "apply", apply)
     monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step())
     monkeypatch.setattr(hooks, "call", call)
-    monkeypatch.setattr(replacing.lifecycle, "configure", configure)
-    monkeypatch.setattr(replacing.lifecycle, "verify", verify)
-    for kind in (Book, replace_state.Journal):
+    monkeypatch.setattr(command.lifecycle, "configure", configure)
+    monkeypatch.setattr(command.lifecycle, "verify", verify)
+    for kind in (Book, replace_journal.Journal):
         monkeypatch.setattr(kind, "save", saving(kind))
     return made
 
@@ -173,7 +177,7 @@ def settle(world: World) -> None:
 
 
 def replace(cluster: Cluster, *names: str, yes: bool = True, **options: bool) -> Run:
-    return replacing.replace(cluster, None, names, Options(**options), confirm=lambda *_: yes)  # type: ignore[arg-type]
+    return command.replace(cluster, None, names, Options(**options), confirm=lambda *_: yes)  # type: ignore[arg-type]
 
 
 def ids(cluster: Cluster) -> dict[str, str]:
@@ -185,7 +189,7 @@ def others(cluster: Cluster, *names: str) -> dict[str, str]:
 
 
 def ended(cluster: Cluster) -> bool:
-    return not replace_state.load(cluster).nodes and not quarantine.held(cluster)
+    return not replace_journal.load(cluster).nodes and not quarantine.held(cluster)
 
 
 def test_one_machine_and_only_that(cluster: Cluster, world: World) -> None:
@@ -349,7 +353,7 @@ def test_not_while_an_upgrade_is_under_way(cluster: Cluster, world: World, monke
     def assign(*_: object) -> None:
         raise GpuprovError("an upgrade is under way")
 
-    monkeypatch.setattr(replacing.upgrade_state, "assign", assign)
+    monkeypatch.setattr(command.upgrade_journal, "assign", assign)
     assert "an upgrade is under way" in refused(cluster, world, "train-1").message
 
 
@@ -357,4 +361,4 @@ def test_entries_of_the_former_machine_do_not_hold_the_new_one(cluster: Cluster,
     quarantine.put(cluster, ["train-1"], "RMA", "ada")
     fleet.save(cluster.paths, [node(n.name, "another" if n.name == "train-1" else n.id) for n in cluster.nodes()])
     assert quarantine.held(cluster) == {}
-    assert "train-1" in quarantine_state.load(cluster.paths).entries
+    assert "train-1" in quarantine_book.load(cluster.paths).entries

@@ -14,11 +14,14 @@ from pathlib import Path
 from provisioner import fleet
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, quarantine, replace_state, spent, upgrade_state
+from provisioner.lifecycle import configuring, locking, machines, running_cost
 from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.machines import SitePlan
-from provisioner.lifecycle.replace_state import Journal
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.replace.journal import Journal
 from provisioner.lifecycle.up import Confirm, Run
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan
 from provisioner.printable import counted
 from provisioner.session import Cluster
@@ -44,12 +47,12 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         machines.provider_of(cluster, site)
     with cluster.exclusively("replace") as run_dir:
         run, events = Run(run_dir), cluster.events
-        journal = replace_state.load(cluster)
+        journal = replace_journal.load(cluster)
         refuse(cluster, [cluster.node(name) for name in names], journal, options)
         with run.stage("stack"):
             lock = locking.current(cluster, events)
-            upgrade_state.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
-            plan = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
+            upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
+            plan = cluster.plan(lock, beside=upgrade_journal.others(cluster, lock))
         with run.stage("preflight"):
             lifecycle.refuse_blocked(machines.preflight(cluster, plan, events))
         work = _Machines(cluster, plan, binary, run_dir)
@@ -84,7 +87,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             events("fleet", "done", f"{counted(len(names), 'node')} reachable", total=len(names))
             cluster.note(nodes={name: {"stage": "made", "ok": None} for name in names})
         with run.stage("configure"):
-            assigned = upgrade_state.assign(cluster, cluster.nodes(), lock)
+            assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}
             fresh = {node.name for node in old}
             brought: configuring.Brought = lifecycle.configure(cluster, run, new, releases, new=fresh)
@@ -175,7 +178,7 @@ class _Machines:
             nodes = machines.apply(self.plan, site, self.cluster.events, always=True)
             others = [node for node in self.cluster.nodes() if node.site != site.site]
             fleet.save(self.cluster.paths, [*others, *nodes])
-            spent.seen(self.cluster, [*others, *nodes])
+            running_cost.seen(self.cluster, [*others, *nodes])
 
 
 def refuse_more(done: SitePlan, names: Sequence[str], anew: Collection[str]) -> None:
