@@ -97,8 +97,10 @@ def _fleet(
 ) -> tuple[Report, bool, str, str | None]:
     """Prove the nodes of a fleet and act on the verdict: the report, whether it is enough, the fleet's name, and where
     the report before it is. `unkept` gets why something could not be written down."""
+    from provisioner import node_state
     from provisioner.lifecycle import baselines, diff
     from provisioner.lifecycle.quarantine import actions as quarantine
+    from provisioner.lifecycle.subjects import subjects_of
     from provisioner.verify.report import write
     from provisioner.verify.run import verify as run
 
@@ -110,7 +112,7 @@ def _fleet(
     deep = level or cluster.spec.verify.level
     if saving and deep == "quick":
         raise GpuprovError("level quick measures nothing that could be saved", hint="--level standard, or stress")
-    subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(machines), node)]
+    subjects = [_at(subject, level) for subject in _chosen(subjects_of(cluster, machines), node)]
     subjects = baselines.beside(cluster, subjects, machines)
     checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
     saved = None
@@ -121,15 +123,15 @@ def _fleet(
             found = baselines.note(cluster, found, machines, deep)
             saved = baselines.save(cluster, found, machines, deep) if saving else None
             found = quarantine.after_verdict(cluster, found, machines, deep, holding=holding)
-            cluster.note_verdicts(found)
-    previous = cluster.state().get("report")
+            node_state.note_verdicts(cluster.paths, found)
+    previous = node_state.load(cluster.paths).get("report")
     judged = found
     if not node:
         found = replace(found, nodes=(*found.nodes, *diff.absent_reports(cluster, compared)))
     if machines and not node:
         with _kept(unkept):
             page = write(found, cluster.run_dir(), title=cluster.spec.name, previous=previous)
-            cluster.note_verdicts(judged, page)
+            node_state.note_verdicts(cluster.paths, judged, page)
             print(f"report: {page}", file=sys.stderr)
     healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
     if saved is not None:
@@ -325,7 +327,9 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
     if node is None:
         raise GpuprovError("which node? gpuprov facts FILE NODE")
     cluster = _cluster(file, sandbox)
-    subject = cluster.subjects([cluster.node(node)])[0]
+    from provisioner.lifecycle.subjects import subjects_of
+
+    subject = subjects_of(cluster, [cluster.node(node)])[0]
     if isinstance(subject.source, Bundle):
         return subject.source
     return probe({node: subject.source}, request_for(subject.expected))[node]

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet, stored
+from provisioner import fleet, node_state, stored
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, running_cost
-from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.release import Ledger, Release, assigned_releases, changes, same
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
 
@@ -37,7 +38,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     where the node was not asked or did not answer; `waiting` is what `gpuprov upgrade` would change; `cost` is what
     the machines have cost so far, about (running_cost.so_far).
     """
-    nodes, noted = cluster.nodes(), cluster.state().get("nodes", {})
+    nodes, noted = cluster.nodes(), node_state.load(cluster.paths).get("nodes", {})
     known = {node.name: node for node in nodes}
     journal, replacing = upgrade_journal.load(cluster.paths), replace_journal.load(cluster).nodes
     runs, held = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
@@ -77,7 +78,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "cluster": cluster.spec.name,
         "sandbox": cluster.sandbox,
         "nodes": rows,
-        "report": cluster.state().get("report") or None,
+        "report": node_state.load(cluster.paths).get("report") or None,
         "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
         "cost": running_cost.so_far(cluster),
     }
@@ -91,7 +92,7 @@ def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, l
         return {}
     here = [n for n in nodes if n.group in cluster.spec.groups and n.group in lock.groups]
     found = {}
-    for name, release in cluster.releases(here, lock).items():
+    for name, release in assigned_releases(cluster.spec, Ledger(cluster.paths), here, lock).items():
         group = next(node.group for node in here if node.name == name)
         moved = not same(release.lock, lock, group)
         found[name] = (release, changes(release.stack(group), lock.groups[group]) if moved else [])
@@ -106,7 +107,7 @@ def drifted(
     from provisioner.configure import drift
     from provisioner.verify.collect import collect, drift_request
 
-    subjects = cluster.subjects(nodes, releases)
+    subjects = subjects_of(cluster, nodes, releases)
     if not subjects:
         return {}
     locks = configuring.wanted(nodes, releases, subjects, _last(cluster) if variables is None else variables)

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provisioner import catalog, node_state
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Stage
 from provisioner.fleet import Node
 from provisioner.lifecycle import baselines, configuring, locking, machines
-from provisioner.lifecycle.applied import Release, changes, same
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.plan import Plan
+from provisioner.plan import Plan, build_plan
 from provisioner.printable import counted
+from provisioner.release import Ledger, Release, changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -78,7 +79,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         run, events = Run(run_dir), cluster.events
         with run.stage("stack"):
             lock = locking.current(cluster, events)
-            plan = cluster.plan(lock, beside=upgrade_journal.others(cluster, lock))
+            plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
             machines.refuse_abandoned(cluster, plan)
         with run.stage("preflight"):
             refuse_blocked(machines.preflight(cluster, plan, events))
@@ -92,13 +93,13 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         with run.stage("terraform"):
             before = {node.id for node in cluster.nodes()}
             if run.resources:
-                cluster.note(nodes={name: {"stage": "making", "ok": None} for name, _ in plan.nodes()})
+                node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes()])
             nodes = machines.make(cluster, plan, prepared, events)
             missing = {name for name, _ in plan.nodes()} - {node.name for node in nodes}
-            cluster.note(nodes={name: {"stage": "missing", "ok": False} for name in missing})
-            cluster.note(nodes={n.name: {"stage": "made", "ok": None} for n in nodes if n.id not in before})
+            node_state.note_stage(cluster.paths, "missing", missing, ok=False)
+            node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in before])
         with run.stage("configure"):
-            cluster.ledger().keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
+            Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_journal.assign(cluster, nodes, lock)
             run.waiting = waiting(nodes, releases, lock)
             for name, what in run.waiting.items():
@@ -140,7 +141,7 @@ def configure(
     brought = configuring.bring(cluster, nodes, releases, run.run_dir, new=new)
     run.configured = len(brought.configured)
     ready = [name for name in brought.configured if name not in brought.failed]
-    cluster.note(nodes={name: {"stage": "configured", "ok": None} for name in ready})
+    node_state.note_stage(cluster.paths, "configured", ready)
     refuse_failures(brought.outcomes, run.run_dir)
     as_locked = len(nodes) - run.configured
     cluster.events("configure", "done", f"{counted(run.configured, 'node')} configured, {as_locked} as locked")
@@ -167,10 +168,11 @@ def verify(
     report = baselines.note(cluster, report, nodes, cluster.spec.verify.level)
     report = quarantine.after_verdict(cluster, report, nodes, cluster.spec.verify.level, holding=True)
     run.report = report
-    run.page = reports.write(report, run.run_dir, title=cluster.spec.name, previous=cluster.state().get("report"))
+    previous = node_state.load(cluster.paths).get("report")
+    run.page = reports.write(report, run.run_dir, title=cluster.spec.name, previous=previous)
     run.healthy = report.enough("100%" if partly else cluster.spec.verify.min_healthy)
-    cluster.note_verdicts(report, None if partly else run.page)
-    healthy, ledger = {verdict.name for verdict in report.nodes if verdict.ok}, cluster.ledger()
+    node_state.note_verdicts(cluster.paths, report, None if partly else run.page)
+    healthy, ledger = {verdict.name for verdict in report.nodes if verdict.ok}, Ledger(cluster.paths)
     proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
     for release in {release.id: release for release in releases.values()}.values():
         ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)

@@ -20,7 +20,7 @@ from moto import mock_aws
 from moto.s3 import s3_backends
 from moto.s3.models import FakeDeleteMarker
 
-from provisioner import fleet, ssh
+from provisioner import fleet, node_state, ssh
 from provisioner.cli.main import run
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.hold import HOLDER, Hold, Holder, seen
@@ -84,7 +84,7 @@ def make(cluster: Cluster) -> None:
     fleet.save(cluster.paths, [NODE])
     ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
     ssh.save(cluster.paths, [NODE], {"train-0": ("i-1", PIN)}, "ubuntu")
-    cluster.note(nodes={"train-0": {"stage": "verified", "ok": True}})
+    node_state.note(cluster.paths, nodes={"train-0": {"stage": "verified", "ok": True}})
 
 
 def objects() -> dict[str, Any]:

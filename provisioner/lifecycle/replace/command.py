@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import fleet
+from provisioner import catalog, fleet, node_state
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, locking, machines, running_cost
@@ -22,7 +22,7 @@ from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.journal import Journal
 from provisioner.lifecycle.up import Confirm, Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.plan import Plan
+from provisioner.plan import Plan, build_plan
 from provisioner.printable import counted
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
@@ -52,7 +52,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
-            plan = cluster.plan(lock, beside=upgrade_journal.others(cluster, lock))
+            plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
         with run.stage("preflight"):
             lifecycle.refuse_blocked(machines.preflight(cluster, plan, events))
         work = _Machines(cluster, plan, binary, run_dir)
@@ -70,7 +70,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         _drain(cluster, journal, old)
         with run.stage("terraform"):
             journal.set(cluster.paths, old, "making")
-            cluster.note(nodes={node.name: {"stage": "making", "ok": None} for node in old})
+            node_state.note_stage(cluster.paths, "making", [node.name for node in old])
             work.apply(prepared)
             run.resources += changes
             new = [cluster.node(name) for name in names]
@@ -85,7 +85,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             machines.tell_waiting(events, names)
             fleet.contact(cluster.paths, there, user, events, only=names, vouched=sure, carried=through)
             events("fleet", "done", f"{counted(len(names), 'node')} reachable", total=len(names))
-            cluster.note(nodes={name: {"stage": "made", "ok": None} for name in names})
+            node_state.note(cluster.paths, nodes={name: {"stage": "made", "ok": None} for name in names})
         with run.stage("configure"):
             assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}
@@ -102,7 +102,11 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
 def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: Options) -> None:
     """Raise GpuprovError where more would be out of service at once than `quarantine` allows, or a node is healthy. A
     replacement that goes on has been allowed before, but for the absolute bound."""
-    held, noted, limits = quarantine.held(cluster), cluster.state().get("nodes", {}), cluster.spec.quarantine
+    held, noted, limits = (
+        quarantine.held(cluster),
+        node_state.load(cluster.paths).get("nodes", {}),
+        cluster.spec.quarantine,
+    )
     names = {node.name for node in chosen}
     begun = names <= set(journal.nodes)
     taken = names - set(held) - set(journal.nodes)

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from provisioner import node_state
 from provisioner.events import Kind
 from provisioner.fleet import Node
 from provisioner.lifecycle import baselines, configuring, hooks
-from provisioner.lifecycle.applied import Release
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade.journal import Journal
+from provisioner.release import Ledger, Release, release_of
 from provisioner.session import Cluster
 
 if TYPE_CHECKING:
@@ -27,12 +29,12 @@ class NodeActions:
         self.cluster = cluster
         self._nodes = {node.name: node for node in nodes}
         self._run_dir = run_dir
-        self._ledger = cluster.ledger()
+        self._ledger = Ledger(cluster.paths)
         self._known: dict[str, Release] = {}
 
     def _release(self, release: str) -> Release:
         if release not in self._known:
-            self._known[release] = self.cluster.release(self._ledger.lock(release))
+            self._known[release] = release_of(self.cluster.spec, self._ledger.lock(release))
         return self._known[release]
 
     def drain(self, nodes: Sequence[str]) -> dict[str, str]:
@@ -70,7 +72,7 @@ class NodeActions:
         """Node → what is wrong with it, held to the release that is given."""
         nodes = [self._nodes[name] for name in wanted]
         releases = {name: self._release(release) for name, release in wanted.items()}
-        return self._judge(self._prove(self.cluster.subjects(nodes, releases)))
+        return self._judge(self._prove(subjects_of(self.cluster, nodes, releases)))
 
     def _prove(self, subjects: Sequence[Subject]) -> Report:
         from provisioner.verify.run import verify
@@ -80,7 +82,7 @@ class NodeActions:
         subjects = baselines.beside(self.cluster, subjects, nodes, required=False)
         report = verify(subjects, checks=checks, events=self.cluster.events, workdir=self._run_dir)
         baselines.note(self.cluster, report, nodes, self.cluster.spec.verify.level)
-        self.cluster.note_verdicts(report)
+        node_state.note_verdicts(self.cluster.paths, report)
         for verdict in report.nodes:
             if said := baselines.slower(verdict):
                 self.tell("warning", f"slower than its record: {said}", verdict.name)

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from provisioner import catalog
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Kind
 from provisioner.fleet import Node
 from provisioner.lifecycle import locking, machines
-from provisioner.lifecycle.applied import changes, same
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade import order
 from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_bad, leave_the_quarantined
 from provisioner.lifecycle.upgrade.journal import Journal
+from provisioner.plan import build_plan
+from provisioner.release import Ledger, changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -76,7 +78,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
         lock, journal, ledger = (
             locking.current(cluster, cluster.events),
             upgrade_journal.load(cluster.paths),
-            cluster.ledger(),
+            Ledger(cluster.paths),
         )
         done = Upgrade(run_dir, journal)
         target = ledger.keep(lock)
@@ -107,7 +109,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
             done.nothing = True
             journal.nodes, journal.phase, journal.to, journal.reason = {}, "done", target, ""
             journal.save(cluster.paths)
-        ledger = cluster.ledger()
+        ledger = Ledger(cluster.paths)
         ledger.prune(nodes, journal.needs())
         for node in nodes:
             runs = done.runs[node.name] = ledger.of(node)
@@ -189,7 +191,7 @@ def _choose(
         if options.batch is not None:
             journal.batch = batch_size(options.batch, len(journal.nodes))
         return
-    ledger = cluster.ledger()
+    ledger = Ledger(cluster.paths)
     unproven = [node.name for node in nodes if ledger.of(node) is None]
     if len(unproven) == len(nodes):
         raise GpuprovError(
@@ -240,7 +242,7 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     what they had: nothing is done there, and no cloud is asked."""
     if not cluster.sandbox:
         return
-    plan = cluster.plan(lock, beside=upgrade_journal.others(cluster, lock))
+    plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
     prepared = [machines.prepare(cluster, plan, site, binary, cluster.events, run_dir) for site in machines.sites(plan)]
     if any(site.changes.add > 1 or site.changes.change for site in prepared):
         raise GpuprovError(

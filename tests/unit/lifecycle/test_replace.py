@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet
+from provisioner import fleet, node_state
 from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import hooks, machines
@@ -80,7 +80,7 @@ def begin(cluster: Cluster) -> None:
     for file in root.glob("*.json"):
         file.unlink()
     fleet.save(cluster.paths, [node(name, f"i-{name}") for name in NAMES])
-    cluster.note(nodes={name: {"stage": "verified", "ok": name != "train-1"} for name in NAMES})
+    node_state.note(cluster.paths, nodes={name: {"stage": "verified", "ok": name != "train-1"} for name in NAMES})
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         report = quarantine.after_verdict(cluster, Report(tuple(reports), {}, 0.0), nodes, "standard", holding=True)
         run.report, run.healthy = report, report.enough("100%")
         made.step()
-        cluster.note_verdicts(report)
+        node_state.note_verdicts(cluster.paths, report)
         made.proven |= {n.id for n, verdict in zip(nodes, reports, strict=True) if verdict.ok}
         made.step()
 
@@ -150,8 +150,8 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         return stepped
 
     ledger = SimpleNamespace(of=lambda n: "lock" if n.id in made.proven else None)
-    monkeypatch.setattr(Cluster, "ledger", lambda _: ledger)
-    monkeypatch.setattr(Cluster, "plan", lambda *_, **__: None)
+    monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
+    monkeypatch.setattr(command, "build_plan", lambda *_, **__: None)
     monkeypatch.setattr(command.locking, "current", lambda *_: None)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])

@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from provisioner import node_state
 from provisioner.cli import lifecycle
 from provisioner.cli import status as cli
 from provisioner.cli.display import Lines
@@ -50,12 +51,12 @@ def node(name: str, number: str = "", machine: str = "p4d.24xlarge", site: str =
 
 def aged(cluster: Cluster, hours: float) -> None:
     """As if every machine had been seen that much earlier."""
-    rows = cluster.state()[running_cost.SEEN]
+    rows = node_state.load(cluster.paths)[running_cost.SEEN]
     for row in rows.values():
         for key in ("since", "until"):
             if row[key]:
                 row[key] = running_cost._text(running_cost._time(row[key]) - timedelta(hours=hours))
-    cluster.note(**{running_cost.SEEN: rows})
+    node_state.note(cluster.paths, **{running_cost.SEEN: rows})
 
 
 def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ from provisioner.lifecycle import baselines, diff, down, running_cost, status
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.release import Ledger, assigned_releases
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from tests.support.rehearsal import ROOT
@@ -36,7 +37,7 @@ READERS: dict[str, Callable[[Cluster], object]] = {
     "nodes": lambda cluster: fleet.load(cluster.paths),
     "pins": lambda cluster: ssh.load_pins(cluster.paths),
     "lock": lambda cluster: lockfile.read(cluster.paths.lock_file),
-    "releases": lambda cluster: cluster.releases(cluster.nodes(), cluster.lock),
+    "releases": lambda cluster: assigned_releases(cluster.spec, Ledger(cluster.paths), cluster.nodes(), cluster.lock),
     "quarantine": lambda cluster: quarantine_book.load(cluster.paths),
     "replace": replace_journal.load,
     "upgrade": lambda cluster: upgrade_journal.load(cluster.paths),

@@ -62,17 +62,17 @@ def file(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Path:
     fleet.save(cluster.paths, [Node(n, "train", "here", P4D, f"i-{n}", "", "203.0.113.7", "10.0.0.7") for n in nodes])
     lockfile.write(cluster.paths.lock_file, Lock(request={}, simulated=True, groups={"train": stack(P4D)}))
 
-    def subjects(self: Cluster, *_: Any) -> list[Subject]:
+    def subjects(cluster: Cluster, *_: Any) -> list[Subject]:
         found = []
         for index, (name, change) in enumerate(nodes.items()):
             texts = dict(nth(P4D, index))
             texts |= load_files(load().machine(P4D), texts)
             change(texts)
-            want = expected(P4D, self.spec.verify.level)
+            want = expected(P4D, cluster.spec.verify.level)
             found.append(Subject(name, "train", "here", P4D, bundle(texts), want, simulated=True))
         return found
 
-    monkeypatch.setattr(Cluster, "subjects", subjects)
+    monkeypatch.setattr("provisioner.lifecycle.subjects.subjects_of", subjects)
     return tmp_path / "cluster.yaml"
 
 

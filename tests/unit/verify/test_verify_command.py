@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+import provisioner.lifecycle.subjects
 import provisioner.session
 import provisioner.verify.report
+from provisioner import node_state
 from provisioner.cli.main import main
 from provisioner.events import Events
 from provisioner.lifecycle import baselines, diff
@@ -174,20 +176,22 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         name="vision", groups={}, verify=SimpleNamespace(checks=("mine",), min_healthy="50%", level="standard")
     )
 
+    def note_verdicts(_: object, report: Any, page: Path | None = None) -> None:
+        (tmp_path / "noted").write_text(" ".join(f"{n.name}={n.ok}" for n in report.nodes))
+
+    def picked(_: object, nodes: Any = ()) -> list[Subject]:
+        return [subject for subject in subjects if not nodes or subject.name in nodes]
+
     def open_cluster(file: Path, sandbox: bool | None = None) -> Any:
-        def note_verdicts(report: Any, page: Path | None = None) -> None:
-            (tmp_path / "noted").write_text(" ".join(f"{n.name}={n.ok}" for n in report.nodes))
-
-        def picked(nodes: Any = ()) -> list[Subject]:
-            return [subject for subject in subjects if not nodes or subject.name in nodes]
-
         return SimpleNamespace(
-            nodes=list, node=lambda name: name, subjects=picked, state=dict, spec=spec, events=Events(), file=file,
-            note_verdicts=note_verdicts, paths=ClusterPaths(file, spec.name, sandbox=False),
+            nodes=list, node=lambda name: name, spec=spec, events=Events(), file=file,
+            paths=ClusterPaths(file, spec.name, sandbox=False),
             noted=lambda _: contextlib.nullcontext(False), run_dir=lambda: private_dir(tmp_path / "run"),
         )  # fmt: skip
 
     monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
+    monkeypatch.setattr(provisioner.lifecycle.subjects, "subjects_of", picked)
+    monkeypatch.setattr(node_state, "note_verdicts", note_verdicts)
     # What follows from a verdict is tests/unit/lifecycle/test_quarantine.py's.
     monkeypatch.setattr(quarantine, "after_verdict", lambda _cluster, report, *_, **__: report)
     monkeypatch.setattr(diff, "compare", lambda _: diff.Diff((), {}, ()))
