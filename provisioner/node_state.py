@@ -43,10 +43,14 @@ def note_stage(paths: ClusterPaths, stage: str, names: Iterable[str], *, ok: boo
     note(paths, nodes={name: {"stage": stage, "ok": ok} for name in names})
 
 
-def note_verdicts(paths: ClusterPaths, report: Report, page: Path | None = None) -> None:
-    """Remember each node's verdict, and the report's page where one was written."""
-    verdicts = {n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes}
-    note(paths, nodes=verdicts, **({"report": page.relative_to(paths.root).as_posix()} if page else {}))
+def note_verdicts(paths: ClusterPaths, report: Report) -> None:
+    """Remember each node's verdict."""
+    note(paths, nodes={n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes})
+
+
+def note_report(paths: ClusterPaths, page: Path) -> None:
+    """Remember the last report's page, a file in the run directory."""
+    note(paths, report=page.relative_to(paths.root).as_posix())
 
 
 def _read(paths: ClusterPaths) -> dict[str, Any]:

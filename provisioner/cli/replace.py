@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.endings import resumable
+from provisioner.cli.exit import resumable
 from provisioner.cli.options import File, Json, TerraformBinary, Yes
 from provisioner.errors import Declined
 from provisioner.printable import counted

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provisioner.cli import answer, tables
+from provisioner.cli import json_output, tables
 from provisioner.cli.options import File, Json, Sandbox
 from provisioner.errors import GpuprovError
 
@@ -39,7 +39,7 @@ def status(
         return
     document = read(open_cluster(file, sandbox=sandbox, offline=offline), ask=not offline)
     if json_:
-        answer.give(document)
+        json_output.write(document)
         return
     tables.show(table(document, offline=offline))
     for line in lines(document, file):

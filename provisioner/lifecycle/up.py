@@ -13,8 +13,7 @@ from provisioner import catalog, node_state
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Stage
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, configuring, locking, machines
-from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle import configuring, locking, machines, verifying
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan, build_plan
 from provisioner.printable import counted
@@ -55,6 +54,10 @@ class Run:
         if not self.healthy:
             return Exit.CHECK_FAILED
         return Exit.BAD_INPUT if self.waiting else Exit.OK
+
+    def conclude(self, verdict: verifying.Verdict) -> None:
+        """The run ends with this verdict."""
+        self.report, self.page, self.healthy = verdict.report, verdict.page, verdict.healthy
 
     @contextlib.contextmanager
     def stage(self, name: Stage) -> Iterator[None]:
@@ -107,7 +110,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             new = {node.name for node in nodes if node.id not in before}
             brought = configure(cluster, run, nodes, releases, new=new)
         with run.stage("verify"):
-            verify(cluster, run, brought, nodes, releases)
+            run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
         return run
 
 
@@ -146,34 +149,3 @@ def configure(
     as_locked = len(nodes) - run.configured
     cluster.events("configure", "done", f"{counted(run.configured, 'node')} configured, {as_locked} as locked")
     return brought
-
-
-def verify(
-    cluster: Cluster,
-    run: Run,
-    brought: configuring.Brought,
-    nodes: Sequence[Node],
-    releases: Mapping[str, Release],
-    *,
-    partly: bool = False,
-) -> None:
-    """Judge these nodes, act on the verdict, write the report into the run directory, remember what each proven machine
-    runs. `partly`: they are not the whole fleet, and all of them must be healthy."""
-    from provisioner.verify import report as reports
-    from provisioner.verify.run import verify as prove
-
-    checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
-    subjects = baselines.beside(cluster, brought.subjects, nodes, required=False)
-    report = prove(subjects, checks=checks, events=cluster.events, workdir=run.run_dir)
-    report = baselines.note(cluster, report, nodes, cluster.spec.verify.level)
-    report = quarantine.after_verdict(cluster, report, nodes, cluster.spec.verify.level, holding=True)
-    run.report = report
-    previous = node_state.load(cluster.paths).get("report")
-    run.page = reports.write(report, run.run_dir, title=cluster.spec.name, previous=previous)
-    run.healthy = report.enough("100%" if partly else cluster.spec.verify.min_healthy)
-    node_state.note_verdicts(cluster.paths, report, None if partly else run.page)
-    healthy, ledger = {verdict.name for verdict in report.nodes if verdict.ok}, Ledger(cluster.paths)
-    proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
-    for release in {release.id: release for release in releases.values()}.values():
-        ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
-    ledger.prune(cluster.nodes(), upgrade_journal.needs(cluster))

@@ -14,7 +14,7 @@ from pathlib import Path
 from provisioner import catalog, fleet, node_state
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, running_cost
+from provisioner.lifecycle import configuring, locking, machines, running_cost, verifying
 from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.machines import SitePlan
 from provisioner.lifecycle.quarantine import actions as quarantine
@@ -85,14 +85,14 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             machines.tell_waiting(events, names)
             fleet.contact(cluster.paths, there, user, events, only=names, vouched=sure, carried=through)
             events("fleet", "done", f"{counted(len(names), 'node')} reachable", total=len(names))
-            node_state.note(cluster.paths, nodes={name: {"stage": "made", "ok": None} for name in names})
+            node_state.note_stage(cluster.paths, "made", names)
         with run.stage("configure"):
             assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}
             fresh = {node.name for node in old}
             brought: configuring.Brought = lifecycle.configure(cluster, run, new, releases, new=fresh)
         with run.stage("verify"):
-            lifecycle.verify(cluster, run, brought, new, releases, partly=True)
+            run.conclude(verifying.verify_configured(cluster, brought, new, releases, run_dir, partly=True))
             for name in names:
                 journal.nodes.pop(name, None)
             journal.save(cluster.paths)
@@ -102,11 +102,8 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
 def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: Options) -> None:
     """Raise GpuprovError where more would be out of service at once than `quarantine` allows, or a node is healthy. A
     replacement that goes on has been allowed before, but for the absolute bound."""
-    held, noted, limits = (
-        quarantine.held(cluster),
-        node_state.load(cluster.paths).get("nodes", {}),
-        cluster.spec.quarantine,
-    )
+    held, noted = quarantine.held(cluster), node_state.load(cluster.paths).get("nodes", {})
+    limits = cluster.spec.quarantine
     names = {node.name for node in chosen}
     begun = names <= set(journal.nodes)
     taken = names - set(held) - set(journal.nodes)

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provisioner import node_state
 from provisioner.events import Kind
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, configuring, hooks
+from provisioner.lifecycle import baselines, configuring, hooks, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.subjects import subjects_of
@@ -75,18 +74,13 @@ class NodeActions:
         return self._judge(self._prove(subjects_of(self.cluster, nodes, releases)))
 
     def _prove(self, subjects: Sequence[Subject]) -> Report:
-        from provisioner.verify.run import verify
-
-        checks = [self.cluster.file.absolute().parent / folder for folder in self.cluster.spec.verify.checks]
         nodes = [self._nodes[subject.name] for subject in subjects]
-        subjects = baselines.beside(self.cluster, subjects, nodes, required=False)
-        report = verify(subjects, checks=checks, events=self.cluster.events, workdir=self._run_dir)
-        baselines.note(self.cluster, report, nodes, self.cluster.spec.verify.level)
-        node_state.note_verdicts(self.cluster.paths, report)
-        for verdict in report.nodes:
-            if said := baselines.slower(verdict):
-                self.tell("warning", f"slower than its record: {said}", verdict.name)
-        return report
+        verdict = verifying.Verdict(verifying.prove(self.cluster, subjects, nodes, workdir=self._run_dir))
+        verifying.settle(self.cluster, verdict, nodes, self.cluster.spec.verify.level, quarantining=False)
+        for node in verdict.report.nodes:
+            if slower := baselines.slower(node):
+                self.tell("warning", f"slower than its baseline: {slower}", node.name)
+        return verdict.report
 
     @staticmethod
     def _judge(report: Report) -> dict[str, str]:

@@ -277,7 +277,7 @@ def test_an_upgrade_keeps_the_trend_and_names_who_got_slower(cluster: Cluster, m
     assert actions.verify({"train-0": release.id, "train-1": release.id}) == {}
     assert all(baseline is not None and baseline.own for baseline in held.values())
     slower = [(event.node, event.message) for event in told if event.kind == "warning"]
-    assert slower == [("train-0", "slower than its record: GPU memory -40.0%")]
+    assert slower == [("train-0", "slower than its baseline: GPU memory -40.0%")]
     rows = [json.loads(line) for line in cluster.paths.measures.read_text().splitlines()]
     assert [(row["node"], row["measures"]) for row in rows] == [
         ("train-0", {"memory": 900.0}),

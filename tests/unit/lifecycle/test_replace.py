@@ -14,7 +14,7 @@ import pytest
 from provisioner import fleet, node_state
 from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import hooks, machines
+from provisioner.lifecycle import hooks, machines, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import Book
@@ -23,6 +23,7 @@ from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.command import Options
 from provisioner.lifecycle.status import status
 from provisioner.lifecycle.up import Run
+from provisioner.lifecycle.verifying import Verdict
 from provisioner.paths import private_dir
 from provisioner.providers.sandbox import Sandbox
 from provisioner.session import Cluster, open_cluster
@@ -123,7 +124,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         made.configured.append(([n.name for n in nodes], sorted(new)))
         made.step()
 
-    def verify(cluster: Cluster, run: Run, _: Any, nodes: Sequence[Node], __: Any, *, partly: bool) -> None:
+    def verify(cluster: Cluster, _: Any, nodes: Sequence[Node], *__: Any, partly: bool) -> Verdict:
         assert partly
         made.step()
         lost = CheckResult("gpu.count", "fatal", "fail", "replace", message="7 instead of 8")
@@ -133,11 +134,11 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
             for n in nodes
         ]
         report = quarantine.after_verdict(cluster, Report(tuple(reports), {}, 0.0), nodes, "standard", holding=True)
-        run.report, run.healthy = report, report.enough("100%")
         made.step()
         node_state.note_verdicts(cluster.paths, report)
         made.proven |= {n.id for n, verdict in zip(nodes, reports, strict=True) if verdict.ok}
         made.step()
+        return Verdict(report, healthy=report.enough("100%"))
 
     def saving(kind: type) -> Callable[[Any, Any], None]:
         save = kind.save
@@ -161,7 +162,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step())
     monkeypatch.setattr(hooks, "call", call)
     monkeypatch.setattr(command.lifecycle, "configure", configure)
-    monkeypatch.setattr(command.lifecycle, "verify", verify)
+    monkeypatch.setattr(verifying, "verify_configured", verify)
     for kind in (Book, replace_journal.Journal):
         monkeypatch.setattr(kind, "save", saving(kind))
     return made
