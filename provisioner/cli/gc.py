@@ -12,7 +12,7 @@ import typer
 from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
 from provisioner.errors import Exit, GpuprovError, ProviderError
-from provisioner.printable import counted
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.gc import Cluster, Remainder

@@ -17,7 +17,7 @@ from provisioner.cli.confirm import confirmed
 from provisioner.cli.exit import resumable
 from provisioner.cli.options import File, Json, Sandbox, TerraformBinary, Yes
 from provisioner.errors import Declined, Exit, GpuprovError
-from provisioner.printable import counted
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines

@@ -10,7 +10,7 @@ from provisioner.cli.confirm import confirmed
 from provisioner.cli.exit import resumable
 from provisioner.cli.options import File, Json, TerraformBinary, Yes
 from provisioner.errors import Declined
-from provisioner.printable import counted
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.plan import Plan

@@ -10,7 +10,7 @@ import typer
 
 from provisioner.cli.options import File, Sandbox
 from provisioner.errors import GpuprovError
-from provisioner.printable import printable
+from provisioner.text import printable
 
 EXEC_DEADLINE_S = 600.0
 LONGEST_S = 7 * 86400.0

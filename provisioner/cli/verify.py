@@ -17,7 +17,7 @@ import typer
 
 from provisioner.cli import json_output, tables
 from provisioner.errors import Exit, GpuprovError
-from provisioner.printable import printable
+from provisioner.text import printable
 
 if TYPE_CHECKING:
     from provisioner.events import Event, Subscriber

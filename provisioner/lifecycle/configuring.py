@@ -12,9 +12,9 @@ from provisioner import fleet, mounts, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.subjects import subjects_of
-from provisioner.printable import counted
 from provisioner.release import Ledger, Release, assigned_releases
 from provisioner.session import Cluster
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.configure.drift import Difference, Wanted

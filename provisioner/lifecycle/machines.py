@@ -14,10 +14,10 @@ from provisioner.events import Events
 from provisioner.lifecycle import running_cost
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
-from provisioner.printable import counted
 from provisioner.providers import base as providers
 from provisioner.providers.base import Finding, Instead, Provider
 from provisioner.session import Cluster
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.render import outputs_to_nodes, render
 from provisioner.workspace.terraform import Changes, Workspace

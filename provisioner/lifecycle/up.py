@@ -16,10 +16,10 @@ from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, locking, machines, verifying
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan, build_plan
-from provisioner.printable import counted
 from provisioner.release import Ledger, Release, changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from provisioner.lifecycle.replace.journal import Journal
 from provisioner.lifecycle.up import Confirm, Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan, build_plan
-from provisioner.printable import counted
 from provisioner.session import Cluster
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 
