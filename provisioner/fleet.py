@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from provisioner import mig, ssh, stored
+from provisioner import ssh, stored
+from provisioner.catalog import mig
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
 from provisioner.mounts import Mount

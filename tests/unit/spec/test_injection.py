@@ -86,7 +86,7 @@ def at(value: Any, loc: tuple[Any, ...]) -> Any:
 def test_the_base_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(json.dumps(BASE))
-    assert spec.load(path).groups["t"].image == "golden"
+    assert spec.load(path).groups["t"].placement == "cluster"
 
 
 def test_every_string_key_is_tried() -> None:

@@ -11,17 +11,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner import fleet
+from provisioner import catalog, fleet, node_state
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, quarantine, replace_state, spent, upgrade_state
+from provisioner.lifecycle import configuring, locking, machines, running_cost, verifying
 from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.machines import SitePlan
-from provisioner.lifecycle.replace_state import Journal
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.replace.journal import Journal
 from provisioner.lifecycle.up import Confirm, Run
-from provisioner.plan import Plan
-from provisioner.printable import counted
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.plan import Plan, build_plan
 from provisioner.session import Cluster
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 
@@ -44,12 +47,12 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         machines.provider_of(cluster, site)
     with cluster.exclusively("replace") as run_dir:
         run, events = Run(run_dir), cluster.events
-        journal = replace_state.load(cluster)
+        journal = replace_journal.load(cluster)
         refuse(cluster, [cluster.node(name) for name in names], journal, options)
         with run.stage("stack"):
             lock = locking.current(cluster, events)
-            upgrade_state.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
-            plan = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
+            upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
+            plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
         with run.stage("preflight"):
             lifecycle.refuse_blocked(machines.preflight(cluster, plan, events))
         work = _Machines(cluster, plan, binary, run_dir)
@@ -67,7 +70,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
         _drain(cluster, journal, old)
         with run.stage("terraform"):
             journal.set(cluster.paths, old, "making")
-            cluster.note(nodes={node.name: {"stage": "making", "ok": None} for node in old})
+            node_state.note_stage(cluster.paths, "making", [node.name for node in old])
             work.apply(prepared)
             run.resources += changes
             new = [cluster.node(name) for name in names]
@@ -82,14 +85,14 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             machines.tell_waiting(events, names)
             fleet.contact(cluster.paths, there, user, events, only=names, vouched=sure, carried=through)
             events("fleet", "done", f"{counted(len(names), 'node')} reachable", total=len(names))
-            cluster.note(nodes={name: {"stage": "made", "ok": None} for name in names})
+            node_state.note_stage(cluster.paths, "made", names)
         with run.stage("configure"):
-            assigned = upgrade_state.assign(cluster, cluster.nodes(), lock)
+            assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}
             fresh = {node.name for node in old}
             brought: configuring.Brought = lifecycle.configure(cluster, run, new, releases, new=fresh)
         with run.stage("verify"):
-            lifecycle.verify(cluster, run, brought, new, releases, partly=True)
+            run.conclude(verifying.verify_configured(cluster, brought, new, releases, run_dir, partly=True))
             for name in names:
                 journal.nodes.pop(name, None)
             journal.save(cluster.paths)
@@ -99,7 +102,8 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
 def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: Options) -> None:
     """Raise GpuprovError where more would be out of service at once than `quarantine` allows, or a node is healthy. A
     replacement that goes on has been allowed before, but for the absolute bound."""
-    held, noted, limits = quarantine.held(cluster), cluster.state().get("nodes", {}), cluster.spec.quarantine
+    held, noted = quarantine.held(cluster), node_state.load(cluster.paths).get("nodes", {})
+    limits = cluster.spec.quarantine
     names = {node.name for node in chosen}
     begun = names <= set(journal.nodes)
     taken = names - set(held) - set(journal.nodes)
@@ -175,7 +179,7 @@ class _Machines:
             nodes = machines.apply(self.plan, site, self.cluster.events, always=True)
             others = [node for node in self.cluster.nodes() if node.site != site.site]
             fleet.save(self.cluster.paths, [*others, *nodes])
-            spent.seen(self.cluster, [*others, *nodes])
+            running_cost.seen(self.cluster, [*others, *nodes])
 
 
 def refuse_more(done: SitePlan, names: Sequence[str], anew: Collection[str]) -> None:

@@ -1,5 +1,5 @@
-"""The order of an upgrade with hands that only write down what they do: canary, batches, rollback, and being killed at
-every single step."""
+"""The order of an upgrade with actions that only write down what they do: canary, batches, rollback, a kill at every
+single step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from provisioner.errors import GpuprovError
-from provisioner.lifecycle import upgrade_state, upgrading
-from provisioner.lifecycle.upgrade import batch_size
-from provisioner.lifecycle.upgrade_state import Journal
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.lifecycle.upgrade import order
+from provisioner.lifecycle.upgrade.command import batch_size
+from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.paths import ClusterPaths
 
 OLD, NEW = "old", "new"
@@ -97,12 +98,12 @@ def fleet(count: int, **how: Any) -> Fleet:
 
 def journal(nodes: Fleet, *, batch: int = 2, first: Sequence[str] = ("n-0",)) -> Journal:
     begun = Journal()
-    upgrading.begin(begun, NEW, nodes.runs, first=first, batch=batch)
+    order.begin(begun, NEW, nodes.runs, first=first, batch=batch)
     return begun
 
 
 def go(nodes: Fleet, state: Journal, save: Callable[[], None] = lambda: None, canaries: int = 1) -> Journal:
-    upgrading.run(state, nodes, save, canaries=canaries)
+    order.run(state, nodes, save, canaries=canaries)
     return state
 
 
@@ -211,7 +212,7 @@ def test_one_that_does_not_on_the_way_back_keeps_the_new_lock() -> None:
 def test_a_node_that_is_not_put_back_into_service_stops_everything() -> None:
     nodes = fleet(4, refuses=["resume n-0"])
     state = journal(nodes)
-    with pytest.raises(upgrading.Stopped, match="n-0: proven, but not put back"):
+    with pytest.raises(order.Stopped, match="n-0: proven, but not put back"):
         go(nodes, state)
     assert (state.phase, state.nodes["n-0"].step) == ("moving", "proven")
     assert nodes.runs["n-1"] == OLD
@@ -233,7 +234,7 @@ def test_nodes_that_are_out_of_service_come_first_in_the_next_upgrade_and_are_no
     nodes = fleet(4, lost=["n-0"])
     state = go(nodes, journal(nodes))
     nodes.lost, nodes.log[:] = frozenset(), []
-    upgrading.begin(state, "newer", nodes.runs, first=["n-1"], batch=4)
+    order.begin(state, "newer", nodes.runs, first=["n-1"], batch=4)
     done = go(nodes, state)
     assert nodes.log[:2] == ["move newer n-0", "resume n-0"]
     assert done.phase == "done"
@@ -258,11 +259,11 @@ def test_killed_at_every_step_it_goes_on_and_ends_as_if_it_had_not_been(scenario
     paths.root.mkdir(parents=True)
 
     def attempt(nodes: Fleet, *, begin: bool) -> Journal:
-        state = journal(nodes) if begin else upgrade_state.load(paths)
+        state = journal(nodes) if begin else upgrade_journal.load(paths)
         if begin:
             state.rollback_all = everything
             state.save(paths)
-        upgrading.run(state, nodes, lambda: state.save(paths), canaries=1)
+        order.run(state, nodes, lambda: state.save(paths), canaries=1)
         return state
 
     whole = fleet(5, **how)
@@ -293,7 +294,7 @@ def test_a_damaged_journal_is_refused(text: str, tmp_path: Path) -> None:
     paths.root.mkdir(parents=True)
     (paths.root / "upgrade.json").write_text(text)
     with pytest.raises(GpuprovError, match="is damaged"):
-        upgrade_state.load(paths)
+        upgrade_journal.load(paths)
 
 
 @pytest.mark.parametrize(

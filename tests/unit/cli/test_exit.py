@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import typer
 
-from provisioner.cli import answer
+from provisioner.cli import json_output
 from provisioner.cli import main as cli
 from provisioner.cli.main import COMMANDS, Entry, run
 from provisioner.errors import (
@@ -107,7 +107,7 @@ def test_an_error_is_a_document(
 
 def test_an_answer_is_the_only_document(command: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     def answers_and_fails() -> None:
-        answer.give({"ok": True})
+        json_output.write({"ok": True})
         raise ProviderError("afterwards")
 
     command(answers_and_fails)

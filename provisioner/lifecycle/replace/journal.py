@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
-from provisioner.lifecycle import quarantine_state
+from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.paths import ClusterPaths, write_whole
+from provisioner.release import Ledger
 from provisioner.session import Cluster
 
 Step = Literal["draining", "making", "proving"]
@@ -57,7 +58,7 @@ def load(cluster: Cluster) -> Journal:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         hint = "remove it, then run `gpuprov up`: it makes what is missing and proves what is new"
         raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
-    book, ledger = quarantine_state.load(cluster.paths), cluster.ledger()
+    book, ledger = quarantine_book.load(cluster.paths), Ledger(cluster.paths)
     machines = {node.name: node for node in cluster.nodes()}
 
     def under_way(name: str, place: Place) -> bool:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner import stored
+from provisioner import catalog, stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, below, private_dir, write_whole
-from provisioner.plan import Plan
+from provisioner.plan import Plan, build_plan
+from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
 from provisioner.stack.models import Image, Lock, Stack
 
@@ -136,6 +137,24 @@ class Ledger:
         for file in self._locks.glob("*.lock") if self._locks.is_dir() else ():
             if file.stem not in wanted:
                 file.unlink()
+
+
+def release_of(spec: ClusterSpec, lock: Lock) -> Release:
+    """A lock with the plan of the groups that it and cluster.yaml both have."""
+    return Release(identity(lock), lock, build_plan(spec, lock, catalog.load(), partly=True))
+
+
+def assigned_releases(spec: ClusterSpec, ledger: Ledger, nodes: Sequence[Node], lock: Lock) -> dict[str, Release]:
+    """Node name → the release that it is held to: the one that it was proven with, where that installs something else
+    than `lock` does; for all others that of `lock`."""
+    current = release_of(spec, lock)
+    known, assigned = {current.id: current}, {}
+    for node in nodes:
+        applied = ledger.of(node) or current.id
+        if applied not in known:
+            known[applied] = release_of(spec, ledger.lock(applied))
+        assigned[node.name] = current if same(known[applied].lock, lock, node.group) else known[applied]
+    return assigned
 
 
 VERSIONS = {

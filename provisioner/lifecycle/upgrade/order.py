@@ -1,7 +1,7 @@
 """The order of an upgrade: canaries, then batches; each node drained, moved, proven and put back into service; at the
 first bad batch stop, bring it back, and say why.
 
-Only the order is here. What is done to nodes is `Hands`: upgrade.py has the real ones, the tests have others. Every
+Only the order is here. What is done to nodes is `Actions`: upgrade.py has the real ones, the tests have others. Every
 step is in the journal before it begins and after it has ended; whatever is killed goes on from there.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from provisioner.events import Kind
-from provisioner.lifecycle.upgrade_state import Journal, Place, Step
+from provisioner.lifecycle.upgrade.journal import Journal, Place, Step
 
 NOT_DRAINED = "could not be drained: "
 NOT_RESUMED = "proven, but not put back into service: "
 
 
-class Hands(Protocol):
+class Actions(Protocol):
     """What is done to nodes. What comes back is why it did not work, by node; a node that it worked on is not in it."""
 
     def drain(self, nodes: Sequence[str]) -> dict[str, str]:
@@ -51,40 +51,40 @@ def begin(journal: Journal, to: str, runs: Mapping[str, str], *, first: Sequence
     journal.batch, journal.rollback_all = max(1, batch), False
 
 
-def run(journal: Journal, hands: Hands, save: Callable[[], None], *, canaries: int) -> None:
+def run(journal: Journal, actions: Actions, save: Callable[[], None], *, canaries: int) -> None:
     """Go on until every node had its turn, or a batch was bad and is brought back. Raises Stopped where a node can't be
     put back into service: going on would take one after the other out of it."""
     while journal.phase == "moving":
-        _into_service(journal, hands, save, "proven", "moved")
+        _into_service(journal, actions, save, "proven", "moved")
         waiting = journal.at("waiting")
         size = journal.batch if journal.at("moved") else canaries
         batch = journal.at("draining", "drained") or waiting[:size]
         if batch:
-            _forward(journal, hands, save, batch)
+            _forward(journal, actions, save, batch)
         else:
             journal.phase = "done"
             save()
     while journal.phase == "rolling-back":
-        _into_service(journal, hands, save, "back", "rolled-back")
+        _into_service(journal, actions, save, "back", "rolled-back")
         leaving = [n for n in journal.at("moved") if not journal.nodes[n].reason] if journal.rollback_all else []
         if batch := journal.at("failed"):
-            _back(journal, hands, save, batch)
+            _back(journal, actions, save, batch)
         elif batch := journal.at("leaving") or leaving[: journal.batch]:
-            _out_of_service(journal, hands, save, batch, "leaving", done="failed", refused="moved")
+            _out_of_service(journal, actions, save, batch, "leaving", done="failed", refused="moved")
         else:
             journal.phase = "rolled-back"
             save()
 
 
-def _forward(journal: Journal, hands: Hands, save: Callable[[], None], batch: Sequence[str]) -> None:
+def _forward(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
     what = "batch" if journal.at("moved") else "canary"
-    hands.tell("started", f"{what}: {', '.join(batch)}")
+    actions.tell("started", f"{what}: {', '.join(batch)}")
     undrained = [name for name in batch if journal.nodes[name].step != "drained"]
-    _out_of_service(journal, hands, save, undrained, "draining", done="drained", refused="left")
+    _out_of_service(journal, actions, save, undrained, "draining", done="drained", refused="left")
     here = [name for name in batch if journal.nodes[name].step == "drained"]
-    bad = hands.move(dict.fromkeys(here, journal.to)) if here else {}
+    bad = actions.move(dict.fromkeys(here, journal.to)) if here else {}
     if not bad:
-        hands.record(here, journal.to)
+        actions.record(here, journal.to)
         _set(journal, save, here, "proven")
         return
     first = next(iter(bad))
@@ -93,46 +93,46 @@ def _forward(journal: Journal, hands: Hands, save: Callable[[], None], batch: Se
     for name in here:
         journal.nodes[name].reason = bad.get(name, f"in one batch with {first}")
     _set(journal, save, here, "failed")
-    hands.tell("failed", f"the release is not good: {journal.reason}. Going back")
+    actions.tell("failed", f"the release is not good: {journal.reason}. Going back")
 
 
-def _back(journal: Journal, hands: Hands, save: Callable[[], None], batch: Sequence[str]) -> None:
+def _back(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
     """Bring nodes that are out of service back to what they ran."""
-    hands.tell("started", f"bringing back {', '.join(batch)}")
-    bad = hands.move({name: journal.nodes[name].source for name in batch})
+    actions.tell("started", f"bringing back {', '.join(batch)}")
+    bad = actions.move({name: journal.nodes[name].source for name in batch})
     for name in batch:
         place = journal.nodes[name]
         if name in bad:
             place.step, place.reason = "stuck", f"could not be brought back: {bad[name]}"
-            hands.tell("failed", place.reason, name)
+            actions.tell("failed", place.reason, name)
         else:
-            hands.record([name], place.source)
+            actions.record([name], place.source)
             place.step = "back"
     save()
 
 
 def _out_of_service(
-    journal: Journal, hands: Hands, save: Callable[[], None], batch: Sequence[str], during: Step, *,
+    journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str], during: Step, *,
     done: Step, refused: Step,
 ) -> None:  # fmt: skip
     if not batch:
         return
     _set(journal, save, batch, during)
-    bad = hands.drain(batch)
+    bad = actions.drain(batch)
     for name in batch:
         place = journal.nodes[name]
         place.step = refused if name in bad else done
         if name in bad:
             place.reason = NOT_DRAINED + bad[name]
-            hands.tell("warning", f"left alone, it {place.reason}", name)
+            actions.tell("warning", f"left alone, it {place.reason}", name)
     save()
 
 
-def _into_service(journal: Journal, hands: Hands, save: Callable[[], None], at: Step, then: Step) -> None:
+def _into_service(journal: Journal, actions: Actions, save: Callable[[], None], at: Step, then: Step) -> None:
     names = journal.at(at)
     if not names:
         return
-    bad = hands.resume(names)
+    bad = actions.resume(names)
     for name in names:
         place = journal.nodes[name]
         place.reason = "" if place.reason.startswith(NOT_RESUMED) else place.reason
@@ -140,7 +140,7 @@ def _into_service(journal: Journal, hands: Hands, save: Callable[[], None], at: 
             place.reason = NOT_RESUMED + bad[name]
         else:
             place.step = then
-            hands.tell("progress", f"in service, {then}", name)
+            actions.tell("progress", f"in service, {then}", name)
     save()
     if bad:
         raise Stopped("; ".join(f"{name}: {NOT_RESUMED}{why}" for name, why in bad.items()))

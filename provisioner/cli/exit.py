@@ -62,12 +62,12 @@ def resumable(again: str) -> Iterator[None]:
         raise Interrupted("interrupted. Nothing is lost", hint=again) from None
 
 
-def silent(code: int) -> Ending:
+def ending_with(code: int) -> Ending:
     """A command that ended with a code and said itself why."""
     return Ending(code, "", f"ended with exit code {code}; standard error says why")
 
 
-def of(error: BaseException) -> Ending:
+def ending_of(error: BaseException) -> Ending:
     """The ending of a call that raised this."""
     if isinstance(error, GpuprovError):
         bare = error.exit_code == Exit.BAD_INPUT and error.where != ""  # file:line: message, as editors read it

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 from provisioner.events import Kind
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, configuring, hooks, quarantine, quarantine_state
-from provisioner.lifecycle.applied import Release
-from provisioner.lifecycle.upgrade_state import Journal
+from provisioner.lifecycle import baselines, configuring, hooks, verifying
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.lifecycle.upgrade.journal import Journal
+from provisioner.release import Ledger, Release, release_of
 from provisioner.session import Cluster
 
 if TYPE_CHECKING:
@@ -18,19 +21,19 @@ if TYPE_CHECKING:
     from provisioner.verify.run import Subject
 
 
-class NodeHands:
-    """upgrading.Hands on real nodes."""
+class NodeActions:
+    """order.Actions on real nodes."""
 
     def __init__(self, cluster: Cluster, nodes: Sequence[Node], run_dir: Path) -> None:
         self.cluster = cluster
         self._nodes = {node.name: node for node in nodes}
         self._run_dir = run_dir
-        self._ledger = cluster.ledger()
+        self._ledger = Ledger(cluster.paths)
         self._known: dict[str, Release] = {}
 
     def _release(self, release: str) -> Release:
         if release not in self._known:
-            self._known[release] = self.cluster.release(self._ledger.lock(release))
+            self._known[release] = release_of(self.cluster.spec, self._ledger.lock(release))
         return self._known[release]
 
     def drain(self, nodes: Sequence[str]) -> dict[str, str]:
@@ -39,13 +42,13 @@ class NodeHands:
     def resume(self, nodes: Sequence[str]) -> dict[str, str]:
         """Puts them back, but for those that a person keeps in quarantine; ours were proven a moment ago."""
         held = self.quarantined()
-        ours = [name for name in nodes if name in held and held[name].owner == quarantine_state.OURS]
+        ours = [name for name in nodes if name in held and held[name].owner == quarantine_book.OURS]
         bad = self._hook("resume", [name for name in nodes if name not in held])
-        book = quarantine_state.load(self.cluster.paths)
+        book = quarantine_book.load(self.cluster.paths)
         return bad | quarantine.resume(self.cluster, book, [self._nodes[name] for name in ours], "upgrade")
 
-    def quarantined(self) -> dict[str, quarantine_state.Entry]:
-        return quarantine_state.load(self.cluster.paths).of(self._nodes.values())
+    def quarantined(self) -> dict[str, quarantine_book.Entry]:
+        return quarantine_book.load(self.cluster.paths).of(self._nodes.values())
 
     def _hook(self, step: hooks.HookStep, nodes: Sequence[str]) -> dict[str, str]:
         reasons = dict.fromkeys(nodes, "gpuprov upgrade")
@@ -68,21 +71,16 @@ class NodeHands:
         """Node → what is wrong with it, held to the release that is given."""
         nodes = [self._nodes[name] for name in wanted]
         releases = {name: self._release(release) for name, release in wanted.items()}
-        return self._judge(self._prove(self.cluster.subjects(nodes, releases)))
+        return self._judge(self._prove(subjects_of(self.cluster, nodes, releases)))
 
     def _prove(self, subjects: Sequence[Subject]) -> Report:
-        from provisioner.verify.run import verify
-
-        checks = [self.cluster.file.absolute().parent / folder for folder in self.cluster.spec.verify.checks]
         nodes = [self._nodes[subject.name] for subject in subjects]
-        subjects = baselines.beside(self.cluster, subjects, nodes, required=False)
-        report = verify(subjects, checks=checks, events=self.cluster.events, workdir=self._run_dir)
-        baselines.note(self.cluster, report, nodes, self.cluster.spec.verify.level)
-        self.cluster.note_verdicts(report)
-        for verdict in report.nodes:
-            if said := baselines.slower(verdict):
-                self.tell("warning", f"slower than its record: {said}", verdict.name)
-        return report
+        verdict = verifying.Verdict(verifying.prove(self.cluster, subjects, nodes, workdir=self._run_dir))
+        verifying.settle(self.cluster, verdict, nodes, self.cluster.spec.verify.level, quarantining=False)
+        for node in verdict.report.nodes:
+            if slower := baselines.slower(node):
+                self.tell("warning", f"slower than its baseline: {slower}", node.name)
+        return verdict.report
 
     @staticmethod
     def _judge(report: Report) -> dict[str, str]:
@@ -95,23 +93,23 @@ class NodeHands:
         self.cluster.events("upgrade", kind, message, node=node)
 
 
-def leave_the_quarantined(journal: Journal, hands: NodeHands, named: str | None) -> None:
+def leave_the_quarantined(journal: Journal, actions: NodeActions, named: str | None) -> None:
     """A node in quarantine is somebody's to look at: it is left out, unless it was named."""
-    for name, entry in hands.quarantined().items():
+    for name, entry in actions.quarantined().items():
         if name in journal.at("waiting") and name != named:
             journal.nodes[name].step = "left"
             journal.nodes[name].reason = f"in quarantine by {entry.owner}: {entry.reason}"
-            hands.tell("warning", f"left alone, it is {journal.nodes[name].reason}", name)
-    journal.save(hands.cluster.paths)
+            actions.tell("warning", f"left alone, it is {journal.nodes[name].reason}", name)
+    journal.save(actions.cluster.paths)
 
 
-def leave_the_bad(journal: Journal, hands: NodeHands) -> None:
+def leave_the_bad(journal: Journal, actions: NodeActions) -> None:
     """A node that is not healthy before it is touched proves nothing about the release: it is named and left alone."""
     waiting = journal.at("waiting")
     if not waiting:
         return
-    hands.tell("started", f"looking at {len(waiting)} nodes before anything is moved")
-    for name, why in hands.verify({name: journal.nodes[name].source for name in waiting}).items():
+    actions.tell("started", f"looking at {len(waiting)} nodes before anything is moved")
+    for name, why in actions.verify({name: journal.nodes[name].source for name in waiting}).items():
         journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {why}"
-        hands.tell("warning", f"left alone, it was {journal.nodes[name].reason}", name)
-    journal.save(hands.cluster.paths)
+        actions.tell("warning", f"left alone, it was {journal.nodes[name].reason}", name)
+    journal.save(actions.cluster.paths)

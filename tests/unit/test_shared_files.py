@@ -20,7 +20,7 @@ from moto import mock_aws
 from moto.s3 import s3_backends
 from moto.s3.models import FakeDeleteMarker
 
-from provisioner import fleet, ssh
+from provisioner import fleet, node_state, ssh
 from provisioner.cli.main import run
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.lifecycle.gc import alive_here
@@ -85,7 +85,7 @@ def make(cluster: Cluster) -> None:
     fleet.save(cluster.paths, [NODE])
     ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
     ssh.save(cluster.paths, [NODE], {"train-0": ("i-1", PIN)}, "ubuntu")
-    cluster.note(nodes={"train-0": {"stage": "verified", "ok": True}})
+    node_state.note(cluster.paths, nodes={"train-0": {"stage": "verified", "ok": True}})
 
 
 def objects() -> dict[str, Any]:
@@ -190,7 +190,7 @@ def test_a_run_that_died_elsewhere_is_cleared_by_unlock_and_not_before_it_is_dea
 def test_one_whose_hold_was_taken_says_so_and_overwrites_nothing(
     operators: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioner.hold.BEAT_S", 0.02)
+    monkeypatch.setattr("provisioner.state.lease.BEAT_S", 0.02)
     cluster = operators.open("ann")
     bucket = remote(cluster.spec)
     with pytest.raises(LockedError, match="has taken"), cluster.exclusively("up"):
@@ -363,8 +363,8 @@ def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_
     ("text", "line", "said"),
     [
         ("access: {}\nstate: {backend: s3}\n", 4, "needs the key that its nodes know"),
-        ("access: {ssh_key: ~/k}\nstate: {backend: oss}\n", 5, "no state in oss yet"),
-        ("state:\n  backend: local\n  bucket: acme\n", 6, "bucket belongs to backend: s3"),
+        ("access: {ssh_key: ~/k}\nstate: {backend: oss}\n", 5, "is not one of local, s3"),
+        ("state:\n  backend: local\n  bucket: acme\n", 6, "it belongs to backend: s3"),
         ("state: {backend: s3, bucket: A}\n", 4, "bucket"),
     ],
 )

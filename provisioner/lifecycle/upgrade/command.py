@@ -1,5 +1,5 @@
-"""`gpuprov upgrade`: moves a running fleet to the lock that cluster.yaml now wants. The order is upgrading.py's, what
-is done to nodes upgrade_hands.py's; this chooses which nodes, and says how it ended."""
+"""`gpuprov upgrade`: moves a running fleet to the lock that cluster.yaml now wants. The order is in order.py, what is
+done to nodes in actions.py; this chooses the nodes and says how it ended."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from provisioner import catalog
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Kind
 from provisioner.fleet import Node
-from provisioner.lifecycle import locking, machines, upgrade_state, upgrading
-from provisioner.lifecycle.applied import changes, same
-from provisioner.lifecycle.upgrade_hands import NodeHands, leave_the_bad, leave_the_quarantined
-from provisioner.lifecycle.upgrade_state import Journal
+from provisioner.lifecycle import locking, machines
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.lifecycle.upgrade import order
+from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_bad, leave_the_quarantined
+from provisioner.lifecycle.upgrade.journal import Journal
+from provisioner.plan import build_plan
+from provisioner.release import Ledger, changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -73,8 +77,8 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
     with cluster.exclusively("upgrade") as run_dir:
         lock, journal, ledger = (
             locking.current(cluster, cluster.events),
-            upgrade_state.load(cluster.paths),
-            cluster.ledger(),
+            upgrade_journal.load(cluster.paths),
+            Ledger(cluster.paths),
         )
         done = Upgrade(run_dir, journal)
         target = ledger.keep(lock)
@@ -93,19 +97,19 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
                 return done
             journal.save(cluster.paths)
             _offer(cluster, lock, nodes, binary, run_dir)
-            hands = NodeHands(cluster, nodes, run_dir)
+            actions = NodeActions(cluster, nodes, run_dir)
             if journal.phase == "moving":
-                leave_the_quarantined(journal, hands, options.canary)
-                leave_the_bad(journal, hands)
+                leave_the_quarantined(journal, actions, options.canary)
+                leave_the_bad(journal, actions)
             try:
-                upgrading.run(journal, hands, lambda: journal.save(cluster.paths), canaries=_canaries(cluster, options))
-            except upgrading.Stopped as error:
+                order.run(journal, actions, lambda: journal.save(cluster.paths), canaries=_canaries(cluster, options))
+            except order.Stopped as error:
                 done.stopped = str(error)
         else:
             done.nothing = True
             journal.nodes, journal.phase, journal.to, journal.reason = {}, "done", target, ""
             journal.save(cluster.paths)
-        ledger = cluster.ledger()
+        ledger = Ledger(cluster.paths)
         ledger.prune(nodes, journal.needs())
         for node in nodes:
             runs = done.runs[node.name] = ledger.of(node)
@@ -187,7 +191,7 @@ def _choose(
         if options.batch is not None:
             journal.batch = batch_size(options.batch, len(journal.nodes))
         return
-    ledger = cluster.ledger()
+    ledger = Ledger(cluster.paths)
     unproven = [node.name for node in nodes if ledger.of(node) is None]
     if len(unproven) == len(nodes):
         raise GpuprovError(
@@ -206,7 +210,7 @@ def _choose(
         cluster.events("upgrade", "warning", "never proven: `gpuprov up` configures it", node=name)
     size = batch_size(cluster.spec.upgrade.batch if options.batch is None else options.batch, len(runs))
     if runs:
-        upgrading.begin(journal, target, runs, first=_first(cluster, nodes, runs, options), batch=size)
+        order.begin(journal, target, runs, first=_first(cluster, nodes, runs, options), batch=size)
 
 
 def batch_size(batch: int | str, nodes: int) -> int:
@@ -238,7 +242,7 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     what they had: nothing is done there, and no cloud is asked."""
     if not cluster.sandbox:
         return
-    plan = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
+    plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
     prepared = [machines.prepare(cluster, plan, site, binary, cluster.events, run_dir) for site in machines.sites(plan)]
     if any(site.changes.add > 1 or site.changes.change for site in prepared):
         raise GpuprovError(

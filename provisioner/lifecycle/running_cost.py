@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner import catalog
+from provisioner import catalog, node_state
 from provisioner.cost import as_of, money, offer
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
@@ -41,7 +41,7 @@ def seen(cluster: Cluster, nodes: Iterable[Node]) -> None:
             row["until"] = None
         elif row["until"] is None:
             row["until"] = now
-    cluster.note(**{SEEN: known})
+    node_state.note(cluster.paths, **{SEEN: known})
 
 
 def so_far(cluster: Cluster, now: datetime | None = None) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ def lines(spent: Mapping[str, Any]) -> list[str]:
 
 def _known(cluster: Cluster) -> dict[str, dict[str, Any]]:
     """What state.json has; rows that are damaged are left out."""
-    found = cluster.state().get(SEEN)
+    found = node_state.load(cluster.paths).get(SEEN)
     keys = {"node", "machine", "region", "kind", "since", "until"}
     whole = {}
     for number, row in found.items() if isinstance(found, dict) else ():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from provisioner import fleet
 from provisioner.fleet import Node
-from provisioner.lifecycle.wanted import ABSENT, unseen, wanted
+from provisioner.lifecycle.diff import ABSENT, absent_reports, compare
 from provisioner.paths import private_dir
 from provisioner.providers.aws.provider import Aws
 from provisioner.session import Cluster, open_cluster
@@ -29,11 +29,11 @@ def made(folder: Path, *names: str) -> Cluster:
 
 def test_what_is_there_wanted_and_not_wanted_any_more(tmp_path: Path) -> None:
     cluster = made(tmp_path, "train-0", "train-7", "old-0")
-    found = wanted(cluster)
-    assert [node.name for node in found.here] == ["train-0"]
+    found = compare(cluster)
+    assert [node.name for node in found.present] == ["train-0"]
     assert found.absent == {"train-1": "train", "train-2": "train"}
     assert found.unwanted == ("train-7", "old-0")
-    reports = unseen(cluster, found)
+    reports = absent_reports(cluster, found)
     assert [(r.name, r.group, r.site, r.machine, r.ok, r.why) for r in reports] == [
         (name, "train", "here", "p4d.24xlarge", False, ABSENT) for name in ("train-1", "train-2")
     ]
@@ -42,9 +42,9 @@ def test_what_is_there_wanted_and_not_wanted_any_more(tmp_path: Path) -> None:
 def test_what_an_up_did_without_is_not_absent(tmp_path: Path) -> None:
     cluster = made(tmp_path, "train-0", "train-1")
     Aws().do_without(private_dir(cluster.paths.root / "sites" / "here"), {"train": ["train-2"]})
-    assert wanted(cluster).absent == {}
+    assert compare(cluster).absent == {}
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:
     cluster = made(tmp_path)
-    assert list(wanted(cluster).absent) == ["train-0", "train-1", "train-2"]
+    assert list(compare(cluster).absent) == ["train-0", "train-1", "train-2"]

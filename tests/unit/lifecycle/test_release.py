@@ -10,11 +10,12 @@ import pytest
 from provisioner import fleet
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
-from provisioner.lifecycle import upgrade_state
-from provisioner.lifecycle.applied import Ledger, changes, identity, same
+from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.up import waiting
-from provisioner.lifecycle.upgrade_state import Journal, Place
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.paths import private_dir
+from provisioner.release import Ledger, changes, identity, same
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack.models import Component, Lock, Stack
 from tests.support.plans import planned_group
@@ -80,15 +81,15 @@ def test_a_group_more_moves_nobody() -> None:
 
 def test_a_machine_is_known_by_its_id(cluster: Cluster) -> None:
     release = identity(lock())
-    cluster.ledger().record(NODES[:1], lock())
-    assert cluster.ledger().of(NODES[0]) == release
-    assert cluster.ledger().of(NODES[1]) is None
-    assert cluster.ledger().of(replace(NODES[0], id="i-another")) is None
-    assert cluster.ledger().lock(release) == lock()
+    Ledger(cluster.paths).record(NODES[:1], lock())
+    assert Ledger(cluster.paths).of(NODES[0]) == release
+    assert Ledger(cluster.paths).of(NODES[1]) is None
+    assert Ledger(cluster.paths).of(replace(NODES[0], id="i-another")) is None
+    assert Ledger(cluster.paths).lock(release) == lock()
 
 
 def test_what_nobody_needs_is_forgotten(cluster: Cluster) -> None:
-    ledger = cluster.ledger()
+    ledger = Ledger(cluster.paths)
     ledger.record(NODES, lock())
     ledger.record(NODES[:1], lock(newer()))
     spare = ledger.keep(lock(STACK.model_copy(update={"nccl": "2.0"})))
@@ -100,7 +101,7 @@ def test_what_nobody_needs_is_forgotten(cluster: Cluster) -> None:
     }
     ledger.prune(NODES[:1])
     assert {f.stem for f in (cluster.paths.root / "locks").iterdir()} == {identity(lock(newer()))}
-    assert cluster.ledger().of(NODES[1]) is None
+    assert Ledger(cluster.paths).of(NODES[1]) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": 7}', '{"nodes": {"train-0": {}}}'])
@@ -113,33 +114,33 @@ def test_a_damaged_ledger_is_refused(text: str, cluster: Cluster) -> None:
 
 def test_a_lock_that_is_gone_is_refused(cluster: Cluster) -> None:
     with pytest.raises(GpuprovError, match="is missing, and nodes run it"):
-        cluster.ledger().lock("0" * 12)
+        Ledger(cluster.paths).lock("0" * 12)
 
 
 def test_up_keeps_proven_nodes_on_their_lock_and_gives_new_ones_the_new_one(cluster: Cluster) -> None:
-    cluster.ledger().record(NODES[:2], lock())
+    Ledger(cluster.paths).record(NODES[:2], lock())
     wanted = lock(newer())
-    held = upgrade_state.assign(cluster, NODES, wanted)
+    held = upgrade_journal.assign(cluster, NODES, wanted)
     assert [held[n.name].stack("train").driver for n in NODES] == [STACK.driver, STACK.driver, "595.91.07"]
     told = waiting(NODES, held, wanted)
     assert list(told) == ["train-0", "train-1"]
     assert told["train-0"][0] == f"driver {STACK.driver} → 595.91.07"
-    assert [s.expected.driver for s in cluster.subjects(NODES, held)] == [STACK.driver, STACK.driver, "595.91.07"]
-    assert [identity(other) for other in upgrade_state.others(cluster, wanted)] == [identity(lock())]
+    assert [s.expected.driver for s in subjects_of(cluster, NODES, held)] == [STACK.driver, STACK.driver, "595.91.07"]
+    assert [identity(other) for other in upgrade_journal.others(cluster, wanted)] == [identity(lock())]
 
 
 def test_nobody_waits_where_nothing_changed(cluster: Cluster) -> None:
-    cluster.ledger().record(NODES, lock())
-    assert waiting(NODES, upgrade_state.assign(cluster, NODES, lock()), lock()) == {}
-    assert upgrade_state.others(cluster, lock()) == []
+    Ledger(cluster.paths).record(NODES, lock())
+    assert waiting(NODES, upgrade_journal.assign(cluster, NODES, lock()), lock()) == {}
+    assert upgrade_journal.others(cluster, lock()) == []
 
 
 def test_a_replaced_machine_gets_what_the_fleet_runs_where_the_new_lock_was_rolled_back(cluster: Cluster) -> None:
-    cluster.ledger().record(NODES, lock())
+    Ledger(cluster.paths).record(NODES, lock())
     replaced = [*NODES[:2], replace(NODES[2], id="i-another")]
     wanted = lock(newer())
     Journal(to=identity(wanted), phase="rolled-back", failed={identity(wanted): "train-0: bad"}).save(cluster.paths)
-    held = upgrade_state.assign(cluster, replaced, wanted)
+    held = upgrade_journal.assign(cluster, replaced, wanted)
     assert {held[n.name].stack("train").driver for n in replaced} == {STACK.driver}
 
 
@@ -148,7 +149,7 @@ def test_up_does_not_come_between_an_upgrade(phase: str, cluster: Cluster) -> No
     journal = Journal(to="b", phase=phase, nodes={"train-0": Place("a", "moved"), "train-1": Place("a")})  # type: ignore[arg-type]
     journal.save(cluster.paths)
     with pytest.raises(GpuprovError, match=r"1 of 2 nodes moved") as caught:
-        upgrade_state.assign(cluster, NODES, lock())
+        upgrade_journal.assign(cluster, NODES, lock())
     assert "gpuprov upgrade" in caught.value.hint
 
 

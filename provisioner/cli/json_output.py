@@ -1,7 +1,7 @@
 """The one JSON document of a command that was called with `--json`.
 
-Every command gives its document through `give`, so that a call that ends without one (an error, an interruption) is
-known, and its failure told in a document as well (cli/endings.py).
+Every command gives its document through `write`, so that a call that ends without one (an error, an interruption) is
+known, and its failure told in a document as well (cli/exit.py).
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-_given: list[bool] = [False]
+_written: list[bool] = [False]
 
 
-def expect() -> None:
-    """A call begins: nothing is answered yet."""
-    _given[0] = False
+def begin() -> None:
+    """A call begins: nothing is written yet."""
+    _written[0] = False
 
 
-def given() -> bool:
-    return _given[0]
+def written() -> bool:
+    return _written[0]
 
 
-def give(document: Any) -> None:
+def write(document: Any) -> None:
     """Print the document. What JSON has no type for (a path) is printed as text."""
     text = json.dumps(document, indent=2, default=str)
-    _given[0] = True
+    _written[0] = True
     print(text)
 
 
-def wanted(arguments: Sequence[str], verbatim: Sequence[str]) -> bool:
+def requested(arguments: Sequence[str], verbatim: Sequence[str]) -> bool:
     """Whether a call asks for JSON. `verbatim`: the commands whose options are the nodes' own."""
     command = next((word for word in arguments if not word.startswith("-")), "")
     ours = list(arguments)[: list(arguments).index("--")] if "--" in arguments else arguments

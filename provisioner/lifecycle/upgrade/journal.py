@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from provisioner import stored
 from provisioner.errors import GpuprovError
-from provisioner.lifecycle.applied import identity
 from provisioner.paths import ClusterPaths, write_whole
+from provisioner.release import Ledger, assigned_releases, identity, release_of
 
 if TYPE_CHECKING:
     from provisioner.fleet import Node
-    from provisioner.lifecycle.applied import Release
+    from provisioner.release import Release
     from provisioner.session import Cluster
     from provisioner.stack.models import Lock
 
@@ -94,7 +94,7 @@ def load(paths: ClusterPaths) -> Journal:
 
 def others(cluster: Cluster, lock: Lock) -> list[Lock]:
     """Locks other than this one that machines run, or that an upgrade may still bring them to."""
-    ledger = cluster.ledger()
+    ledger = Ledger(cluster.paths)
     ids = {*ledger.in_use(cluster.nodes()), *load(cluster.paths).needs()} - {identity(lock)}
     return [ledger.lock(release) for release in sorted(ids)]
 
@@ -109,11 +109,11 @@ def assign(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, Rel
             where=cluster.spec.name,
             hint=f"`gpuprov upgrade {cluster.file}` goes on with it",
         )
-    releases = cluster.releases(nodes, lock)
+    releases = assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, lock)
     if identity(lock) in journal.failed:
-        ledger = cluster.ledger()
+        ledger = Ledger(cluster.paths)
         counted = Counter(release for node in nodes if (release := ledger.of(node)) is not None)
-        usual = cluster.release(ledger.lock(counted.most_common(1)[0][0])) if counted else None
+        usual = release_of(cluster.spec, ledger.lock(counted.most_common(1)[0][0])) if counted else None
         for node in nodes:
             if usual and ledger.of(node) is None and node.group in usual.lock.groups:
                 releases[node.name] = usual

@@ -1,5 +1,5 @@
 """Quarantine: bad nodes out of service, with an owner and a reason, and back again; what a verdict does by itself and
-what people do by command. The rules are quarantine_state.py's; this runs the hooks and writes it down.
+what people do by command. The rules are in rules.py; this runs the hooks and writes it down.
 
 An entry is written before its node is drained and removed after it was put back, so that whatever is killed is done
 again by the next verdict or the same command; the hooks are safe to run twice.
@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING
 
 from provisioner.errors import LockedError
 from provisioner.fleet import Node
-from provisioner.lifecycle import hooks, quarantine_state, upgrade_state
-from provisioner.lifecycle.quarantine_state import OURS, Book, Decision, Entry
+from provisioner.lifecycle import hooks
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.lifecycle.quarantine.rules import Decision, decide
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.session import Cluster
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ def annotated(cluster: Cluster, report: Report) -> Report:
 
 def held(cluster: Cluster) -> dict[str, Entry]:
     """What is in quarantine, by node."""
-    return quarantine_state.load(cluster.paths).of(cluster.nodes())
+    return quarantine_book.load(cluster.paths).of(cluster.nodes())
 
 
 def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict[str, str]:
@@ -61,7 +64,7 @@ def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict
     not be drained. Raises GpuprovError for a name that no node has."""
     nodes = [cluster.node(name) for name in dict.fromkeys(names)]
     with cluster.exclusively("quarantine"):
-        book, at = quarantine_state.load(cluster.paths), quarantine_state.now()
+        book, at = quarantine_book.load(cluster.paths), quarantine_book.now()
         for node in nodes:
             before = book.entries.get(node.name) if book.holds(node) else None
             checks = before.checks if before else ()
@@ -75,7 +78,7 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
     could not be put back."""
     nodes = [cluster.node(name) for name in dict.fromkeys(names)]
     with cluster.exclusively("release"):
-        book = quarantine_state.load(cluster.paths)
+        book = quarantine_book.load(cluster.paths)
         known = [node for node in nodes if node.name in book.entries]
         bad = resume(cluster, book, known)
     return [node.name for node in nodes if node not in known], bad
@@ -84,10 +87,10 @@ def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str
 def hold(cluster: Cluster, nodes: Sequence[Node], reason: str) -> dict[str, str]:
     """Drain nodes that are to be replaced; the caller holds the cluster's lock. Those that nobody had in quarantine are
     in ours until the new machine is proven. Gives node → why it could not be drained."""
-    book, level = quarantine_state.load(cluster.paths), cluster.spec.verify.level
+    book, level = quarantine_book.load(cluster.paths), cluster.spec.verify.level
     for node in nodes:
         if not book.holds(node):
-            book.entries[node.name] = Entry(node.id, OURS, reason, quarantine_state.now(), level=level)
+            book.entries[node.name] = Entry(node.id, OURS, reason, quarantine_book.now(), level=level)
     book.save(cluster.paths)
     return _drain(cluster, book, nodes, "replace")
 
@@ -106,12 +109,12 @@ def _account() -> str:
 
 
 def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Decision:
-    book, fleet = quarantine_state.load(cluster.paths), cluster.nodes()
+    book, fleet = quarantine_book.load(cluster.paths), cluster.nodes()
     same = {node.name for node in nodes if node in fleet}  # a machine that was replaced meanwhile was not judged
     seen = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
     wanted, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
-    decision = quarantine_state.decide(book, seen, fleet, level, wanted, at=quarantine_state.now(), drains=drains)
-    if (not decision.nothing or decision.breaker) and upgrade_state.load(cluster.paths).busy:
+    decision = decide(book, seen, fleet, level, wanted, at=quarantine_book.now(), drains=drains)
+    if (not decision.nothing or decision.breaker) and upgrade_journal.load(cluster.paths).busy:
         cluster.events(
             "quarantine", "warning", "an upgrade is under way: this verdict puts no node in or out of service"
         )
@@ -124,7 +127,7 @@ def _act(cluster: Cluster, decision: Decision) -> None:
         cluster.events("quarantine", "warning", decision.breaker.message, data=decision.breaker.to_json())
     if decision.nothing:
         return
-    book, machines = quarantine_state.load(cluster.paths), {node.name: node for node in cluster.nodes()}
+    book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
     # the names of machines that are no longer there are nobody's
     book.entries = {name: entry for name, entry in book.entries.items() if name in machines} | dict(decision.hold)
     book.save(cluster.paths)

@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet
+from provisioner import fleet, node_state
 from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import hooks, machines, quarantine, quarantine_state, replace_state, replacing
-from provisioner.lifecycle.quarantine_state import Book
-from provisioner.lifecycle.replacing import Options
+from provisioner.lifecycle import hooks, machines, verifying
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.quarantine.book import Book
+from provisioner.lifecycle.replace import command
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.replace.command import Options
 from provisioner.lifecycle.status import status
 from provisioner.lifecycle.up import Run
+from provisioner.lifecycle.verifying import Verdict
 from provisioner.paths import private_dir
 from provisioner.providers.sandbox.provider import Sandbox
 from provisioner.session import Cluster, open_cluster
@@ -76,7 +81,7 @@ def begin(cluster: Cluster) -> None:
     for file in root.glob("*.json"):
         file.unlink()
     fleet.save(cluster.paths, [node(name, f"i-{name}") for name in NAMES])
-    cluster.note(nodes={name: {"stage": "verified", "ok": name != "train-1"} for name in NAMES})
+    node_state.note(cluster.paths, nodes={name: {"stage": "verified", "ok": name != "train-1"} for name in NAMES})
 
 
 @pytest.fixture
@@ -119,7 +124,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         made.configured.append(([n.name for n in nodes], sorted(new)))
         made.step()
 
-    def verify(cluster: Cluster, run: Run, _: Any, nodes: Sequence[Node], __: Any, *, partly: bool) -> None:
+    def verify(cluster: Cluster, _: Any, nodes: Sequence[Node], *__: Any, partly: bool) -> Verdict:
         assert partly
         made.step()
         lost = CheckResult("gpu.count", "fatal", "fail", "replace", message="7 instead of 8")
@@ -129,11 +134,11 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
             for n in nodes
         ]
         report = quarantine.after_verdict(cluster, Report(tuple(reports), {}, 0.0), nodes, "standard", holding=True)
-        run.report, run.healthy = report, report.enough("100%")
         made.step()
-        cluster.note_verdicts(report)
+        node_state.note_verdicts(cluster.paths, report)
         made.proven |= {n.id for n, verdict in zip(nodes, reports, strict=True) if verdict.ok}
         made.step()
+        return Verdict(report, healthy=report.enough("100%"))
 
     def saving(kind: type) -> Callable[[Any, Any], None]:
         save = kind.save
@@ -146,19 +151,19 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         return stepped
 
     ledger = SimpleNamespace(of=lambda n: "lock" if n.id in made.proven else None)
-    monkeypatch.setattr(Cluster, "ledger", lambda _: ledger)
-    monkeypatch.setattr(Cluster, "plan", lambda *_, **__: None)
-    monkeypatch.setattr(replacing.locking, "current", lambda *_: None)
-    monkeypatch.setattr(replacing.upgrade_state, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
-    monkeypatch.setattr(replacing.upgrade_state, "others", lambda *_: [])
+    monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
+    monkeypatch.setattr(command, "build_plan", lambda *_, **__: None)
+    monkeypatch.setattr(command.locking, "current", lambda *_: None)
+    monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
+    monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
     monkeypatch.setattr(machines, "preflight", lambda *_: [])
     monkeypatch.setattr(machines, "prepare", prepare)
     monkeypatch.setattr(machines, "apply", apply)
     monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step())
     monkeypatch.setattr(hooks, "call", call)
-    monkeypatch.setattr(replacing.lifecycle, "configure", configure)
-    monkeypatch.setattr(replacing.lifecycle, "verify", verify)
-    for kind in (Book, replace_state.Journal):
+    monkeypatch.setattr(command.lifecycle, "configure", configure)
+    monkeypatch.setattr(verifying, "verify_configured", verify)
+    for kind in (Book, replace_journal.Journal):
         monkeypatch.setattr(kind, "save", saving(kind))
     return made
 
@@ -173,7 +178,7 @@ def settle(world: World) -> None:
 
 
 def replace(cluster: Cluster, *names: str, yes: bool = True, **options: bool) -> Run:
-    return replacing.replace(cluster, None, names, Options(**options), confirm=lambda *_: yes)  # type: ignore[arg-type]
+    return command.replace(cluster, None, names, Options(**options), confirm=lambda *_: yes)  # type: ignore[arg-type]
 
 
 def ids(cluster: Cluster) -> dict[str, str]:
@@ -185,7 +190,7 @@ def others(cluster: Cluster, *names: str) -> dict[str, str]:
 
 
 def ended(cluster: Cluster) -> bool:
-    return not replace_state.load(cluster).nodes and not quarantine.held(cluster)
+    return not replace_journal.load(cluster).nodes and not quarantine.held(cluster)
 
 
 def test_one_machine_and_only_that(cluster: Cluster, world: World) -> None:
@@ -349,7 +354,7 @@ def test_not_while_an_upgrade_is_under_way(cluster: Cluster, world: World, monke
     def assign(*_: object) -> None:
         raise GpuprovError("an upgrade is under way")
 
-    monkeypatch.setattr(replacing.upgrade_state, "assign", assign)
+    monkeypatch.setattr(command.upgrade_journal, "assign", assign)
     assert "an upgrade is under way" in refused(cluster, world, "train-1").message
 
 
@@ -357,4 +362,4 @@ def test_entries_of_the_former_machine_do_not_hold_the_new_one(cluster: Cluster,
     quarantine.put(cluster, ["train-1"], "RMA", "ada")
     fleet.save(cluster.paths, [node(n.name, "another" if n.name == "train-1" else n.id) for n in cluster.nodes()])
     assert quarantine.held(cluster) == {}
-    assert "train-1" in quarantine_state.load(cluster.paths).entries
+    assert "train-1" in quarantine_book.load(cluster.paths).entries

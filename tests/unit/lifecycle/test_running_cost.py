@@ -11,12 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 
+from provisioner import node_state
 from provisioner.cli import lifecycle
 from provisioner.cli import status as cli
 from provisioner.cli.display import Lines
 from provisioner.cost import telling, wanted
 from provisioner.fleet import Node, save
-from provisioner.lifecycle import planning, spent
+from provisioner.lifecycle import planning, running_cost
 from provisioner.lifecycle.status import status
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
@@ -50,20 +51,20 @@ def node(name: str, number: str = "", machine: str = "p4d.24xlarge", site: str =
 
 def aged(cluster: Cluster, hours: float) -> None:
     """As if every machine had been seen that much earlier."""
-    rows = cluster.state()[spent.SEEN]
+    rows = node_state.load(cluster.paths)[running_cost.SEEN]
     for row in rows.values():
         for key in ("since", "until"):
             if row[key]:
-                row[key] = spent._text(spent._time(row[key]) - timedelta(hours=hours))
-    cluster.note(**{spent.SEEN: rows})
+                row[key] = running_cost._text(running_cost._time(row[key]) - timedelta(hours=hours))
+    node_state.note(cluster.paths, **{running_cost.SEEN: rows})
 
 
 def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: Cluster) -> None:
-    assert spent.so_far(cluster) is None
-    spent.seen(cluster, [node("train-0"), node("train-1")])
+    assert running_cost.so_far(cluster) is None
+    running_cost.seen(cluster, [node("train-0"), node("train-1")])
     aged(cluster, 10)
-    spent.seen(cluster, [node("train-0"), node("train-1")])  # a second `up` starts no clock again
-    said = spent.so_far(cluster)
+    running_cost.seen(cluster, [node("train-0"), node("train-1")])  # a second `up` starts no clock again
+    said = running_cost.so_far(cluster)
     assert said is not None
     (total,) = said["sums"]
     assert total["amount"] == pytest.approx(2 * 10 * 21.9576, abs=0.1)
@@ -71,11 +72,11 @@ def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: 
 
 
 def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> None:
-    spent.seen(cluster, [node("train-0"), node("train-1")])
+    running_cost.seen(cluster, [node("train-0"), node("train-1")])
     aged(cluster, 10)
-    spent.seen(cluster, [node("train-0"), node("train-1", "i-new")])
+    running_cost.seen(cluster, [node("train-0"), node("train-1", "i-new")])
     aged(cluster, 5)
-    said = spent.so_far(cluster)
+    said = running_cost.so_far(cluster)
     assert said is not None
     assert said["sums"][0]["amount"] == pytest.approx((15 + 10 + 5) * 21.9576, abs=0.1)
     assert said["sums"][0]["hour"] == 2 * 21.9576
@@ -83,18 +84,18 @@ def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> No
 
 def test_what_has_no_price_is_named_and_what_is_ones_own_is_not(cluster: Cluster) -> None:
     rows = [node("block-0", machine="p5.48xlarge"), node("own-0", machine="dgx-h100", site="lab")]
-    spent.seen(cluster, [*rows, node("gone-0", machine="p4d.24xlarge", site="nowhere")])
-    said = spent.so_far(cluster)
+    running_cost.seen(cluster, [*rows, node("gone-0", machine="p4d.24xlarge", site="nowhere")])
+    said = running_cost.so_far(cluster)
     assert said is not None
     assert (said["sums"], said["unknown"]) == ([], ["block-0", "gone-0"])
-    assert spent.lines(said) == ["cost so far unknown: block-0, gone-0: no list price"]
+    assert running_cost.lines(said) == ["cost so far unknown: block-0, gone-0: no list price"]
 
 
 def test_a_rehearsal_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(FILE)
     rehearsal = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
-    spent.seen(rehearsal, [node("train-0")])
-    assert spent.so_far(rehearsal) is None
+    running_cost.seen(rehearsal, [node("train-0")])
+    assert running_cost.so_far(rehearsal) is None
     assert not rehearsal.paths.exists()
 
 
@@ -108,13 +109,13 @@ DAMAGED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", list(DAMAGED))
 def test_what_is_damaged_is_left_out(cluster: Cluster, name: str) -> None:
-    (cluster.paths.root / "state.json").write_text(json.dumps({spent.SEEN: DAMAGED[name]}))
-    assert spent.so_far(cluster) is None
+    (cluster.paths.root / "state.json").write_text(json.dumps({running_cost.SEEN: DAMAGED[name]}))
+    assert running_cost.so_far(cluster) is None
 
 
 def test_status_shows_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     save(cluster.paths, [node("train-0")])
-    spent.seen(cluster, [node("train-0")])
+    running_cost.seen(cluster, [node("train-0")])
     aged(cluster, 2)
     document = status(cluster, ask=False)
     jsonschema.validate(document, schema.schema("status"))
