@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from provisioner.catalog import distributions
 from provisioner.errors import GpuprovError
 from provisioner.image_reference import parse
-from provisioner.spec.shapes import Model, Name
+from provisioner.spec.base import Model, Name
 
 if TYPE_CHECKING:
     Distribution = str

@@ -11,8 +11,8 @@ import pytest
 
 from provisioner import spec
 from provisioner.configure import inventory
-from provisioner.configure.roles import interruption
 from provisioner.errors import InputError
+from provisioner.roles import interruption
 from provisioner.spec.models import ClusterSpec
 from tests.support import plans
 
