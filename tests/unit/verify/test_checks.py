@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.catalog import load
-from provisioner.spec.models import GpuOptions, Group
+from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.bundle import FILES, Bundle, Output
 from provisioner.verify.catalogue import declared
 from provisioner.verify.judge import Case, Judged, judge

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.spec.models import Capacity, Group
+from provisioner.spec.groups import Capacity, Group
 from provisioner.verify import probe
 from provisioner.verify.collect import drift_request, request_for
 from provisioner.verify.expectations import INTERRUPTION, Expected

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.events import Event, Events
-from provisioner.spec.models import GpuOptions, Group
+from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify import probe
 from provisioner.verify.collect import COMMON_FILES, ProbeRequest, collect, load_request, request_for
 from provisioner.verify.expectations import Expected
