@@ -22,6 +22,7 @@ MODULES = (
     "verify/*.py",
     "verify/checks/*.py",
     "verify/parsers/*.py",
+    "verify/probe/*.py",
 )
 """What is taken of the package; a test runs it with nothing else on the path."""
 

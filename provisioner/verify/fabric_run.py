@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.events import Events
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.collect import collect, load_request
+from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric import Met, Search, Verdict, most_rounds
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.load import Load, parse
+from provisioner.verify.request import load_request
 
 if TYPE_CHECKING:
     from provisioner.verify.run import Subject

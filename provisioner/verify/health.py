@@ -24,10 +24,11 @@ from provisioner.verify import item
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import Check
 from provisioner.verify.checked import plain_checks
-from provisioner.verify.collect import decode, probe_source, request_for
+from provisioner.verify.collect import decode, probe_source
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
 from provisioner.verify.peers import Peers
+from provisioner.verify.request import request_for
 from provisioner.verify.results import CheckResult, NodeReport, blame
 
 VALUE = {"pass": "1", "fail": "0", "unknown": "NaN"}

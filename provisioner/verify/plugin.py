@@ -33,6 +33,7 @@ from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import Check, Skipped, Unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts, read
+from provisioner.verify.facts_document import facts_document
 from provisioner.verify.item import NodeUnderTest, Outcome, ready
 from provisioner.verify.peers import Peers
 from provisioner.verify.watch import TooLong, Watch
@@ -313,13 +314,13 @@ def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:
         data = json.loads(next(lines))
     facts = read(Bundle.from_json(data.pop("bundle")))
     try:
-        document, reached = _json(facts.to_json()), measured(facts)
+        document, reached = _json(facts_document(facts)), measured(facts)
         why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts" if len(document) > DOCUMENT else ""
     except Exception as error:
         why = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
     if why:
         facts = read(Bundle(error=why))
-        document, reached = _json(facts.to_json()), {}
+        document, reached = _json(facts_document(facts)), {}
     # The document is a string in this record: it is parsed if somebody looks at it.
     found = {"kind": "facts", "node": data["node"], "facts": document, "measures": reached}
     return facts, _json(found) + "\n", data

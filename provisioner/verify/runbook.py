@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provisioner.verify.bundle import FILES
 from provisioner.verify.check import Action, Check
+from provisioner.verify.tools import FILES
 
 STEPS: dict[Action, tuple[str, ...]] = {
     "none": ("Nothing has to be done. It is told so that you know it.",),
@@ -58,7 +58,7 @@ STEPS: dict[Action, tuple[str, ...]] = {
 def by_hand(check: Check, vendor: str = "nvidia") -> tuple[str, ...]:
     """Commands (or files) that show on the node what the check has read."""
     gpus = "rocm-smi.json" if vendor == "amd" or check.vendor == "amd" else "nvidia-smi.xml"
-    return tuple(FILES[gpus if need == "gpus" else need] for need in check.needs)
+    return tuple(FILES[gpus if need == "gpus" else need].source for need in check.needs)
 
 
 def page(checks: Sequence[Check]) -> str:

@@ -81,7 +81,7 @@ def test_another_failure_hides_no_unknown_from_the_page() -> None:
 
 
 def test_files_that_a_check_silences_are_those_of_the_bundle() -> None:
-    from provisioner.verify.bundle import FILES
+    from provisioner.verify.tools import FILES
 
     assert {file for _, check in all_checks() for file in check.silences} <= set(FILES)
 

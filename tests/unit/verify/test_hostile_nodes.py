@@ -19,15 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from provisioner.verify import item
-from provisioner.verify.bundle import FILES, SAID, Bundle, Output
+from provisioner.verify.bundle import SAID, Bundle, Output
 from provisioner.verify.checked import plain_checks
-from provisioner.verify.collect import MARK, decode
+from provisioner.verify.collect import decode
 from provisioner.verify.facts import Facts, read
+from provisioner.verify.facts_document import facts_document
 from provisioner.verify.item import NodeUnderTest
 from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.parsers import LONGEST, Unreadable, dmesg
 from provisioner.verify.peers import Peers
+from provisioner.verify.probe.runner import MARK
 from provisioner.verify.results import NodeReport
+from provisioner.verify.tools import FILES
 from provisioner.verify.watch import limited
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
 from tests.unit.verify.test_parsers import TEXTS
@@ -245,7 +248,7 @@ def costs_itself_only(texts: Mapping[str, str | Output]) -> None:
     """A node with these outputs beside three healthy ones."""
     with limited(3 * GUARD_S):
         facts = read(Bundle.from_json(bundle(dict(texts)).to_json()))
-        json.dumps(facts.to_json())
+        json.dumps(facts_document(facts))
         found = verdicts({"bad": node("bad", facts), **fleet()}, {"bad", *fleet()})
     changed = {
         key: (undisturbed()[key], now)
@@ -374,7 +377,7 @@ test_any_outputs_cost_their_node_only_at_length = pytest.mark.slow(
 @settings(max_examples=100, derandomize=True, **COMMON)
 def test_any_answer_is_a_bundle(document: object) -> None:
     facts = read(decode(answer(document)))
-    json.dumps(facts.to_json())
+    json.dumps(facts_document(facts))
 
 
 @given(st.text())

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from provisioner.verify import probe, probe_fabric, probe_load
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.collect import load_request
 from provisioner.verify.load import together
 from provisioner.verify.parsers.load import Load, parse
+from provisioner.verify.probe import fabric as probe_fabric
+from provisioner.verify.probe import load as probe_load
+from provisioner.verify.probe import runner
+from provisioner.verify.request import load_request
 from tests.support.healthy_bundle import PULL, expected
 
 DOCKER = """#!/bin/sh
@@ -33,7 +35,7 @@ EXE = 0o755
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of programs that stands before all others in PATH."""
-    for module in (probe, probe_load):
+    for module in (runner, probe_load):
         monkeypatch.setattr(module, "PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(probe_fabric, "VANISH_S", 0.1)
     monkeypatch.setattr(probe_fabric, "CONF", str(tmp_path / "nccl.conf"))
@@ -58,7 +60,7 @@ def ask(deadline: float = 10.0, own: str = "127.0.0.1") -> Load:
     asked: dict[str, Any] = request.to_json()
     part = {"launcher": "# launcher\n", "nodes": 2, "node": 1, "address": "10.0.0.4", "own": own, "port": 23456}
     asked["load"] = {**request.load, "options": {"budget": 40}, "together": part}
-    found = probe.probe({**asked, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
+    found = runner.probe({**asked, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
     return parse(Bundle.from_json(found).files["fabric.json"].text)
 
 

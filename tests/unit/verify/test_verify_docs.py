@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from provisioner.cli.main import COMMANDS
-from provisioner.verify.bundle import FILES
 from provisioner.verify.catalogue import declared, table
 from provisioner.verify.runbook import by_hand, page
+from provisioner.verify.tools import FILES
 
 DOCS = Path(__file__).parents[3] / "docs"
 
