@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provisioner import catalog, spec, stack
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws import Aws
+from provisioner.providers.aws.provider import Aws
 from provisioner.stack.models import BaseImage
 from provisioner.workspace.render import main_tf
 

@@ -20,6 +20,7 @@ from bench import upping
 from bench.fleet import Fleet
 from bench.measure import Done, Timing, run, take_turns
 from bench.promises import Promise
+from provisioner.lifecycle.subjects import subjects_of
 
 EXAMPLE, NODES = "rtx4090", 16
 RIVALS, ROOT = Path(__file__).with_name("rivals"), Path(__file__).parents[1]
@@ -118,7 +119,7 @@ def _commands(fleet: Fleet) -> list[list[str]]:
     from provisioner.verify.request import request_for
     from provisioner.verify.tools import FILES
 
-    subject = open_cluster(fleet.file, sandbox=True).subjects()[0]
+    subject = subjects_of(open_cluster(fleet.file, sandbox=True))[0]
     request = request_for(subject.expected)
     images = [image["pull"] for image in request.images]
     files = [f"/{name}" for name in host.HOST_FILES]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from provisioner.printable import printable
+from provisioner.text import printable
 
 
 class Exit(IntEnum):

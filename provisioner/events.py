@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Literal
 
 from provisioner.paths import naming
-from provisioner.printable import printable
+from provisioner.text import printable
 
 Kind = Literal["started", "progress", "log", "warning", "done", "failed"]
 Unit = Literal["node", "task"]

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from provisioner import mig, ssh, stored
+from provisioner import ssh, stored
+from provisioner.catalog import mig
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
 from provisioner.mounts import Mount
@@ -391,4 +392,4 @@ def health(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
 def efa_devices(group: PlannedGroup) -> int:
     """EFA devices of one machine of the group; 0 where the machine has none or cluster.yaml does not want them."""
     machine = group.machine
-    return machine.network.ports if machine.uses_efa(group.spec.network.efa) else 0
+    return machine.network.ports if machine.uses_efa(group.spec.network.wanted) else 0

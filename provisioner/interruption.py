@@ -6,13 +6,12 @@ import base64
 import hashlib
 from typing import Any
 
+from provisioner import catalog
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.verify.expectations import INTERRUPTION, units
 
-METADATA = "169.254.169.254:80"
-"""Amazon's instance metadata service, on every machine."""
 REHEARSED = "127.0.0.1:1338"
-"""In a rehearsal: nobody, until a fault puts one there. The machine that rehearses may be one of Amazon's itself, and
+"""In a rehearsal: nobody, until a fault puts one there. The machine that rehearses may be one of a cloud's itself, and
 its own notices are none of a rehearsed node's."""
 METRICS = "gpuprov-interruption.prom"
 
@@ -23,7 +22,7 @@ def variables(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
         return None
     text, health = hook(plan), plan.spec.monitoring.health_check
     return {
-        "metadata": REHEARSED if plan.simulated else METADATA,
+        "metadata": REHEARSED if plan.simulated else catalog.load().provider(group.machine.provider).spot_notice,
         "textfile": f"{health.textfile.rpartition('/')[0]}/{METRICS}" if health is not None else None,
         # In base64: Ansible would take what stands in braces for a template.
         "hook": base64.b64encode(text.encode()).decode() if text is not None else None,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.errors import GpuprovError
-from provisioner.spec.models import ClusterSpec, Group
-from provisioner.stack.models import BaseImage, Stack
+from provisioner.spec.groups import Group
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack.models import BaseImage, Lock, Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +50,31 @@ class Plan:
 
     def nodes(self) -> tuple[tuple[str, PlannedGroup], ...]:
         return tuple((name, group) for group in self.groups for name in group.node_names())
+
+
+def build_plan(
+    spec: ClusterSpec, lock: Lock, catalog: Catalog, *, beside: Sequence[Lock] = (), partly: bool = False
+) -> Plan:
+    """The plan of cluster.yaml by a lock. `beside`: other locks that machines still run. `partly`: leave out the groups
+    that the lock does not have, as one does that is older than they are; without it they raise GpuprovError."""
+    groups = []
+    for name, group in spec.groups.items():
+        if name not in lock.groups:
+            if partly:
+                continue
+            raise GpuprovError(
+                f"cluster.lock has no group {name}", where=spec.name, hint="run `gpuprov lock` with this cluster.yaml"
+            )
+        machine = catalog.machine(group.machine)
+        groups.append(
+            PlannedGroup(
+                name=name,
+                site=spec.site_of(name),
+                spec=group,
+                machine=machine,
+                gpu=catalog.gpu(machine.gpu_model),
+                stack=lock.groups[name],
+            )
+        )
+    others = tuple(stack for other in beside for stack in other.groups.values())
+    return Plan(spec=spec, groups=tuple(groups), simulated=lock.simulated, bases=lock.bases, beside=others)

@@ -11,32 +11,28 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from provisioner import catalog, fleet, keeper, mounts, ownership, sharing, spec, ssh, stored
+from provisioner import fleet, keeper, ownership, spec, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
-from provisioner.lifecycle.applied import Ledger, Release, identity, same
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
-from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers.base import proxies
-from provisioner.sharing import IDENTITY, Sharing, is_report
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
-from provisioner.workspace.remote import Remote
+from provisioner.state import shared_files
+from provisioner.state.backend import Remote
+from provisioner.state.shared_files import IDENTITY, SharedFiles
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
-    from provisioner.verify.results import Report
-    from provisioner.verify.run import Subject
 
 
 @dataclass
@@ -47,7 +43,7 @@ class Cluster:
     spec: ClusterSpec
     paths: ClusterPaths
     events: Events = field(default_factory=Events)
-    sharing: Sharing | None = None
+    sharing: SharedFiles | None = None
     """With whom state is shared; None where it is this machine's alone."""
 
     @property
@@ -76,57 +72,6 @@ class Cluster:
 
             require_root()
 
-    def plan(self, lock: Lock | None = None, *, beside: Sequence[Lock] = (), partly: bool = False) -> Plan:
-        """What is wanted, from the file, the lock and the catalogue. `beside`: locks that machines still run. `partly`:
-        of an older lock, the groups that it knows; without it GpuprovError is raised for one that it does not."""
-        known = catalog.load()
-        stacks = (lock or self.lock).groups
-        groups = []
-        for name, group in self.spec.groups.items():
-            if name not in stacks:
-                if partly:
-                    continue
-                raise GpuprovError(
-                    f"the lock knows no group {name}",
-                    where=str(self.paths.lock_file),
-                    hint=f"run `gpuprov lock {self.file}`",
-                )
-            machine = known.machine(group.machine)
-            groups.append(
-                PlannedGroup(
-                    name=name,
-                    site=self.spec.site_of(name),
-                    spec=group,
-                    machine=machine,
-                    gpu=known.gpu(machine.gpu_model),
-                    stack=stacks[name],
-                )
-            )
-        others = tuple(stack for other in beside for stack in other.groups.values())
-        wanted = lock or self.lock
-        return Plan(spec=self.spec, groups=tuple(groups), simulated=wanted.simulated, bases=wanted.bases, beside=others)
-
-    def ledger(self) -> Ledger:
-        """Which lock each machine runs."""
-        return Ledger(self.paths)
-
-    def release(self, lock: Lock) -> Release:
-        """A lock with its plan."""
-        return Release(identity(lock), lock, self.plan(lock, partly=True))
-
-    def releases(self, nodes: Sequence[fleet.Node], wanted: Lock) -> dict[str, Release]:
-        """Node name → the release that it is to be held to: the one that it was proven with, where that is another than
-        what is wanted; for all others the wanted one."""
-        ledger, known = self.ledger(), {identity(wanted): self.release(wanted)}
-        found = {}
-        for node in nodes:
-            runs = ledger.of(node) or identity(wanted)
-            if runs not in known:
-                known[runs] = self.release(ledger.lock(runs))
-            mine = known[runs]
-            found[node.name] = known[identity(wanted)] if same(mine.lock, wanted, node.group) else mine
-        return found
-
     def nodes(self) -> list[fleet.Node]:
         """The machines that the last run made."""
         return fleet.load(self.paths)
@@ -145,45 +90,6 @@ class Cluster:
             where=str(self.file),
             hint=f"did you mean {', '.join(near)}?" if near else f"run `gpuprov up {self.file}` first",
         )
-
-    def subjects(
-        self, nodes: Sequence[fleet.Node] | None = None, releases: Mapping[str, Release] | None = None
-    ) -> list[Subject]:
-        """What verify judges: each machine, how to reach it, what the catalogue and its lock expect of it. A machine
-        that runs an older lock is held to that one; `releases` says otherwise."""
-        from provisioner.verify.expectations import HEALTH_TIMER, expect
-        from provisioner.verify.run import Subject
-
-        nodes, known = self.nodes() if nodes is None else nodes, catalog.load()
-        releases = self.releases(nodes, self.lock) if releases is None else releases
-        subjects = []
-        for node in nodes:
-            plan = releases[node.name].plan
-            group = plan.group(node.group)
-            subjects.append(
-                Subject(
-                    name=node.name,
-                    group=node.group,
-                    site=node.site,
-                    machine=node.machine,
-                    source=ssh.argv(self.paths, node.name),
-                    expected=expect(
-                        group.machine,
-                        group.gpu,
-                        group.stack,
-                        group.spec,
-                        known,
-                        level=self.spec.verify.level,
-                        simulated=plan.simulated,
-                        timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
-                        shared=mounts.expected(plan, node),
-                    ),
-                    simulated=plan.simulated,
-                    address=node.private_address,
-                    host_spec=f"ssh://{node.name}?ssh_config={quote(str(self.paths.ssh / 'config'))}",
-                )
-            )
-        return subjects
 
     @cached_property
     def identity(self) -> str:
@@ -302,42 +208,6 @@ class Cluster:
             with contextlib.suppress(OSError):  # another cluster's files are beside ours
                 folder.rmdir()
 
-    def note(self, **facts: Any) -> None:
-        """Merge into state.json what `status` shows: per node {stage, ok}, and the last report's place."""
-        state = self._noted()
-        for key, value in facts.items():
-            if isinstance(value, dict):
-                state.setdefault(key, {}).update(value)
-            else:
-                state[key] = value
-        write_whole(self.paths.root / "state.json", json.dumps(state, indent=1) + "\n")
-
-    def note_verdicts(self, report: Report, page: Path | None = None) -> None:
-        """Remember each node's verdict for `status`, and the report's page where one was written."""
-        verdicts = {n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes}
-        self.note(nodes=verdicts, **({"report": page.relative_to(self.paths.root).as_posix()} if page else {}))
-
-    def state(self) -> dict[str, Any]:
-        """state.json: {"nodes": {name: {"stage", "ok"}}, "report": path or None}; empty before the first run.
-
-        What is damaged of it is left out: it only says how far the nodes were.
-        """
-        found = self._noted()
-        return found | {"report": str(self.paths.root / found["report"])} if found.get("report") else found
-
-    def _noted(self) -> dict[str, Any]:
-        """state.json as it lies there, without what is damaged of it."""
-        try:
-            loaded = stored.load(self.paths.root / "state.json")
-        except (FileNotFoundError, ValueError):
-            return {}
-        if not isinstance(loaded, dict):
-            return {}
-        nodes = loaded.get("nodes")
-        whole = {k: _verdict(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
-        report = str(loaded.get("report")).removeprefix(f"{self.paths.root}/")
-        return {**loaded, "nodes": whole, "report": report if is_report(report) else None}
-
 
 def open_cluster(
     file: str | Path, *, sandbox: bool | None = None, events: Events | None = None, offline: bool = False
@@ -351,7 +221,7 @@ def open_cluster(
     """
     path = Path(file)
     loaded = spec.load(path)
-    shared = None if sandbox else sharing.of(path, loaded, offline=offline)
+    shared = None if sandbox else shared_files.of(path, loaded, offline=offline)
     if sandbox is None:
         both = [ClusterPaths(path, loaded.name, sandbox=s) for s in (False, True)]
         real, rehearsal = (paths.exists() for paths in both)
@@ -396,12 +266,6 @@ def _end_dead(holder: Path, paths: ClusterPaths) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         keeper.end(str(stored.load(holder)["run"]))
         ssh.abandon(paths)
-
-
-def _verdict(noted: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a node: its stage as text, and whether it was fine; what is neither is left out."""
-    shapes = {"stage": str, "ok": bool | None}
-    return {key: noted[key] for key, shape in shapes.items() if key in noted and isinstance(noted[key], shape)}
 
 
 def _described(holder: Path) -> str:

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-ProviderName = Literal["aws", "alicloud", "azure", "tencent", "baremetal"]
+ProviderName = str
+"""A folder of provisioner/providers; data/providers.yaml has a row for each."""
 
 
 class Row(BaseModel):
@@ -109,9 +110,19 @@ class Machine(Row):
             return ()
         return (self.topo_peer_cell,) if isinstance(self.topo_peer_cell, str) else self.topo_peer_cell
 
-    def uses_efa(self, asked: bool | None) -> bool:
-        """Whether nodes have EFA with that word of cluster.yaml (network.efa): null takes what the machine has."""
-        return self.network.kind == "efa" and asked is not False
+    @property
+    def rdma(self) -> bool:
+        """Whether it has an RDMA network."""
+        return self.network.kind in ("efa", "infiniband", "roce", "eri")
+
+    @property
+    def rdma_optional(self) -> bool:
+        """Whether it can be bought or used without its RDMA network: EFA interfaces are asked for."""
+        return self.network.kind == "efa"
+
+    def uses_efa(self, wanted: bool | None) -> bool:
+        """Whether nodes have EFA with that word of cluster.yaml (network.rdma): null takes what the machine has."""
+        return self.network.kind == "efa" and wanted is not False
 
     @property
     def subnet_manager_required(self) -> bool:
@@ -231,6 +242,9 @@ class Provider(Row):
     example_zones: tuple[str, ...]
     example_machine: str
     user: str
+    spot_notice: str | None = None
+    """Address and port of the instance metadata service that announces to a node that its spot machine ends; null where
+    the provider announces nothing that gpuprov can hear."""
     source: str
 
 

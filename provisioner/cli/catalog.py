@@ -9,7 +9,7 @@ import typer
 from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
-from provisioner.cli import answer
+from provisioner.cli import json_output
 from provisioner.errors import GpuprovError
 from provisioner.spec.problems import did_you_mean
 
@@ -26,7 +26,7 @@ def catalog(
     if machine is not None:
         found = known.machine(machine)
         if as_json:
-            answer.give(_full(known, found))
+            json_output.write(_full(known, found))
         else:
             typer.echo("\n".join(_page(known, found)))
         return
@@ -37,7 +37,7 @@ def catalog(
             f"there is no provider {provider!r}", hint=did_you_mean(provider or "", names) or ", ".join(names)
         )
     if as_json:
-        answer.give([m.model_dump(mode="json") for m in machines])
+        json_output.write([m.model_dump(mode="json") for m in machines])
         return
     rows = [COLUMNS, *(_row(m) for m in machines)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provisioner.cli import tables
-from provisioner.cli.answer import give
+from provisioner.cli import json_output, tables
 from provisioner.errors import GpuprovError
 
 WIDTH = 120
@@ -49,7 +48,7 @@ def cost(
     heard = None if offline else listen(fleet, places, spot=machine is not None)
     answer = document(fleet, places, heard, cluster=cluster)
     if as_json:
-        give(answer)
+        json_output.write(answer)
     else:
         _show(answer, machine, wide=not region)
 

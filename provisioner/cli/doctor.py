@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from provisioner.cli import answer
+from provisioner.cli import json_output
 from provisioner.errors import Exit
 
 
@@ -18,7 +18,7 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="One JSON document
     found = examine()
     healthy = all(d.status == "ok" for d in found)
     if json_:
-        answer.give({"ok": healthy, "findings": [asdict(d) for d in found]})
+        json_output.write({"ok": healthy, "findings": [asdict(d) for d in found]})
     else:
         width = max(len(d.subject) for d in found)
         for d in found:

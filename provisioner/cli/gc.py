@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provisioner.cli import answer
+from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
 from provisioner.errors import Exit, GpuprovError, ProviderError
-from provisioner.printable import counted
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.gc import Cluster, Remainder
@@ -49,7 +49,7 @@ def gc(
         found = lifecycle.look(places, folders, loaded)
     except ProviderError as error:
         if as_json:  # nobody knows what is there: that is gc's answer too
-            answer.give(_document(lifecycle.Remainder((), (error.message,)), 0, []))
+            json_output.write(_document(lifecycle.Remainder((), (error.message,)), 0, []))
         raise
     removed, left = 0, list[str]()
     if not as_json:
@@ -58,7 +58,7 @@ def gc(
     if chosen and _may(chosen, yes=yes):
         removed, left = lifecycle.remove(places, chosen, lambda line: typer.echo(line, err=True))
     if as_json:
-        answer.give(_document(found, removed, left))
+        json_output.write(_document(found, removed, left))
     elif cluster is not None:
         typer.echo(f"{cluster}: {removed} things removed" if chosen else f"{cluster}: nothing is there")
     for line in left:

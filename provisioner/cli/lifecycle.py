@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provisioner import ownership
-from provisioner.cli import answer, tables
+from provisioner.cli import json_output, tables
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.endings import resumable
+from provisioner.cli.exit import resumable
 from provisioner.cli.options import File, Json, Sandbox, TerraformBinary, Yes
 from provisioner.errors import Declined, Exit, GpuprovError
-from provisioner.printable import counted
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines
@@ -81,7 +81,7 @@ def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: Te
         cluster.events.subscribe(show)
         document = planning.plan(cluster, find(terraform))
     if json_:
-        answer.give(document)
+        json_output.write(document)
     else:
         typer.echo(planning.text(document))
     if any(finding["status"] == "blocks" for finding in document["findings"]):
@@ -148,7 +148,7 @@ def tell(run: Run, *, as_json: bool) -> None:
         document["changes"] = {"resources": run.resources, "configured": run.configured}
         document["report"] = str(run.page)
         document["waiting"] = run.waiting
-        answer.give(document)
+        json_output.write(document)
         return
     from provisioner.verify.report.terminal import table
 
@@ -192,25 +192,21 @@ def _some(names: Sequence[str]) -> str:
 
 def _say_down(name: str, removed: int, *, as_json: bool) -> None:
     if as_json:
-        answer.give({"cluster": name, "removed": removed, "left": []})
+        json_output.write({"cluster": name, "removed": removed, "left": []})
     else:
         typer.echo(f"{name}: {removed} resources removed, nothing is left" if removed else f"{name}: nothing is there")
 
 
 def unlock(file: File, sandbox: Sandbox = None) -> None:
     """Clear what a dead run left of its lock. A living one is never disturbed."""
+    from provisioner.lifecycle import unlocking
     from provisioner.session import open_cluster
 
     cluster = open_cluster(file, sandbox=sandbox)
     if not cluster.paths.exists() and cluster.sharing is None:
         typer.echo(f"{cluster.spec.name}: nothing is there")
         return
-    with cluster.alone_here("unlock"):  # raises LockedError while a holder here lives: the kernel knows
-        stale = [str(path) for path in sorted(cluster.paths.root.glob("sites/*/.terraform.tfstate.lock.info"))]
-        for info in stale:
-            Path(info).unlink()
-        if cluster.sharing:
-            stale += cluster.sharing.clear()
+    stale = unlocking.unlock(cluster)
     typer.echo(f"{cluster.spec.name}: no run holds it" + (f", {len(stale)} stale file(s) removed" if stale else ""))
 
 
@@ -229,7 +225,7 @@ def upgrade(
 ) -> None:
     """Move a running fleet to the lock that cluster.yaml wants now: canary, batches, stop and roll back."""
     from provisioner.cli.display import display
-    from provisioner.lifecycle import upgrade as lifecycle
+    from provisioner.lifecycle.upgrade import command as lifecycle
     from provisioner.session import open_cluster
     from provisioner.workspace.binary import find
 
@@ -250,7 +246,7 @@ def upgrade(
         done = lifecycle.upgrade(cluster, find(terraform), options, confirm=confirm)
     document = lifecycle.document(cluster, done)
     if json_:
-        answer.give(document)
+        json_output.write(document)
     else:
         for node in document["nodes"]:
             driver = f"driver {node['driver']}" if node["driver"] else f"lock {node['lock']}"

@@ -2,7 +2,7 @@
 
 Commands are loaded when they are used, so that `gpuprov --help` costs no import of theirs. A command is a function with
 Typer annotations, or a `typer.Typer` where it has commands of its own; it raises GpuprovError for what a user can mend
-and `typer.Exit(code)` for an answer of no; what becomes of anything else that is raised is in cli/endings.py.
+and `typer.Exit(code)` for an answer of no; what becomes of anything else that is raised is in cli/exit.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 from provisioner import __version__, ownership
-from provisioner.cli import answer, endings, streams
+from provisioner.cli import json_output, streams
+from provisioner.cli.exit import ending_of, ending_with
 from provisioner.errors import Exit
 
 
@@ -42,8 +43,8 @@ COMMANDS: dict[str, Entry] = {
     "release": Entry("provisioner.cli.quarantine:release", "Put nodes back into service."),
     "collect": Entry("provisioner.cli.verify:collect", "Save a node's raw outputs as a support bundle."),
     "facts": Entry("provisioner.cli.verify:facts", "Show what was read of a node, before any judgement."),
-    "ssh": Entry("provisioner.cli.reach:ssh", "Log in to a node.", verbatim=True),
-    "exec": Entry("provisioner.cli.reach:exec_", "Run a command on every node.", verbatim=True),
+    "ssh": Entry("provisioner.cli.ssh:ssh", "Log in to a node.", verbatim=True),
+    "exec": Entry("provisioner.cli.ssh:exec_", "Run a command on every node.", verbatim=True),
     "replace": Entry("provisioner.cli.replace:replace", "Make a new machine for a bad one, under the same name."),
     "upgrade": Entry("provisioner.cli.lifecycle:upgrade", "Move a running fleet to a new lock; stop and roll back."),
     "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a holder that is dead."),
@@ -152,7 +153,7 @@ def _catch(*, interruptible: bool) -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one call; messages go to stderr, so that stdout holds the answer alone."""
-    answer.expect()
+    json_output.begin()
     ending = None
     try:
         # Not Command.main(): that turns a broken pipe into exit 1 and Ctrl-C into "Aborted!".
@@ -161,15 +162,15 @@ def run(arguments: list[str]) -> int:
             command.invoke(context)
         return int(Exit.OK)
     except typer.Exit as stopped:
-        ending = endings.silent(int(stopped.exit_code))
+        ending = ending_with(int(stopped.exit_code))
     except (Exception, KeyboardInterrupt) as error:
-        ending = endings.of(error)
+        ending = ending_of(error)
     finally:
         ownership.settle()
     if ending.said:
         print(ending.said, file=sys.stderr)
-    if (ending.said or ending.code) and not answer.given() and answer.wanted(arguments, VERBATIM):
-        answer.give(ending.document())
+    if (ending.said or ending.code) and not json_output.written() and json_output.requested(arguments, VERBATIM):
+        json_output.write(ending.document())
     return ending.code
 
 

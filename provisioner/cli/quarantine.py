@@ -25,7 +25,7 @@ def quarantine(
 ) -> None:
     """Take nodes out of service in your name: drained, and in quarantine until somebody releases them."""
     from provisioner.lifecycle import hooks
-    from provisioner.lifecycle import quarantine as lifecycle
+    from provisioner.lifecycle.quarantine import actions as lifecycle
 
     if not hooks.plain(reason):
         raise GpuprovError("--reason is empty", hint="say why: others will find the node out of service")
@@ -43,7 +43,7 @@ def quarantine(
 
 def release(file: File, nodes: Nodes, sandbox: Sandbox = None) -> None:
     """Put nodes back into service, whoever put them into quarantine."""
-    from provisioner.lifecycle import quarantine as lifecycle
+    from provisioner.lifecycle.quarantine import actions as lifecycle
 
     free, bad = lifecycle.release(_open(file, sandbox), nodes)
     for name in dict.fromkeys(nodes):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.endings import resumable
+from provisioner.cli.exit import resumable
 from provisioner.cli.options import File, Json, TerraformBinary, Yes
 from provisioner.errors import Declined
-from provisioner.printable import counted
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.plan import Plan
@@ -36,13 +36,13 @@ def replace(
     """Drain nodes, make new machines for them, prove those, put them into service. Goes on where it stopped."""
     from provisioner.cli.display import display
     from provisioner.cli.lifecycle import tell
-    from provisioner.lifecycle import replacing
+    from provisioner.lifecycle.replace import command as replacement
     from provisioner.session import open_cluster
     from provisioner.workspace.binary import find
 
     cluster = open_cluster(file, sandbox=sandbox)
     cluster.require_rights()
-    screen, options = display(quiet=json_), replacing.Options(force_budget, even_if_healthy)
+    screen, options = display(quiet=json_), replacement.Options(force_budget, even_if_healthy)
 
     def confirm(_: Plan, changes: int) -> bool:
         new = "a new machine" if len(nodes) == 1 else "new machines"
@@ -51,7 +51,7 @@ def replace(
 
     with resumable("the same command goes on from here."), screen as show:
         cluster.events.subscribe(show)
-        run = replacing.replace(cluster, find(terraform), nodes, options, confirm=confirm)
+        run = replacement.replace(cluster, find(terraform), nodes, options, confirm=confirm)
     if run.report is None:
         raise Declined("nothing was destroyed")
     tell(run, as_json=json_)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from provisioner.events import Event, Stage
-from provisioner.printable import printable
+from provisioner.text import printable
 
 Outcome = Literal["working", "done", "failed", "interrupted"]
 

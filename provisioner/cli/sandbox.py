@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from provisioner.cli import answer
+from provisioner.cli import json_output
 
 app = typer.Typer(
     help="Hardware faults on sandbox nodes: list, break, mend.",
@@ -30,7 +30,7 @@ def faults(
     listed = list_faults(machine)
     if as_json:
         rows = [{"name": f.name, "sentence": f.sentence, "check": f.check, "needs": f.needs} for f in listed]
-        answer.give({"faults": rows})
+        json_output.write({"faults": rows})
         return
     width = max(len(fault.name) for fault in listed)
     for fault in listed:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from provisioner import catalog, spec, stack
-from provisioner.cli import answer
+from provisioner.cli import json_output
 from provisioner.errors import Exit, GpuprovError, InputError, Problem
 from provisioner.paths import write_whole
 
@@ -45,7 +45,7 @@ def validate(files: Files, as_json: AsJson = False) -> None:
     """Show every problem as file:line:column: message. Exits with 2 where there is one."""
     problems = [problem for file in files for problem in _problems(file)]
     if as_json:
-        answer.give({"ok": not problems, "problems": [asdict(problem) for problem in problems]})
+        json_output.write({"ok": not problems, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             typer.echo(str(problem))

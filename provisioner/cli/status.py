@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provisioner.cli import answer, tables
+from provisioner.cli import json_output, tables
 from provisioner.cli.options import File, Json, Sandbox
 from provisioner.errors import GpuprovError
 
@@ -39,7 +39,7 @@ def status(
         return
     document = read(open_cluster(file, sandbox=sandbox, offline=offline), ask=not offline)
     if json_:
-        answer.give(document)
+        json_output.write(document)
         return
     tables.show(table(document, offline=offline))
     for line in lines(document, file):
@@ -69,7 +69,7 @@ def table(document: dict[str, Any], *, offline: bool) -> Table:
 
 def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
-    from provisioner.lifecycle import spent
+    from provisioner.lifecycle import running_cost
     from provisioner.lifecycle.planning import told
     from provisioner.verify.report.terminal import in_quarantine
 
@@ -87,6 +87,6 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     if document["upgrade"] and document["upgrade"]["phase"] != "done":
         reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
         yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
-    yield from spent.lines(document["cost"]) if document["cost"] else ()
+    yield from running_cost.lines(document["cost"]) if document["cost"] else ()
     if document["report"]:
         yield f"report: {document['report']}"

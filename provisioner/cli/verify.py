@@ -7,24 +7,24 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from provisioner.cli import answer, tables
+from provisioner.cli import json_output, tables
 from provisioner.errors import Exit, GpuprovError
-from provisioner.printable import printable
+from provisioner.text import printable
 
 if TYPE_CHECKING:
     from provisioner.events import Event, Subscriber
     from provisioner.lifecycle.baselines import Saved
+    from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.request import ProbeRequest
-    from provisioner.verify.results import Report
     from provisioner.verify.run import Subject
 
 Level = Literal["quick", "standard", "stress"]
@@ -51,89 +51,71 @@ def verify(
     ] = False,
 ) -> None:
     """Prove the fleet of FILE again, one machine (--host) or a bundle (--bundle). Exit status 1: not healthy."""
-    from provisioner.events import Events
-    from provisioner.verify.run import verify as run
+    from provisioner.lifecycle.verifying import keeping
 
     _one_of(file, bundle, host)
-    unkept: list[str] = []
     if report is not None:
         _room(report)
     if save_baseline and file is None:
-        raise GpuprovError("--save-baseline is for a fleet: give FILE")
+        raise GpuprovError("--save-baseline needs a fleet: pass its cluster.yaml")
     if file is not None:
-        found, healthy, title, previous = _fleet(
-            file, sandbox, node, level, unkept, saving=save_baseline, as_json=as_json
-        )
+        verdict, title = _fleet(file, sandbox, node or (), level, save_baseline=save_baseline, as_json=as_json)
     else:
         subject = _lone(bundle, host, machine, level or ("standard" if host else "quick"))
-        with _screen(as_json=as_json) as show:
-            found = run([subject], events=Events(show))
-        healthy, title, previous = found.ok, subject.name, None
+        verdict, title = _judged(subject, as_json=as_json), subject.name
     if report is not None:
         from provisioner.verify.report import write
 
-        with _kept(unkept):
-            print(f"report: {write(found, report, title=title, previous=previous)}", file=sys.stderr)
+        with keeping(verdict.unsaved):
+            page = write(verdict.report, report, title=title, previous=verdict.previous)
+            print(f"report: {page}", file=sys.stderr)
     if as_json:
-        answer.give(found.to_json() | {"ok": healthy})
+        json_output.write(verdict.report.to_json() | {"ok": verdict.healthy})
     else:
         from provisioner.verify.report.terminal import table
 
-        tables.show(table(found))
-    for trouble in unkept:
-        print(f"gpuprov: the verdict above could not be written down: {trouble}", file=sys.stderr)
-    raise typer.Exit(Exit.CHECK_FAILED if not healthy else Exit.BAD_INPUT if unkept else Exit.OK)
+        tables.show(table(verdict.report))
+    for trouble in verdict.unsaved:
+        print(f"gpuprov: the verdict above could not be written to disk: {trouble}", file=sys.stderr)
+    raise typer.Exit(Exit.CHECK_FAILED if not verdict.healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
+
+
+def _judged(subject: Subject, *, as_json: bool) -> Verdict:
+    """One machine or bundle that is of no fleet."""
+    from provisioner.events import Events
+    from provisioner.lifecycle.verifying import Verdict
+    from provisioner.verify.run import verify as run
+
+    with _screen(as_json=as_json) as show:
+        report = run([subject], events=Events(show))
+    return Verdict(report, healthy=report.ok)
 
 
 def _fleet(
     file: Path,
     sandbox: bool | None,
-    node: list[str] | None,
+    nodes: Sequence[str],
     level: Level | None,
-    unkept: list[str],
     *,
-    saving: bool,
+    save_baseline: bool,
     as_json: bool,
-) -> tuple[Report, bool, str, str | None]:
-    """Prove the nodes of a fleet and act on the verdict: the report, whether it is enough, the fleet's name, and where
-    the report before it is. `unkept` gets why something could not be written down."""
-    from provisioner.lifecycle import baselines, quarantine, wanted
-    from provisioner.verify.report import write
-    from provisioner.verify.run import verify as run
+) -> tuple[Verdict, str]:
+    """Prove the nodes of a fleet: the verdict and the fleet's name."""
+    from provisioner.lifecycle import diff
+    from provisioner.lifecycle.verifying import verify_fleet
 
     cluster = _cluster(file, sandbox)
-    looked = wanted.wanted(cluster)
-    machines = list(looked.here)
-    for name in looked.unwanted:
-        print(f"{name}: not looked at, cluster.yaml wants it no more: `gpuprov up` removes it", file=sys.stderr)
-    deep = level or cluster.spec.verify.level
-    if saving and deep == "quick":
-        raise GpuprovError("level quick measures nothing that could be saved", hint="--level standard, or stress")
-    subjects = [_at(subject, level) for subject in _chosen(cluster.subjects(machines), node)]
-    subjects = baselines.beside(cluster, subjects, machines)
-    checks = [file.absolute().parent / path for path in cluster.spec.verify.checks]
-    saved = None
+    compared = diff.compare(cluster)
+    for name in compared.unwanted:
+        print(f"{name}: skipped, it is not in cluster.yaml any more; `gpuprov up` removes it", file=sys.stderr)
     with _screen(as_json=as_json) as show:
         cluster.events.subscribe(show)
-        found = run(subjects, checks=checks, events=cluster.events)
-        with _kept(unkept), cluster.noted("verify") as holding:
-            found = baselines.note(cluster, found, machines, deep)
-            saved = baselines.save(cluster, found, machines, deep) if saving else None
-            found = quarantine.after_verdict(cluster, found, machines, deep, holding=holding)
-            cluster.note_verdicts(found)
-    previous = cluster.state().get("report")
-    judged = found
-    if not node:
-        found = replace(found, nodes=(*found.nodes, *wanted.unseen(cluster, looked)))
-    if machines and not node:
-        with _kept(unkept):
-            page = write(found, cluster.run_dir(), title=cluster.spec.name, previous=previous)
-            cluster.note_verdicts(judged, page)
-            print(f"report: {page}", file=sys.stderr)
-    healthy = found.enough("100%" if node else cluster.spec.verify.min_healthy)
-    if saved is not None:
-        _tell_saved(saved, cluster.paths.baseline)
-    return found, healthy, str(cluster.spec.name), previous
+        verdict = verify_fleet(cluster, compared, only=nodes, level=level, save_baseline=save_baseline)
+    if verdict.page is not None:
+        print(f"report: {verdict.page}", file=sys.stderr)
+    if verdict.saved is not None:
+        _tell_saved(verdict.saved, cluster.paths.baseline)
+    return verdict, cluster.spec.name
 
 
 def _room(folder: Path, what: str = "report") -> None:
@@ -149,15 +131,6 @@ def _room(folder: Path, what: str = "report") -> None:
         if folder.is_file():
             reason = "it is a file"
         raise GpuprovError(f"no {what} can be written: {reason}", where=str(folder), hint="give a directory") from None
-
-
-@contextlib.contextmanager
-def _kept(troubles: list[str]) -> Iterator[None]:
-    """A verdict that took minutes is told also where a full disk keeps it from being written; the list says why."""
-    try:
-        yield
-    except OSError as error:
-        troubles.append(str(error))
 
 
 def _tell_saved(saved: Saved, file: Path) -> None:
@@ -201,7 +174,7 @@ def facts(
     found = read(raw)
     document = facts_document(found)
     if as_json:
-        answer.give(document)
+        json_output.write(document)
     else:
         _print_facts(printable(document))
     nothing = not any(source.state == "read" for source in found.sources.values())
@@ -236,27 +209,6 @@ def _cluster(file: Path, sandbox: bool | None) -> Any:
     from provisioner.session import open_cluster
 
     return open_cluster(file, sandbox=sandbox)
-
-
-def _chosen(subjects: Sequence[Subject], nodes: Sequence[str] | None) -> list[Subject]:
-    """The named subjects, or all. GpuprovError for a name that none has."""
-    names = {subject.name for subject in subjects}
-    for name in nodes or ():
-        if name not in names:
-            _no_node(name, names)
-    return [subject for subject in subjects if not nodes or subject.name in nodes]
-
-
-def _no_node(name: str, names: set[str]) -> NoReturn:
-    from rapidfuzz import process
-
-    near = process.extractOne(name, names, score_cutoff=60) if names else None
-    hint = f"did you mean {near[0]}?" if near else f"nodes: {', '.join(sorted(names)[:10]) or 'none'}"
-    raise GpuprovError(f"there is no node {name!r}", hint=hint)
-
-
-def _at(subject: Subject, level: Level | None) -> Subject:
-    return replace(subject, expected=replace(subject.expected, level=level)) if level else subject
 
 
 def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Level) -> Subject:
@@ -324,7 +276,9 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
     if node is None:
         raise GpuprovError("which node? gpuprov facts FILE NODE")
     cluster = _cluster(file, sandbox)
-    subject = cluster.subjects([cluster.node(node)])[0]
+    from provisioner.lifecycle.subjects import subjects_of
+
+    subject = subjects_of(cluster, [cluster.node(node)])[0]
     if isinstance(subject.source, Bundle):
         return subject.source
     return probe({node: subject.source}, request_for(subject.expected))[node]

@@ -19,7 +19,7 @@ from provisioner import stored
 from provisioner.cli import display
 from provisioner.cli.run_view import RunView
 from provisioner.events import Event, Kind, Stage
-from provisioner.printable import printable
+from provisioner.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

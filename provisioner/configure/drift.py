@@ -23,8 +23,8 @@ from provisioner.fleet import group_variables
 from provisioner.interruption import digest
 from provisioner.mounts import unit
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.printable import printable
 from provisioner.stack.models import Image, Package
+from provisioner.text import printable
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION
 from provisioner.verify.facts import Facts, read

@@ -22,6 +22,7 @@ from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.release import Ledger, assigned_releases
 from provisioner.session import Cluster
 from provisioner.verify.baseline import NAMED, Entry, Record, is_rate
 
@@ -80,7 +81,10 @@ def beside(
 
 def _locks(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
     """Node → the release that it is held to."""
-    return {name: release.id for name, release in cluster.releases(nodes, cluster.lock).items()}
+    return {
+        name: release.id
+        for name, release in assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, cluster.lock).items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet, mounts
+from provisioner import fleet, mounts, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
-from provisioner.lifecycle.applied import Release
-from provisioner.printable import counted
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.release import Ledger, Release, assigned_releases
 from provisioner.session import Cluster
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.configure.drift import Difference, Wanted
@@ -85,7 +86,7 @@ def bring(
     moment ago: they are not asked, only configured. Raises ConfigureError where Ansible itself did not run."""
     from provisioner.configure import drift
 
-    events, subjects = cluster.events, cluster.subjects(nodes, releases)
+    events, subjects = cluster.events, subjects_of(cluster, nodes, releases)
     variables = role_variables(cluster, releases)
     locks = wanted(nodes, releases, subjects, variables)
     settled = proven(cluster, nodes, releases)
@@ -126,7 +127,7 @@ def bring(
 
 def proven(cluster: Cluster, nodes: Sequence[Node], releases: Mapping[str, Release]) -> set[str]:
     """Names of the nodes that the run before this one left healthy with the lock that they are held to."""
-    ledger, verdicts = cluster.ledger(), cluster.state().get("nodes", {})
+    ledger, verdicts = Ledger(cluster.paths), node_state.load(cluster.paths).get("nodes", {})
     return {
         node.name
         for node in nodes
@@ -184,7 +185,7 @@ def _configure(
         cluster.events("configure", "started", f"running {which} on {counted(len(mine), 'node')}", total=len(mine))
         theirs = _held_to(cluster, release, nodes, releases)
         stamps = drift.stamps(release.plan, variables)
-        old = cluster.ledger().obsolete(release.lock)
+        old = Ledger(cluster.paths).obsolete(release.lock)
         inventory = fleet.write_inventory(cluster.paths, theirs, release.plan, variables, stamps, old)
         outcomes = configure(cluster.paths, mine, inventory, run_dir, cluster.events, tags=tags)
         brought.outcomes |= outcomes
@@ -198,7 +199,7 @@ def _held_to(cluster: Cluster, release: Release, nodes: Sequence[Node], releases
     """All nodes of the cluster that are held to a release: the inventory is of them, whoever is configured now."""
     known = {node.name for node in nodes}
     others = [n for n in cluster.nodes() if n.name not in known and n.group in release.lock.groups]
-    of = {**cluster.releases(others, release.lock), **releases}
+    of = {**assigned_releases(cluster.spec, Ledger(cluster.paths), others, release.lock), **releases}
     return [node for node in (*nodes, *others) if of[node.name].id == release.id]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 
-from provisioner import ssh, stored
+from provisioner import catalog, ssh, stored
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.lifecycle.machines import made_at, sites, written
+from provisioner.plan import build_plan
 from provisioner.providers.base import Provider
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
@@ -34,7 +35,7 @@ def made(cluster: Cluster) -> list[str]:
 def _write_again(cluster: Cluster, site: str, provider: Provider) -> None:
     """The root module of a site that was made on another machine. Raises GpuprovError for one that cluster.yaml does
     not name any more."""
-    plan = cluster.plan()
+    plan = build_plan(cluster.spec, cluster.lock, catalog.load())
     if site not in sites(plan):
         raise GpuprovError(
             f"machines were made at {site}, and no group is there any more",

@@ -19,7 +19,7 @@ from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths
 from provisioner.providers.remains import Remains, Thing
 from provisioner.spec.models import ClusterSpec
-from provisioner.workspace.remote import remote_of
+from provisioner.state.backend import remote_of
 
 
 @dataclass(frozen=True, slots=True)

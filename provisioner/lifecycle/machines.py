@@ -11,13 +11,14 @@ from pathlib import Path
 from provisioner import fleet, mounts, ssh
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
-from provisioner.lifecycle import spent
+from provisioner.lifecycle import running_cost
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
-from provisioner.printable import counted
+from provisioner.preflight import Finding
 from provisioner.providers import base as providers
-from provisioner.providers.base import Finding, Instead, Provider
+from provisioner.providers.base import Instead, Provider
 from provisioner.session import Cluster
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.render import outputs_to_nodes, render
 from provisioner.workspace.terraform import Changes, Workspace
@@ -132,7 +133,7 @@ def prepare(
     here = {node.name for node in cluster.nodes() if node.site == site}
     anew = dict.fromkeys([*provider.lost(folder, here), *(provider.address(name) for name in replace)])
     changes = workspace.plan(replace=list(anew))
-    mounts.refuse_loss(changes.actions, site)
+    mounts.refuse_loss(changes.actions, site, provider.data_resources)
 
     def again(addresses: Collection[str]) -> Changes:
         written(cluster, plan, site, provider)
@@ -291,7 +292,7 @@ def make(cluster: Cluster, plan: Plan, prepared: list[SitePlan], events: Events)
     """Apply what has something to do; give every node of the fleet, pinned and reachable."""
     nodes = [node for site in prepared for node in apply(plan, site, events)]
     fleet.save(cluster.paths, nodes)
-    spent.seen(cluster, nodes)
+    running_cost.seen(cluster, nodes)
     tell_waiting(events, [node.name for node in nodes])
     fleet.contact(
         cluster.paths,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from provisioner import catalog
 from provisioner.cost import telling
-from provisioner.lifecycle import configuring, locking, machines, status, upgrade_state
-from provisioner.lifecycle.applied import changes, same
+from provisioner.lifecycle import configuring, locking, machines, status
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.plan import build_plan
+from provisioner.release import Ledger, assigned_releases, changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -25,7 +28,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
         lock = locking.current(cluster, cluster.events)
-        wanted = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
+        wanted = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
         findings = machines.preflight(cluster, wanted, cluster.events)
         prepared = [
             machines.prepare(cluster, wanted, site, binary, cluster.events, run_dir) for site in machines.sites(wanted)
@@ -62,7 +65,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
 def _there(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
     """What is to be said of each machine that is there, asked for it."""
     nodes = [node for node in cluster.nodes() if node.group in lock.groups and node.group in cluster.spec.groups]
-    releases = cluster.releases(nodes, lock)
+    releases = assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, lock)
     found = status.drifted(cluster, nodes, releases, configuring.role_variables(cluster, releases))
     said = {}
     for node in nodes:

@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet, stored
+from provisioner import fleet, node_state, stored
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, quarantine_state, replace_state, spent, upgrade_state
-from provisioner.lifecycle.applied import Release, changes, same
+from provisioner.lifecycle import configuring, running_cost
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.release import Ledger, Release, assigned_releases, changes, same
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
 
@@ -32,12 +36,12 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; nodes that are there and of which nothing was noted have stage "unknown". `drift` is None
     where the node was not asked or did not answer; `waiting` is what `gpuprov upgrade` would change; `cost` is what
-    the machines have cost so far, about (spent.so_far).
+    the machines have cost so far, about (running_cost.so_far).
     """
-    nodes, noted = cluster.nodes(), cluster.state().get("nodes", {})
+    nodes, noted = cluster.nodes(), node_state.load(cluster.paths).get("nodes", {})
     known = {node.name: node for node in nodes}
-    journal, replacing = upgrade_state.load(cluster.paths), replace_state.load(cluster).nodes
-    runs, held = _runs(cluster, nodes), quarantine_state.load(cluster.paths).of(nodes)
+    journal, replacing = upgrade_journal.load(cluster.paths), replace_journal.load(cluster).nodes
+    runs, held = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
     drift = drifted(cluster, [n for n in nodes if n.name in runs], {n: r for n, (r, _) in runs.items()}) if ask else {}
 
     def row(name: str, group: str, site: str, machine: str, node: Node | None, **rest: Any) -> dict[str, Any]:
@@ -55,7 +59,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             "lock": release.id if release and node else None,
             "driver": stack.driver if stack and node else None,
             "waiting": waiting,
-            "upgrade": upgrade_state.told(journal, name, release.id if release else None),
+            "upgrade": upgrade_journal.told(journal, name, release.id if release else None),
             "quarantine": held[name].told() if name in held else None,
             "replace": {"step": replacing[name].step} if name in replacing else None,
         }
@@ -74,9 +78,9 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "cluster": cluster.spec.name,
         "sandbox": cluster.sandbox,
         "nodes": rows,
-        "report": cluster.state().get("report") or None,
+        "report": node_state.load(cluster.paths).get("report") or None,
         "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
-        "cost": spent.so_far(cluster),
+        "cost": running_cost.so_far(cluster),
     }
 
 
@@ -88,7 +92,7 @@ def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, l
         return {}
     here = [n for n in nodes if n.group in cluster.spec.groups and n.group in lock.groups]
     found = {}
-    for name, release in cluster.releases(here, lock).items():
+    for name, release in assigned_releases(cluster.spec, Ledger(cluster.paths), here, lock).items():
         group = next(node.group for node in here if node.name == name)
         moved = not same(release.lock, lock, group)
         found[name] = (release, changes(release.stack(group), lock.groups[group]) if moved else [])
@@ -104,7 +108,7 @@ def drifted(
     from provisioner.verify.collect import collect
     from provisioner.verify.request import drift_request
 
-    subjects = cluster.subjects(nodes, releases)
+    subjects = subjects_of(cluster, nodes, releases)
     if not subjects:
         return {}
     locks = configuring.wanted(nodes, releases, subjects, _last(cluster) if variables is None else variables)

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provisioner import catalog, node_state
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Stage
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, configuring, locking, machines, quarantine, upgrade_state
-from provisioner.lifecycle.applied import Release, changes, same
-from provisioner.plan import Plan
-from provisioner.printable import counted
+from provisioner.lifecycle import configuring, locking, machines, verifying
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.plan import Plan, build_plan
+from provisioner.release import Ledger, Release, changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class Run:
             return Exit.CHECK_FAILED
         return Exit.BAD_INPUT if self.waiting else Exit.OK
 
+    def conclude(self, verdict: verifying.Verdict) -> None:
+        """The run ends with this verdict."""
+        self.report, self.page, self.healthy = verdict.report, verdict.page, verdict.healthy
+
     @contextlib.contextmanager
     def stage(self, name: Stage) -> Iterator[None]:
         """Time a stage."""
@@ -76,7 +82,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         run, events = Run(run_dir), cluster.events
         with run.stage("stack"):
             lock = locking.current(cluster, events)
-            plan = cluster.plan(lock, beside=upgrade_state.others(cluster, lock))
+            plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
             machines.refuse_abandoned(cluster, plan)
         with run.stage("preflight"):
             refuse_blocked(machines.preflight(cluster, plan, events))
@@ -90,21 +96,21 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         with run.stage("terraform"):
             before = {node.id for node in cluster.nodes()}
             if run.resources:
-                cluster.note(nodes={name: {"stage": "making", "ok": None} for name, _ in plan.nodes()})
+                node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes()])
             nodes = machines.make(cluster, plan, prepared, events)
             missing = {name for name, _ in plan.nodes()} - {node.name for node in nodes}
-            cluster.note(nodes={name: {"stage": "missing", "ok": False} for name in missing})
-            cluster.note(nodes={n.name: {"stage": "made", "ok": None} for n in nodes if n.id not in before})
+            node_state.note_stage(cluster.paths, "missing", missing, ok=False)
+            node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in before])
         with run.stage("configure"):
-            cluster.ledger().keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
-            releases = upgrade_state.assign(cluster, nodes, lock)
+            Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
+            releases = upgrade_journal.assign(cluster, nodes, lock)
             run.waiting = waiting(nodes, releases, lock)
             for name, what in run.waiting.items():
                 events("configure", "log", f"stays on its lock; a new one would change {', '.join(what)}", node=name)
             new = {node.name for node in nodes if node.id not in before}
             brought = configure(cluster, run, nodes, releases, new=new)
         with run.stage("verify"):
-            verify(cluster, run, brought, nodes, releases)
+            run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
         return run
 
 
@@ -138,38 +144,8 @@ def configure(
     brought = configuring.bring(cluster, nodes, releases, run.run_dir, new=new)
     run.configured = len(brought.configured)
     ready = [name for name in brought.configured if name not in brought.failed]
-    cluster.note(nodes={name: {"stage": "configured", "ok": None} for name in ready})
+    node_state.note_stage(cluster.paths, "configured", ready)
     refuse_failures(brought.outcomes, run.run_dir)
     as_locked = len(nodes) - run.configured
     cluster.events("configure", "done", f"{counted(run.configured, 'node')} configured, {as_locked} as locked")
     return brought
-
-
-def verify(
-    cluster: Cluster,
-    run: Run,
-    brought: configuring.Brought,
-    nodes: Sequence[Node],
-    releases: Mapping[str, Release],
-    *,
-    partly: bool = False,
-) -> None:
-    """Judge these nodes, act on the verdict, write the report into the run directory, remember what each proven machine
-    runs. `partly`: they are not the whole fleet, and all of them must be healthy."""
-    from provisioner.verify import report as reports
-    from provisioner.verify.run import verify as prove
-
-    checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
-    subjects = baselines.beside(cluster, brought.subjects, nodes, required=False)
-    report = prove(subjects, checks=checks, events=cluster.events, workdir=run.run_dir)
-    report = baselines.note(cluster, report, nodes, cluster.spec.verify.level)
-    report = quarantine.after_verdict(cluster, report, nodes, cluster.spec.verify.level, holding=True)
-    run.report = report
-    run.page = reports.write(report, run.run_dir, title=cluster.spec.name, previous=cluster.state().get("report"))
-    run.healthy = report.enough("100%" if partly else cluster.spec.verify.min_healthy)
-    cluster.note_verdicts(report, None if partly else run.page)
-    healthy, ledger = {verdict.name for verdict in report.nodes if verdict.ok}, cluster.ledger()
-    proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
-    for release in {release.id: release for release in releases.values()}.values():
-        ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
-    ledger.prune(cluster.nodes(), upgrade_state.needs(cluster))

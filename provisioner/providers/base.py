@@ -10,13 +10,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
+from provisioner.preflight import Finding
 from provisioner.spec.models import ClusterSpec
-from provisioner.spec.sites import Site
+from provisioner.spec.site import Site
 from provisioner.stack.models import BaseImage, Stack
 
 if TYPE_CHECKING:
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
 
 
 _NAME = re.compile(r"[a-z]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One preflight finding. `blocks`: nothing may be spent while it stands."""
-
-    status: Literal["ok", "warning", "blocks", "unknown"]
-    subject: str
-    message: str
-    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +61,9 @@ class Provider(Protocol):
     name: str
     module: str
     """The folder in terraform/ that makes the machines."""
+
+    data_resources: tuple[str, ...]
+    """Types of Terraform resources that hold data which is nowhere else."""
 
     simulated: bool
     """Whether its machines only act as if they had the hardware. Every verdict on them says so."""
@@ -152,7 +146,7 @@ def get(name: str, *, sandbox: bool) -> Provider:
     try:
         if not _NAME.fullmatch(wanted):
             raise ModuleNotFoundError(name=f"provisioner.providers.{wanted}")
-        module = import_module(f"provisioner.providers.{wanted}")
+        module = import_module(f"provisioner.providers.{wanted}.provider")
         if not hasattr(module, "provider"):
             raise ModuleNotFoundError(name=module.__name__)
     except ModuleNotFoundError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner import mig
+from provisioner.catalog import mig
 from provisioner.catalog.models import Gpu
 
 MIG_UNITS = {

@@ -16,18 +16,22 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.errors import InputError, Problem
-from provisioner.spec.models import Access, ClusterSpec, Group, Hooks, Monitoring, State, Verify
-from provisioner.spec.places import MAX_PROBLEMS, Loc, Source, dotted
+from provisioner.spec.groups import Group
+from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
 from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.rules import Draft, findings
-from provisioner.spec.sites import Site
+from provisioner.spec.site import Site
+from provisioner.spec.sites import AnySite
 from provisioner.spec.source import read
+from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted
 from provisioner.spec.stack_request import StackRequest
+from provisioner.spec.state import AnyState, LocalState, State
 
 __all__ = ["ClusterSpec", "check", "load", "placer", "problem_at"]
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-_SITE: TypeAdapter[Site] = TypeAdapter(Site)
+_SITE: TypeAdapter[Site] = TypeAdapter(AnySite)
+_STATE: TypeAdapter[State] = TypeAdapter(AnyState)
 
 
 def load(path: str | os.PathLike[str], *, catalog: Catalog | None = None) -> ClusterSpec:
@@ -141,12 +145,12 @@ def _draft_from(value: Any) -> Draft:
         monitoring=_part(Monitoring, value.get("monitoring", {})),
         verify=_part(Verify, value.get("verify", {})),
         hooks=_part(Hooks, value.get("hooks", {})),
-        state=_part(State, value.get("state", {})),
+        state=_one_of(_STATE, value["state"]) if "state" in value else LocalState(),
     )
     sites, groups = value.get("sites"), value.get("groups")
     if isinstance(sites, dict):
         draft.site_names = tuple(sites)
-        draft.sites = {name: site for name, raw in sites.items() if (site := _site(raw)) is not None}
+        draft.sites = {name: site for name, raw in sites.items() if (site := _one_of(_SITE, raw)) is not None}
     if isinstance(groups, dict):
         for name, raw in groups.items():
             if (group := _group(("groups", name), raw, draft.dropped)) is not None:
@@ -188,8 +192,8 @@ def _drop(value: Any, loc: Loc) -> Loc | None:
     return None
 
 
-def _site(raw: Any) -> Site | None:
+def _one_of(union: TypeAdapter[ModelT], raw: Any) -> ModelT | None:
     try:
-        return _SITE.validate_json(to_json(raw))
+        return union.validate_json(to_json(raw))
     except ValidationError:
         return None

@@ -12,115 +12,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from provisioner.spec.shapes import NAME_TITLE, Model, Name, Text
-from provisioner.spec.sites import Site
+from provisioner.spec.base import NAME_TITLE, Model, Name, Text
+from provisioner.spec.groups import Group
+from provisioner.spec.sites import AnySite
 from provisioner.spec.stack_request import StackRequest
+from provisioner.spec.state import AnyState, LocalState
 
 Command = Annotated[str, Field(min_length=1, max_length=4096)]
-
-CapacityKind = Literal["on-demand", "spot", "reservation", "block"]
-
-
-class Capacity(Model):
-    """How the machines are bought."""
-
-    kind: CapacityKind = Field(default="on-demand", description="What is asked for first")
-    fallback: tuple[CapacityKind, ...] = Field(
-        default=(),
-        max_length=4,
-        title="a list of on-demand and spot",
-        description="What is tried next, in this order, where `kind` cannot be had",
-        examples=[["on-demand"]],
-    )
-    id: Text | None = Field(
-        default=None,
-        title="the id of a reservation or block",
-        description="The reservation or block; needed for those two kinds and refused for the others",
-        examples=["cr-0123456789abcdef0"],
-    )
-
-    @property
-    def interruptible(self) -> bool:
-        """Whether a machine of the group may be one that the provider takes away."""
-        return "spot" in (self.kind, *self.fallback)
-
-    min: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        title="a whole number or null",
-        description="With how many machines the group is of use where not all can be had; null: all or none",
-        examples=[3],
-    )
-
-
-class Storage(Model):
-    """Disks of a machine."""
-
-    root_gb: int = Field(
-        default=200, ge=20, le=16384, title="a whole number of GB", description="Size of the root disk, decimal GB"
-    )
-    scratch: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$", max_length=255)] | None = Field(
-        default=None,
-        title="a directory such as /scratch",
-        description="Where local NVMe disks are mounted as one RAID0; null leaves them alone",
-        examples=["/scratch"],
-    )
-
-
-class GpuOptions(Model):
-    """How the GPUs are set up."""
-
-    mig: Annotated[str, Field(pattern=r"^[1-7]g\.[0-9]+gb$")] | None = Field(
-        default=None,
-        title="a MIG profile such as 1g.5gb",
-        description="MIG profile that every GPU is cut into, or null for whole GPUs",
-        examples=["1g.5gb"],
-    )
-    persistence: bool = Field(
-        default=True, title="true or false", description="Keeps the driver loaded while no job runs"
-    )
-    ecc: bool = Field(
-        default=True,
-        title="true or false",
-        description="Error correction; where the GPU has none (GeForce) leave it out and nothing is expected",
-    )
-
-
-class NetworkOptions(Model):
-    """Network between the machines."""
-
-    efa: bool | None = Field(
-        default=None,
-        title="true, false or null",
-        description="Elastic Fabric Adapter: null takes what the machine has, true demands it, false leaves it off",
-    )
-
-
-class Group(Model):
-    """`count` machines of one type."""
-
-    machine: Text = Field(
-        title="a machine type of `gpuprov catalog`",
-        description="Machine type, by its name in `gpuprov catalog`",
-        examples=["p4d.24xlarge"],
-    )
-    count: int = Field(default=1, ge=1, le=10_000, title="a whole number", description="How many machines")
-    site: Text | None = Field(
-        default=None, title="the name of a site", description="One of `sites`; may be left out where there is one"
-    )
-    capacity: Capacity = Field(default=Capacity(), description="How the machines are bought")
-    placement: Literal["cluster"] | None = Field(
-        default=None, title="cluster or null", description="cluster: all machines close together in one zone"
-    )
-    network: NetworkOptions = Field(default=NetworkOptions(), description="Network between the machines")
-    storage: Storage = Field(default=Storage(), description="Disks of a machine")
-    gpu: GpuOptions = Field(default=GpuOptions(), description="How the GPUs are set up")
-    image: Text | None = Field(
-        default=None,
-        title="the name of a golden image",
-        description="Golden image to start from; null takes the provider's base image",
-    )
 
 
 class Access(Model):
@@ -163,8 +61,8 @@ class Monitoring(Model):
     dcgm_exporter: bool = Field(
         default=True, title="true or false", description="GPU metrics on port 9400 of each node"
     )
-    prometheus: bool = Field(default=False, title="true or false", description="Collects the metrics")
-    grafana: bool = Field(default=False, title="true or false", description="Dashboards; needs prometheus")
+    prometheus: bool = Field(default=False, title="true or false", description="Not available yet")
+    grafana: bool = Field(default=False, title="true or false", description="Not available yet")
     health_check: HealthCheck | None = Field(
         default=None,
         title="a block, or null",
@@ -207,7 +105,7 @@ class Hooks(Model):
     interrupted: Command | None = Field(
         default=None,
         title="a shell command",
-        description="Run on a spot node, as root, when AWS has announced that it takes it, with GPUPROV_NODE, "
+        description="Run on a spot node, as root, when the cloud has announced that it takes it, with GPUPROV_NODE, "
         "GPUPROV_ACTION and GPUPROV_TIME set; about 100 seconds are left to it",
         examples=['scontrol update nodename="$(hostname)" state=drain reason="spot: $GPUPROV_ACTION"'],
     )
@@ -265,41 +163,11 @@ class Upgrade(Model):
     )
 
 
-class State(Model):
-    """Where Terraform's state is kept, and with it what other operators of the cluster need."""
-
-    backend: Literal["local", "s3", "oss", "azurerm", "cos", "http"] = Field(
-        default="local", description="Kind of Terraform backend; local: on this machine alone"
-    )
-    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = Field(
-        default=None,
-        title="the name of a bucket",
-        description="s3: its bucket; null: gpuprov-<account>-<region>",
-        examples=["acme-gpuprov"],
-    )
-    region: Text | None = Field(
-        default=None,
-        title="a region name",
-        description="s3: the bucket's region; null: that of the first AWS site",
-        examples=["us-east-1"],
-    )
-    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+/?)*$", max_length=200)] = Field(
-        default="gpuprov", title="a folder name", description="s3: folder in the bucket; each cluster has one in it"
-    )
-    kms_key: Text | None = Field(
-        default=None,
-        title="a KMS key",
-        description="s3: ARN of the key that encrypts; null: the bucket's own encryption",
-        examples=["arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"],
-    )
-    create: bool = Field(default=False, description="s3: make the bucket where there is none")
-
-
 class ClusterSpec(Model):
     """A GPU fleet, as gpuprov makes it from one file."""
 
     name: Name = Field(title=NAME_TITLE, description="Name of the cluster", examples=["vision"])
-    sites: Annotated[dict[Name, Site], Field(min_length=1)] = Field(
+    sites: Annotated[dict[Name, AnySite], Field(min_length=1)] = Field(
         title="one or more sites", description="Where machines come from; one Terraform root and state for each"
     )
     groups: Annotated[dict[Name, Group], Field(min_length=1)] = Field(
@@ -314,7 +182,7 @@ class ClusterSpec(Model):
         default=Quarantine(), description="How many nodes may be out of service for their verdict"
     )
     upgrade: Upgrade = Field(default=Upgrade(), description="How a running fleet is moved to a new lock")
-    state: State = Field(default=State(), description="Where Terraform's state is kept")
+    state: AnyState = Field(default=LocalState(), description="Where Terraform's state is kept")
 
     def site_of(self, group: str) -> str:
         """The site of a group; where there is one site it may be left out (rules.py refuses the rest)."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from provisioner.spec.base import NAME_TITLE
 from provisioner.spec.models import ClusterSpec
-from provisioner.spec.places import MAX_PROBLEMS, Loc, Source, dotted, shown
-from provisioner.spec.shapes import NAME_TITLE
+from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted, shown
 
 _KINDS: Mapping[type, str] = {
     dict: "a block of keys",
@@ -84,10 +84,9 @@ def _missing(source: Source, parent: Loc, key: str) -> None:
     if parent in source.partial or (*parent, key) in source.broken:
         return
     schema = _schema(parent, key)
-    providers = _resolve(_schema(parent)).get("discriminator", {}).get("mapping", {})
-    what = (
-        f"one of {', '.join(providers)}" if key == "provider" else schema.get("title") or schema.get("description", "")
-    )
+    members = _resolve(_schema(parent)).get("discriminator", {}).get("mapping", {})
+    usual = schema.get("title") or schema.get("description", "")
+    what = f"one of {', '.join(members)}" if key == _union(parent) else usual
     where = f" in {dotted(parent)}" if parent else ""
     source.report(source.mark(parent).key, (*parent, key), f'"{key}" is missing{where}', _lower(what))
 
@@ -162,15 +161,29 @@ def _right_key(source: Source, parent: Loc, key: str) -> str:
     known = _keys(source, parent)
     if near := nearest(key, known):
         return f"did you mean {near[0]}?"
+    if members := _members(parent, key):
+        return f"it belongs to {' or '.join(members)}"
     homes = [where for where, keys in _all_keys().items() if key in keys]
     if homes:
         return f"it belongs to {homes[0] or 'the top of the file'}"
     return f"known here: {', '.join(known)}" if known else ""
 
 
+UNIONS: Mapping[Loc, str] = {("sites", "*"): "provider", ("state",): "backend"}
+"""Blocks that have other keys for each value of one of them (`*`: any name): where they stand, and that key."""
+
+
+def _union(loc: Loc) -> str | None:
+    """The key that decides about a block's other keys; None for a block that is no union."""
+    return UNIONS.get(("sites", "*") if len(loc) == 2 and loc[0] == "sites" else loc)
+
+
 def _untagged(loc: Loc) -> Loc:
-    """Drops the name of the union member that pydantic puts behind the name of a site."""
-    return loc[:2] + loc[3:] if len(loc) > 2 and loc[0] == "sites" and loc[2] != "[key]" else loc
+    """Drops the name of the union member that pydantic puts behind the place of a block that is a union."""
+    for depth in range(1, len(loc)):
+        if _union(loc[:depth]) and loc[depth] != "[key]":
+            return loc[:depth] + loc[depth + 1 :]
+    return loc
 
 
 def _locate(value: Any, loc: Loc) -> tuple[Loc, Loc]:
@@ -250,13 +263,21 @@ def _choices(loc: Loc) -> list[str]:
 def _keys(source: Source, parent: Loc) -> list[str]:
     node = _schema(parent)
     branches = list(_children(node))
-    provider = _at(source.value, parent).get("provider") if parent[:1] == ("sites",) and len(parent) == 2 else None
+    decides = _union(parent)
+    member = _at(source.value, parent).get(decides) if decides else None
     keys: list[str] = []
     for child in branches:
         properties = child.get("properties", {})
-        if provider is None or properties.get("provider", {}).get("const") == provider:
+        if member is None or properties.get(decides, {}).get("const") == member:
             keys.extend(key for key in properties if key not in keys)
     return keys
+
+
+def _members(parent: Loc, key: str) -> list[str]:
+    """Values of the deciding key with which a block has `key`: ["backend: s3"]; empty for a block that is no union."""
+    decides = _union(parent)
+    with_it = (child.get("properties", {}) for child in _children(_schema(parent))) if decides else ()
+    return [f"{decides}: {found[decides]['const']}" for found in with_it if key in found and decides in found]
 
 
 @cache

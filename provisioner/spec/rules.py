@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
-from provisioner.spec.models import Access, Group, Hooks, Monitoring, State, Verify
-from provisioner.spec.places import Finding, Loc, shown
+from provisioner.spec.groups import Group
+from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.problems import did_you_mean, nearest
-from provisioner.spec.rules_storage import SYSTEM, shared_storage
-from provisioner.spec.sites import AwsSite, BareMetalSite, Site
+from provisioner.spec.rules_mounts import SYSTEM, mount_points
+from provisioner.spec.site import CloudSite, Site
+from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
+from provisioner.spec.state import State
 
 _LIST = "see gpuprov catalog --provider "
 
@@ -44,10 +46,11 @@ class Draft:
 def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     """Everything that the draft asks for and cannot have."""
     for name, site in draft.sites.items():
-        yield from _places(("sites", name), site, catalog)
-        if isinstance(site, AwsSite):
-            here = {n: group for n, group in draft.groups.items() if _site_of(group, draft) is site}
-            yield from shared_storage(("sites", name), site, here, draft.stack)
+        at: Loc = ("sites", name)
+        here = {n: group for n, group in draft.groups.items() if _site_of(group, draft) is site}
+        yield from _zones(at, site, catalog)
+        yield from mount_points(at, site, here)
+        yield from site.findings(at, here, draft.stack)
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
         yield from _site(loc, group, draft)
@@ -59,8 +62,10 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             yield from _hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)
         yield from _least(loc, group)
+        if group.image is not None:
+            yield Finding((*loc, "image"), "golden images are not available yet", "leave it out", at_key=True)
     yield from _repositories(draft)
-    yield from _fleet(draft)
+    yield from _fleet(draft, catalog)
 
 
 def _known(name: str, catalog: Catalog) -> Machine | None:
@@ -76,8 +81,8 @@ def _site_of(group: Group, draft: Draft) -> Site | None:
     return next(iter(draft.sites.values())) if len(draft.site_names) == 1 and draft.sites else None
 
 
-def _places(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
-    if isinstance(site, BareMetalSite):
+def _zones(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
+    if not isinstance(site, CloudSite):
         return
     provider = catalog.provider(site.provider)
     if not re.fullmatch(provider.region, site.region):
@@ -160,12 +165,7 @@ def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Ite
     if group.placement == "cluster" and not machine.placement_cluster:
         what = f"no cluster placement is known for {machine.name}"
         yield Finding((*loc, "placement"), what, "leave it out")
-    if group.network.efa and machine.network.kind != "efa":
-        with_efa = nearest(
-            machine.name, [m.name for m in catalog.machines(machine.provider) if m.network.kind == "efa"]
-        )
-        hint = f"{with_efa[0]} has it" if with_efa else "leave it out"
-        yield Finding((*loc, "network", "efa"), f"{machine.name} has no EFA", hint)
+    yield from _rdma(loc, group, machine, catalog)
     if group.storage.scratch is not None and machine.local_nvme.count == 0:
         yield Finding((*loc, "storage", "scratch"), f"{machine.name} has no local NVMe disks", "leave it out")
     if group.gpu.mig is not None:
@@ -181,12 +181,32 @@ def _hardware(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Ite
         yield Finding((*loc, "gpu", "persistence"), f"{gpu.model} has no persistence mode", "leave it out")
 
 
+def _rdma(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterator[Finding]:
+    network, at = group.network, (*loc, "network", "rdma")
+    if network.efa is not None:
+        at = (*loc, "network", "efa")
+        if network.rdma is not None:
+            yield Finding(at, "efa is the former name of rdma, and both are here", "leave out efa", at_key=True)
+        elif network.efa and machine.network.kind != "efa":
+            hint = "write rdma: true" if machine.rdma else _with_rdma(machine, catalog)
+            yield Finding(at, f"{machine.name} has no EFA", hint)
+    elif network.rdma and not machine.rdma:
+        yield Finding(at, f"{machine.name} has no RDMA network", _with_rdma(machine, catalog))
+    elif network.rdma is False and machine.rdma and not machine.rdma_optional:
+        yield Finding(at, f"{machine.network.kind} can't be left off: it is part of {machine.name}", "leave it out")
+
+
+def _with_rdma(machine: Machine, catalog: Catalog) -> str:
+    others = [m.name for m in catalog.machines(machine.provider) if m.rdma and not m.retired]
+    near = nearest(machine.name, others)
+    return f"{near[0]} has it" if near else "leave it out"
+
+
 def _least(loc: Loc, group: Group) -> Iterator[Finding]:
     least = group.capacity.min
     if least is not None and least > group.count:
-        yield Finding(
-            (*loc, "capacity", "min"), f"{least} of {group.count} machines can't be", f"at most {group.count}"
-        )
+        message = f"capacity.min ({least}) is larger than count ({group.count})"
+        yield Finding((*loc, "capacity", "min"), message, f"at most {group.count}")
 
 
 def _scratch(loc: Loc, group: Group) -> Iterator[Finding]:
@@ -205,30 +225,33 @@ def _repositories(draft: Draft) -> Iterator[Finding]:
             yield Finding(("stack", "repositories", name, here), said, f"add {gone}: …", at_key=True)
 
 
-def _fleet(draft: Draft) -> Iterator[Finding]:
+def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     if draft.verify is not None and draft.whole and isinstance(draft.verify.min_healthy, int):
         count = sum(group.count for group in draft.groups.values())
         if draft.verify.min_healthy > count:
-            message = f"{draft.verify.min_healthy} healthy nodes of {count} cannot be"
+            message = f"verify.min_healthy ({draft.verify.min_healthy}) exceeds the fleet size ({count})"
             yield Finding(("verify", "min_healthy"), message, f"at most {count}, or a percentage")
-    if draft.monitoring is not None and draft.monitoring.grafana and not draft.monitoring.prometheus:
-        yield Finding(("monitoring", "grafana"), "grafana has nothing to show without prometheus", "prometheus: true")
-    if draft.whole and draft.hooks is not None and draft.hooks.interrupted is not None and not _told(draft):
-        hint = "machines of capacity spot on AWS are; leave it out"
-        yield Finding(("hooks", "interrupted"), "no node here would be told that its machine is taken away", hint)
-    if draft.state is not None and draft.state.backend != "s3":
-        for key in sorted(draft.state.model_fields_set - {"backend"}):
-            said = f"{key} belongs to backend: s3, and this is {draft.state.backend}"
-            yield Finding(("state", key), said, "leave it out, or write backend: s3", at_key=True)
+    for key in ("prometheus", "grafana"):
+        if draft.monitoring is not None and getattr(draft.monitoring, key):
+            hint = "leave it out; metrics are on port 9400 of each node"
+            yield Finding(("monitoring", key), f"monitoring.{key} is not available yet", hint, at_key=True)
+    hook = draft.hooks.interrupted if draft.hooks is not None else None
+    if draft.whole and hook is not None and not _interruption_announced(draft, catalog):
+        telling = [one.title for one in catalog.providers() if one.spot_notice]
+        message = "no machine of this file announces to its node that it will be taken away"
+        hint = f"machines of capacity spot at {' or '.join(telling)} do; leave it out"
+        yield Finding(("hooks", "interrupted"), message, hint)
+    if draft.state is not None and draft.site_names and len(draft.sites) == len(draft.site_names):
+        yield from draft.state.findings(draft.sites)
     if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):
         hint = "write where the file is, and keep the key itself out of here"
         yield Finding(("access", "ssh_key"), "this is a key, not the path of one", hint)
 
 
-def _told(draft: Draft) -> bool:
+def _interruption_announced(draft: Draft, catalog: Catalog) -> bool:
     """Whether any machine may be taken away by a provider that tells the node beforehand."""
     sites = {name: _site_of(group, draft) for name, group in draft.groups.items() if group.capacity.interruptible}
-    return any(site is None or site.provider == "aws" for site in sites.values())
+    return any(site is None or catalog.provider(site.provider).spot_notice for site in sites.values())
 
 
 def _is_key(text: str) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from provisioner.spec.places import Loc, Mark, Source, shown
 from provisioner.spec.scalars import Scalar, read_scalar
+from provisioner.spec.source_map import Loc, Mark, Source, shown
 from provisioner.spec.textfile import read_text
 
 MAX_DEPTH = 50

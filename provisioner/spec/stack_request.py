@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from provisioner.errors import GpuprovError
 from provisioner.image_reference import parse
-from provisioner.spec.shapes import Model, Name
+from provisioner.spec.base import Model, Name
 
 
 def _image(text: str) -> str:

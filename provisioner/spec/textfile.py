@@ -7,7 +7,7 @@ import re
 import stat
 from pathlib import Path
 
-from provisioner.spec.places import Source
+from provisioner.spec.source_map import Source
 
 MAX_BYTES = 1 << 20
 # What YAML forbids, and the line separators of YAML 1.1 that editors do not count as lines.

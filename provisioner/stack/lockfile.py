@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
-from provisioner.spec.places import dotted
+from provisioner.spec.source_map import dotted
 from provisioner.stack.models import LOCK_VERSION, Lock, Stack
 
 _HEAD = """\

@@ -127,7 +127,7 @@ def _refuse_missing(group: str, stack: Stack, sources: Sources) -> None:
         "          fingerprint: …   # 40 hex digits, as `gpg --show-keys` prints them"
         for name in missing
     )
-    away = {"efa": "leave EFA off with `network: { efa: false }`", "doca": "leave out stack.ofed",
+    away = {"efa": "leave EFA off with `network: { rdma: false }`", "doca": "leave out stack.ofed",
             "gdrcopy": "leave out stack.gdrcopy",
             "mount-s3": "leave out storage.s3"}.get(missing[0], "leave it out")  # fmt: skip
     raise GpuprovError(

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.spec.models import ClusterSpec
-from provisioner.spec.sites import AwsSite
+from provisioner.spec.source_map import dotted
 from provisioner.stack.assemble import assemble
 from provisioner.stack.candidates import (
     TITLES,
@@ -55,8 +55,8 @@ def request(spec: ClusterSpec) -> dict[str, str]:
     for name, group in sorted(spec.groups.items()):
         flat |= dict.fromkeys(shared_storage(spec, name).values(), "asked for")
         flat[f"groups.{name}.machine"] = group.machine
-        if group.network.efa is not None:
-            flat[f"groups.{name}.network.efa"] = str(group.network.efa).lower()
+        if group.network.wanted is not None:
+            flat[f"groups.{name}.network.efa"] = str(group.network.wanted).lower()
     return flat
 
 
@@ -77,7 +77,7 @@ def solve(
         machine = known.machine(group.machine)
         gpu = known.gpu(machine.gpu_model)
         kept = tuple(sorted((keep or {}).get(name, {}).items()))
-        efa = machine.uses_efa(group.network.efa)
+        efa = machine.uses_efa(group.network.wanted)
         pins, shared = _pins(spec, gpu), shared_storage(spec, name)
         try:
             like, chip = _like(machine, gpu)
@@ -93,11 +93,8 @@ def solve(
 def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
     """What mounts the file systems of a group's site: component → the key of cluster.yaml that asks for it."""
     name = spec.site_of(group)
-    site = spec.sites[name]
-    if not isinstance(site, AwsSite):
-        return {}
-    storage, at = site.storage, f"sites.{name}.storage"
-    return ({"lustre": f"{at}.fsx"} if storage.fsx else {}) | ({"mount_s3": f"{at}.s3"} if storage.s3 else {})
+    wanted = [one for one in spec.sites[name].file_systems() if one.component]
+    return {one.component: dotted(("sites", name, *one.key[:2])) for one in wanted}
 
 
 def group_problem(spec: ClusterSpec, group: str) -> Problem:
@@ -105,7 +102,7 @@ def group_problem(spec: ClusterSpec, group: str) -> Problem:
     known = catalog.load()
     machine = known.machine(spec.groups[group].machine)
     gpu = known.gpu(machine.gpu_model)
-    efa = machine.network.kind == "efa" and spec.groups[group].network.efa is not False
+    efa = machine.uses_efa(spec.groups[group].network.wanted)
     problem = problem_of(
         machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter,
         shared=tuple(shared_storage(spec, group)),

@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 
 from provisioner.errors import GpuprovError
 from provisioner.image_reference import parse
-from provisioner.printable import printable
-from provisioner.spec.places import shown
+from provisioner.spec.source_map import shown
+from provisioner.text import printable
 
 TEMPLATES = ("{{", "{%", "{#")
 """What opens a template of Jinja."""

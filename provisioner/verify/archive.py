@@ -18,7 +18,7 @@ MODULES = (
     "events.py",
     "ownership.py",
     "paths.py",
-    "printable.py",
+    "text.py",
     "verify/*.py",
     "verify/checks/*.py",
     "verify/parsers/*.py",

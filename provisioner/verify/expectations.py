@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:  # the process that judges reads expectations from JSON and needs no model of the rest
     from provisioner.catalog import Catalog
     from provisioner.catalog.models import Gpu, Machine
-    from provisioner.spec.models import Group
+    from provisioner.spec.groups import Group
     from provisioner.stack.models import Stack
 
 Level = Literal["quick", "standard", "stress"]
@@ -183,7 +183,7 @@ def expect(
         ports=machine.network.ports,
         rate_gbps=machine.network.rate_gbps,
         rdma_devices=machine.rdma_devices,
-        efa=machine.uses_efa(group.network.efa if group else None),
+        efa=machine.uses_efa(group.network.wanted if group else None),
         system=stack.os if stack else None,
         driver=stack.driver if stack else None,
         cuda=stack.cuda_driver if stack else None,
@@ -248,7 +248,7 @@ def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "socke
     and its rate is nobody's promise: nodes on it are for themselves, unless cluster.yaml wants them close together."""
     if group is not None and group.gpu.mig:
         return ""  # a slice of a GPU can't be joined with others
-    efa = machine.uses_efa(group.network.efa if group else None)
+    efa = machine.uses_efa(group.network.wanted if group else None)
     if efa or machine.network.kind in ("infiniband", "roce", "eri"):
         return "rdma"
     return "sockets" if group is not None and group.placement == "cluster" else ""
@@ -269,7 +269,7 @@ def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, 
     wanted = ["gpuprov-tuning.service", "apt-daily.timer", "apt-daily-upgrade.timer", "docker.service"]
     wanted += ["gpuprov-cdi.service"] if "container_toolkit" in parts else []
     wanted += ["openibd.service"] if "ofed" in parts else []
-    wanted += [INTERRUPTION] if machine.provider == "aws" and group.capacity.interruptible else []
+    wanted += [INTERRUPTION] if _announced(machine) and group.capacity.interruptible else []
     wanted += ["gpuprov-scratch.service"] if storage.scratch and machine.local_nvme.count else []
     if gpu.vendor == "nvidia":
         wanted += ["nvidia-dcgm.service"] if "dcgm" in parts else []
@@ -280,3 +280,10 @@ def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, 
         wanted += ["gpuprov-gpudirect.service"] if "gdrcopy" in parts else []
         wanted += ["gpuprov-mig.service"] if group.gpu.mig else []
     return tuple(wanted)
+
+
+def _announced(machine: Machine) -> bool:
+    """Whether its provider announces to a node that its spot machine ends."""
+    from provisioner import catalog  # not on the nodes, where this module judges too
+
+    return catalog.load().provider(machine.provider).spot_notice is not None

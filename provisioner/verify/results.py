@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from provisioner.printable import printable
+from provisioner.text import printable
 from provisioner.verify.baseline import Reached
 from provisioner.verify.check import Action, Severity
 

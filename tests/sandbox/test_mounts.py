@@ -12,6 +12,7 @@ import pytest
 from provisioner import catalog, mounts, ssh
 from provisioner.mounts import unit
 from provisioner.paths import ClusterPaths
+from provisioner.plan import build_plan
 from provisioner.session import open_cluster
 from provisioner.verify import archive
 from provisioner.verify.collect import collect
@@ -121,7 +122,7 @@ def test_what_is_asked_for_is_mounted_once_and_at_boot_and_goes_again(site: Site
 
 def test_the_nodes_own_timer_asks_them_too(site: Site) -> None:
     cluster = open_cluster(site.rehearsal.file, sandbox=True)
-    (group,) = cluster.plan(cluster.lock).groups
+    (group,) = build_plan(cluster.spec, cluster.lock, catalog.load()).groups
     expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=True)
     health = {"every": "1h", "textfile": "/tmp/told", "expected": expected.to_json(), "archive": archive.digest()}
     played = site.has(

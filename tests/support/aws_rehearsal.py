@@ -13,7 +13,8 @@ from typing import Any
 from provisioner.cli.main import run
 from provisioner.events import Events
 from provisioner.paths import cache, private_dir
-from provisioner.providers import aws, sandbox
+from provisioner.providers.aws import provider as aws
+from provisioner.providers.sandbox import provider as sandbox
 from provisioner.sandbox.keys import keys
 from provisioner.stack.models import Stack
 

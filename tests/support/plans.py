@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from provisioner import catalog, stack
-from provisioner.plan import Plan, PlannedGroup
+from provisioner.plan import Plan, PlannedGroup, build_plan
 from provisioner.spec.models import ClusterSpec
-from provisioner.stack.models import Stack
+from provisioner.stack.models import Lock, Stack
 
 SITES = {
     "aws": {"provider": "aws", "region": "us-east-1", "zones": ("us-east-1a",)},
@@ -40,21 +40,8 @@ def with_digests(wanted: Stack) -> Stack:
 
 def plan(spec: ClusterSpec) -> Plan:
     """The plan of a spec, as a rehearsal would have it."""
-    known = catalog.load()
-    groups = []
-    for name, wanted in stack.solve(spec).items():
-        machine = known.machine(spec.groups[name].machine)
-        groups.append(
-            PlannedGroup(
-                name=name,
-                site=spec.site_of(name),
-                spec=spec.groups[name],
-                machine=machine,
-                gpu=known.gpu(machine.gpu_model),
-                stack=with_digests(wanted),
-            )
-        )
-    return Plan(spec=spec, groups=tuple(groups), simulated=True)
+    groups = {name: with_digests(found) for name, found in stack.solve(spec).items()}
+    return build_plan(spec, Lock(request={}, simulated=True, groups=groups), catalog.load())
 
 
 def planned_group(machine: str) -> PlannedGroup:

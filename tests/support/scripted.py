@@ -15,7 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from provisioner.errors import Exit
-from provisioner.lifecycle import down, gc, replacing, up, upgrade
+from provisioner.lifecycle import down, gc, up
+from provisioner.lifecycle.replace import command as replace
+from provisioner.lifecycle.upgrade import command as upgrade
 from provisioner.providers import remains
 from provisioner.providers.remains import Thing
 from provisioner.session import Cluster
@@ -139,7 +141,7 @@ def remove_left(places: Any, chosen: Any, tell: Any) -> tuple[int, list[str]]:
 def main() -> None:
     Cluster.require_rights = lambda _: None  # type: ignore[method-assign]
     up.up = scripted
-    replacing.replace = scripted  # type: ignore[assignment]
+    replace.replace = scripted  # type: ignore[assignment]
     upgrade.upgrade = moved  # type: ignore[assignment]
     upgrade.document = lambda *_: {"nodes": [], "message": "every node runs the new lock"}
     down.down, down.made = removed, lambda _: NODES

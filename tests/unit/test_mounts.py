@@ -17,6 +17,7 @@ from provisioner.fleet import Node
 from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.plan import Plan
+from provisioner.providers.aws.provider import Aws
 from provisioner.spec.models import ClusterSpec
 from provisioner.verify.expectations import expect
 from tests.support import plans
@@ -149,13 +150,16 @@ def test_another_file_system_at_the_same_path_is_a_reason_to_configure() -> None
     assert len(stamps) == 3
 
 
+HOLDERS = Aws.data_resources
+
+
 @pytest.mark.parametrize("what", ["aws_efs_file_system.shared[0]", "aws_fsx_lustre_file_system.scratch[0]"])
 @pytest.mark.parametrize("action", ["delete", "replace"])
 def test_no_plan_removes_a_file_system(action: str, what: str) -> None:
-    mounts.refuse_loss([(f"module.site.{what}", "create")], "here")
-    mounts.refuse_loss([('module.site.aws_efs_mount_target.shared["us-east-1a"]', action)], "here")
+    mounts.refuse_loss([(f"module.site.{what}", "create")], "here", HOLDERS)
+    mounts.refuse_loss([('module.site.aws_efs_mount_target.shared["us-east-1a"]', action)], "here", HOLDERS)
     with pytest.raises(ProviderError, match="would be removed with its data") as caught:
-        mounts.refuse_loss([(f"module.site.{what}", action)], "here")
+        mounts.refuse_loss([(f"module.site.{what}", action)], "here", HOLDERS)
     assert "put sites.*.storage back" in caught.value.hint
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
+from provisioner import catalog, fleet, node_state
 from provisioner.errors import Exit, GpuprovError, LockedError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, private_dir
+from provisioner.plan import build_plan
 from provisioner.session import Cluster, open_cluster
 
 FILE = """
@@ -121,7 +122,7 @@ def test_forget_removes_everything(file: Path, cluster: Cluster) -> None:
     with cluster.exclusively("down") as run_dir:
         (run_dir / "deep").mkdir()
         (cluster.paths.root / "sites").mkdir()
-        cluster.note(report="x")
+        node_state.note(cluster.paths, report="x")
         cluster.forget()
     assert list(file.parent.iterdir()) == [file]
 
@@ -137,9 +138,11 @@ def test_forget_leaves_the_neighbours(file: Path, cluster: Cluster) -> None:
 
 def test_notes_are_merged(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
-    cluster.note(nodes={"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "made", "ok": None}})
-    cluster.note(nodes={"train-1": {"stage": "verified", "ok": True}}, report="runs/x/report.html")
-    assert cluster.state() == {
+    node_state.note(
+        cluster.paths, nodes={"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "made", "ok": None}}
+    )
+    node_state.note(cluster.paths, nodes={"train-1": {"stage": "verified", "ok": True}}, report="runs/x/report.html")
+    assert node_state.load(cluster.paths) == {
         "nodes": {"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "verified", "ok": True}},
         "report": str(cluster.paths.root / "runs/x/report.html"),
     }
@@ -154,8 +157,8 @@ def test_a_damaged_state_is_no_state(text: str, cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     (cluster.paths.root / "state.json").write_text(text)
     assert [row["stage"] for row in status(cluster, ask=False)["nodes"]] == ["planned"] * 4
-    cluster.note(nodes={"train-0": {"stage": "made", "ok": None}})
-    assert cluster.state()["nodes"]["train-0"] == {"stage": "made", "ok": None}
+    node_state.note(cluster.paths, nodes={"train-0": {"stage": "made", "ok": None}})
+    assert node_state.load(cluster.paths)["nodes"]["train-0"] == {"stage": "made", "ok": None}
 
 
 def made(file: Path, *, sandbox: bool) -> None:
@@ -196,7 +199,7 @@ def test_a_node_by_name_or_the_nearest_names(cluster: Cluster) -> None:
 
 def test_a_lock_is_asked_for_where_there_is_none(cluster: Cluster) -> None:
     with pytest.raises(GpuprovError, match="no lock yet"):
-        cluster.plan()
+        build_plan(cluster.spec, cluster.lock, catalog.load())
 
 
 class Refused(GpuprovError):

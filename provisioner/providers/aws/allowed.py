@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 from provisioner.plan import PlannedGroup
+from provisioner.preflight import Finding
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.preflight import unknown
-from provisioner.providers.base import Finding
 
 TAG = "aws:ResourceTag/gpuprov-cluster"
 WOULD = "DryRunOperation"

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from provisioner.plan import PlannedGroup
+from provisioner.preflight import Finding
 from provisioner.providers.aws.ask import Region, Trouble
-from provisioner.providers.base import Finding
 
 CONSOLE = "https://{region}.console.aws.amazon.com"
 VPC_QUOTA = "L-F678F1CE"
@@ -161,15 +161,15 @@ def _offered(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Itera
 
 def _efa(group: PlannedGroup, described: dict[str, Any] | None) -> Iterator[Finding]:
     """The region agrees with the catalogue on the network cards, where EFA is to be had of them."""
-    if not group.machine.uses_efa(group.spec.network.efa) or described is None:
+    if not group.machine.uses_efa(group.spec.network.wanted) or described is None:
         return
     network = described.get("NetworkInfo", {})
     most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces")
     if network.get("EfaSupported") is False:
-        yield Finding("blocks", f"group {group.name}", f"{group.machine.name} has no EFA here", "network.efa: false")
+        yield Finding("blocks", f"group {group.name}", f"{group.machine.name} has no EFA here", "network.rdma: false")
     elif most is not None and most < group.machine.network.ports:
         said = f"{group.machine.name} has {most} EFA interfaces here, the catalogue says {group.machine.network.ports}"
-        yield Finding("blocks", f"group {group.name}", said, "tell gpuprov's maintainers; network.efa: false goes on")
+        yield Finding("blocks", f"group {group.name}", said, "tell gpuprov's maintainers; network.rdma: false goes on")
 
 
 def _reserved(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Iterator[Finding]:
@@ -301,7 +301,7 @@ def _addresses(
     wanted = 0
     for group in groups:
         cards = described.get(group.machine.name, {}).get("NetworkInfo", {}).get("MaximumNetworkCards", 1)
-        wanted += group.spec.count if cards > 1 and group.machine.uses_efa(group.spec.network.efa) else 0
+        wanted += group.spec.count if cards > 1 and group.machine.uses_efa(group.spec.network.wanted) else 0
     if not wanted:
         return
     page = _quota_page(region, "ec2", ADDRESS_QUOTA)

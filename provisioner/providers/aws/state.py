@@ -1,232 +1,66 @@
-"""State in S3: a bucket of one's own, encrypted and versioned, reached over TLS alone, with one folder per cluster.
-
-Every call says whose bucket it must be: a name that somebody else took first is refused, not written to. Writes are
-conditional (If-Match, If-None-Match), so that of two writers one is told that it lost.
-https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
-"""
+"""`state: {backend: s3}`: Terraform's state in a bucket of one's own. bucket.py works with it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from provisioner.errors import GpuprovError, ProviderError
-from provisioner.providers.aws.ask import Region, Trouble
-from provisioner.providers.base import Finding
-from provisioner.spec.models import ClusterSpec
-from provisioner.spec.sites import AwsSite
-from provisioner.workspace.remote import Moved, Object
+from pydantic import Field
 
-LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
-GONE = {"NoSuchKey", "404"}
-MISSING = {"NoSuchBucket", "404"}
-SAME = {"304", "NotModified"}
-LIMIT = 64 << 20
-"""Bytes of an object that is read; what operators share is some hundred kilobytes."""
-KEPT_DAYS = 90
-"""How long an old version of a state can be had back."""
-HINTS = {
-    "settings": "`aws configure list` shows what is in force",
-    "credentials": "sign in to AWS", "denied": "docs/aws.md has the policy that state needs",
-    "throttled": "again in a minute", "silent": "is this machine's network up, and is there an endpoint of S3?",
-}  # fmt: skip
+from provisioner.providers.aws.site import AwsSite
+from provisioner.spec.base import Text
+from provisioner.spec.site import Site
+from provisioner.spec.source_map import Finding
+from provisioner.spec.state import State
+
+if TYPE_CHECKING:
+    from provisioner.providers.aws.bucket import Bucket
+    from provisioner.spec.models import ClusterSpec
+
+
+class S3State(State):
+    """A folder of a bucket."""
+
+    backend: Literal["s3"] = Field(description="Kind of Terraform backend; s3: in a bucket of Amazon S3")
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = Field(
+        default=None,
+        title="the name of a bucket",
+        description="Its bucket; null: gpuprov-<account>-<region>",
+        examples=["acme-gpuprov"],
+    )
+    region: Text | None = Field(
+        default=None,
+        title="a region name",
+        description="The bucket's region; null: that of the first AWS site",
+        examples=["us-east-1"],
+    )
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+/?)*$", max_length=200)] = Field(
+        default="gpuprov", title="a folder name", description="Folder in the bucket; each cluster has one in it"
+    )
+    kms_key: Text | None = Field(
+        default=None,
+        title="a KMS key",
+        description="ARN of the key that encrypts; null: the bucket's own encryption",
+        examples=["arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"],
+    )
+    create: bool = Field(default=False, description="Make the bucket where there is none")
+
+    def place(self, sites: Mapping[str, Site]) -> str | None:
+        """The bucket's region: that of the first AWS site where the file names none; None where there is none."""
+        return self.region or next((site.region for site in sites.values() if isinstance(site, AwsSite)), None)
+
+    def findings(self, sites: Mapping[str, Site]) -> Iterator[Finding]:
+        if self.place(sites) is None:
+            message = "state.region is required: the file has no AWS site to take it from"
+            yield Finding(("state", "region"), message, "region: eu-west-1", at_key=True)
 
 
 def remote(spec: ClusterSpec) -> Bucket:
-    """The place that `state` of cluster.yaml names; its region is that of the first AWS site where it names none."""
-    regions = [site.region for site in spec.sites.values() if isinstance(site, AwsSite)]
-    region = spec.state.region or next(iter(regions), None)
-    if region is None:
-        raise GpuprovError(
-            "in which region? No site of this file is on AWS", where="state", hint="state.region: eu-west-1"
-        )
-    return Bucket(Region(region), spec)
+    """The bucket of a cluster whose state is in S3 (state/backend.py)."""
+    from provisioner.providers.aws.ask import Region
+    from provisioner.providers.aws.bucket import Bucket
 
-
-class Bucket:
-    """One cluster's folder in a bucket."""
-
-    def __init__(self, region: Region, spec: ClusterSpec) -> None:
-        self._region, self._state, self._cluster = region, spec.state, spec.name
-        self.there = True
-
-    @property
-    def where(self) -> str:
-        return f"s3://{self.bucket}/{self._folder}"
-
-    @property
-    def _folder(self) -> str:
-        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
-
-    @cached_property
-    def _account(self) -> str:
-        return str(self._ask("sts", "get_caller_identity")["Account"])
-
-    @cached_property
-    def bucket(self) -> str:
-        """Its name. Without one in cluster.yaml it follows from account and region: names are unique in the world."""
-        return self._state.bucket or f"gpuprov-{self._account}-{self._region.name}"
-
-    def terraform(self, site: str) -> tuple[str, Mapping[str, Any]]:
-        key = {"kms_key_id": self._state.kms_key} if self._state.kms_key else {}
-        return "s3", {
-            "bucket": self.bucket, "key": f"{self._folder}/sites/{site}/terraform.tfstate", "region": self._region.name,
-            "encrypt": True, "use_lockfile": True, "allowed_account_ids": [self._account], **key,
-        }  # fmt: skip
-
-    def prepare(self, *, make: bool = True) -> list[Finding]:
-        try:
-            self._s3("head_bucket")
-        except Trouble as trouble:
-            if trouble.code not in MISSING:
-                raise self._told(trouble) from None
-            if not self._state.create:
-                raise ProviderError(
-                    f"there is no bucket {self.bucket}", where="state", hint="state.create: true has gpuprov make it"
-                ) from None
-            if not make:
-                self.there = False
-                return [Finding("ok", "state", f"`up` will make the bucket {self.bucket} in {self._region.name}")]
-            self._make()
-            return [Finding("ok", "state", f"made the bucket {self.bucket} in {self._region.name}")]
-        return self._looked_at()
-
-    def _make(self) -> None:
-        """Closed before anything is in it; what a crash left half done is done by the next run that is asked to."""
-        place = self._region.name
-        where = {} if place == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": place}}
-        try:
-            self._region.ask("s3", "create_bucket", Bucket=self.bucket, ObjectOwnership="BucketOwnerEnforced", **where)
-            self._close()
-        except Trouble as trouble:
-            raise self._told(trouble) from None
-
-    def _close(self) -> None:
-        rule = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": self._state.kms_key} if self._state.kms_key else {
-            "SSEAlgorithm": "AES256"
-        }  # fmt: skip
-        blocks = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
-        self._s3("put_public_access_block", PublicAccessBlockConfiguration=dict.fromkeys(blocks, True))
-        self._s3("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
-        encrypted = {"Rules": [{"ApplyServerSideEncryptionByDefault": rule}]}
-        self._s3("put_bucket_encryption", ServerSideEncryptionConfiguration=encrypted)
-        old = {"ID": "old-versions", "Status": "Enabled", "Filter": {"Prefix": ""}}
-        old |= {"NoncurrentVersionExpiration": {"NoncurrentDays": KEPT_DAYS}}
-        self._s3("put_bucket_lifecycle_configuration", LifecycleConfiguration={"Rules": [old]})
-        self._s3("put_bucket_tagging", Tagging={"TagSet": [{"Key": "gpuprov", "Value": "state"}]})
-        partition = "aws-cn" if self._region.name.startswith("cn-") else (
-            "aws-us-gov" if self._region.name.startswith("us-gov-") else "aws"
-        )  # fmt: skip
-        arn = f"arn:{partition}:s3:::{self.bucket}"
-        plain = {
-            "Sid": "TlsOnly", "Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": [arn, f"{arn}/*"],
-            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
-        }  # fmt: skip
-        self._s3("put_bucket_policy", Policy=json.dumps({"Version": "2012-10-17", "Statement": [plain]}))
-
-    def _looked_at(self) -> list[Finding]:
-        """What is wrong with a bucket that was there; what could not be asked is unknown."""
-        found = []
-        try:
-            if self._s3("get_bucket_versioning").get("Status") != "Enabled":
-                said = f"{self.bucket} keeps no versions: a state that is lost can't be had back"
-                found.append(Finding("warning", "state", said, "enable versioning"))
-        except Trouble as trouble:
-            found.append(Finding("unknown", "state", f"whether {self.bucket} keeps versions: {trouble}"))
-        try:
-            blocked = self._s3("get_public_access_block")["PublicAccessBlockConfiguration"]
-            closed = all(blocked.values())
-        except Trouble as trouble:
-            closed = trouble.code != "NoSuchPublicAccessBlockConfiguration"
-            if closed:
-                found.append(Finding("unknown", "state", f"whether {self.bucket} can be made public: {trouble}"))
-        if not closed:
-            said = f"nothing keeps {self.bucket} from being made public"
-            found.append(Finding("warning", "state", said, "block public access"))
-        return found or [Finding("ok", "state", self.where)]
-
-    def read(self, name: str, known: str | None = None) -> Object | None:
-        match = {"IfNoneMatch": known} if known else {}
-        try:
-            answer = self._s3("get_object", Key=f"{self._folder}/{name}", **match)
-            return Object(_body(answer["Body"]), answer["ETag"], _age(answer))
-        except Trouble as trouble:
-            if trouble.code in SAME and known:
-                return Object(b"", known)
-            if trouble.code in GONE or (trouble.code in MISSING and self._state.create):
-                return None
-            raise self._told(trouble) from None
-
-    def write(self, name: str, content: bytes, before: str | None) -> str:
-        match = {"IfMatch": before} if before else {"IfNoneMatch": "*"}
-        key = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self._state.kms_key} if self._state.kms_key else {}
-        try:
-            return str(self._s3("put_object", Key=f"{self._folder}/{name}", Body=content, **match, **key)["ETag"])
-        except Trouble as trouble:
-            if trouble.code in LOST or (trouble.code in GONE and before):
-                raise Moved(f"{self.where}/{name}") from None
-            raise self._told(trouble) from None
-
-    def remove(self, name: str) -> None:
-        try:
-            self._s3("delete_object", Key=f"{self._folder}/{name}")
-        except Trouble as trouble:
-            raise self._told(trouble) from None
-
-    def names(self) -> list[str]:
-        folder = f"{self._folder}/"
-        try:
-            found = self._region.all(
-                "s3",
-                "list_objects_v2",
-                "Contents",
-                Bucket=self.bucket,
-                Prefix=folder,
-                ExpectedBucketOwner=self._account,
-            )
-        except Trouble as trouble:
-            if trouble.code in MISSING and self._state.create:
-                return []
-            raise self._told(trouble) from None
-        return [one["Key"].removeprefix(folder) for one in found]
-
-    def _s3(self, call: str, **arguments: Any) -> dict[str, Any]:
-        return self._region.ask("s3", call, Bucket=self.bucket, ExpectedBucketOwner=self._account, **arguments)
-
-    def _ask(self, service: str, call: str) -> dict[str, Any]:
-        try:
-            return self._region.ask(service, call)
-        except Trouble as trouble:
-            raise self._told(trouble) from None
-
-    def _told(self, trouble: Trouble) -> ProviderError:
-        hint = HINTS.get(trouble.kind, "")
-        if trouble.code == "403" or trouble.kind == "denied":
-            hint = "the bucket is another account's, or docs/aws.md has the policy that is missing"
-        if trouble.code in MISSING:
-            hint = "state.create: true has gpuprov make it"
-        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
-
-
-def _age(answer: dict[str, Any]) -> float:
-    """Seconds since an object was written, both moments by S3's clock; by this machine's where the answer has no
-    date."""
-    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-    return float((now - answer["LastModified"]).total_seconds())
-
-
-def _body(stream: Any) -> bytes:
-    """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
-    ours."""
-    from provisioner.providers.aws.ask import answered
-
-    content: bytes = answered(lambda: stream.read(LIMIT + 1))
-    if len(content) > LIMIT:
-        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
-        raise ProviderError(said, where="state", hint="look who wrote it; the bucket's versions have the one before")
-    return content
+    assert isinstance(spec.state, S3State)
+    region = spec.state.place(spec.sites)
+    assert region is not None  # S3State.findings
+    return Bucket(Region(region), spec.state, spec.name)

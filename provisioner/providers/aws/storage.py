@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from provisioner.preflight import Finding
 from provisioner.providers.aws.ask import Region, Trouble
 from provisioner.providers.aws.preflight import unknown
-from provisioner.providers.base import Finding
-from provisioner.spec.sites import AwsBucket, AwsFsx, AwsSite
+from provisioner.providers.aws.site import AwsBucket, AwsFsx, AwsSite
 
 PRICES = {
     "EFS": ("stored and read", "https://aws.amazon.com/efs/pricing/"),

@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from provisioner.paths import data
-from provisioner.printable import printable
+from provisioner.text import printable
 from provisioner.verify.catalogue import declared
 from provisioner.verify.report.compare import changes
 from provisioner.verify.report.measured import tables

@@ -12,9 +12,9 @@ import pytest
 
 from provisioner.cli.main import COMMANDS, load
 from provisioner.errors import Exit
-from provisioner.sandbox.fault_table import placed
 from provisioner.sandbox.faults import FAULTS
 from provisioner.spec import schema
+from scripts.doc_tables import TABLES, Table
 from tests.support.rehearsal import ROOT
 
 TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -72,7 +72,11 @@ def test_every_schema_is_named() -> None:
         assert f"`{name}`" in SECTIONS["schema"], name
 
 
+@pytest.mark.parametrize("table", TABLES, ids=[table.page.name for table in TABLES])
+def test_a_generated_table_is_as_the_code_has_it(table: Table) -> None:
+    assert table.placed() == table.page.read_text(encoding="utf-8"), "run: python scripts/doc_tables.py --write"
+
+
 def test_the_faults_of_the_docs_are_those_of_the_sandbox() -> None:
     page = (ROOT / "docs" / "sandbox.md").read_text(encoding="utf-8")
-    assert placed(page) == page, "python -m provisioner.sandbox.fault_table --write"
     assert all(f"| `{fault.name}` |" in page for fault in FAULTS)

@@ -16,8 +16,10 @@ from provisioner.events import Event
 from provisioner.fleet import Node
 from provisioner.lifecycle import baselines
 from provisioner.lifecycle.baselines import KEPT, Saved
-from provisioner.lifecycle.upgrade_hands import NodeHands
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.lifecycle.upgrade.actions import NodeActions
 from provisioner.paths import private_dir
+from provisioner.release import Ledger, assigned_releases
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
@@ -93,7 +95,7 @@ def test_healthy_nodes_are_saved_and_the_others_are_named(cluster: Cluster) -> N
     )
     assert cluster.paths.baseline.stat().st_mode & 0o777 == 0o600
     document = json.loads(cluster.paths.baseline.read_text())
-    lock = cluster.releases(cluster.nodes(), cluster.lock)["train-0"].id
+    lock = assigned_releases(cluster.spec, Ledger(cluster.paths), cluster.nodes(), cluster.lock)["train-0"].id
     assert document == {
         "schema": 1,
         "nodes": {
@@ -152,10 +154,10 @@ def test_who_is_held_to_less_than_before_is_named(cluster: Cluster) -> None:
 
 
 def test_each_node_gets_its_own_record_and_a_new_machine_its_groups(cluster: Cluster) -> None:
-    assert [s.baseline for s in baselines.beside(cluster, cluster.subjects(), cluster.nodes())] == [None] * 4
+    assert [s.baseline for s in baselines.beside(cluster, subjects_of(cluster), cluster.nodes())] == [None] * 4
     save(cluster, *(verdict(f"train-{i}", memory=1500.0 + i) for i in range(3)))
     fleet.save(cluster.paths, [*(node(f"train-{i}") for i in range(2)), node("train-2", "i-new"), node("train-3")])
-    found = {s.name: s.baseline for s in baselines.beside(cluster, cluster.subjects(), cluster.nodes())}
+    found = {s.name: s.baseline for s in baselines.beside(cluster, subjects_of(cluster), cluster.nodes())}
     at = "2026-01-01T12:00:00Z"
     assert found["train-1"] == Baseline({"memory": 1501.0}, True, at)
     assert found["train-2"] == found["train-3"] == Baseline({"memory": 1501.0}, False, at, 3)
@@ -166,13 +168,13 @@ def test_what_was_measured_with_another_lock_is_marked(cluster: Cluster) -> None
     other = stack(P4D).model_copy(update={"nccl": "2.99.1"})
     lockfile.write(cluster.paths.lock_file, Lock(request={}, simulated=True, groups={"train": other}))
     again = open_cluster(cluster.file, sandbox=True)
-    found = baselines.beside(again, again.subjects(), again.nodes())[0].baseline
+    found = baselines.beside(again, subjects_of(again), again.nodes())[0].baseline
     assert found is not None and found.other_lock
 
 
 def test_a_rehearsals_record_is_nobody_elses(cluster: Cluster) -> None:
     save(cluster, verdict("train-0"))
-    real = [replace(s, simulated=False) for s in cluster.subjects()]
+    real = [replace(s, simulated=False) for s in subjects_of(cluster)]
     assert [s.baseline for s in baselines.beside(cluster, real, cluster.nodes())] == [None] * 4
 
 
@@ -180,13 +182,13 @@ def test_a_rehearsals_record_is_nobody_elses(cluster: Cluster) -> None:
 def test_a_damaged_record_is_said_with_what_to_do(cluster: Cluster, text: str) -> None:
     cluster.paths.baseline.write_text(text)
     with pytest.raises(GpuprovError, match="damaged") as raised:
-        baselines.beside(cluster, cluster.subjects(), cluster.nodes())
+        baselines.beside(cluster, subjects_of(cluster), cluster.nodes())
     assert "--save-baseline" in (raised.value.hint or "")
     with pytest.raises(GpuprovError):
         save(cluster, verdict("train-0"))
     heard: list[Event] = []
     cluster.events.subscribe(heard.append)
-    assert len(baselines.beside(cluster, cluster.subjects(), cluster.nodes(), required=False)) == 4
+    assert len(baselines.beside(cluster, subjects_of(cluster), cluster.nodes(), required=False)) == 4
     assert [e.kind for e in heard if "damaged" in e.message] == ["warning"]
 
 
@@ -269,13 +271,13 @@ def test_an_upgrade_keeps_the_trend_and_names_who_got_slower(cluster: Cluster, m
     monkeypatch.setattr("provisioner.verify.run.verify", judged)
     told: list[Event] = []
     cluster.events.subscribe(told.append)
-    release = cluster.releases(cluster.nodes(), cluster.lock)["train-0"]
-    cluster.ledger().record(cluster.nodes(), release.lock)
-    hands = NodeHands(cluster, cluster.nodes(), cluster.paths.root)
-    assert hands.verify({"train-0": release.id, "train-1": release.id}) == {}
+    release = assigned_releases(cluster.spec, Ledger(cluster.paths), cluster.nodes(), cluster.lock)["train-0"]
+    Ledger(cluster.paths).record(cluster.nodes(), release.lock)
+    actions = NodeActions(cluster, cluster.nodes(), cluster.paths.root)
+    assert actions.verify({"train-0": release.id, "train-1": release.id}) == {}
     assert all(baseline is not None and baseline.own for baseline in held.values())
     slower = [(event.node, event.message) for event in told if event.kind == "warning"]
-    assert slower == [("train-0", "slower than its record: GPU memory -40.0%")]
+    assert slower == [("train-0", "slower than its baseline: GPU memory -40.0%")]
     rows = [json.loads(line) for line in cluster.paths.measures.read_text().splitlines()]
     assert [(row["node"], row["measures"]) for row in rows] == [
         ("train-0", {"memory": 900.0}),

@@ -10,7 +10,7 @@ import pytest
 from provisioner.errors import Exit, ProviderError
 from provisioner.lifecycle import planning
 from provisioner.lifecycle.up import Run, refuse_blocked
-from provisioner.providers.base import Finding
+from provisioner.preflight import Finding
 
 DOCUMENT: dict[str, Any] = {
     "cluster": "vision",

@@ -16,11 +16,13 @@ from provisioner.cli.main import run
 from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Event
 from provisioner.fleet import Node
-from provisioner.lifecycle import quarantine, quarantine_state
-from provisioner.lifecycle.quarantine_state import OURS, UNREACHED, Book, Decision, Entry, decide
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.lifecycle.quarantine.rules import UNREACHED, Decision, decide
 from provisioner.lifecycle.status import status
-from provisioner.lifecycle.upgrade_hands import NodeHands, leave_the_quarantined
-from provisioner.lifecycle.upgrade_state import Journal, Place
+from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_quarantined
+from provisioner.lifecycle.upgrade.journal import Journal, Place
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 from provisioner.spec.models import Quarantine
@@ -254,7 +256,7 @@ def test_a_file_of_a_former_release_is_read(
     old = {"id": "i-train-0", "owner": OURS, "reason": "r", "since": AT, "checks": list(checks), "level": "standard"}
     old |= {"drained": True, "trouble": ""}
     (cluster.paths.root / "quarantine.json").write_text(json.dumps({"nodes": {"train-0": old}}))
-    book = quarantine_state.load(cluster.paths)
+    book = quarantine_book.load(cluster.paths)
     assert judge(book, said, 4).release == (("train-0",) if leaves else ())
 
 
@@ -443,7 +445,7 @@ def test_a_machine_that_was_replaced_meanwhile_was_not_judged(cluster: Cluster) 
 def test_names_that_no_node_has_any_more_are_forgotten(cluster: Cluster) -> None:
     Book({"old-0": entry("old-0")}).save(cluster.paths)
     after(cluster, *lost("train-1"))
-    assert set(quarantine_state.load(cluster.paths).entries) == {"train-1"}
+    assert set(quarantine_book.load(cluster.paths).entries) == {"train-1"}
 
 
 def test_a_run_at_work_is_not_disturbed(cluster: Cluster) -> None:
@@ -461,28 +463,28 @@ def test_an_upgrade_under_way_has_its_own_nodes_out_of_service(cluster: Cluster)
     assert (hooked(cluster), quarantine.held(cluster)) == ([], {})
 
 
-def upgrading(cluster: Cluster) -> tuple[Journal, NodeHands]:
+def upgrading(cluster: Cluster) -> tuple[Journal, NodeActions]:
     """An upgrade of all four, two of which are in quarantine: ours and a person's."""
     after(cluster, *lost("train-1"))
     quarantine.put(cluster, ["train-2"], "RMA 4711", "ada")
     hooked(cluster)
     journal = Journal(to="b", phase="moving", nodes={name: Place("a") for name in names()})
-    return journal, NodeHands(cluster, cluster.nodes(), cluster.paths.root)
+    return journal, NodeActions(cluster, cluster.nodes(), cluster.paths.root)
 
 
 @pytest.mark.parametrize(("named", "left"), [(None, ["train-1", "train-2"]), ("train-2", ["train-1"])])
 def test_an_upgrade_leaves_them_out_unless_named(named: str | None, left: list[str], cluster: Cluster) -> None:
-    journal, hands = upgrading(cluster)
-    leave_the_quarantined(journal, hands, named)
+    journal, actions = upgrading(cluster)
+    leave_the_quarantined(journal, actions, named)
     assert journal.at("left") == left
     assert journal.nodes["train-1"].reason == "in quarantine by gpuprov: gpu.count: 7 instead of 8"
-    leave_the_quarantined(journal, hands, named)
+    leave_the_quarantined(journal, actions, named)
     assert journal.at("left") == left
 
 
 def test_an_upgrade_puts_back_what_was_ours_and_nobody_elses(cluster: Cluster) -> None:
-    _, hands = upgrading(cluster)
-    assert hands.resume(names()) == {}
+    _, actions = upgrading(cluster)
+    assert actions.resume(names()) == {}
     assert sorted(hooked(cluster)) == [f"resume upgrade train-{i}" for i in (0, 1, 3)]
     assert list(quarantine.held(cluster)) == ["train-2"]
 

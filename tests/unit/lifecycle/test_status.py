@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
+from provisioner import fleet, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle.down import made
 from provisioner.lifecycle.status import status
@@ -44,7 +44,8 @@ def test_before_anything_was_made(cluster: Cluster) -> None:
 def test_every_kind_of_row(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     fleet.save(cluster.paths, [node("train-0"), node("train-1"), node("train-7"), node("old-0")])
-    cluster.note(
+    node_state.note(
+        cluster.paths,
         nodes={
             "train-0": {"stage": "verified", "ok": True},
             "train-7": {"stage": "verified", "ok": True},
@@ -67,7 +68,7 @@ def test_every_kind_of_row(cluster: Cluster) -> None:
 def test_an_unhealthy_node_is_told_as_such(cluster: Cluster) -> None:
     private_dir(cluster.paths.root)
     fleet.save(cluster.paths, [node("train-0")])
-    cluster.note(nodes={"train-0": {"stage": "unhealthy", "ok": False}})
+    node_state.note(cluster.paths, nodes={"train-0": {"stage": "unhealthy", "ok": False}})
     assert next((n["stage"], n["ok"]) for n in status(cluster, ask=False)["nodes"]) == ("unhealthy", False)
 
 

@@ -15,12 +15,12 @@ from provisioner import catalog
 from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import PlannedGroup
+from provisioner.preflight import Finding
 from provisioner.providers.aws import allowed, image, storage
 from provisioner.providers.aws.ask import Region
 from provisioner.providers.aws.preflight import preflight, quota_of
-from provisioner.providers.base import Finding
+from provisioner.providers.aws.site import AwsSite
 from provisioner.spec.models import Group
-from provisioner.spec.sites import AwsSite
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
 from tests.support.plans import planned_group
 

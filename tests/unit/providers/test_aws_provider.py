@@ -16,11 +16,11 @@ import yaml
 from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import Plan
-from provisioner.providers import aws as module
 from provisioner.providers.aws import allowed, storage
+from provisioner.providers.aws import provider as module
 from provisioner.providers.aws.capacity import Choices, Way
-from provisioner.spec.rules_storage import THROUGHPUT
-from provisioner.spec.sites import AwsSite
+from provisioner.providers.aws.rules import THROUGHPUT
+from provisioner.providers.aws.site import AwsSite
 from provisioner.stack.models import BaseImage
 from tests.support import plans
 

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from provisioner import catalog, mig
+from provisioner import catalog
+from provisioner.catalog import mig
 from provisioner.sandbox.node import smi_mig, state
 from tests.support.sandbox_node import MakeNode, Node, capture
 

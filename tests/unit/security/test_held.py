@@ -83,7 +83,7 @@ ELSEWHERE = {
         "test_a_token_service_without_tls_gets_nothing",
     ),
     "network: a signature that was taken away": ("stack/test_index.py", "test_what_is_not_trusted"),
-    "s3: foreign paths": ("test_sharing.py", "test_nothing_is_written_that_is_never_shared"),
+    "s3: foreign paths": ("test_shared_files.py", "test_nothing_is_written_that_is_never_shared"),
     "s3: an id that is a command (ssm)": (
         "providers/test_aws_provider.py",
         "test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs",
@@ -95,7 +95,7 @@ ELSEWHERE = {
     "s3: an address": CONFIGURATION,
     "s3: a pin": CONFIGURATION,
     "s3: a node's name": CONFIGURATION,
-    "s3: a key in what is shared": ("test_sharing.py", "test_no_key_is_ever_shared"),
+    "s3: a key in what is shared": ("test_shared_files.py", "test_no_key_is_ever_shared"),
     "local: folders below /tmp": ("test_ssh.py", "test_a_socket_folder_that_others_can_enter_is_not_used"),
     "local: open ports": ("../sandbox/test_up.py", "test_no_port_of_a_node_is_open_beyond_this_machine"),
 }

@@ -1,7 +1,7 @@
 """What a bucket gives, or a run that was killed left: every wrong file of it is an error with its place, nothing of
 it is written, and no command ends as a defect of gpuprov.
 
-That nothing is written which is never shared, and that no key is, is in tests/unit/test_sharing.py.
+That nothing is written which is never shared, and that no key is, is in tests/unit/test_shared_files.py.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any
 
 import pytest
 
-from provisioner import sharing, stored
+from provisioner import stored
 from provisioner.cli.main import run
 from provisioner.errors import GpuprovError
-from provisioner.hold import seen
 from provisioner.lifecycle import baselines, down
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers.aws.capacity import Choices
 from provisioner.session import Cluster
-from provisioner.sharing import SHARED, is_shared
+from provisioner.state import shared_files
+from provisioner.state.backend import Blob
+from provisioner.state.lease import current
+from provisioner.state.shared_files import SHARED, is_shared
 from provisioner.verify.report.html import html
 from provisioner.verify.results import Report
-from provisioner.workspace.remote import Object
 from tests.support import plans
 from tests.unit.security.test_hostile_lock import PAYLOADS, ROW
 
@@ -109,7 +110,7 @@ def packed(files: dict[str, Any], **more: Any) -> bytes:
 def test_no_file_out_of_a_bucket_is_taken_that_is_damaged(what: str) -> None:
     for name in ("nodes.json", "applied.json", "cluster.lock", "locks/0123456789ab.lock", "inventory.yml"):
         try:
-            sharing._unpacked(packed({name: WRONG[what]}), "s3://b/x")
+            shared_files._unpacked(packed({name: WRONG[what]}), "s3://b/x")
         except GpuprovError as error:
             assert error.where.startswith("s3://b/x/fleet.json.gz")
             assert name in error.where
@@ -124,7 +125,7 @@ def test_no_file_out_of_a_bucket_is_taken_that_is_damaged(what: str) -> None:
         b"\x1f\x8b",
         gzip.compress(b"{}")[:-5],
         zlib.compress(b"{}"),
-        gzip.compress(b"\0" * (sharing.LIMIT + 1)),
+        gzip.compress(b"\0" * (shared_files.LIMIT + 1)),
         gzip.compress(DEEP.encode()),
         gzip.compress(b'{"format": ' + b"9" * 5000 + b"}"),
         packed({}, format=[1]),
@@ -139,7 +140,7 @@ def test_no_file_out_of_a_bucket_is_taken_that_is_damaged(what: str) -> None:
 )
 def test_what_is_no_shared_state_is_an_error(content: bytes) -> None:
     with pytest.raises(GpuprovError) as caught:
-        sharing._unpacked(content, "s3://b/x")
+        shared_files._unpacked(content, "s3://b/x")
     assert caught.value.where.startswith("s3://b/x")
     assert caught.value.hint
 
@@ -148,7 +149,7 @@ def test_what_is_no_shared_state_is_an_error(content: bytes) -> None:
 def test_no_template_path_or_command_is_taken_out_of_a_bucket(payload: str) -> None:
     for field in ("name", "address", "private_address", "group"):
         with pytest.raises(GpuprovError, match="is damaged"):
-            sharing._unpacked(packed({"nodes.json": json.dumps([ROW | {field: payload}])}), "s3://b/x")
+            shared_files._unpacked(packed({"nodes.json": json.dumps([ROW | {field: payload}])}), "s3://b/x")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_no_template_path_or_command_is_taken_out_of_a_bucket(payload: str) -> N
 def test_no_other_name_is_shared(name: str) -> None:
     assert not is_shared(name)
     with pytest.raises(GpuprovError, match="never shared"):
-        sharing._unpacked(packed({name: "x"}), "s3://b/x")
+        shared_files._unpacked(packed({name: "x"}), "s3://b/x")
 
 
 def test_what_is_shared_is_shared() -> None:
@@ -172,16 +173,16 @@ def test_a_page_that_could_run_something_is_left_out() -> None:
     name, page = "runs/20260101T000000/report.html", html(Report((), {}, 0.0, "vision"))
     pages = [page, "<script>x</script>" + page, page.replace("Content-Security-Policy", "X"), " " + page,
              page.replace("default-src 'none'", "default-src *"), "<html><body onload=x>"]  # fmt: skip
-    taken = [sharing._unpacked(packed({name: text}), "s3://b/x") for text in pages]
+    taken = [shared_files._unpacked(packed({name: text}), "s3://b/x") for text in pages]
     assert [name in files for files in taken] == [True, False, False, False, False, False]
-    assert "default-src 'none'" in sharing.page_head()
-    assert "{" not in sharing.page_head()
+    assert "default-src 'none'" in shared_files.page_head()
+    assert "{" not in shared_files.page_head()
 
 
 @pytest.mark.parametrize("text", ["", "x", "0123456789ab\n--option", "../../x", "0123456789AB"])
 def test_an_identity_that_is_none_is_an_error(text: str, paths: ClusterPaths) -> None:
     with pytest.raises(GpuprovError, match="no cluster's identity"):
-        sharing._unpacked(packed({"id": text}), "s3://b/x")
+        shared_files._unpacked(packed({"id": text}), "s3://b/x")
     (paths.root / "id").write_text(text)
     with pytest.raises(GpuprovError, match="no cluster's identity"):
         _ = Cluster(paths.spec, plans.cluster_spec("p4d.24xlarge", name="vision"), paths).identity
@@ -193,9 +194,9 @@ class Bucket:
     def __init__(self, content: bytes) -> None:
         self._content = content
 
-    def read(self, name: str, known: str | None = None) -> Object:
+    def read(self, name: str, known: str | None = None) -> Blob:
         assert name == "holder.json" or known
-        return Object(self._content, "tag")
+        return Blob(self._content, "tag")
 
 
 HOLDER = {"command": "up", "person": "a", "machine": "m", "folder": "/f", "token": "t", "pid": 1, "since": 1e9}
@@ -209,12 +210,12 @@ HOLDER = {"command": "up", "person": "a", "machine": "m", "folder": "/f", "token
     )), json.dumps(HOLDER).replace("1000000000.0", "NaN"), json.dumps(HOLDER).replace('"a"', '"\\ud800"')],
 )  # fmt: skip
 def test_a_holder_that_another_program_wrote_is_none(holder: str) -> None:
-    found = seen(Bucket(holder.encode()))  # type: ignore[arg-type]
+    found = current(Bucket(holder.encode()))  # type: ignore[arg-type]
     assert found is not None
     assert found.holder is None
 
 
 def test_a_holder_is_one() -> None:
-    found = seen(Bucket(json.dumps(HOLDER).encode()))  # type: ignore[arg-type]
+    found = current(Bucket(json.dumps(HOLDER).encode()))  # type: ignore[arg-type]
     assert found is not None
     assert "of a on m" in str(found.holder)

@@ -14,10 +14,10 @@ import yaml
 
 from provisioner import fleet, ssh, stack
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.lifecycle.applied import Ledger
 from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers import base
+from provisioner.release import Ledger
 from provisioner.stack import lockfile, shelf
 from provisioner.stack.models import BaseImage, Lock, Repository
 from tests.support import plans

@@ -14,16 +14,11 @@ import pytest
 
 from provisioner import fleet, ssh
 from provisioner.errors import GpuprovError
-from provisioner.lifecycle import (
-    baselines,
-    down,
-    quarantine_state,
-    replace_state,
-    spent,
-    status,
-    upgrade_state,
-    wanted,
-)
+from provisioner.lifecycle import baselines, diff, down, running_cost, status
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.release import Ledger, assigned_releases
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from tests.support.rehearsal import ROOT
@@ -42,14 +37,14 @@ READERS: dict[str, Callable[[Cluster], object]] = {
     "nodes": lambda cluster: fleet.load(cluster.paths),
     "pins": lambda cluster: ssh.load_pins(cluster.paths),
     "lock": lambda cluster: lockfile.read(cluster.paths.lock_file),
-    "releases": lambda cluster: cluster.releases(cluster.nodes(), cluster.lock),
-    "quarantine": lambda cluster: quarantine_state.load(cluster.paths),
-    "replace": replace_state.load,
-    "upgrade": lambda cluster: upgrade_state.load(cluster.paths),
+    "releases": lambda cluster: assigned_releases(cluster.spec, Ledger(cluster.paths), cluster.nodes(), cluster.lock),
+    "quarantine": lambda cluster: quarantine_book.load(cluster.paths),
+    "replace": replace_journal.load,
+    "upgrade": lambda cluster: upgrade_journal.load(cluster.paths),
     "baseline": lambda cluster: baselines.load(cluster.paths),
     "status": lambda cluster: json.dumps(status.status(cluster, ask=False)).encode(),
-    "wanted": wanted.wanted,
-    "spent": spent.so_far,
+    "wanted": diff.compare,
+    "spent": running_cost.so_far,
     "made": down.made,
 }
 

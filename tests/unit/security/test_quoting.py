@@ -14,6 +14,7 @@ import testinfra
 
 from provisioner import fleet, stack
 from provisioner.configure import run
+from provisioner.lifecycle.subjects import subjects_of
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
@@ -54,7 +55,7 @@ def test_checks_reach_nodes_by_our_configuration_of_ssh(name: str, tmp_path: Pat
     plan = plans.plan(spec)
     lock = Lock(request=stack.request(spec), simulated=True, groups={g.name: g.stack for g in plan.groups})
     lockfile.write(paths.lock_file, lock)
-    (subject,) = Cluster(paths.spec, spec, paths).subjects([NODE])
+    (subject,) = subjects_of(Cluster(paths.spec, spec, paths), [NODE])
     backend = testinfra.get_host(subject.host_spec).backend
     assert backend.ssh_config == str(paths.ssh / "config")
     assert backend.ssh_identity_file is None

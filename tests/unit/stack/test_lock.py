@@ -238,7 +238,7 @@ def test_a_repository_that_nobody_keeps_is_asked_for(
     file = cluster_yaml(vendors, keys, tmp_path, without="efa")
     said = refused(file, capsys)
     assert f"{file}:8: group train needs the EFA installer's packages" in said
-    assert "network: { efa: false }" in said
+    assert "network: { rdma: false }" in said
     assert re.search(r"stack:\n +repositories:\n +efa:\n +uri: .*\n +key: .*\n +fingerprint: ", said)
     assert vendors.seen == []
 

@@ -12,7 +12,6 @@ from provisioner.stack import lockfile
 from provisioner.stack.candidates import TITLES
 from provisioner.stack.models import Lock
 from provisioner.stack.rows import rows
-from provisioner.stack.table import placed
 from tests.support.plans import cluster_spec
 
 NVIDIA = [m.name for m in catalog.load().machines() if catalog.load().gpu(m.gpu_model).vendor == "nvidia"]
@@ -245,8 +244,3 @@ def test_differences_are_named() -> None:
         "groups.train.machine: p4d.24xlarge when locked, p5.48xlarge now",
         "stack.driver: not there when locked, 580 now",
     ]
-
-
-def test_the_table_in_the_docs_is_the_data_s() -> None:
-    page = Path(__file__).parents[3] / "docs" / "stack.md"
-    assert placed(page.read_text()) == page.read_text()

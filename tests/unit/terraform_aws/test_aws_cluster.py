@@ -18,12 +18,12 @@ import yaml
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
 
-from provisioner import fleet
+from provisioner import catalog, fleet
 from provisioner.cli.main import run
 from provisioner.errors import ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import down
-from provisioner.plan import PlannedGroup
+from provisioner.plan import PlannedGroup, build_plan
 from provisioner.session import open_cluster
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
@@ -153,7 +153,7 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
     heard: list[str] = []
     cluster, binary = open_cluster(file, sandbox=False), find()
     cluster.events.subscribe(lambda event: heard.append(event.message))
-    plan = cluster.plan()
+    plan = build_plan(cluster.spec, cluster.lock, catalog.load())
     with sold_out("us-east-1a") as asked:
         prepared = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
         nodes = machines.apply(plan, prepared, cluster.events)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from provisioner import catalog
 from provisioner.cli.main import run
 from provisioner.lifecycle import machines
+from provisioner.plan import build_plan
 from provisioner.session import open_cluster
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find
@@ -61,7 +63,8 @@ def test_both_are_planned_with_what_they_cost_and_who_may_write(
     lock = lockfile.read(file.with_name("cluster.lock"))
     assert lock is not None
     cluster, binary = open_cluster(file, sandbox=False), find()
-    prepared = machines.prepare(cluster, cluster.plan(lock), "virginia", binary, cluster.events)
+    plan = build_plan(cluster.spec, lock, catalog.load())
+    prepared = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
     asked = [*binary.argv, "show", "-json", PLAN_FILE]
     shown = subprocess.run(asked, cwd=prepared.workspace.path, capture_output=True, text=True, check=True)
     made = {r["address"]: r["values"] for r in _resources(json.loads(shown.stdout))}

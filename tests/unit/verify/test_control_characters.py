@@ -17,7 +17,7 @@ from provisioner.cli.main import run
 from provisioner.configure.drift import Difference
 from provisioner.errors import GpuprovError
 from provisioner.events import Event
-from provisioner.printable import printable
+from provisioner.text import printable
 from provisioner.verify.bundle import STATUS
 from provisioner.verify.results import CheckResult, NodeReport
 from tests.support.healthy_bundle import healthy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -62,17 +62,17 @@ def file(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Path:
     fleet.save(cluster.paths, [Node(n, "train", "here", P4D, f"i-{n}", "", "203.0.113.7", "10.0.0.7") for n in nodes])
     lockfile.write(cluster.paths.lock_file, Lock(request={}, simulated=True, groups={"train": stack(P4D)}))
 
-    def subjects(self: Cluster, *_: Any) -> list[Subject]:
+    def subjects(cluster: Cluster, chosen: Sequence[Node]) -> list[Subject]:
         found = []
         for index, (name, change) in enumerate(nodes.items()):
             texts = dict(nth(P4D, index))
             texts |= load_files(load().machine(P4D), texts)
             change(texts)
-            want = expected(P4D, self.spec.verify.level)
+            want = expected(P4D, cluster.spec.verify.level)
             found.append(Subject(name, "train", "here", P4D, bundle(texts), want, simulated=True))
-        return found
+        return [subject for subject in found if subject.name in {node.name for node in chosen}]
 
-    monkeypatch.setattr(Cluster, "subjects", subjects)
+    monkeypatch.setattr("provisioner.lifecycle.verifying.subjects_of", subjects)
     return tmp_path / "cluster.yaml"
 
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_saved_is_refused_before_anything_runs(
     file.write_text(FILE.replace("verify: {", "verify: {level: quick, "))
     assert gpuprov("verify", file, "--save-baseline") == 2
     assert gpuprov("verify", "--bundle", file.parent, "--machine", P4D, "--save-baseline") == 2
-    assert "give FILE" in capsys.readouterr().err
+    assert "--save-baseline needs a fleet" in capsys.readouterr().err
     damaged = file.parent / ".gpuprov" / "fast.sandbox" / "baseline.json"
     damaged.write_text('{"schema": 1, "nodes": {"train-0": 7}}')
     assert gpuprov("verify", file) == 2

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-import provisioner.session
 import provisioner.verify.report
+from provisioner import fleet, node_state
 from provisioner.cli.main import main
-from provisioner.events import Events
-from provisioner.lifecycle import baselines, quarantine, wanted
-from provisioner.paths import ClusterPaths, private_dir
+from provisioner.fleet import Node
+from provisioner.lifecycle import baselines, subjects, verifying
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.paths import private_dir
+from provisioner.session import open_cluster
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.results import NodeReport
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
 
@@ -162,38 +161,46 @@ def test_a_bundle_that_can_not_be_written_is_told_before_anything_is_asked(where
     assert "Traceback" not in done.stderr and "defect" not in done.stderr
 
 
+FILE = """
+name: vision
+sites: {lab: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 2, site: lab}}
+verify: {checks: [mine], min_healthy: 50%}
+"""
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cluster of two nodes, one of them without its topology, behind `open_cluster`."""
+    """A cluster of two nodes, one of them without its topology."""
     texts = nth(P4D, 1)
     del texts["topo.txt"]
     sources = {"train-0": bundle(nth(P4D, 0)), "train-1": bundle(texts)}
-    subjects = [Subject(n, "train", "lab", P4D, source, expected(P4D)) for n, source in sources.items()]
-    spec = SimpleNamespace(
-        name="vision", groups={}, verify=SimpleNamespace(checks=("mine",), min_healthy="50%", level="standard")
-    )
+    monkeypatch.setattr(verifying, "subjects_of", lambda _, nodes: picked(nodes))
+    monkeypatch.setattr(subjects, "subjects_of", lambda _, nodes: picked(nodes))
 
-    def open_cluster(file: Path, sandbox: bool | None = None) -> Any:
-        def note_verdicts(report: Any, page: Path | None = None) -> None:
-            (tmp_path / "noted").write_text(" ".join(f"{n.name}={n.ok}" for n in report.nodes))
+    def picked(nodes: Sequence[Node]) -> list[Subject]:
+        return [Subject(n.name, "train", "lab", P4D, sources[n.name], expected(P4D)) for n in nodes]
 
-        def picked(nodes: Any = ()) -> list[Subject]:
-            return [subject for subject in subjects if not nodes or subject.name in nodes]
-
-        return SimpleNamespace(
-            nodes=list, node=lambda name: name, subjects=picked, state=dict, spec=spec, events=Events(), file=file,
-            note_verdicts=note_verdicts, paths=ClusterPaths(file, spec.name, sandbox=False),
-            noted=lambda _: contextlib.nullcontext(False), run_dir=lambda: private_dir(tmp_path / "run"),
-        )  # fmt: skip
-
-    monkeypatch.setattr(provisioner.session, "open_cluster", open_cluster)
     # What follows from a verdict is tests/unit/lifecycle/test_quarantine.py's.
     monkeypatch.setattr(quarantine, "after_verdict", lambda _cluster, report, *_, **__: report)
-    monkeypatch.setattr(wanted, "wanted", lambda _: wanted.Wanted((), {}, ()))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "site.py").write_text("def test_site(node):\n    assert node.kernel\n")
-    (tmp_path / "cluster.yaml").write_text("name: vision\n")
-    return tmp_path / "cluster.yaml"
+    file = tmp_path / "cluster.yaml"
+    file.write_text(FILE)
+    opened = open_cluster(file, sandbox=False)
+    private_dir(opened.paths.root)
+    fleet.save(opened.paths, [machine(name) for name in sources])
+    return file
+
+
+def machine(name: str) -> Node:
+    return Node(name, "train", "lab", P4D, f"i-{name}", "", "203.0.113.7", "10.0.0.7")
+
+
+def noted(file: Path) -> dict[str, bool]:
+    """What `status` will say of each node."""
+    state = node_state.load(open_cluster(file, sandbox=False).paths)
+    return {name: node["ok"] for name, node in state.get("nodes", {}).items()}
 
 
 def run(*arguments: str | Path) -> int:
@@ -206,7 +213,7 @@ def test_the_fleet_of_a_file(cluster: Path, capsys: pytest.CaptureFixture[str]) 
     assert run("verify", cluster, "--json") == 0  # min_healthy is 50%
     document = json.loads(capsys.readouterr().out)
     assert document["ok"]  # as the exit status says; each node has its own
-    assert (cluster.parent / "noted").read_text() == "train-0=True train-1=False"
+    assert noted(cluster) == {"train-0": True, "train-1": False}
     assert [node["ok"] for node in document["nodes"]] == [True, False]
     assert all(any(c["id"] == "site.site" for c in node["checks"]) for node in document["nodes"])
     assert run("verify", cluster, "--node", "train-1", "--json") == 1
@@ -215,20 +222,21 @@ def test_the_fleet_of_a_file(cluster: Path, capsys: pytest.CaptureFixture[str]) 
     assert "train-" in capsys.readouterr().err
 
 
-def test_a_node_that_is_wanted_and_not_there_is_not_healthy(
-    cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    absent = NodeReport("train-2", "train", "lab", P4D, False, (), error=wanted.ABSENT, absent=True)
-    monkeypatch.setattr(wanted, "wanted", lambda _: wanted.Wanted((), {"train-2": "train"}, ("old-0",)))
-    monkeypatch.setattr(wanted, "unseen", lambda *_: (absent,))
+def test_a_node_that_is_wanted_and_not_there_is_not_healthy(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.write_text(FILE.replace("count: 2", "count: 3"))
+    paths = open_cluster(cluster, sandbox=False).paths
+    fleet.save(paths, [machine(name) for name in ("train-0", "train-1", "old-0")])
     assert run("verify", cluster, "--json") == 1  # one of three
     said = capsys.readouterr()
     document = json.loads(said.out)
     assert not document["ok"]
     assert [(n["name"], n.get("absent", False)) for n in document["nodes"]][2:] == [("train-2", True)]
-    assert "old-0: not looked at, cluster.yaml wants it no more" in said.err
-    assert (cluster.parent / "noted").read_text() == "train-0=True train-1=False"
+    assert "old-0: skipped, it is not in cluster.yaml any more" in said.err
+    assert noted(cluster) == {"train-0": True, "train-1": False}
     assert run("verify", cluster, "--node", "train-0") == 0
+    capsys.readouterr()
+    assert run("verify", cluster, "--node", "old-0") == 2
+    assert "node old-0 is not in cluster.yaml any more" in capsys.readouterr().err
     assert run("verify", cluster, "--report", cluster.parent / "page") == 1
     assert "`gpuprov up` makes it" in capsys.readouterr().out
     page = (cluster.parent / "page" / "report.html").read_text()
@@ -243,7 +251,7 @@ def test_where_no_report_can_be_written_nothing_is_looked_at(
     said = capsys.readouterr().err
     assert "no report can be written" in said
     assert "defect" not in said
-    assert not (cluster.parent / "noted").exists()
+    assert noted(cluster) == {}
 
 
 def test_a_verdict_is_told_also_where_it_cannot_be_written_down(
@@ -256,7 +264,7 @@ def test_a_verdict_is_told_also_where_it_cannot_be_written_down(
     assert run("verify", cluster, "--report", cluster.parent / "page", "--json") == 2
     said = capsys.readouterr()
     assert json.loads(said.out)["ok"]
-    assert "the verdict above could not be written down: " in said.err
+    assert "the verdict above could not be written to disk: " in said.err
     monkeypatch.setattr(baselines, "note", full)
     assert run("verify", cluster) == 2
     assert "1 of 2 nodes healthy" in capsys.readouterr().out

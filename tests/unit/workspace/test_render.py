@@ -93,7 +93,6 @@ def document(text: str) -> dict[str, Any]:
             "train": {
                 "machine": "p4d.24xlarge",
                 "capacity": {"kind": "reservation", "id": text},
-                "image": text,
             }
         },
         "access": {"ssh_key": text},
@@ -139,7 +138,7 @@ def test_free_text_arrives_in_terraform_as_it_is_or_is_refused(modules: Path, tm
             continue
         plan, workspace = plans.plan(loaded), tmp_path / f"site-{number}"
         group = loaded.groups["train"]
-        inputs = {"image": group.image, "key": loaded.access.ssh_key, "checks": loaded.verify.checks, text: text}
+        inputs = {"id": group.capacity.id, "key": loaded.access.ssh_key, "checks": loaded.verify.checks, text: text}
         render(
             plan, "here", Echo(inputs), workspace, ssh_public_key=f"ssh-ed25519 AAAA {text}", identity="0123456789ab"
         )  # type: ignore[arg-type]
@@ -147,7 +146,7 @@ def test_free_text_arrives_in_terraform_as_it_is_or_is_refused(modules: Path, tm
         terraform(workspace, "apply", "-auto-approve", "-input=false")
         seen = outputs_to_nodes(json.loads(terraform(workspace, "output", "-json")))
         assert seen["groups"]["train"]["capacity"]["id"] == text
-        assert seen["echo"] == {"image": text, "key": text, "checks": [text], text: text}
+        assert seen["echo"] == {"id": text, "key": text, "checks": [text], text: text}
         assert seen["key"] == f"ssh-ed25519 AAAA {text}"
         arrived += 1
     assert arrived >= len(HOSTILE) - 2

@@ -1,0 +1,53 @@
+"""Which machines cluster.yaml wants, beside those that are there: a verdict on a fleet is one on what is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from provisioner.fleet import Node
+from provisioner.lifecycle.machines import provider_of
+from provisioner.session import Cluster
+
+if TYPE_CHECKING:
+    from provisioner.verify.results import NodeReport
+
+ABSENT = "it is wanted and not there: `gpuprov up` makes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """`present`: machines that are there and wanted. `absent`: node → group of those that are wanted and not there, but
+    for what an `up` was allowed to do without (capacity.min). `unwanted`: names of machines that `up` would remove."""
+
+    present: tuple[Node, ...]
+    absent: dict[str, str]
+    unwanted: tuple[str, ...]
+
+
+def compare(cluster: Cluster) -> Diff:
+    """Compare the file with what the last run made. Nobody is asked."""
+    nodes = {node.name: node for node in cluster.nodes()}
+    groups = {f"{name}-{i}": name for name, group in cluster.spec.groups.items() for i in range(group.count)}
+    used = sorted({cluster.spec.site_of(name) for name in cluster.spec.groups})
+    folders = {site: cluster.paths.root / "sites" / site for site in used}
+    spared = {name for site in used for name in provider_of(cluster, site).without(folders[site])}
+    return Diff(
+        tuple(node for name, node in nodes.items() if name in groups),
+        {name: group for name, group in groups.items() if name not in nodes and name not in spared},
+        tuple(name for name in nodes if name not in groups),
+    )
+
+
+def absent_reports(cluster: Cluster, diff: Diff) -> tuple[NodeReport, ...]:
+    """What a verdict says of the machines that are not there."""
+    from provisioner.verify.results import NodeReport
+
+    groups = cluster.spec.groups
+    return tuple(
+        NodeReport(
+            name, group, cluster.spec.site_of(group), groups[group].machine, cluster.sandbox, (),
+            error=ABSENT, absent=True,
+        )
+        for name, group in diff.absent.items()
+    )  # fmt: skip

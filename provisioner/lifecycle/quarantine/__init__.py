@@ -1,0 +1,1 @@
+"""Bad nodes out of service and back."""

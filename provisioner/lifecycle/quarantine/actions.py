@@ -1,0 +1,175 @@
+"""Quarantine: bad nodes out of service, with an owner and a reason, and back again; what a verdict does by itself and
+what people do by command. The rules are in rules.py; this runs the hooks and writes it down.
+
+An entry is written before its node is drained and removed after it was put back, so that whatever is killed is done
+again by the next verdict or the same command; the hooks are safe to run twice.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from provisioner.errors import LockedError
+from provisioner.fleet import Node
+from provisioner.lifecycle import hooks
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.lifecycle.quarantine.rules import Decision, decide
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.session import Cluster
+
+if TYPE_CHECKING:
+    from provisioner.verify.expectations import Level
+    from provisioner.verify.results import Report
+
+
+def after_verdict(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level, *, holding: bool) -> Report:
+    """Act on a verdict, and give the report with what is in quarantine now. `nodes` are the machines that were judged;
+    `holding` says that the caller holds the cluster's lock. Where it does not, the lock is taken if there is something
+    to do; a run that is at work is not disturbed, and nothing is done then."""
+    decision = _decide(cluster, report, nodes, level)
+    if not decision.nothing and not holding:
+        try:
+            with cluster.exclusively("verify"):
+                decision = _decide(cluster, report, nodes, level)  # by what is there now that nobody else is at work
+                _act(cluster, decision)
+        except LockedError as error:
+            cluster.events("quarantine", "warning", f"this verdict changes nothing: {error.message}")
+            decision = Decision()
+    else:
+        _act(cluster, decision)
+    return annotated(cluster, replace(report, breaker=decision.breaker))
+
+
+def annotated(cluster: Cluster, report: Report) -> Report:
+    """The report with each node's quarantine."""
+    here = held(cluster)
+    if not here:
+        return report
+    nodes = tuple(replace(v, quarantine=here[v.name].told()) if v.name in here else v for v in report.nodes)
+    return replace(report, nodes=nodes)
+
+
+def held(cluster: Cluster) -> dict[str, Entry]:
+    """What is in quarantine, by node."""
+    return quarantine_book.load(cluster.paths).of(cluster.nodes())
+
+
+def put(cluster: Cluster, names: Sequence[str], reason: str, owner: str) -> dict[str, str]:
+    """Quarantine nodes in a person's name: drained, and theirs until somebody releases them. Gives node → why it could
+    not be drained. Raises GpuprovError for a name that no node has."""
+    nodes = [cluster.node(name) for name in dict.fromkeys(names)]
+    with cluster.exclusively("quarantine"):
+        book, at = quarantine_book.load(cluster.paths), quarantine_book.now()
+        for node in nodes:
+            before = book.entries.get(node.name) if book.holds(node) else None
+            checks = before.checks if before else ()
+            book.entries[node.name] = Entry(node.id, owner, hooks.plain(reason), before.since if before else at, checks)
+        book.save(cluster.paths)
+        return _drain(cluster, book, nodes, "quarantine")
+
+
+def release(cluster: Cluster, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Put nodes back into service, whoever put them into quarantine. Gives those that were in none, and node → why it
+    could not be put back."""
+    nodes = [cluster.node(name) for name in dict.fromkeys(names)]
+    with cluster.exclusively("release"):
+        book = quarantine_book.load(cluster.paths)
+        known = [node for node in nodes if node.name in book.entries]
+        bad = resume(cluster, book, known)
+    return [node.name for node in nodes if node not in known], bad
+
+
+def hold(cluster: Cluster, nodes: Sequence[Node], reason: str) -> dict[str, str]:
+    """Drain nodes that are to be replaced; the caller holds the cluster's lock. Those that nobody had in quarantine are
+    in ours until the new machine is proven. Gives node → why it could not be drained."""
+    book, level = quarantine_book.load(cluster.paths), cluster.spec.verify.level
+    for node in nodes:
+        if not book.holds(node):
+            book.entries[node.name] = Entry(node.id, OURS, reason, quarantine_book.now(), level=level)
+    book.save(cluster.paths)
+    return _drain(cluster, book, nodes, "replace")
+
+
+def person() -> str:
+    """Who is at the keyboard: the one behind sudo where there is one."""
+    name = os.environ.get("SUDO_USER") or os.environ.get("USER") or _account()
+    return f"{name} (account)" if name == OURS else name
+
+
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an id without a name, as in many containers
+        return f"uid {os.getuid()}"
+
+
+def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Level) -> Decision:
+    book, fleet = quarantine_book.load(cluster.paths), cluster.nodes()
+    same = {node.name for node in nodes if node in fleet}  # a machine that was replaced meanwhile was not judged
+    seen = replace(report, nodes=tuple(v for v in report.nodes if v.name in same))
+    wanted, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
+    decision = decide(book, seen, fleet, level, wanted, at=quarantine_book.now(), drains=drains)
+    if (not decision.nothing or decision.breaker) and upgrade_journal.load(cluster.paths).busy:
+        cluster.events(
+            "quarantine", "warning", "an upgrade is under way: this verdict puts no node in or out of service"
+        )
+        return Decision()
+    return decision
+
+
+def _act(cluster: Cluster, decision: Decision) -> None:
+    if decision.breaker is not None:
+        cluster.events("quarantine", "warning", decision.breaker.message, data=decision.breaker.to_json())
+    if decision.nothing:
+        return
+    book, machines = quarantine_book.load(cluster.paths), {node.name: node for node in cluster.nodes()}
+    # the names of machines that are no longer there are nobody's
+    book.entries = {name: entry for name, entry in book.entries.items() if name in machines} | dict(decision.hold)
+    book.save(cluster.paths)
+    for name, entry in decision.hold.items():
+        cluster.events("quarantine", "warning", f"in quarantine: {entry.reason}", node=name)
+    _drain(cluster, book, [machines[name] for name in decision.drain], "quarantine")
+    resume(cluster, book, [machines[name] for name in decision.release])
+
+
+def _drain(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Action) -> dict[str, str]:
+    """Drain nodes of the book and write down how that went."""
+    if not nodes:
+        return {}
+    reasons = {node.name: book.entries[node.name].reason for node in nodes}
+    bad = hooks.call(cluster, "drain", nodes, action, reasons)
+    ran = cluster.spec.hooks.drain is not None
+    for node in nodes:
+        trouble = bad.get(node.name, "")
+        drained = ran and not trouble
+        book.entries[node.name] = replace(book.entries[node.name], drained=drained, trouble=trouble)
+        if trouble:
+            cluster.events("quarantine", "warning", f"not drained: {trouble}", node=node.name)
+    book.save(cluster.paths)
+    return bad
+
+
+def resume(cluster: Cluster, book: Book, nodes: Sequence[Node], action: hooks.Action = "release") -> dict[str, str]:
+    """Put nodes of the book back into service and forget their entries; one that it did not work for stays."""
+    if not nodes:
+        return {}
+    reasons = {node.name: book.entries[node.name].reason for node in nodes}
+    bad = hooks.call(cluster, "resume", nodes, action, reasons)
+    for node in nodes:
+        if trouble := bad.get(node.name, ""):
+            entry = book.entries[node.name]
+            if entry.id != node.id:  # what was the former machine's is from now on that of this one
+                entry = replace(entry, id=node.id, owner=OURS, level=None, owed=())
+            book.entries[node.name] = replace(entry, trouble=trouble)
+            cluster.events("quarantine", "warning", f"not put back into service: {trouble}", node=node.name)
+        else:
+            del book.entries[node.name]
+    book.save(cluster.paths)
+    if back := [node.name for node in nodes if node.name not in bad]:
+        cluster.events("quarantine", "done", f"out of quarantine: {', '.join(back)}")
+    return bad

@@ -1,0 +1,95 @@
+"""Which nodes are in quarantine: quarantine.json in the run directory.
+
+A machine is known by its id: an entry of another machine of the same name (a replaced one) is no quarantine any more;
+but the name is still out of service, so that the entry is kept until the new machine was proven and put back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner import stored
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, write_whole
+from provisioner.verify.expectations import LEVELS, Level
+
+OURS = "gpuprov"
+"""The owner of what a verdict put into quarantine: a later verdict takes it out. A person's stays until somebody
+releases it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One node in quarantine. `id` is the machine's; `since` is UTC (2026-01-31T12:00:00Z); `checks` are what failed at
+    `level` (None where a person decided); `drained`: the drain command worked; `trouble`: why the last command did
+    not; `owed`: checks that have to pass before a verdict puts it back, None in files of releases that did not know."""
+
+    id: str
+    owner: str
+    reason: str
+    since: str
+    checks: tuple[str, ...] = ()
+    level: Level | None = None
+    drained: bool = False
+    trouble: str = ""
+    owed: tuple[str, ...] | None = None
+
+    def told(self) -> dict[str, Any]:
+        """What reports and `status` say of it."""
+        found = {"owner": self.owner, "reason": self.reason, "since": self.since, "checks": list(self.checks)}
+        return found | ({"trouble": self.trouble} if self.trouble else {})
+
+
+@dataclass(slots=True)
+class Book:
+    """quarantine.json: node name → entry."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def of(self, nodes: Iterable[Node]) -> dict[str, Entry]:
+        """The quarantine of these machines, by node name."""
+        found = {node.name: self.entries.get(node.name) for node in nodes if self.holds(node)}
+        return {name: entry for name, entry in found.items() if entry is not None}
+
+    def holds(self, node: Node) -> bool:
+        entry = self.entries.get(node.name)
+        return entry is not None and entry.id == node.id
+
+    def save(self, paths: ClusterPaths) -> None:
+        document = {"nodes": {name: asdict(entry) for name, entry in self.entries.items()}}
+        write_whole(paths.root / "quarantine.json", json.dumps(document, indent=1) + "\n")
+
+
+def load(paths: ClusterPaths) -> Book:
+    """What is in quarantine. Raises GpuprovError where the file is damaged: nodes are out of service, and nobody would
+    know."""
+    file = paths.root / "quarantine.json"
+    try:
+        found: dict[str, Any] = stored.load(file)["nodes"]
+        return Book({name: _entry(entry) for name, entry in found.items()})
+    except FileNotFoundError:
+        return Book()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        hint = "look in your scheduler which nodes are out of service, then remove the file and quarantine those again"
+        raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
+
+
+def _entry(found: Mapping[str, Any]) -> Entry:
+    owed = found.get("owed")
+    entry = Entry(**{**found, "checks": tuple(found["checks"]), "owed": None if owed is None else tuple(owed)})
+    texts = (entry.id, entry.owner, entry.reason, entry.since, entry.trouble, *entry.checks, *(entry.owed or ()))
+    if not all(isinstance(text, str) for text in texts) or entry.level not in (None, *LEVELS):
+        raise ValueError("an entry is not whole")
+    if not isinstance(entry.drained, bool):
+        raise TypeError("drained is neither true nor false")
+    return entry
+
+
+def now() -> str:
+    """This moment as an entry has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

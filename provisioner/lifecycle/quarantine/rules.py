@@ -1,0 +1,140 @@
+"""What a verdict changes of the quarantine: rules without side effects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from provisioner.fleet import Node
+from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
+from provisioner.spec.models import Quarantine
+from provisioner.verify.expectations import LEVELS, Level
+from provisioner.verify.results import Breaker, NodeReport, Report
+
+UNREACHED = "the node could not be looked at"
+
+WORK = ("load.", "nccl.", "dcgm.diag", "framework.", "fabric.", "storage.io")
+"""Checks, by the beginning of their ids, that judge a node at work. They are skipped while a job has its GPUs, and
+skipped is not passed."""
+ERASED = ("gpu.count", "gpu.xid", "dcgm.xid", "load.xid", "nvswitch.sxid", "log.")
+"""Checks whose evidence is gone after a reboot, whether or not what they saw is."""
+PROOF = "load.completes"
+"""What has to pass where the evidence of a fault can be gone: the node at work. At level stress DCGM's own tests of the
+hardware (dcgm.diag) prove as much, for nodes that cannot be loaded."""
+PENDING = "; it stays until this has passed: "
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows from a verdict. `hold`: entries to be written; `drain`: which of them the drain command is run for;
+    `release`: nodes that are put back into service."""
+
+    hold: Mapping[str, Entry] = field(default_factory=dict)
+    drain: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    breaker: Breaker | None = None
+
+    @property
+    def nothing(self) -> bool:
+        return not self.hold and not self.release
+
+
+def decide(
+    book: Book, report: Report, nodes: Sequence[Node], level: Level, limits: Quarantine, *, at: str, drains: bool = True
+) -> Decision:
+    """What a verdict at that level changes. `nodes` is the whole fleet, the report may be of a part of it; `drains`:
+    there is a drain command.
+
+    - A bad node goes into quarantine as ours, unless more would be there than `limits` allow: then none does.
+    - A healthy node of ours leaves it, where this verdict looked at least as deep as the one that put it there and what
+      condemned it has passed since: a check that was skipped, beside a job, has not. Where the evidence of a fault goes
+      with a reboot (ERASED), the node has to pass at work. So does one leave whose quarantine was that of a former
+      machine, whoever owned that.
+    - What a person put there stays as it is.
+    """
+    machines = {node.name: node for node in nodes}
+    here = book.of(nodes)
+    judged = [verdict for verdict in report.nodes if verdict.name in machines]
+    release = [v.name for v in judged if v.ok and _leaves(book.entries.get(v.name), machines[v.name], level, v)]
+    bad = {v.name: v for v in judged if not v.ok}
+    fresh = {name: verdict for name, verdict in bad.items() if name not in here} if limits.automatic else {}
+    staying = [name for name in here if name not in release]
+    bound = limits.bound(len(nodes))
+    if fresh and len(staying) + len(fresh) > bound:
+        check, shared = most_shared(fresh.values())
+        tripped = Breaker(tuple(fresh), len(staying), bound, len(nodes), check, shared)
+        return Decision(release=tuple(release), breaker=tripped)
+    hold = {
+        name: Entry(machines[name].id, OURS, v.why, at, _checks(v), level, owed=_owed((), v, level))
+        for name, v in fresh.items()
+    }
+    verdicts = {v.name: v for v in judged}
+    for name in staying:
+        if name in verdicts and here[name].owner == OURS:
+            changed = _changed(here[name], verdicts[name], level)
+            if changed != here[name] or (name in bad and drains and not changed.drained):
+                hold[name] = changed
+    return Decision(hold, tuple(n for n, entry in hold.items() if n in bad and not entry.drained), tuple(release))
+
+
+def _changed(entry: Entry, verdict: NodeReport, level: Level) -> Entry:
+    """The entry of a node that stays, with what this verdict says."""
+    owed = _owed(_owes(entry), verdict, level)
+    if not verdict.ok:
+        why, checks = verdict.why, _checks(verdict)
+        return replace(entry, reason=why, checks=checks, level=deeper(entry.level, level), owed=owed)
+    if deeper(entry.level, level) != level:
+        return entry
+    reason = entry.reason.split(PENDING)[0]
+    return replace(entry, reason=f"{reason}{PENDING}{', '.join(owed)}" if owed else reason, owed=owed)
+
+
+def _leaves(entry: Entry | None, machine: Node, level: Level, verdict: NodeReport) -> bool:
+    if entry is None:
+        return False
+    if entry.id != machine.id:
+        return True
+    return entry.owner == OURS and deeper(entry.level, level) == level and not _owed(_owes(entry), verdict, level)
+
+
+def _owes(entry: Entry) -> tuple[str, ...]:
+    """Of an entry that does not know it, what can be told by the checks that condemned it. They may have been unknown
+    because the node was silent, and may not apply to it."""
+    if entry.owed is not None:
+        return entry.owed
+    work = [id for id in entry.checks if id.startswith(WORK) and not id.startswith("fabric.")]
+    return tuple(dict.fromkeys([*work, *([PROOF] if any(id.startswith(ERASED) for id in entry.checks) else [])]))
+
+
+def _owed(before: Iterable[str], verdict: NodeReport, level: Level) -> tuple[str, ...]:
+    """What of that has still to pass, and what this verdict adds. A check that a healthy verdict lacks (a file of
+    one's own that was taken out) owes nothing."""
+    states: dict[str, set[str]] = {}
+    for check in verdict.checks:
+        states.setdefault(check.id, set()).add(check.status)
+    passed = {id for id, found in states.items() if found == {"pass"}}
+    if level == "stress" and "dcgm.diag" in passed:
+        passed.add(PROOF)
+    left = [id for id in before if id not in passed and (id in states or id == PROOF or not verdict.ok)]
+    condemned = () if verdict.error else verdict.condemned
+    failed = [check.id for check in condemned if check.status == "fail" or check.id.startswith(WORK)]
+    proof = [PROOF] if any(c.id.startswith(ERASED) and c.status == "fail" for c in condemned) else []
+    return tuple(dict.fromkeys([*left, *failed, *proof]))
+
+
+def deeper(one: Level | None, other: Level) -> Level:
+    """The one of two levels that proves more."""
+    return other if one is None else max(one, other, key=LEVELS.index)
+
+
+def _checks(verdict: NodeReport) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(check.id for check in verdict.condemned))
+
+
+def most_shared(bad: Iterable[NodeReport]) -> tuple[str, int]:
+    """What condemns most of these nodes, and how many of them: the first thing to look at."""
+    counted = Counter(
+        cause for v in bad for cause in ((UNREACHED,) if v.error else _checks(v) or ("nothing was checked",))
+    )
+    return counted.most_common(1)[0]

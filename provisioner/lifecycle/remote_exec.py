@@ -1,0 +1,112 @@
+"""`gpuprov exec`: one command on many nodes at once, over the pinned host keys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from provisioner import ssh
+from provisioner.errors import Interrupted
+from provisioner.fleet import PARALLEL
+from provisioner.paths import ClusterPaths
+
+LOOK_S = 0.3
+"""Between two looks whether Ctrl-C was pressed."""
+GRACE_S = 1.0
+"""For an ssh that was asked to end."""
+TIMED_OUT = 124
+"""As timeout(1) has it."""
+
+
+def run_on(
+    paths: ClusterPaths,
+    nodes: Sequence[str],
+    command: Sequence[str],
+    show: Callable[[str, int, str], None],
+    *,
+    timeout_s: float,
+) -> int:
+    """Run a command on these nodes; the highest exit status. `show` gets node, exit status and output (both streams),
+    in the order of `nodes`. A node that takes longer than `timeout_s` seconds has status 124. Ctrl-C ends every ssh
+    that was started, and no other is."""
+    sessions = _Sessions()
+
+    def run(node: str) -> tuple[int, str]:
+        child = sessions.start([*ssh.argv(paths, node), *command])
+        deadline = time.monotonic() + timeout_s
+        while True:
+            # Not one long wait: ssh's shared connection holds the pipe as long as the remote command runs, so that its
+            # end does not come when the child of ours is ended.
+            left = deadline - time.monotonic()
+            try:
+                text, _ = child.communicate(timeout=max(0.0, min(LOOK_S, left)))
+            except subprocess.TimeoutExpired:
+                if sessions.ended:
+                    raise Interrupted("interrupted") from None
+                if left <= 0:
+                    sessions.end([child])
+                    return TIMED_OUT, f"no answer within {timeout_s:g} s"
+                continue
+            return child.returncode, text
+
+    worst = 0
+    with ThreadPoolExecutor(max_workers=PARALLEL) as pool, sessions.of(pool):
+        for node, (status, text) in zip(nodes, pool.map(run, nodes), strict=True):
+            show(node, status, text)
+            worst = max(worst, status)
+    return worst
+
+
+class _Sessions:
+    """The ssh processes of one call: none of them outlives what keeps the call from going on (Ctrl-C)."""
+
+    def __init__(self) -> None:
+        self._lock, self._running, self._ended = threading.Lock(), list[subprocess.Popen[str]](), False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the call has ended, and these with it."""
+        with self._lock:
+            return self._ended
+
+    def start(self, argv: list[str]) -> subprocess.Popen[str]:
+        """Raises Interrupted where the call has ended."""
+        with self._lock:
+            if self._ended:
+                raise Interrupted("interrupted")
+            child = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+                encoding="utf-8", errors="replace", start_new_session=True,
+            )  # fmt: skip
+            self._running.append(child)
+        return child
+
+    def end(self, children: Sequence[subprocess.Popen[str]]) -> None:
+        """End these, and what they started."""
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            living = [child for child in children if child.poll() is None]
+            for child in living:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, sign)
+            until = time.monotonic() + GRACE_S
+            for child in living:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=max(0.0, until - time.monotonic()))
+
+    @contextlib.contextmanager
+    def of(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        """What ends the block early ends the children, and those that wait for their turn."""
+        try:
+            yield
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            with self._lock:
+                self._ended = True
+            self.end(self._running)
+            raise

@@ -1,0 +1,1 @@
+"""A new machine under the name of a bad one."""

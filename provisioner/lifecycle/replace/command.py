@@ -1,0 +1,202 @@
+"""`gpuprov replace`: a new machine for a bad one, under the same name; nothing else is touched.
+
+Looked at before anything is done: how many are out of service at once, whether the node is bad at all, and what
+Terraform would do. Then drained, made anew, configured, verified, put back into service. Killed anywhere, the same
+command goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner import catalog, fleet, node_state
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.fleet import Node
+from provisioner.lifecycle import configuring, locking, machines, running_cost, verifying
+from provisioner.lifecycle import up as lifecycle
+from provisioner.lifecycle.machines import SitePlan
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.replace.journal import Journal
+from provisioner.lifecycle.up import Confirm, Run
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.plan import Plan, build_plan
+from provisioner.session import Cluster
+from provisioner.text import counted
+from provisioner.workspace.binary import Binary
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line insists on: `force_budget` lifts `quarantine.share` but never `quarantine.most`,
+    `even_if_healthy` takes nodes that the last verdict found healthy."""
+
+    force_budget: bool = False
+    even_if_healthy: bool = False
+
+
+def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Options, *, confirm: Confirm) -> Run:
+    """Replace these nodes' machines; the caller holds no lock. Raises GpuprovError for what can't be begun and of the
+    stage that failed. `Run.report` is of these nodes alone, and None where a person declined."""
+    names = list(dict.fromkeys(names))
+    for name in names:
+        cluster.node(name)
+    for site in cluster.spec.sites:
+        machines.provider_of(cluster, site)
+    with cluster.exclusively("replace") as run_dir:
+        run, events = Run(run_dir), cluster.events
+        journal = replace_journal.load(cluster)
+        refuse(cluster, [cluster.node(name) for name in names], journal, options)
+        with run.stage("stack"):
+            lock = locking.current(cluster, events)
+            upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
+            plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+        with run.stage("preflight"):
+            lifecycle.refuse_blocked(machines.preflight(cluster, plan, events))
+        work = _Machines(cluster, plan, binary, run_dir)
+        with run.stage("terraform"):
+            unsure = [name for name in names if name in journal.nodes and journal.nodes[name].step == "making"]
+            if unsure:
+                run.resources += work.settle(unsure, journal)
+            old = [
+                n for n in map(cluster.node, names) if n.name not in journal.nodes or journal.nodes[n.name].id == n.id
+            ]
+            prepared = work.prepare(names, anew={node.name for node in old})
+            changes = sum(site.changes.total for site in prepared)
+        if changes and not confirm(plan, changes):
+            return run
+        _drain(cluster, journal, old)
+        with run.stage("terraform"):
+            journal.set(cluster.paths, old, "making")
+            node_state.note_stage(cluster.paths, "making", [node.name for node in old])
+            work.apply(prepared)
+            run.resources += changes
+            new = [cluster.node(name) for name in names]
+            for node in new:
+                if node.id == journal.nodes[node.name].id:
+                    raise ProviderError("Terraform made no new machine", where=node.name, hint="run it again")
+            journal.set(cluster.paths, new, "proving")
+            sure = machines.vouched(cluster)
+            there = cluster.nodes()
+            through = machines.carried(cluster, there)
+            user = cluster.spec.access.user
+            machines.tell_waiting(events, names)
+            fleet.contact(cluster.paths, there, user, events, only=names, vouched=sure, carried=through)
+            events("fleet", "done", f"{counted(len(names), 'node')} reachable", total=len(names))
+            node_state.note_stage(cluster.paths, "made", names)
+        with run.stage("configure"):
+            assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
+            releases = {name: assigned[name] for name in names}
+            fresh = {node.name for node in old}
+            brought: configuring.Brought = lifecycle.configure(cluster, run, new, releases, new=fresh)
+        with run.stage("verify"):
+            run.conclude(verifying.verify_configured(cluster, brought, new, releases, run_dir, partly=True))
+            for name in names:
+                journal.nodes.pop(name, None)
+            journal.save(cluster.paths)
+        return run
+
+
+def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: Options) -> None:
+    """Raise GpuprovError where more would be out of service at once than `quarantine` allows, or a node is healthy. A
+    replacement that goes on has been allowed before, but for the absolute bound."""
+    held, noted = quarantine.held(cluster), node_state.load(cluster.paths).get("nodes", {})
+    limits = cluster.spec.quarantine
+    names = {node.name for node in chosen}
+    begun = names <= set(journal.nodes)
+    taken = names - set(held) - set(journal.nodes)
+    at_once = len(names | set(held) | set(journal.nodes)) if taken else len(names)
+    bound = limits.bound(len(cluster.nodes()))
+    if at_once > limits.most or (at_once > bound and not begun and not options.force_budget):
+        also = f" with what is in quarantine, {at_once} nodes" if at_once > len(names) else f" {at_once} nodes"
+        hard = at_once > limits.most
+        raise GpuprovError(
+            f"that would have{also} out of service at once, and at most {limits.most if hard else bound} may be",
+            where=cluster.spec.name,
+            hint="replace fewer at a time; look for a common cause first"
+            + ("" if hard else f". --force-budget goes up to quarantine.most, {limits.most}"),
+        )
+    for node in chosen:
+        proven = noted.get(node.name, {}).get("ok") is True
+        if proven and node.name in taken and not options.even_if_healthy:
+            raise GpuprovError(
+                "the last verdict found it healthy",
+                where=node.name,
+                hint=f"look again with `gpuprov verify {cluster.file} --node {node.name}`, quarantine it with a "
+                "reason, or give --even-if-healthy",
+            )
+
+
+def _drain(cluster: Cluster, journal: Journal, nodes: list[Node]) -> None:
+    """Out of service, all of them, or none is replaced."""
+    if not nodes:
+        return
+    journal.set(cluster.paths, nodes, "draining")
+    bad = quarantine.hold(cluster, nodes, "to be replaced")
+    if bad:
+        raise GpuprovError(
+            "; ".join(f"{name}: {why}" for name, why in bad.items()),
+            where="drain",
+            hint="nothing was replaced. Run it again, or give the nodes back with `gpuprov release`",
+        )
+
+
+class _Machines:
+    """Terraform on the sites of the nodes that are replaced."""
+
+    def __init__(self, cluster: Cluster, plan: Plan, binary: Binary, run_dir: Path) -> None:
+        self.cluster, self.plan, self.binary, self.run_dir = cluster, plan, binary, run_dir
+
+    def prepare(self, names: Sequence[str], *, anew: Collection[str] = ()) -> list[SitePlan]:
+        """Plans that make the nodes `anew` again, what is missing of `names`, and nothing else. Raises ProviderError
+        where a plan would do more, and says what."""
+        by_site: dict[str, list[str]] = {}
+        for name in names:
+            by_site.setdefault(self.cluster.node(name).site, []).append(name)
+        prepared = []
+        for site, mine in by_site.items():
+            again = [name for name in mine if name in anew]
+            events, run_dir = self.cluster.events, self.run_dir
+            done = machines.prepare(self.cluster, self.plan, site, self.binary, events, run_dir, replace=again)
+            refuse_more(done, mine, again)
+            prepared.append(done)
+        return prepared
+
+    def settle(self, names: Sequence[str], journal: Journal) -> int:
+        """Bring an apply that was killed to its end, so that it is known which machines are new already. Gives the
+        number of its changes."""
+        prepared = self.prepare(names)
+        self.apply(prepared)
+        made = [node for node in map(self.cluster.node, names) if node.id != journal.nodes[node.name].id]
+        journal.set(self.cluster.paths, made, "proving")
+        return sum(site.changes.total for site in prepared)
+
+    def apply(self, prepared: Sequence[SitePlan]) -> None:
+        """Do it; the nodes are known from then on, those of other sites as they were."""
+        for site in prepared:
+            nodes = machines.apply(self.plan, site, self.cluster.events, always=True)
+            others = [node for node in self.cluster.nodes() if node.site != site.site]
+            fleet.save(self.cluster.paths, [*others, *nodes])
+            running_cost.seen(self.cluster, [*others, *nodes])
+
+
+def refuse_more(done: SitePlan, names: Sequence[str], anew: Collection[str]) -> None:
+    """Raise ProviderError where Terraform would touch more than these nodes' machines, or not make those of `anew`."""
+    mine = {done.provider.address(name): name for name in names}
+    beside = {address for name in names for address in done.provider.attached(name)}
+    planned = dict(done.changes.actions)
+    more = [
+        f"{action} {address}"
+        for address, action in planned.items()
+        if address not in beside and (address not in mine or action not in ("replace", "create"))
+    ]
+    less = [name for address, name in mine.items() if name in anew and address not in planned]
+    if more or less:
+        what = f"would also {'; '.join(more[:10])}" if more else f"would not make {', '.join(less)} anew"
+        raise ProviderError(
+            f"Terraform {what}. Nothing was done",
+            where=f"site {done.site}",
+            hint="`gpuprov plan` shows what differs from cluster.yaml; `gpuprov up` brings that about, then replace",
+        )

@@ -1,0 +1,72 @@
+"""How far a replacement has come: replace.json in the run directory, written whole before every step, so that one that
+was killed anywhere goes on, and makes no second new machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from provisioner import stored
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.paths import ClusterPaths, write_whole
+from provisioner.release import Ledger
+from provisioner.session import Cluster
+
+Step = Literal["draining", "making", "proving"]
+"""draining: the old machine is being taken out of service; making: Terraform is at work; proving: the new machine is
+there, to be configured, verified and put into service."""
+
+
+@dataclass(slots=True)
+class Place:
+    """One node that is being replaced. `id` is that of the machine that goes."""
+
+    id: str
+    step: Step
+
+
+@dataclass(slots=True)
+class Journal:
+    """replace.json: node name → place. A node whose new machine had its verdict is not in it."""
+
+    nodes: dict[str, Place] = field(default_factory=dict)
+
+    def save(self, paths: ClusterPaths) -> None:
+        write_whole(paths.root / "replace.json", json.dumps(asdict(self), indent=1) + "\n")
+
+    def set(self, paths: ClusterPaths, nodes: list[Node], step: Step) -> None:
+        """These nodes are at that step; a node that is new here has its machine written down as the one that goes."""
+        for node in nodes:
+            self.nodes.setdefault(node.name, Place(node.id, step)).step = step
+        self.save(paths)
+
+
+def load(cluster: Cluster) -> Journal:
+    """What is under way. Left out is what another command has ended since: a draining that was released, a new machine
+    that `up` or `verify` has judged. Raises GpuprovError where the file is damaged."""
+    file = cluster.paths.root / "replace.json"
+    try:
+        found: dict[str, Any] = stored.load(file)
+        places = {name: Place(**place) for name, place in found["nodes"].items()}
+        if any(p.step not in get_args(Step) or not isinstance(p.id, str) for p in places.values()):
+            raise ValueError("an unknown step")
+    except FileNotFoundError:
+        return Journal()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        hint = "remove it, then run `gpuprov up`: it makes what is missing and proves what is new"
+        raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
+    book, ledger = quarantine_book.load(cluster.paths), Ledger(cluster.paths)
+    machines = {node.name: node for node in cluster.nodes()}
+
+    def under_way(name: str, place: Place) -> bool:
+        node = machines.get(name)
+        if node is None:
+            return False
+        if node.id == place.id:
+            return place.step == "making" or book.holds(node)
+        return ledger.of(node) is None and not book.holds(node)
+
+    return Journal({name: place for name, place in places.items() if under_way(name, place)})

@@ -1,0 +1,55 @@
+"""What verify judges: each machine of a fleet, how to reach it, and what the catalogue and its lock expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from provisioner import catalog, mounts, ssh
+from provisioner.fleet import Node
+from provisioner.release import Ledger, Release, assigned_releases
+from provisioner.session import Cluster
+
+if TYPE_CHECKING:
+    from provisioner.verify.run import Subject
+
+
+def subjects_of(
+    cluster: Cluster, nodes: Sequence[Node] | None = None, releases: Mapping[str, Release] | None = None
+) -> list[Subject]:
+    """One subject a node, the whole fleet by default. A machine that runs an older lock is held to that one; `releases`
+    (node name → release) says otherwise."""
+    nodes = cluster.nodes() if nodes is None else nodes
+    if releases is None:
+        releases = assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, cluster.lock)
+    return [_subject(cluster, node, releases[node.name]) for node in nodes]
+
+
+def _subject(cluster: Cluster, node: Node, release: Release) -> Subject:
+    from provisioner.verify.expectations import HEALTH_TIMER, expect
+    from provisioner.verify.run import Subject
+
+    plan = release.plan
+    group = plan.group(node.group)
+    return Subject(
+        name=node.name,
+        group=node.group,
+        site=node.site,
+        machine=node.machine,
+        source=ssh.argv(cluster.paths, node.name),
+        expected=expect(
+            group.machine,
+            group.gpu,
+            group.stack,
+            group.spec,
+            catalog.load(),
+            level=cluster.spec.verify.level,
+            simulated=plan.simulated,
+            timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
+            shared=mounts.expected(plan, node),
+        ),
+        simulated=plan.simulated,
+        address=node.private_address,
+        host_spec=f"ssh://{node.name}?ssh_config={quote(str(cluster.paths.ssh / 'config'))}",
+    )

@@ -1,0 +1,1 @@
+"""Moving a running fleet to another lock, node by node."""

@@ -1,0 +1,115 @@
+"""What an upgrade does to nodes: hooks, roles, verify, who runs what; and whom it leaves alone before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provisioner.events import Kind
+from provisioner.fleet import Node
+from provisioner.lifecycle import baselines, configuring, hooks, verifying
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.lifecycle.upgrade.journal import Journal
+from provisioner.release import Ledger, Release, release_of
+from provisioner.session import Cluster
+
+if TYPE_CHECKING:
+    from provisioner.verify.results import Report
+    from provisioner.verify.run import Subject
+
+
+class NodeActions:
+    """order.Actions on real nodes."""
+
+    def __init__(self, cluster: Cluster, nodes: Sequence[Node], run_dir: Path) -> None:
+        self.cluster = cluster
+        self._nodes = {node.name: node for node in nodes}
+        self._run_dir = run_dir
+        self._ledger = Ledger(cluster.paths)
+        self._known: dict[str, Release] = {}
+
+    def _release(self, release: str) -> Release:
+        if release not in self._known:
+            self._known[release] = release_of(self.cluster.spec, self._ledger.lock(release))
+        return self._known[release]
+
+    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
+        return self._hook("drain", nodes)
+
+    def resume(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Puts them back, but for those that a person keeps in quarantine; ours were proven a moment ago."""
+        held = self.quarantined()
+        ours = [name for name in nodes if name in held and held[name].owner == quarantine_book.OURS]
+        bad = self._hook("resume", [name for name in nodes if name not in held])
+        book = quarantine_book.load(self.cluster.paths)
+        return bad | quarantine.resume(self.cluster, book, [self._nodes[name] for name in ours], "upgrade")
+
+    def quarantined(self) -> dict[str, quarantine_book.Entry]:
+        return quarantine_book.load(self.cluster.paths).of(self._nodes.values())
+
+    def _hook(self, step: hooks.HookStep, nodes: Sequence[str]) -> dict[str, str]:
+        reasons = dict.fromkeys(nodes, "gpuprov upgrade")
+        return hooks.call(self.cluster, step, [self._nodes[name] for name in nodes], "upgrade", reasons)
+
+    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        nodes = [self._nodes[name] for name in wanted]
+        releases = {name: self._release(release) for name, release in wanted.items()}
+        brought = configuring.bring(self.cluster, nodes, releases, self._run_dir)
+        self.cluster.events("configure", "done", f"{len(brought.configured)} nodes configured")
+        bad = dict(brought.failed)
+        rest = [subject for subject in brought.subjects if subject.name not in bad]
+        bad |= self._judge(self._prove(rest)) if rest else {}
+        left = {
+            name: [d.message for d in brought.drift[name] if d.mended] for name in wanted if not brought.clean(name)
+        }
+        return {name: bad.get(name) or "; ".join(left[name][:3]) for name in wanted if name in bad or name in left}
+
+    def verify(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """Node → what is wrong with it, held to the release that is given."""
+        nodes = [self._nodes[name] for name in wanted]
+        releases = {name: self._release(release) for name, release in wanted.items()}
+        return self._judge(self._prove(subjects_of(self.cluster, nodes, releases)))
+
+    def _prove(self, subjects: Sequence[Subject]) -> Report:
+        nodes = [self._nodes[subject.name] for subject in subjects]
+        verdict = verifying.Verdict(verifying.prove(self.cluster, subjects, nodes, workdir=self._run_dir))
+        verifying.settle(self.cluster, verdict, nodes, self.cluster.spec.verify.level, quarantining=False)
+        for node in verdict.report.nodes:
+            if slower := baselines.slower(node):
+                self.tell("warning", f"slower than its baseline: {slower}", node.name)
+        return verdict.report
+
+    @staticmethod
+    def _judge(report: Report) -> dict[str, str]:
+        return {node.name: node.why for node in report.nodes if not node.ok}
+
+    def record(self, nodes: Sequence[str], release: str) -> None:
+        self._ledger.record([self._nodes[name] for name in nodes], self._ledger.lock(release))
+
+    def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
+        self.cluster.events("upgrade", kind, message, node=node)
+
+
+def leave_the_quarantined(journal: Journal, actions: NodeActions, named: str | None) -> None:
+    """A node in quarantine is somebody's to look at: it is left out, unless it was named."""
+    for name, entry in actions.quarantined().items():
+        if name in journal.at("waiting") and name != named:
+            journal.nodes[name].step = "left"
+            journal.nodes[name].reason = f"in quarantine by {entry.owner}: {entry.reason}"
+            actions.tell("warning", f"left alone, it is {journal.nodes[name].reason}", name)
+    journal.save(actions.cluster.paths)
+
+
+def leave_the_bad(journal: Journal, actions: NodeActions) -> None:
+    """A node that is not healthy before it is touched proves nothing about the release: it is named and left alone."""
+    waiting = journal.at("waiting")
+    if not waiting:
+        return
+    actions.tell("started", f"looking at {len(waiting)} nodes before anything is moved")
+    for name, why in actions.verify({name: journal.nodes[name].source for name in waiting}).items():
+        journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {why}"
+        actions.tell("warning", f"left alone, it was {journal.nodes[name].reason}", name)
+    journal.save(actions.cluster.paths)

@@ -1,0 +1,255 @@
+"""`gpuprov upgrade`: moves a running fleet to the lock that cluster.yaml now wants. The order is in order.py, what is
+done to nodes in actions.py; this chooses the nodes and says how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provisioner import catalog
+from provisioner.errors import Exit, GpuprovError
+from provisioner.events import Kind
+from provisioner.fleet import Node
+from provisioner.lifecycle import locking, machines
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.lifecycle.upgrade import order
+from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_bad, leave_the_quarantined
+from provisioner.lifecycle.upgrade.journal import Journal
+from provisioner.plan import build_plan
+from provisioner.release import Ledger, changes, same
+from provisioner.session import Cluster
+from provisioner.stack.models import Lock
+from provisioner.workspace.binary import Binary
+
+Confirm = Callable[[dict[str, list[str]], int, list[str]], bool]
+"""Asks a person: node → what changes on it, nodes in a batch, the canaries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; None takes cluster.yaml's. `batch` is a number of nodes or a percentage."""
+
+    batch: int | str | None = None
+    canary: str | None = None
+    rollback_all: bool = False
+    again: bool = False
+
+
+@dataclass(slots=True)
+class Upgrade:
+    """What one call did. `runs` has the release that each node runs now, `driver` its version."""
+
+    run_dir: Path
+    journal: Journal
+    runs: dict[str, str | None] = field(default_factory=dict)
+    drivers: dict[str, str | None] = field(default_factory=dict)
+    declined: bool = False
+    nothing: bool = False
+    """Every node ran the new lock already."""
+    stopped: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Every node had its turn and runs the new release."""
+        moved = all(place.step == "moved" for place in self.journal.nodes.values())
+        return self.nothing or (self.journal.phase == "done" and not self.stopped and moved)
+
+    @property
+    def exit(self) -> Exit:
+        return Exit.OK if self.ok or self.declined else Exit.CHECK_FAILED
+
+
+def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Confirm) -> Upgrade:
+    """Move the fleet, or go on where a call before this one was stopped. Raises GpuprovError for what can't be begun:
+    no fleet, other machines wanted than there are, a release that was rolled back here."""
+    nodes, began = cluster.nodes(), time.monotonic()
+    wanted = {f"{name}-{i}" for name, group in cluster.spec.groups.items() for i in range(group.count)}
+    if not nodes or {node.name for node in nodes} != wanted:
+        raise GpuprovError(
+            "cluster.yaml asks for other machines than there are" if nodes else "there is no fleet yet",
+            where=str(cluster.file),
+            hint=f"run `gpuprov up {cluster.file}` first: it makes machines and leaves running ones on their lock",
+        )
+    with cluster.exclusively("upgrade") as run_dir:
+        lock, journal, ledger = (
+            locking.current(cluster, cluster.events),
+            upgrade_journal.load(cluster.paths),
+            Ledger(cluster.paths),
+        )
+        done = Upgrade(run_dir, journal)
+        target = ledger.keep(lock)
+        _choose(cluster, journal, lock, target, nodes, options)
+        if journal.busy:
+            moving = {
+                node.name: changes(
+                    ledger.lock(journal.nodes[node.name].source).groups[node.group], lock.groups[node.group]
+                )
+                for node in nodes
+                if node.name in journal.nodes and journal.phase == "moving"
+            }
+            first = journal.at("waiting")[: _canaries(cluster, options)]
+            if not confirm(moving, journal.batch, first):
+                done.declined = True
+                return done
+            journal.save(cluster.paths)
+            _offer(cluster, lock, nodes, binary, run_dir)
+            actions = NodeActions(cluster, nodes, run_dir)
+            if journal.phase == "moving":
+                leave_the_quarantined(journal, actions, options.canary)
+                leave_the_bad(journal, actions)
+            try:
+                order.run(journal, actions, lambda: journal.save(cluster.paths), canaries=_canaries(cluster, options))
+            except order.Stopped as error:
+                done.stopped = str(error)
+        else:
+            done.nothing = True
+            journal.nodes, journal.phase, journal.to, journal.reason = {}, "done", target, ""
+            journal.save(cluster.paths)
+        ledger = Ledger(cluster.paths)
+        ledger.prune(nodes, journal.needs())
+        for node in nodes:
+            runs = done.runs[node.name] = ledger.of(node)
+            done.drivers[node.name] = ledger.lock(runs).groups[node.group].driver if runs else None
+        done.seconds = round(time.monotonic() - began, 1)
+        ending: Kind = "done" if done.ok else "failed"
+        cluster.events("upgrade", ending, summary(done))
+    return done
+
+
+def summary(done: Upgrade) -> str:
+    """The outcome in one line."""
+    journal, moved = done.journal, done.journal.at("moved")
+    if done.declined:
+        return "nothing was moved"
+    if done.nothing:
+        return "every node runs the lock that cluster.yaml wants"
+    if done.stopped:
+        return f"stopped: {done.stopped}"
+    if journal.phase == "rolled-back":
+        said = f"rolled back: {journal.reason}"
+        return said + (f"; {len(moved)} nodes stay on the new lock" if moved else "")
+    return f"{len(moved)} of {len(journal.nodes)} nodes moved"
+
+
+def document(cluster: Cluster, done: Upgrade) -> dict[str, Any]:
+    """The `upgrade` document: {"cluster", "sandbox", "ok", "to", "phase", "message", "nodes": [{"name", "step",
+    "reason", "lock", "driver"}], "seconds"}. A node that had no part in it has step "unchanged"."""
+    rows = []
+    for node in cluster.nodes():
+        place = done.journal.nodes.get(node.name) if not done.nothing else None
+        rows.append(
+            {
+                "name": node.name,
+                "step": place.step if place else "unchanged",
+                "reason": place.reason if place else "",
+                "lock": done.runs.get(node.name),
+                "driver": done.drivers.get(node.name),
+            }
+        )
+    return {
+        "cluster": cluster.spec.name,
+        "sandbox": cluster.sandbox,
+        "ok": done.ok,
+        "to": done.journal.to,
+        "phase": done.journal.phase,
+        "message": summary(done),
+        "nodes": rows,
+        "seconds": done.seconds,
+    }
+
+
+def _choose(
+    cluster: Cluster, journal: Journal, lock: Lock, target: str, nodes: Sequence[Node], options: Options
+) -> None:
+    """Begin an upgrade in the journal, or leave it as it is where it goes on. Raises GpuprovError where neither is
+    possible."""
+    if options.rollback_all:
+        if not journal.at("moved", "leaving") and not journal.busy:
+            raise GpuprovError("there is nothing to bring back: no node was moved", where=cluster.spec.name)
+        journal.rollback_all = True
+        if journal.phase != "moving":
+            journal.phase, journal.reason = "rolling-back", journal.reason or "brought back on request"
+            journal.failed.setdefault(journal.to, journal.reason)
+            for name in journal.at("moved"):
+                journal.nodes[name].reason = ""
+        return
+    if journal.phase == "rolling-back":
+        return
+    if target in journal.failed:
+        if not options.again:
+            raise GpuprovError(
+                f"this release was rolled back here: {journal.failed[target]}",
+                where=cluster.spec.name,
+                hint="change cluster.yaml, or try the same again with --again",
+            )
+        del journal.failed[target]
+    if journal.phase == "moving" and journal.to == target:
+        if options.batch is not None:
+            journal.batch = batch_size(options.batch, len(journal.nodes))
+        return
+    ledger = Ledger(cluster.paths)
+    unproven = [node.name for node in nodes if ledger.of(node) is None]
+    if len(unproven) == len(nodes):
+        raise GpuprovError(
+            "no node of this fleet was ever proven, so nothing runs that could be moved",
+            where=cluster.spec.name,
+            hint=f"run `gpuprov up {cluster.file}`: it brings them to the new lock",
+        )
+    out = set(journal.at("draining", "drained", "proven", "stuck", "leaving", "failed", "back"))
+    runs = {
+        node.name: release
+        for node in nodes
+        if (release := ledger.of(node)) is not None
+        and (node.name in out or not same(ledger.lock(release), lock, node.group))
+    }
+    for name in unproven:
+        cluster.events("upgrade", "warning", "never proven: `gpuprov up` configures it", node=name)
+    size = batch_size(cluster.spec.upgrade.batch if options.batch is None else options.batch, len(runs))
+    if runs:
+        order.begin(journal, target, runs, first=_first(cluster, nodes, runs, options), batch=size)
+
+
+def batch_size(batch: int | str, nodes: int) -> int:
+    """Nodes in a batch: a number, or a percentage ("25%") of those that are to be moved, rounded down, at least 1."""
+    return max(1, nodes * int(batch.rstrip("%")) // 100 if isinstance(batch, str) else batch)
+
+
+def _first(cluster: Cluster, nodes: Sequence[Node], runs: Mapping[str, str], options: Options) -> list[str]:
+    """The canaries: of every group, because each has a stack of its own."""
+    if options.canary is not None:
+        if options.canary not in runs:
+            known = cluster.node(options.canary).name  # raises with the nearest names
+            raise GpuprovError(f"{known} runs the new lock already", where="--canary", hint="take another node")
+        return [options.canary]
+    groups: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.name in runs:
+            groups.setdefault(node.group, []).append(node.name)
+    return [name for names in groups.values() for name in names[: cluster.spec.upgrade.canary]]
+
+
+def _canaries(cluster: Cluster, options: Options) -> int:
+    groups = {node.group for node in cluster.nodes()}
+    return 1 if options.canary is not None else cluster.spec.upgrade.canary * len(groups)
+
+
+def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, run_dir: Path) -> None:
+    """A rehearsal's packages come from a mirror of its own, which must have those of both locks. Real repositories keep
+    what they had: nothing is done there, and no cloud is asked."""
+    if not cluster.sandbox:
+        return
+    plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+    prepared = [machines.prepare(cluster, plan, site, binary, cluster.events, run_dir) for site in machines.sites(plan)]
+    if any(site.changes.add > 1 or site.changes.change for site in prepared):
+        raise GpuprovError(
+            "machines are missing, or are to be made anew",
+            where=cluster.spec.name,
+            hint=f"run `gpuprov up {cluster.file} --sandbox` first",
+        )
+    made = {node.name: node.id for node in machines.make(cluster, plan, prepared, cluster.events)}
+    if made != {node.name: node.id for node in nodes}:
+        raise GpuprovError("machines were replaced meanwhile", where=cluster.spec.name, hint="run `gpuprov up` first")

@@ -1,0 +1,134 @@
+"""How far an upgrade has come: upgrade.json in the run directory, written whole before and after every step, so that a
+run that was killed anywhere goes on; and what follows from it for `up` and `status`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from provisioner import stored
+from provisioner.errors import GpuprovError
+from provisioner.paths import ClusterPaths, write_whole
+from provisioner.release import Ledger, assigned_releases, identity, release_of
+
+if TYPE_CHECKING:
+    from provisioner.fleet import Node
+    from provisioner.release import Release
+    from provisioner.session import Cluster
+    from provisioner.stack.models import Lock
+
+Step = Literal[
+    "waiting", "draining", "drained", "proven", "moved", "leaving", "failed", "back", "rolled-back", "left", "stuck"
+]  # fmt: skip
+"""waiting for its turn; draining: the hook is running; drained: out of service, being configured; proven: healthy with
+the new lock, not yet in service; moved: in service with it; leaving: being drained for the way back; failed: out of
+service, to be brought back; back: healthy with the old lock, not yet in service; rolled-back: in service with the old
+lock; left: not touched; stuck: neither lock could be proven on it, it stays out of service."""
+
+Phase = Literal["moving", "rolling-back", "done", "rolled-back"]
+BUSY = ("moving", "rolling-back")
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one node is. `source` is the release that it came from; `reason` says why where something went wrong."""
+
+    source: str
+    step: Step = "waiting"
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Journal:
+    """One upgrade. `to` and `source` are ids of releases (applied.Release); `failed` has every release that was rolled
+    back on this cluster, with the reason, and outlives the upgrade."""
+
+    to: str = ""
+    phase: Phase = "done"
+    batch: int = 1
+    reason: str = ""
+    rollback_all: bool = False
+    nodes: dict[str, Place] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        return self.phase in BUSY
+
+    def at(self, *steps: Step) -> list[str]:
+        """Nodes at one of these steps, in the order of their turn."""
+        return [name for name, place in self.nodes.items() if place.step in steps]
+
+    def needs(self) -> set[str]:
+        """Releases that must stay to be had."""
+        return {release for release in (self.to, *(p.source for p in self.nodes.values())) if release}
+
+    def save(self, paths: ClusterPaths) -> None:
+        write_whole(paths.root / "upgrade.json", json.dumps(asdict(self), indent=1) + "\n")
+
+
+def load(paths: ClusterPaths) -> Journal:
+    """What is known of the last upgrade; one that is done where there never was any. Raises GpuprovError where the file
+    is damaged: nodes may be out of service, and nobody would know."""
+    file = paths.root / "upgrade.json"
+    try:
+        found: dict[str, Any] = stored.load(file)
+        nodes = {name: Place(**place) for name, place in found.pop("nodes").items()}
+        journal = Journal(**found, nodes=nodes)
+        if journal.phase not in get_args(Phase) or any(p.step not in get_args(Step) for p in nodes.values()):
+            raise ValueError("an unknown step")
+        texts = (journal.to, journal.reason, *journal.failed, *journal.failed.values())
+        texts += tuple(text for place in nodes.values() for text in (place.source, place.reason))
+        if not all(isinstance(text, str) for text in texts) or type(journal.batch) is not int:
+            raise ValueError("a value of another kind")
+    except FileNotFoundError:
+        return Journal()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        hint = "look with `gpuprov status` which nodes are out of service, put them back, then remove the file"
+        raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
+    return journal
+
+
+def others(cluster: Cluster, lock: Lock) -> list[Lock]:
+    """Locks other than this one that machines run, or that an upgrade may still bring them to."""
+    ledger = Ledger(cluster.paths)
+    ids = {*ledger.in_use(cluster.nodes()), *load(cluster.paths).needs()} - {identity(lock)}
+    return [ledger.lock(release) for release in sorted(ids)]
+
+
+def assign(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, Release]:
+    """Node → the release that `up` holds it to. A machine that was never proven gets what is wanted; where that was
+    rolled back on this cluster, what most of its fleet runs. Raises GpuprovError while an upgrade is under way."""
+    journal = load(cluster.paths)
+    if journal.busy:
+        raise GpuprovError(
+            f"an upgrade is under way ({len(journal.at('moved'))} of {len(journal.nodes)} nodes moved)",
+            where=cluster.spec.name,
+            hint=f"`gpuprov upgrade {cluster.file}` goes on with it",
+        )
+    releases = assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, lock)
+    if identity(lock) in journal.failed:
+        ledger = Ledger(cluster.paths)
+        counted = Counter(release for node in nodes if (release := ledger.of(node)) is not None)
+        usual = release_of(cluster.spec, ledger.lock(counted.most_common(1)[0][0])) if counted else None
+        for node in nodes:
+            if usual and ledger.of(node) is None and node.group in usual.lock.groups:
+                releases[node.name] = usual
+    return releases
+
+
+def needs(cluster: Cluster) -> set[str]:
+    """Releases whose locks an upgrade needs, finished or not."""
+    return load(cluster.paths).needs()
+
+
+def told(journal: Journal, name: str, runs: str | None) -> Mapping[str, str] | None:
+    """What `status` says of a node in an upgrade: {"step", "reason"}; None where it has no part in one, or where all is
+    well by now."""
+    place = journal.nodes.get(name)
+    if place is None or (not journal.busy and runs == journal.to and not place.reason):
+        return None
+    return {"step": place.step, "reason": place.reason}

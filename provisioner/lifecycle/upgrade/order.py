@@ -1,0 +1,152 @@
+"""The order of an upgrade: canaries, then batches; each node drained, moved, proven and put back into service; at the
+first bad batch stop, bring it back, and say why.
+
+Only the order is here. What is done to nodes is `Actions`: upgrade.py has the real ones, the tests have others. Every
+step is in the journal before it begins and after it has ended; whatever is killed goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from provisioner.events import Kind
+from provisioner.lifecycle.upgrade.journal import Journal, Place, Step
+
+NOT_DRAINED = "could not be drained: "
+NOT_RESUMED = "proven, but not put back into service: "
+
+
+class Actions(Protocol):
+    """What is done to nodes. What comes back is why it did not work, by node; a node that it worked on is not in it."""
+
+    def drain(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Take nodes out of service, all at once. Called again for a node whose draining was cut off."""
+
+    def resume(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Put nodes back into service. Called again where that was cut off."""
+
+    def move(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """Configure nodes (node → release) and verify them."""
+
+    def record(self, nodes: Sequence[str], release: str) -> None:
+        """These nodes run that release from now on."""
+
+    def tell(self, kind: Kind, message: str, node: str | None = None) -> None:
+        """A line for people."""
+
+
+class Stopped(Exception):
+    """The upgrade can't go on by itself; what was done stays, and the next call goes on."""
+
+
+def begin(journal: Journal, to: str, runs: Mapping[str, str], *, first: Sequence[str], batch: int) -> None:
+    """Start an upgrade of the nodes `runs` (node → release that it runs). `first` are the canaries. Nodes that an
+    unfinished upgrade left out of service come before them, and are not drained again."""
+    at_rest = ("waiting", "moved", "rolled-back", "left")
+    out = [name for name, place in journal.nodes.items() if place.step not in at_rest and name in runs]
+    turn = dict.fromkeys([*out, *first, *runs])
+    journal.nodes = {name: Place(runs[name], "drained" if name in out else "waiting") for name in turn}
+    journal.to, journal.phase, journal.reason = to, "moving", ""
+    journal.batch, journal.rollback_all = max(1, batch), False
+
+
+def run(journal: Journal, actions: Actions, save: Callable[[], None], *, canaries: int) -> None:
+    """Go on until every node had its turn, or a batch was bad and is brought back. Raises Stopped where a node can't be
+    put back into service: going on would take one after the other out of it."""
+    while journal.phase == "moving":
+        _into_service(journal, actions, save, "proven", "moved")
+        waiting = journal.at("waiting")
+        size = journal.batch if journal.at("moved") else canaries
+        batch = journal.at("draining", "drained") or waiting[:size]
+        if batch:
+            _forward(journal, actions, save, batch)
+        else:
+            journal.phase = "done"
+            save()
+    while journal.phase == "rolling-back":
+        _into_service(journal, actions, save, "back", "rolled-back")
+        leaving = [n for n in journal.at("moved") if not journal.nodes[n].reason] if journal.rollback_all else []
+        if batch := journal.at("failed"):
+            _back(journal, actions, save, batch)
+        elif batch := journal.at("leaving") or leaving[: journal.batch]:
+            _out_of_service(journal, actions, save, batch, "leaving", done="failed", refused="moved")
+        else:
+            journal.phase = "rolled-back"
+            save()
+
+
+def _forward(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
+    what = "batch" if journal.at("moved") else "canary"
+    actions.tell("started", f"{what}: {', '.join(batch)}")
+    undrained = [name for name in batch if journal.nodes[name].step != "drained"]
+    _out_of_service(journal, actions, save, undrained, "draining", done="drained", refused="left")
+    here = [name for name in batch if journal.nodes[name].step == "drained"]
+    bad = actions.move(dict.fromkeys(here, journal.to)) if here else {}
+    if not bad:
+        actions.record(here, journal.to)
+        _set(journal, save, here, "proven")
+        return
+    first = next(iter(bad))
+    journal.reason = f"{first}: {bad[first]}" + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else "")
+    journal.phase, journal.failed[journal.to] = "rolling-back", journal.reason
+    for name in here:
+        journal.nodes[name].reason = bad.get(name, f"in one batch with {first}")
+    _set(journal, save, here, "failed")
+    actions.tell("failed", f"the release is not good: {journal.reason}. Going back")
+
+
+def _back(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
+    """Bring nodes that are out of service back to what they ran."""
+    actions.tell("started", f"bringing back {', '.join(batch)}")
+    bad = actions.move({name: journal.nodes[name].source for name in batch})
+    for name in batch:
+        place = journal.nodes[name]
+        if name in bad:
+            place.step, place.reason = "stuck", f"could not be brought back: {bad[name]}"
+            actions.tell("failed", place.reason, name)
+        else:
+            actions.record([name], place.source)
+            place.step = "back"
+    save()
+
+
+def _out_of_service(
+    journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str], during: Step, *,
+    done: Step, refused: Step,
+) -> None:  # fmt: skip
+    if not batch:
+        return
+    _set(journal, save, batch, during)
+    bad = actions.drain(batch)
+    for name in batch:
+        place = journal.nodes[name]
+        place.step = refused if name in bad else done
+        if name in bad:
+            place.reason = NOT_DRAINED + bad[name]
+            actions.tell("warning", f"left alone, it {place.reason}", name)
+    save()
+
+
+def _into_service(journal: Journal, actions: Actions, save: Callable[[], None], at: Step, then: Step) -> None:
+    names = journal.at(at)
+    if not names:
+        return
+    bad = actions.resume(names)
+    for name in names:
+        place = journal.nodes[name]
+        place.reason = "" if place.reason.startswith(NOT_RESUMED) else place.reason
+        if name in bad:
+            place.reason = NOT_RESUMED + bad[name]
+        else:
+            place.step = then
+            actions.tell("progress", f"in service, {then}", name)
+    save()
+    if bad:
+        raise Stopped("; ".join(f"{name}: {NOT_RESUMED}{why}" for name, why in bad.items()))
+
+
+def _set(journal: Journal, save: Callable[[], None], names: Sequence[str], step: Step) -> None:
+    for name in names:
+        journal.nodes[name].step = step
+    save()

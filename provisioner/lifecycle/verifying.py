@@ -1,0 +1,157 @@
+"""Prove nodes and act on the verdict: what `verify`, `up`, `replace` and `upgrade` have in common.
+
+`prove` runs the checks; `settle` writes down what they measured, puts nodes into and out of quarantine, and notes each
+node's verdict for `status`. The rest is what a command makes of it: the report's page, and when a fleet is healthy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provisioner import node_state
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.lifecycle import baselines, diff
+from provisioner.lifecycle.configuring import Brought
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.release import Ledger, Release
+from provisioner.session import Cluster
+
+if TYPE_CHECKING:
+    from provisioner.verify.expectations import Level
+    from provisioner.verify.results import Report
+    from provisioner.verify.run import Subject
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of verifying nodes. `page` is the report for a browser, `previous` the one before it, `saved` what
+    --save-baseline did, `unsaved` why something could not be written down."""
+
+    report: Report
+    healthy: bool = False
+    page: Path | None = None
+    previous: str | None = None
+    saved: baselines.Saved | None = None
+    unsaved: list[str] = field(default_factory=list)
+
+
+def prove(
+    cluster: Cluster,
+    subjects: Iterable[Subject],
+    nodes: Sequence[Node],
+    *,
+    baseline_required: bool = False,
+    workdir: Path | None = None,
+) -> Report:
+    """Run every check on the subjects, which are of these machines, and compare them with the fleet's baseline. A
+    damaged baseline raises GpuprovError where it is required, and is a warning elsewhere."""
+    from provisioner.verify.run import verify
+
+    checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
+    subjects = baselines.beside(cluster, subjects, nodes, required=baseline_required)
+    return verify(subjects, checks=checks, events=cluster.events, workdir=workdir)
+
+
+def settle(
+    cluster: Cluster,
+    verdict: Verdict,
+    nodes: Sequence[Node],
+    level: Level,
+    *,
+    holding: bool = True,
+    save_baseline: bool = False,
+    quarantining: bool = True,
+) -> None:
+    """Act on the verdict and write it down, in place: what fails half way leaves what was done in `verdict`. `holding`:
+    the caller holds the cluster's lock."""
+    verdict.report = baselines.note(cluster, verdict.report, nodes, level)
+    if save_baseline:
+        verdict.saved = baselines.save(cluster, verdict.report, nodes, level)
+    if quarantining:
+        verdict.report = quarantine.after_verdict(cluster, verdict.report, nodes, level, holding=holding)
+    node_state.note_verdicts(cluster.paths, verdict.report)
+
+
+def verify_fleet(
+    cluster: Cluster,
+    compared: diff.Diff,
+    *,
+    only: Collection[str] = (),
+    level: Level | None = None,
+    save_baseline: bool = False,
+) -> Verdict:
+    """`gpuprov verify FILE`: prove the machines that are there, or those of `only`, at cluster.yaml's level or `level`.
+    A node that is missing is unhealthy. The caller holds no lock. Raises GpuprovError for a name that no machine has.
+    """
+    from provisioner.verify import report as reports
+
+    deep = level or cluster.spec.verify.level
+    if save_baseline and deep == "quick":
+        raise GpuprovError(
+            "level quick measures nothing, so there is no baseline to save", hint="pass --level standard or stress"
+        )
+    nodes = [node for node in compared.present if not only or node.name in only]
+    for name in only:
+        if name not in {node.name for node in nodes}:
+            cluster.node(name)  # raises with the nearest names
+            raise GpuprovError(f"node {name} is not in cluster.yaml any more", where=str(cluster.file))
+    subjects = [replace(s, expected=replace(s.expected, level=deep)) for s in subjects_of(cluster, nodes)]
+    verdict = Verdict(prove(cluster, subjects, nodes, baseline_required=True))
+    with keeping(verdict.unsaved), cluster.noted("verify") as holding:
+        settle(cluster, verdict, nodes, deep, holding=holding, save_baseline=save_baseline)
+    verdict.previous = node_state.load(cluster.paths).get("report")
+    if not only:
+        absent = diff.absent_reports(cluster, compared)
+        verdict.report = replace(verdict.report, nodes=(*verdict.report.nodes, *absent))
+    if nodes and not only:
+        with keeping(verdict.unsaved):
+            name = cluster.spec.name
+            verdict.page = reports.write(verdict.report, cluster.run_dir(), title=name, previous=verdict.previous)
+            node_state.note_report(cluster.paths, verdict.page)
+    verdict.healthy = verdict.report.enough("100%" if only else cluster.spec.verify.min_healthy)
+    return verdict
+
+
+def verify_configured(
+    cluster: Cluster,
+    brought: Brought,
+    nodes: Sequence[Node],
+    releases: Mapping[str, Release],
+    run_dir: Path,
+    *,
+    partly: bool = False,
+) -> Verdict:
+    """`up` and `replace`: judge nodes that were configured a moment ago, write the report into the run directory, and
+    remember which release each proven machine runs. `partly`: they are not the whole fleet, and all of them must be
+    healthy. The caller holds the lock."""
+    from provisioner.verify import report as reports
+
+    verdict = Verdict(prove(cluster, brought.subjects, nodes, workdir=run_dir))
+    settle(cluster, verdict, nodes, cluster.spec.verify.level)
+    verdict.previous = node_state.load(cluster.paths).get("report")
+    verdict.page = reports.write(verdict.report, run_dir, title=cluster.spec.name, previous=verdict.previous)
+    if not partly:
+        node_state.note_report(cluster.paths, verdict.page)
+    verdict.healthy = verdict.report.enough("100%" if partly else cluster.spec.verify.min_healthy)
+    healthy, ledger = {node.name for node in verdict.report.nodes if node.ok}, Ledger(cluster.paths)
+    proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
+    for release in {release.id: release for release in releases.values()}.values():
+        ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
+    ledger.prune(cluster.nodes(), upgrade_journal.needs(cluster))
+    return verdict
+
+
+@contextlib.contextmanager
+def keeping(unsaved: list[str]) -> Iterator[None]:
+    """A verdict that took minutes is given also where a full disk keeps it from being written; the list says why."""
+    try:
+        yield
+    except OSError as error:
+        unsaved.append(str(error))

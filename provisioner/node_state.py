@@ -1,0 +1,72 @@
+"""How far each node is, for `status` and the next `up`: state.json in the run directory.
+
+{"nodes": {name: {"stage": text, "ok": true, false or null}}, "report": path in the run directory, or null}, and what
+else a module keeps there under a key of its own. What is damaged of it is left out: it decides nothing by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provisioner import stored
+from provisioner.paths import ClusterPaths, write_whole
+from provisioner.state.shared_files import is_report
+
+if TYPE_CHECKING:
+    from provisioner.verify.results import Report
+
+FILE = "state.json"
+
+
+def load(paths: ClusterPaths) -> dict[str, Any]:
+    """state.json, with the report's path absolute; no nodes and no report before the first run."""
+    state = _read(paths)
+    return state | {"report": str(paths.root / state["report"])} if state.get("report") else state
+
+
+def note(paths: ClusterPaths, **facts: Any) -> None:
+    """Write facts into state.json: a mapping is merged into the one that is there, anything else takes its place."""
+    state = _read(paths)
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            state.setdefault(key, {}).update(value)
+        else:
+            state[key] = value
+    write_whole(paths.root / FILE, json.dumps(state, indent=1) + "\n")
+
+
+def note_stage(paths: ClusterPaths, stage: str, names: Iterable[str], *, ok: bool | None = None) -> None:
+    """These nodes are at that stage; `ok` is None where nothing was judged."""
+    note(paths, nodes={name: {"stage": stage, "ok": ok} for name in names})
+
+
+def note_verdicts(paths: ClusterPaths, report: Report) -> None:
+    """Remember each node's verdict."""
+    note(paths, nodes={n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes})
+
+
+def note_report(paths: ClusterPaths, page: Path) -> None:
+    """Remember the last report's page, a file in the run directory."""
+    note(paths, report=page.relative_to(paths.root).as_posix())
+
+
+def _read(paths: ClusterPaths) -> dict[str, Any]:
+    try:
+        loaded = stored.load(paths.root / FILE)
+    except (FileNotFoundError, ValueError):
+        return {}
+    if not isinstance(loaded, dict):
+        return {}
+    nodes = loaded.get("nodes")
+    whole = {k: _node(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
+    report = str(loaded.get("report")).removeprefix(f"{paths.root}/")
+    return {**loaded, "nodes": whole, "report": report if is_report(report) else None}
+
+
+def _node(noted: dict[str, Any]) -> dict[str, Any]:
+    """A node's stage and verdict; what is of another type is left out."""
+    types = {"stage": str, "ok": bool | None}
+    return {key: noted[key] for key, kind in types.items() if key in noted and isinstance(noted[key], kind)}

@@ -1,0 +1,220 @@
+"""State in S3: a bucket of one's own, encrypted and versioned, reached over TLS alone, with one folder per cluster.
+
+Every call says whose bucket it must be: a name that somebody else took first is refused, not written to. Writes are
+conditional (If-Match, If-None-Match), so that of two writers one is told that it lost.
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any
+
+from provisioner.errors import ProviderError
+from provisioner.preflight import Finding
+from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.state import S3State
+from provisioner.state.backend import Blob, Conflict
+
+LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
+GONE = {"NoSuchKey", "404"}
+MISSING = {"NoSuchBucket", "404"}
+SAME = {"304", "NotModified"}
+LIMIT = 64 << 20
+"""Bytes of an object that is read; what operators share is some hundred kilobytes."""
+KEPT_DAYS = 90
+"""How long an old version of a state can be had back."""
+HINTS = {
+    "settings": "`aws configure list` shows what is in force",
+    "credentials": "sign in to AWS", "denied": "docs/aws.md has the policy that state needs",
+    "throttled": "again in a minute", "silent": "is this machine's network up, and is there an endpoint of S3?",
+}  # fmt: skip
+
+
+class Bucket:
+    """One cluster's folder in a bucket."""
+
+    def __init__(self, region: Region, state: S3State, cluster: str) -> None:
+        self._region, self._state, self._cluster = region, state, cluster
+        self.there = True
+
+    @property
+    def where(self) -> str:
+        return f"s3://{self.bucket}/{self._folder}"
+
+    @property
+    def _folder(self) -> str:
+        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
+
+    @cached_property
+    def _account(self) -> str:
+        return str(self._ask("sts", "get_caller_identity")["Account"])
+
+    @cached_property
+    def bucket(self) -> str:
+        """Its name. Without one in cluster.yaml it follows from account and region: names are unique in the world."""
+        return self._state.bucket or f"gpuprov-{self._account}-{self._region.name}"
+
+    def terraform(self, site: str) -> tuple[str, Mapping[str, Any]]:
+        key = {"kms_key_id": self._state.kms_key} if self._state.kms_key else {}
+        return "s3", {
+            "bucket": self.bucket, "key": f"{self._folder}/sites/{site}/terraform.tfstate", "region": self._region.name,
+            "encrypt": True, "use_lockfile": True, "allowed_account_ids": [self._account], **key,
+        }  # fmt: skip
+
+    def prepare(self, *, make: bool = True) -> list[Finding]:
+        try:
+            self._s3("head_bucket")
+        except Trouble as trouble:
+            if trouble.code not in MISSING:
+                raise self._told(trouble) from None
+            if not self._state.create:
+                raise ProviderError(
+                    f"there is no bucket {self.bucket}", where="state", hint="state.create: true has gpuprov make it"
+                ) from None
+            if not make:
+                self.there = False
+                return [Finding("ok", "state", f"`up` will make the bucket {self.bucket} in {self._region.name}")]
+            self._make()
+            return [Finding("ok", "state", f"made the bucket {self.bucket} in {self._region.name}")]
+        return self._looked_at()
+
+    def _make(self) -> None:
+        """Closed before anything is in it; what a crash left half done is done by the next run that is asked to."""
+        place = self._region.name
+        where = {} if place == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": place}}
+        try:
+            self._region.ask("s3", "create_bucket", Bucket=self.bucket, ObjectOwnership="BucketOwnerEnforced", **where)
+            self._close()
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    def _close(self) -> None:
+        rule = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": self._state.kms_key} if self._state.kms_key else {
+            "SSEAlgorithm": "AES256"
+        }  # fmt: skip
+        blocks = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+        self._s3("put_public_access_block", PublicAccessBlockConfiguration=dict.fromkeys(blocks, True))
+        self._s3("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
+        encrypted = {"Rules": [{"ApplyServerSideEncryptionByDefault": rule}]}
+        self._s3("put_bucket_encryption", ServerSideEncryptionConfiguration=encrypted)
+        old = {"ID": "old-versions", "Status": "Enabled", "Filter": {"Prefix": ""}}
+        old |= {"NoncurrentVersionExpiration": {"NoncurrentDays": KEPT_DAYS}}
+        self._s3("put_bucket_lifecycle_configuration", LifecycleConfiguration={"Rules": [old]})
+        self._s3("put_bucket_tagging", Tagging={"TagSet": [{"Key": "gpuprov", "Value": "state"}]})
+        partition = "aws-cn" if self._region.name.startswith("cn-") else (
+            "aws-us-gov" if self._region.name.startswith("us-gov-") else "aws"
+        )  # fmt: skip
+        arn = f"arn:{partition}:s3:::{self.bucket}"
+        plain = {
+            "Sid": "TlsOnly", "Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": [arn, f"{arn}/*"],
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        }  # fmt: skip
+        self._s3("put_bucket_policy", Policy=json.dumps({"Version": "2012-10-17", "Statement": [plain]}))
+
+    def _looked_at(self) -> list[Finding]:
+        """What is wrong with a bucket that was there; what could not be asked is unknown."""
+        found = []
+        try:
+            if self._s3("get_bucket_versioning").get("Status") != "Enabled":
+                said = f"{self.bucket} keeps no versions: a state that is lost can't be had back"
+                found.append(Finding("warning", "state", said, "enable versioning"))
+        except Trouble as trouble:
+            found.append(Finding("unknown", "state", f"whether {self.bucket} keeps versions: {trouble}"))
+        try:
+            blocked = self._s3("get_public_access_block")["PublicAccessBlockConfiguration"]
+            closed = all(blocked.values())
+        except Trouble as trouble:
+            closed = trouble.code != "NoSuchPublicAccessBlockConfiguration"
+            if closed:
+                found.append(Finding("unknown", "state", f"whether {self.bucket} can be made public: {trouble}"))
+        if not closed:
+            said = f"nothing keeps {self.bucket} from being made public"
+            found.append(Finding("warning", "state", said, "block public access"))
+        return found or [Finding("ok", "state", self.where)]
+
+    def read(self, name: str, known: str | None = None) -> Blob | None:
+        match = {"IfNoneMatch": known} if known else {}
+        try:
+            answer = self._s3("get_object", Key=f"{self._folder}/{name}", **match)
+            return Blob(_body(answer["Body"]), answer["ETag"], _age(answer))
+        except Trouble as trouble:
+            if trouble.code in SAME and known:
+                return Blob(b"", known)
+            if trouble.code in GONE or (trouble.code in MISSING and self._state.create):
+                return None
+            raise self._told(trouble) from None
+
+    def write(self, name: str, content: bytes, before: str | None) -> str:
+        match = {"IfMatch": before} if before else {"IfNoneMatch": "*"}
+        key = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self._state.kms_key} if self._state.kms_key else {}
+        try:
+            return str(self._s3("put_object", Key=f"{self._folder}/{name}", Body=content, **match, **key)["ETag"])
+        except Trouble as trouble:
+            if trouble.code in LOST or (trouble.code in GONE and before):
+                raise Conflict(f"{self.where}/{name}") from None
+            raise self._told(trouble) from None
+
+    def remove(self, name: str) -> None:
+        try:
+            self._s3("delete_object", Key=f"{self._folder}/{name}")
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    def names(self) -> list[str]:
+        folder = f"{self._folder}/"
+        try:
+            found = self._region.all(
+                "s3",
+                "list_objects_v2",
+                "Contents",
+                Bucket=self.bucket,
+                Prefix=folder,
+                ExpectedBucketOwner=self._account,
+            )
+        except Trouble as trouble:
+            if trouble.code in MISSING and self._state.create:
+                return []
+            raise self._told(trouble) from None
+        return [one["Key"].removeprefix(folder) for one in found]
+
+    def _s3(self, call: str, **arguments: Any) -> dict[str, Any]:
+        return self._region.ask("s3", call, Bucket=self.bucket, ExpectedBucketOwner=self._account, **arguments)
+
+    def _ask(self, service: str, call: str) -> dict[str, Any]:
+        try:
+            return self._region.ask(service, call)
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    def _told(self, trouble: Trouble) -> ProviderError:
+        hint = HINTS.get(trouble.kind, "")
+        if trouble.code == "403" or trouble.kind == "denied":
+            hint = "the bucket is another account's, or docs/aws.md has the policy that is missing"
+        if trouble.code in MISSING:
+            hint = "state.create: true has gpuprov make it"
+        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
+
+
+def _age(answer: dict[str, Any]) -> float:
+    """Seconds since an object was written, both moments by S3's clock; by this machine's where the answer has no
+    date."""
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+    return float((now - answer["LastModified"]).total_seconds())
+
+
+def _body(stream: Any) -> bytes:
+    """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
+    ours."""
+    from provisioner.providers.aws.ask import answered
+
+    content: bytes = answered(lambda: stream.read(LIMIT + 1))
+    if len(content) > LIMIT:
+        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
+        raise ProviderError(said, where="state", hint="look who wrote it; the bucket's versions have the one before")
+    return content

@@ -1,0 +1,59 @@
+"""Refusals of the file systems of an AWS site: what each of them can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from provisioner.providers.aws.site import AwsFsx, AwsSite
+from provisioner.spec.source_map import Finding, Loc, shown
+from provisioner.spec.stack_request import StackRequest
+
+KERNEL = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+-[0-9]+-aws")
+"""`uname -r` of Ubuntu's kernels for EC2, the only ones that AWS builds Lustre's modules for.
+https://docs.aws.amazon.com/fsx/latest/LustreGuide/install-lustre-client.html"""
+A_KERNEL = '"6.8.0-1066-aws"'
+
+THROUGHPUT: Mapping[str, tuple[int, ...]] = {"PERSISTENT_2": (125, 250, 500, 1000), "PERSISTENT_1": (50, 100, 200)}
+"""MB/s for each TiB of SSD storage; SCRATCH_2 has one figure. The module's preconditions say the same.
+https://docs.aws.amazon.com/fsx/latest/LustreGuide/performance.html"""
+
+
+def storage(at: Loc, site: AwsSite, stack: StackRequest | None) -> Iterator[Finding]:
+    """Of one site's `storage`, which stands at `at`; `stack`: None where it could not be read."""
+    if site.storage.fsx is not None:
+        yield from _fsx((*at, "fsx"), site.storage.fsx, site)
+        if stack is not None:
+            yield from _kernel((*at, "fsx"), stack)
+    for index, one in enumerate(site.storage.s3):
+        if one.bucket.endswith("--x-s3"):
+            said = f"{one.bucket} is a directory bucket (S3 Express), which nodes would not be allowed to open"
+            yield Finding((*at, "s3", index, "bucket"), said, "take a bucket of the usual kind")
+
+
+def _fsx(at: Loc, fsx: AwsFsx, site: AwsSite) -> Iterator[Finding]:
+    if fsx.capacity_gib != 1200 and fsx.capacity_gib % 2400:
+        above = (fsx.capacity_gib // 2400 + 1) * 2400
+        said = f"there is no FSx for Lustre of {fsx.capacity_gib} GiB"
+        yield Finding((*at, "capacity_gib"), said, f"1200, or 2400 and its multiples, such as {above}")
+    rates = THROUGHPUT.get(fsx.deployment, ())
+    if fsx.throughput is not None and fsx.throughput not in rates:
+        said = f"{fsx.deployment} has no throughput of {fsx.throughput} MB/s per TiB"
+        hint = f"it is one of {', '.join(map(str, rates))}" if rates else "leave it out: it has 200, and no choice"
+        yield Finding((*at, "throughput"), said, hint)
+    if fsx.kms_key_id is not None and not rates:
+        said = f"{fsx.deployment} is encrypted with AWS's own key"
+        yield Finding((*at, "kms_key_id"), said, "leave it out, or take PERSISTENT_2")
+    if fsx.zone is not None and fsx.zone not in site.zones:
+        hint = f"one of {', '.join(site.zones)}" if site.zones else f"write zones: [{fsx.zone}, …] at the site"
+        yield Finding((*at, "zone"), f"{shown(fsx.zone)} is not among the site's zones", hint)
+
+
+def _kernel(at: Loc, stack: StackRequest) -> Iterator[Finding]:
+    """Lustre's client is built for one kernel, and is locked by its name."""
+    why = "Lustre's modules are built for one kernel each, and the lock has to name theirs"
+    if stack.kernel is None:
+        yield Finding(at, f"fsx needs an exact stack.kernel: {why}", f"such as kernel: {A_KERNEL}", at_key=True)
+    elif not KERNEL.fullmatch(stack.kernel):
+        said = f"{shown(stack.kernel)} is no exact kernel of Ubuntu's for EC2, as fsx needs one: {why}"
+        yield Finding(("stack", "kernel"), said, f"`uname -r` of a node, such as {A_KERNEL}")

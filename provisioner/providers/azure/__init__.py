@@ -1,0 +1,1 @@
+"""Azure: its machines can be rehearsed, and are not made yet."""

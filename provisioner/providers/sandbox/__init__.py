@@ -1,0 +1,1 @@
+"""The sandbox: every site rehearsed on this machine, as podman nodes with simulated hardware."""

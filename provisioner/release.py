@@ -1,0 +1,189 @@
+"""Which lock each machine runs: written down when a machine was configured by it and proven, and asked ever after.
+
+cluster.yaml and cluster.lock say what is wanted; this says what a running fleet was given, so that a lock that changed
+moves nobody by accident. Kept in the run directory: applied.json, and every lock that is still in use under locks/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner import catalog, stored
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, below, private_dir, write_whole
+from provisioner.plan import Plan, build_plan
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack import lockfile
+from provisioner.stack.models import Image, Lock, Stack
+
+_RELEASE = re.compile(r"[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A lock with the plan of its groups. Two locks that install the same have the same `id` (12 hex digits)."""
+
+    id: str
+    lock: Lock
+    plan: Plan
+
+    def stack(self, group: str) -> Stack:
+        return self.lock.groups[group]
+
+
+def content(stack: Stack, *, simulated: bool) -> dict[str, Any]:
+    """What a stack puts on a node. Why it was chosen is no part of it; neither are the digests and keys of a rehearsal,
+    which follow from the machine that rehearses."""
+    found = stack.model_dump(mode="json", exclude={"components": True, "packages": {"__all__": {"asked"}}})
+    if simulated:
+        for image in found["images"]:
+            image.update(digest="", pull="")
+        for repository in found["repositories"]:
+            repository.update(uri="", key_url="", fingerprint="")
+    return found
+
+
+def identity(lock: Lock) -> str:
+    """The `id` of a release."""
+    text = {group: content(stack, simulated=lock.simulated) for group, stack in lock.groups.items()}
+    return hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def same(one: Lock, other: Lock, group: str) -> bool:
+    """Whether both locks put the same on the nodes of a group."""
+    stacks = [lock.groups.get(group) for lock in (one, other)]
+    first, second = (content(s, simulated=one.simulated) if s else None for s in stacks)
+    return first is not None and first == second
+
+
+class Ledger:
+    """applied.json and locks/ of one cluster."""
+
+    def __init__(self, paths: ClusterPaths) -> None:
+        self._file = paths.root / "applied.json"
+        self._locks = paths.root / "locks"
+        self._entries = self._load()
+
+    def _load(self) -> dict[str, dict[str, str]]:
+        try:
+            nodes = stored.load(self._file)["nodes"]
+            entries = {name: {"id": entry["id"], "lock": entry["lock"]} for name, entry in nodes.items()}
+            if not all(isinstance(e["id"], str) and _RELEASE.fullmatch(e["lock"]) for e in entries.values()):
+                raise ValueError("an entry is not whole")
+            return entries
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            hint = "remove it: the next `gpuprov up` then takes every node for a new one and brings it to cluster.lock"
+            raise GpuprovError("is damaged", where=str(self._file), hint=hint) from error
+
+    def of(self, node: Node) -> str | None:
+        """The id of the release that this machine was proven with; None for a machine that never was."""
+        entry = self._entries.get(node.name)
+        return entry["lock"] if entry and entry["id"] == node.id else None
+
+    def lock(self, release: str) -> Lock:
+        """The lock of a release that is in use. Raises GpuprovError where it is gone."""
+        found = lockfile.read(below(self._locks, f"{release}.lock"))
+        if found is None:
+            raise GpuprovError(
+                f"the lock {release} is missing, and nodes run it",
+                where=str(self._locks),
+                hint=f"remove {self._file}: the next `gpuprov up` then brings every node to cluster.lock",
+            )
+        return found
+
+    def in_use(self, nodes: Iterable[Node]) -> list[str]:
+        """Ids of the releases that these machines run, each once."""
+        return sorted({release for node in nodes if (release := self.of(node)) is not None})
+
+    def keep(self, lock: Lock) -> str:
+        """Store a lock; its id."""
+        release = identity(lock)
+        lockfile.write(private_dir(self._locks) / f"{release}.lock", lock)
+        return release
+
+    def obsolete(self, lock: Lock) -> dict[str, list[str]]:
+        """Group → packages that a kept lock put on its nodes and this one does not: eras of a stack differ in names."""
+        kept = [found for file in sorted(self._locks.glob("*.lock")) if (found := lockfile.read(file)) is not None]
+        names: dict[str, list[str]] = {}
+        for group, stack in lock.groups.items():
+            had = {p.name for other in kept if group in other.groups for p in other.groups[group].packages}
+            names[group] = sorted(had - {package.name for package in stack.packages})
+        return names
+
+    def record(self, nodes: Collection[Node], lock: Lock) -> None:
+        """These machines were configured by this lock and proven."""
+        if not nodes:
+            return
+        release = self.keep(lock)
+        self._entries |= {node.name: {"id": node.id, "lock": release} for node in nodes}
+        write_whole(self._file, json.dumps({"nodes": self._entries}, indent=1) + "\n")
+
+    def prune(self, nodes: Collection[Node], also: Collection[str] = ()) -> None:
+        """Forget machines that are gone, and locks that neither a machine nor `also` needs."""
+        there = {node.name for node in nodes}
+        kept = {name: entry for name, entry in self._entries.items() if name in there}
+        if kept != self._entries:
+            self._entries = kept
+            write_whole(self._file, json.dumps({"nodes": kept}, indent=1) + "\n")
+        wanted = {entry["lock"] for entry in kept.values()} | set(also)
+        for file in self._locks.glob("*.lock") if self._locks.is_dir() else ():
+            if file.stem not in wanted:
+                file.unlink()
+
+
+def release_of(spec: ClusterSpec, lock: Lock) -> Release:
+    """A lock with the plan of the groups that it and cluster.yaml both have."""
+    return Release(identity(lock), lock, build_plan(spec, lock, catalog.load(), partly=True))
+
+
+def assigned_releases(spec: ClusterSpec, ledger: Ledger, nodes: Sequence[Node], lock: Lock) -> dict[str, Release]:
+    """Node name → the release that it is held to: the one that it was proven with, where that installs something else
+    than `lock` does; for all others that of `lock`."""
+    current = release_of(spec, lock)
+    known, assigned = {current.id: current}, {}
+    for node in nodes:
+        applied = ledger.of(node) or current.id
+        if applied not in known:
+            known[applied] = release_of(spec, ledger.lock(applied))
+        assigned[node.name] = current if same(known[applied].lock, lock, node.group) else known[applied]
+    return assigned
+
+
+VERSIONS = {
+    "os": "distribution", "driver": "driver", "fabric_manager": "fabric manager", "kernel": "kernel",
+    "cuda_toolkit": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "dcgm": "DCGM", "dcgm_exporter": "DCGM exporter",
+    "container_toolkit": "container toolkit", "efa": "EFA", "ofed": "OFED", "gdrcopy": "GDRCopy", "rocm": "ROCm",
+    "pytorch": "PyTorch", "tensorflow": "TensorFlow",
+}  # fmt: skip
+"""Fields of a stack whose versions people know, with their names."""
+
+
+def changes(old: Stack, new: Stack) -> list[str]:
+    """What differs between two stacks, one short phrase each: versions by name, images by reference, and how many
+    packages move; empty where both install the same."""
+    found = []
+    for field, name in VERSIONS.items():
+        before, after = getattr(old, field), getattr(new, field)
+        if before != after:
+            found.append(f"{name} {before or 'none'} → {after or 'none'}")
+    images = {i.reference for i in old.images}, {i.reference for i in new.images}
+    found += [f"without {name}" for name in sorted(images[0] - images[1])]
+    found += [f"with {name}" for name in sorted(images[1] - images[0])]
+    found += [f"{i.reference} by another digest" for i in new.images if _moved(i, old)]
+    before, after = ({p.name: p.version for p in s.packages} for s in (old, new))
+    moved = sum(before.get(name) != after.get(name) for name in {*before, *after})
+    if moved:
+        found.append(f"{moved} package{'s' if moved > 1 else ''}")
+    return found
+
+
+def _moved(image: Image, old: Stack) -> bool:
+    return any(i.reference == image.reference and i.digest != image.digest for i in old.images)

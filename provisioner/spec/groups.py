@@ -1,0 +1,125 @@
+"""Groups of equal machines: `groups` of cluster.yaml, shapes only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from provisioner.spec.base import Model, Text
+
+CapacityKind = Literal["on-demand", "spot", "reservation", "block"]
+
+
+class Capacity(Model):
+    """How the machines are bought."""
+
+    kind: CapacityKind = Field(default="on-demand", description="What is asked for first")
+    fallback: tuple[CapacityKind, ...] = Field(
+        default=(),
+        max_length=4,
+        title="a list of on-demand and spot",
+        description="What is tried next, in this order, where `kind` cannot be had",
+        examples=[["on-demand"]],
+    )
+    id: Text | None = Field(
+        default=None,
+        title="the id of a reservation or block",
+        description="The reservation or block; needed for those two kinds and refused for the others",
+        examples=["cr-0123456789abcdef0"],
+    )
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether a machine of the group may be one that the provider takes away."""
+        return "spot" in (self.kind, *self.fallback)
+
+    min: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        title="a whole number or null",
+        description="With how many machines the group is of use where not all can be had; null: all or none",
+        examples=[3],
+    )
+
+
+class Storage(Model):
+    """Disks of a machine."""
+
+    root_gb: int = Field(
+        default=200, ge=20, le=16384, title="a whole number of GB", description="Size of the root disk, decimal GB"
+    )
+    scratch: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$", max_length=255)] | None = Field(
+        default=None,
+        title="a directory such as /scratch",
+        description="Where local NVMe disks are mounted as one RAID0; null leaves them alone",
+        examples=["/scratch"],
+    )
+
+
+class GpuOptions(Model):
+    """How the GPUs are set up."""
+
+    mig: Annotated[str, Field(pattern=r"^[1-7]g\.[0-9]+gb$")] | None = Field(
+        default=None,
+        title="a MIG profile such as 1g.5gb",
+        description="MIG profile that every GPU is cut into, or null for whole GPUs",
+        examples=["1g.5gb"],
+    )
+    persistence: bool = Field(
+        default=True, title="true or false", description="Keeps the driver loaded while no job runs"
+    )
+    ecc: bool = Field(
+        default=True,
+        title="true or false",
+        description="Error correction; where the GPU has none (GeForce) leave it out and nothing is expected",
+    )
+
+
+class NetworkOptions(Model):
+    """Network between the machines."""
+
+    rdma: bool | None = Field(
+        default=None,
+        title="true, false or null",
+        description="RDMA between the machines (EFA, InfiniBand, RoCE): null takes what the machine has, true demands "
+        "it, false leaves EFA off",
+    )
+    efa: bool | None = Field(
+        default=None,
+        title="true, false or null",
+        description="Former name of `rdma`",
+        json_schema_extra={"deprecated": True},
+    )
+
+    @property
+    def wanted(self) -> bool | None:
+        """`rdma`, by whichever name the file calls it."""
+        return self.rdma if self.efa is None else self.efa
+
+
+class Group(Model):
+    """`count` machines of one type."""
+
+    machine: Text = Field(
+        title="a machine type of `gpuprov catalog`",
+        description="Machine type, by its name in `gpuprov catalog`",
+        examples=["p4d.24xlarge"],
+    )
+    count: int = Field(default=1, ge=1, le=10_000, title="a whole number", description="How many machines")
+    site: Text | None = Field(
+        default=None, title="the name of a site", description="One of `sites`; may be left out where there is one"
+    )
+    capacity: Capacity = Field(default=Capacity(), description="How the machines are bought")
+    placement: Literal["cluster"] | None = Field(
+        default=None, title="cluster or null", description="cluster: all machines close together in one zone"
+    )
+    network: NetworkOptions = Field(default=NetworkOptions(), description="Network between the machines")
+    storage: Storage = Field(default=Storage(), description="Disks of a machine")
+    gpu: GpuOptions = Field(default=GpuOptions(), description="How the GPUs are set up")
+    image: Text | None = Field(
+        default=None,
+        title="the name of a golden image",
+        description="Not available yet: golden image to start from; null takes the provider's base image",
+    )

@@ -1,0 +1,54 @@
+"""What every site of cluster.yaml is: who provides its machines, and what it answers of itself.
+
+A provider's folder has the model of its own sites (`providers/<name>/site.py`); spec/sites.py puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from provisioner.spec.base import Model, Text
+from provisioner.spec.groups import Group
+from provisioner.spec.shared_storage import SharedFileSystem
+from provisioner.spec.source_map import Finding, Loc
+from provisioner.spec.stack_request import StackRequest
+
+Region = Annotated[
+    Text, Field(title="a region name", description="Region in the provider's own spelling", examples=["us-east-1"])
+]
+Zones = Annotated[
+    tuple[Text, ...],
+    Field(
+        max_length=32,
+        title="a list of zones",
+        description="Zones that machines may be in, tried in this order; empty: any",
+        examples=[["us-east-1a", "us-east-1b"]],
+    ),
+]
+
+
+class Site(Model):
+    """Where machines come from. A subclass says which provider it is of (`provider: Literal["aws"]`)."""
+
+    provider: str = Field(description="Who sells the machines")
+    shares: ClassVar[bool] = False
+    """Whether its nodes can share file systems at all."""
+
+    def file_systems(self) -> tuple[SharedFileSystem, ...]:
+        """What every node of the site mounts over the network."""
+        return ()
+
+    def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
+        """What cannot work at this site, beside what holds for all sites. `at`: where the site stands in the file;
+        `groups`: those at this site; `stack`: None where it could not be read."""
+        return iter(())
+
+
+class CloudSite(Site):
+    """A region of a cloud."""
+
+    region: Region
+    zones: Zones = ()

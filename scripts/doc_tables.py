@@ -1,0 +1,87 @@
+"""The tables of the documentation that are written from what the code knows.
+
+python scripts/doc_tables.py            prints them
+python scripts/doc_tables.py --write    puts each between the two marks of its page
+
+docs/sandbox.md: every fault that `gpuprov sandbox faults` lists, in its order.
+docs/stack.md: every machine type with the newest stack that it is given when nothing is pinned.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner import catalog
+from provisioner.sandbox.faults import list_faults
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack.solve import solve
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of docs/, behind `<!-- NAME: begin -->` and before `<!-- NAME: end -->` of its page."""
+
+    page: Path
+    name: str
+    rows: Callable[[], str]
+
+    def placed(self) -> str:
+        """The page's text with the table as the code has it now."""
+        begin, end = f"<!-- {self.name}: begin -->", f"<!-- {self.name}: end -->"
+        before, rest = self.page.read_text(encoding="utf-8").split(begin)
+        return f"{before}{begin}\n{self.rows()}\n{end}{rest.split(end)[1]}"
+
+
+def faults() -> str:
+    """Every fault of the sandbox, as Markdown."""
+    lines = ["| fault | what it is | found by | needs |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{f.name}` | {f.sentence} | `{f.check}` | {f.needs} |" for f in list_faults(None)]
+    return "\n".join(lines)
+
+
+def machines() -> str:
+    """One row for each machine type of the catalogue, in its order, as Markdown."""
+    lines = [
+        "| machine | GPU | os | driver | modules | CUDA | NCCL | PyTorch | beside it |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for machine in catalog.load().machines():
+        spec = ClusterSpec.model_validate(
+            {
+                "name": "table",
+                "sites": {"here": {"provider": "baremetal"}},
+                "groups": {"all": {"machine": machine.name}},
+            }
+        )
+        stack = solve(spec)["all"]
+        beside = {
+            "fabric manager": machine.fabric_manager_required, "nvlsm": machine.subnet_manager_required,
+            "IMEX": machine.imex_required, f"EFA {stack.efa}": stack.efa, f"ROCm {stack.rocm}": stack.rocm,
+        }  # fmt: skip
+        cells = (
+            f"`{machine.name}`", machine.gpu_model, stack.os, stack.driver or "", stack.kernel_modules or "",
+            stack.cuda_toolkit or "", stack.nccl or "", (stack.pytorch or "").split("+", 1)[0],
+            ", ".join(name for name, there in beside.items() if there),
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+TABLES = (Table(DOCS / "sandbox.md", "faults", faults), Table(DOCS / "stack.md", "machines", machines))
+
+
+def main() -> None:
+    for table in TABLES:
+        if "--write" in sys.argv[1:]:
+            table.page.write_text(table.placed(), encoding="utf-8")
+        else:
+            print(f"{table.page.name}:\n{table.rows()}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Which lock a machine runs: remembered by machine, compared by what is installed, forgotten with the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner import fleet
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.lifecycle.up import waiting
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.lifecycle.upgrade.journal import Journal, Place
+from provisioner.paths import private_dir
+from provisioner.release import Ledger, changes, identity, same
+from provisioner.session import Cluster, open_cluster
+from provisioner.stack.models import Component, Lock, Stack
+from tests.support.plans import planned_group
+
+FILE = """
+name: told
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 3}}
+"""
+STACK = planned_group("p4d.24xlarge").stack
+
+
+def lock(stack: Stack = STACK, *, simulated: bool = True) -> Lock:
+    return Lock(request={}, simulated=simulated, groups={"train": stack})
+
+
+def newer(stack: Stack = STACK) -> Stack:
+    packages = tuple(
+        p.model_copy(update={"version": p.version.replace("580.173.02", "595.91.07")}) for p in stack.packages
+    )
+    return stack.model_copy(update={"driver": "595.91.07", "driver_branch": "595", "packages": packages})
+
+
+def node(name: str, machine: str = "") -> Node:
+    return Node(
+        name, name.rpartition("-")[0], "here", "p4d.24xlarge", machine or f"i-{name}", "", "203.0.113.7", "10.0.0.7"
+    )
+
+
+NODES = [node("train-0"), node("train-1"), node("train-2")]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    found = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    private_dir(found.paths.root)
+    fleet.save(found.paths, NODES)
+    return found
+
+
+def test_why_a_version_was_chosen_is_no_part_of_it() -> None:
+    assert identity(lock()) == identity(
+        lock(STACK.model_copy(update={"components": {"driver": Component(version="1", why="a better reason")}}))
+    )
+    assert identity(lock()) != identity(lock(newer()))
+
+
+def test_a_rehearsals_digests_follow_from_this_machine_and_real_ones_do_not() -> None:
+    other = STACK.model_copy(
+        update={"images": tuple(i.model_copy(update={"digest": "sha256:f"}) for i in STACK.images)}
+    )
+    assert identity(lock()) == identity(lock(other))
+    assert identity(lock(simulated=False)) != identity(lock(other, simulated=False))
+
+
+def test_a_group_more_moves_nobody() -> None:
+    more = Lock(request={}, simulated=True, groups={"train": STACK, "head": STACK})
+    assert identity(more) != identity(lock())
+    assert same(lock(), more, "train")
+    assert not same(lock(), more, "head")
+
+
+def test_a_machine_is_known_by_its_id(cluster: Cluster) -> None:
+    release = identity(lock())
+    Ledger(cluster.paths).record(NODES[:1], lock())
+    assert Ledger(cluster.paths).of(NODES[0]) == release
+    assert Ledger(cluster.paths).of(NODES[1]) is None
+    assert Ledger(cluster.paths).of(replace(NODES[0], id="i-another")) is None
+    assert Ledger(cluster.paths).lock(release) == lock()
+
+
+def test_what_nobody_needs_is_forgotten(cluster: Cluster) -> None:
+    ledger = Ledger(cluster.paths)
+    ledger.record(NODES, lock())
+    ledger.record(NODES[:1], lock(newer()))
+    spare = ledger.keep(lock(STACK.model_copy(update={"nccl": "2.0"})))
+    ledger.prune(NODES[:2], {spare})
+    assert {f.stem for f in (cluster.paths.root / "locks").iterdir()} == {
+        identity(lock()),
+        identity(lock(newer())),
+        spare,
+    }
+    ledger.prune(NODES[:1])
+    assert {f.stem for f in (cluster.paths.root / "locks").iterdir()} == {identity(lock(newer()))}
+    assert Ledger(cluster.paths).of(NODES[1]) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": 7}', '{"nodes": {"train-0": {}}}'])
+def test_a_damaged_ledger_is_refused(text: str, cluster: Cluster) -> None:
+    """Taken for none, the next `up` would move the whole fleet at once."""
+    (cluster.paths.root / "applied.json").write_text(text)
+    with pytest.raises(GpuprovError, match="is damaged"):
+        Ledger(cluster.paths)
+
+
+def test_a_lock_that_is_gone_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(GpuprovError, match="is missing, and nodes run it"):
+        Ledger(cluster.paths).lock("0" * 12)
+
+
+def test_up_keeps_proven_nodes_on_their_lock_and_gives_new_ones_the_new_one(cluster: Cluster) -> None:
+    Ledger(cluster.paths).record(NODES[:2], lock())
+    wanted = lock(newer())
+    held = upgrade_journal.assign(cluster, NODES, wanted)
+    assert [held[n.name].stack("train").driver for n in NODES] == [STACK.driver, STACK.driver, "595.91.07"]
+    told = waiting(NODES, held, wanted)
+    assert list(told) == ["train-0", "train-1"]
+    assert told["train-0"][0] == f"driver {STACK.driver} → 595.91.07"
+    assert [s.expected.driver for s in subjects_of(cluster, NODES, held)] == [STACK.driver, STACK.driver, "595.91.07"]
+    assert [identity(other) for other in upgrade_journal.others(cluster, wanted)] == [identity(lock())]
+
+
+def test_nobody_waits_where_nothing_changed(cluster: Cluster) -> None:
+    Ledger(cluster.paths).record(NODES, lock())
+    assert waiting(NODES, upgrade_journal.assign(cluster, NODES, lock()), lock()) == {}
+    assert upgrade_journal.others(cluster, lock()) == []
+
+
+def test_a_replaced_machine_gets_what_the_fleet_runs_where_the_new_lock_was_rolled_back(cluster: Cluster) -> None:
+    Ledger(cluster.paths).record(NODES, lock())
+    replaced = [*NODES[:2], replace(NODES[2], id="i-another")]
+    wanted = lock(newer())
+    Journal(to=identity(wanted), phase="rolled-back", failed={identity(wanted): "train-0: bad"}).save(cluster.paths)
+    held = upgrade_journal.assign(cluster, replaced, wanted)
+    assert {held[n.name].stack("train").driver for n in replaced} == {STACK.driver}
+
+
+@pytest.mark.parametrize("phase", ["moving", "rolling-back"])
+def test_up_does_not_come_between_an_upgrade(phase: str, cluster: Cluster) -> None:
+    journal = Journal(to="b", phase=phase, nodes={"train-0": Place("a", "moved"), "train-1": Place("a")})  # type: ignore[arg-type]
+    journal.save(cluster.paths)
+    with pytest.raises(GpuprovError, match=r"1 of 2 nodes moved") as caught:
+        upgrade_journal.assign(cluster, NODES, lock())
+    assert "gpuprov upgrade" in caught.value.hint
+
+
+def test_what_changes_is_said_by_name() -> None:
+    found = changes(STACK, newer().model_copy(update={"images": ()}))
+    assert found[0] == f"driver {STACK.driver} → 595.91.07"
+    assert f"without {STACK.images[0].reference}" in found
+    assert found[-1].endswith("packages")
+    assert changes(STACK, STACK) == []

@@ -1,0 +1,365 @@
+"""`replace`: which machines are made anew, what is refused before anything is touched, and that a run which is killed
+at any step goes on and makes no second new machine. Terraform, Ansible and the checks are a world of dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioner import fleet, node_state
+from provisioner.errors import Exit, GpuprovError, ProviderError
+from provisioner.fleet import Node
+from provisioner.lifecycle import hooks, machines, verifying
+from provisioner.lifecycle.quarantine import actions as quarantine
+from provisioner.lifecycle.quarantine import book as quarantine_book
+from provisioner.lifecycle.quarantine.book import Book
+from provisioner.lifecycle.replace import command
+from provisioner.lifecycle.replace import journal as replace_journal
+from provisioner.lifecycle.replace.command import Options
+from provisioner.lifecycle.status import status
+from provisioner.lifecycle.up import Run
+from provisioner.lifecycle.verifying import Verdict
+from provisioner.paths import private_dir
+from provisioner.providers.sandbox.provider import Sandbox
+from provisioner.session import Cluster, open_cluster
+from provisioner.verify.results import CheckResult, NodeReport, Report
+from provisioner.workspace.terraform import Changes
+
+FILE = """
+name: anew
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 10}}
+quarantine: {most: 3}
+"""
+NAMES = [f"train-{i}" for i in range(10)]
+
+
+def node(name: str, id: str) -> Node:
+    return Node(name, "train", "here", "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
+
+
+@dataclass
+class World:
+    """What there is beyond gpuprov. `machines` is Terraform's state, `outputs` what its last whole apply said."""
+
+    machines: dict[str, str]
+    outputs: dict[str, str]
+    proven: set[str] = field(default_factory=set)
+    bad: set[str] = field(default_factory=set)
+    made: list[str] = field(default_factory=list)
+    hooked: list[str] = field(default_factory=list)
+    configured: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    refuses: set[str] = field(default_factory=set)
+    also: list[tuple[str, str]] = field(default_factory=list)
+    deaf: bool = False
+    steps: int = 0
+    kill_at: int = -1
+
+    def step(self) -> None:
+        """Something begins or has ended: a moment to be killed at."""
+        self.steps += 1
+        if self.steps == self.kill_at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    begin(made)
+    return made
+
+
+def begin(cluster: Cluster) -> None:
+    """Ten machines, proven but for train-1."""
+    root = private_dir(cluster.paths.root)
+    for file in root.glob("*.json"):
+        file.unlink()
+    fleet.save(cluster.paths, [node(name, f"i-{name}") for name in NAMES])
+    node_state.note(cluster.paths, nodes={name: {"stage": "verified", "ok": name != "train-1"} for name in NAMES})
+
+
+@pytest.fixture
+def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World({}, {})
+    settle(made)
+
+    def prepare(_: Cluster, __: Any, site: str, *___: Any, replace: Collection[str] = ()) -> machines.SitePlan:
+        made.step()
+        provider = Sandbox()
+        missing = [name for name in NAMES if name not in made.machines]
+        wanted = [] if made.deaf else list(replace)
+        actions = [(provider.address(name), "create") for name in missing]
+        actions += [(provider.address(name), "replace") for name in wanted if name not in missing]
+        actions += made.also
+        todo = [*missing, *(name for name in wanted if name not in missing)]
+        changes = Changes(add=len(todo), destroy=len(todo) - len(missing), actions=tuple(actions))
+        return machines.SitePlan(site, provider, todo, changes)  # type: ignore[arg-type]
+
+    def apply(_: Any, site: machines.SitePlan, *__: Any, always: bool) -> list[Node]:
+        assert always
+        for name in site.workspace:  # type: ignore[attr-defined]
+            made.machines.pop(name, None)
+            made.step()
+            made.made.append(name)
+            made.machines[name] = f"new-{len(made.made)}-{name}"
+            made.step()
+        made.outputs = dict(made.machines)
+        return [node(name, id) for name, id in made.outputs.items()]
+
+    def call(_: Cluster, step: str, nodes: Sequence[Node], action: str, __: Mapping[str, str]) -> dict[str, str]:
+        made.step()
+        made.hooked += [f"{step} {action} {n.name}" for n in nodes]
+        made.step()
+        return {n.name: "a job runs" for n in nodes if f"{step} {n.name}" in made.refuses}
+
+    def configure(_: Cluster, __: Run, nodes: list[Node], releases: Mapping[str, Any], *, new: Collection[str]) -> None:
+        made.step()
+        assert [n.name for n in nodes] == list(releases)
+        made.configured.append(([n.name for n in nodes], sorted(new)))
+        made.step()
+
+    def verify(cluster: Cluster, _: Any, nodes: Sequence[Node], *__: Any, partly: bool) -> Verdict:
+        assert partly
+        made.step()
+        lost = CheckResult("gpu.count", "fatal", "fail", "replace", message="7 instead of 8")
+        well = CheckResult("gpu.model", "fatal", "pass", "none")
+        reports = [
+            NodeReport(n.name, "train", "here", "", True, (well, lost) if n.name in made.bad else (well,))
+            for n in nodes
+        ]
+        report = quarantine.after_verdict(cluster, Report(tuple(reports), {}, 0.0), nodes, "standard", holding=True)
+        made.step()
+        node_state.note_verdicts(cluster.paths, report)
+        made.proven |= {n.id for n, verdict in zip(nodes, reports, strict=True) if verdict.ok}
+        made.step()
+        return Verdict(report, healthy=report.enough("100%"))
+
+    def saving(kind: type) -> Callable[[Any, Any], None]:
+        save = kind.save
+
+        def stepped(self: Any, paths: Any) -> None:
+            made.step()
+            save(self, paths)
+            made.step()
+
+        return stepped
+
+    ledger = SimpleNamespace(of=lambda n: "lock" if n.id in made.proven else None)
+    monkeypatch.setattr(replace_journal, "Ledger", lambda _: ledger)
+    monkeypatch.setattr(command, "build_plan", lambda *_, **__: None)
+    monkeypatch.setattr(command.locking, "current", lambda *_: None)
+    monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
+    monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
+    monkeypatch.setattr(machines, "preflight", lambda *_: [])
+    monkeypatch.setattr(machines, "prepare", prepare)
+    monkeypatch.setattr(machines, "apply", apply)
+    monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step())
+    monkeypatch.setattr(hooks, "call", call)
+    monkeypatch.setattr(command.lifecycle, "configure", configure)
+    monkeypatch.setattr(verifying, "verify_configured", verify)
+    for kind in (Book, replace_journal.Journal):
+        monkeypatch.setattr(kind, "save", saving(kind))
+    return made
+
+
+def settle(world: World) -> None:
+    world.machines = {name: f"i-{name}" for name in NAMES}
+    world.outputs = dict(world.machines)
+    world.proven = {f"i-{name}" for name in NAMES if name != "train-1"}
+    for found in (world.made, world.hooked, world.configured):
+        found.clear()
+    world.steps, world.kill_at = 0, -1
+
+
+def replace(cluster: Cluster, *names: str, yes: bool = True, **options: bool) -> Run:
+    return command.replace(cluster, None, names, Options(**options), confirm=lambda *_: yes)  # type: ignore[arg-type]
+
+
+def ids(cluster: Cluster) -> dict[str, str]:
+    return {n.name: n.id for n in cluster.nodes()}
+
+
+def others(cluster: Cluster, *names: str) -> dict[str, str]:
+    return {name: id for name, id in ids(cluster).items() if name not in names}
+
+
+def ended(cluster: Cluster) -> bool:
+    return not replace_journal.load(cluster).nodes and not quarantine.held(cluster)
+
+
+def test_one_machine_and_only_that(cluster: Cluster, world: World) -> None:
+    run = replace(cluster, "train-1")
+    assert run.exit == Exit.OK
+    assert run.resources == 2
+    assert ids(cluster)["train-1"] == "new-1-train-1"
+    assert others(cluster, "train-1") == {name: f"i-{name}" for name in NAMES if name != "train-1"}
+    assert world.hooked == ["drain replace train-1", "resume release train-1"]
+    assert world.configured == [(["train-1"], ["train-1"])]
+    assert ended(cluster)
+
+
+def test_one_that_was_in_quarantine_is_put_back_whoever_put_it_there(cluster: Cluster, world: World) -> None:
+    quarantine.put(cluster, ["train-2"], "RMA 4711", "ada")
+    world.hooked.clear()
+    assert replace(cluster, "train-2").exit == Exit.OK
+    assert world.hooked == ["drain replace train-2", "resume release train-2"]
+    assert ended(cluster)
+
+
+def test_killed_at_every_step_it_goes_on_and_makes_one_new_machine(cluster: Cluster, world: World) -> None:
+    replace(cluster, "train-1", "train-3", even_if_healthy=True)
+    steps = world.steps
+    assert steps > 20
+    for moment in range(1, steps + 1):
+        begin(cluster)
+        settle(world)
+        world.kill_at = moment
+        with pytest.raises(KeyboardInterrupt):
+            replace(cluster, "train-1", "train-3", even_if_healthy=True)
+        for row in status(cluster, ask=False)["nodes"]:
+            assert row["replace"] is None or row["name"] in ("train-1", "train-3"), moment
+        if not {"new-1-train-1", "new-2-train-3"} <= world.proven:
+            replace(cluster, "train-1", "train-3", even_if_healthy=True)
+        assert sorted(world.made) == ["train-1", "train-3"], moment
+        assert others(cluster, "train-1", "train-3") == {
+            name: f"i-{name}" for name in NAMES if name not in ("train-1", "train-3")
+        }
+        assert ids(cluster) == world.machines
+        assert ended(cluster), moment
+        for name in ("train-1", "train-3"):
+            mine = [line for line in world.hooked if line.endswith(name)]
+            assert mine[0] == f"drain replace {name}", moment
+            assert mine[-1] == f"resume release {name}", moment
+
+
+def test_a_new_machine_that_is_bad_stays_out_and_the_next_call_makes_another(cluster: Cluster, world: World) -> None:
+    world.bad = {"train-1"}
+    assert replace(cluster, "train-1").exit == Exit.CHECK_FAILED
+    assert quarantine.held(cluster)["train-1"].id == "new-1-train-1"
+    assert world.hooked[-1] == "drain quarantine train-1"
+    world.bad = set()
+    assert replace(cluster, "train-1").exit == Exit.OK
+    assert ids(cluster)["train-1"] == "new-2-train-1"
+    assert ended(cluster)
+
+
+def test_one_that_can_not_be_put_back_is_in_quarantine_as_ours(cluster: Cluster, world: World) -> None:
+    quarantine.put(cluster, ["train-1"], "RMA 4711", "ada")
+    world.refuses = {"resume train-1"}
+    assert replace(cluster, "train-1").exit == Exit.CHECK_FAILED
+    held = quarantine.held(cluster)["train-1"]
+    assert (held.id, held.owner, held.trouble) == ("new-1-train-1", "gpuprov", "a job runs")
+
+
+def refused(cluster: Cluster, world: World, *names: str, **options: bool) -> GpuprovError:
+    before = world.made.copy(), world.hooked.copy(), ids(cluster)
+    with pytest.raises(GpuprovError) as caught:
+        replace(cluster, *names, **options)
+    assert (world.made, world.hooked, ids(cluster)) == before
+    return caught.value
+
+
+def test_a_healthy_node_needs_a_word(cluster: Cluster, world: World) -> None:
+    error = refused(cluster, world, "train-2")
+    assert error.message == "the last verdict found it healthy"
+    assert "--even-if-healthy" in error.hint
+    assert replace(cluster, "train-2", even_if_healthy=True).exit == Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("names", "held", "force", "allowed"),
+    [
+        (2, 0, False, True),
+        (3, 0, False, False),
+        (3, 0, True, True),
+        (4, 0, True, False),
+        (1, 1, False, True),
+        (1, 2, False, False),
+        (1, 2, True, True),
+        (1, 3, True, False),
+    ],
+)
+def test_never_more_than_the_budget(
+    names: int, held: int, force: bool, allowed: bool, cluster: Cluster, world: World
+) -> None:
+    if held:
+        quarantine.put(cluster, NAMES[5 : 5 + held], "RMA", "ada")
+    chosen, options = NAMES[:names], {"force_budget": force, "even_if_healthy": True}
+    if allowed:
+        assert replace(cluster, *chosen, **options).exit == Exit.OK
+        return
+    error = refused(cluster, world, *chosen, **options)
+    assert "out of service at once" in error.message
+    assert ("--force-budget" in error.hint) == (not force)
+
+
+def test_what_is_in_quarantine_already_takes_no_more_out_of_service(cluster: Cluster, world: World) -> None:
+    quarantine.put(cluster, NAMES[5:9], "RMA", "ada")
+    assert replace(cluster, "train-5", "train-6").exit == Exit.OK
+
+
+def test_a_plan_that_would_do_more_is_refused_and_said(cluster: Cluster, world: World) -> None:
+    world.also = [("module.site.terraform_data.mirror", "replace")]
+    error = refused(cluster, world, "train-1")
+    assert isinstance(error, ProviderError)
+    assert "would also replace module.site.terraform_data.mirror" in error.message
+    world.also = []
+    del world.machines["train-7"]
+    assert 'create module.site.terraform_data.node["train-7"]' in refused(cluster, world, "train-1").message
+
+
+def test_a_plan_that_would_not_do_it_is_refused(cluster: Cluster, world: World) -> None:
+    world.deaf = True
+    assert "would not make train-1 anew" in refused(cluster, world, "train-1").message
+
+
+def test_a_node_that_can_not_be_drained_keeps_its_machine(cluster: Cluster, world: World) -> None:
+    world.refuses = {"drain train-1"}
+    with pytest.raises(GpuprovError, match="train-1: a job runs"):
+        replace(cluster, "train-1")
+    assert world.made == []
+    row = next(row for row in status(cluster, ask=False)["nodes"] if row["name"] == "train-1")
+    assert row["replace"] == {"step": "draining"}
+    assert row["quarantine"]["trouble"] == "a job runs"
+    quarantine.release(cluster, ["train-1"])
+    assert ended(cluster)
+
+
+def test_declined(cluster: Cluster, world: World) -> None:
+    run = replace(cluster, "train-1", yes=False)
+    assert run.report is None
+    assert (world.made, world.hooked) == ([], [])
+    assert ended(cluster)
+
+
+def test_a_name_that_no_node_has(cluster: Cluster, world: World) -> None:
+    assert "there is no node trian-1" in refused(cluster, world, "trian-1").message
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"nodes": 7}', '{"nodes": {"a": {"id": "i", "step": "x"}}}', '{"nodes": {"a": {"id": 7}}}']
+)
+def test_a_damaged_journal_is_refused(text: str, cluster: Cluster, world: World) -> None:
+    (cluster.paths.root / "replace.json").write_text(text)
+    assert "is damaged" in refused(cluster, world, "train-1").message
+
+
+def test_not_while_an_upgrade_is_under_way(cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def assign(*_: object) -> None:
+        raise GpuprovError("an upgrade is under way")
+
+    monkeypatch.setattr(command.upgrade_journal, "assign", assign)
+    assert "an upgrade is under way" in refused(cluster, world, "train-1").message
+
+
+def test_entries_of_the_former_machine_do_not_hold_the_new_one(cluster: Cluster, world: World) -> None:
+    quarantine.put(cluster, ["train-1"], "RMA", "ada")
+    fleet.save(cluster.paths, [node(n.name, "another" if n.name == "train-1" else n.id) for n in cluster.nodes()])
+    assert quarantine.held(cluster) == {}
+    assert "train-1" in quarantine_book.load(cluster.paths).entries

@@ -1,0 +1,165 @@
+"""What plan, up's question and status say of money: list prices, the time that machines were seen, and no guess."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from provisioner import node_state
+from provisioner.cli import lifecycle
+from provisioner.cli import status as cli
+from provisioner.cli.display import Lines
+from provisioner.cost import telling, wanted
+from provisioner.fleet import Node, save
+from provisioner.lifecycle import planning, running_cost
+from provisioner.lifecycle.status import status
+from provisioner.paths import private_dir
+from provisioner.session import Cluster, open_cluster
+from provisioner.spec import schema
+from tests.support.plans import plan
+
+FILE = """
+name: told
+sites:
+  here: {provider: aws, region: us-east-1}
+  lab: {provider: baremetal}
+groups:
+  train: {site: here, machine: p4d.24xlarge, count: 2}
+  block: {site: here, machine: p5.48xlarge, count: 1, capacity: {kind: block, id: cr-0123456789abcdef0}}
+  own: {site: lab, machine: dgx-h100, count: 1}
+"""
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    made = open_cluster(tmp_path / "cluster.yaml", sandbox=False)
+    private_dir(made.paths.root)
+    return made
+
+
+def node(name: str, number: str = "", machine: str = "p4d.24xlarge", site: str = "here") -> Node:
+    return Node(name, name.rpartition("-")[0], site, machine, number or f"i-{name}", "", "203.0.113.7", "10.0.0.7")
+
+
+def aged(cluster: Cluster, hours: float) -> None:
+    """As if every machine had been seen that much earlier."""
+    rows = node_state.load(cluster.paths)[running_cost.SEEN]
+    for row in rows.values():
+        for key in ("since", "until"):
+            if row[key]:
+                row[key] = running_cost._text(running_cost._time(row[key]) - timedelta(hours=hours))
+    node_state.note(cluster.paths, **{running_cost.SEEN: rows})
+
+
+def test_cost_so_far_is_list_price_by_the_time_that_machines_were_seen(cluster: Cluster) -> None:
+    assert running_cost.so_far(cluster) is None
+    running_cost.seen(cluster, [node("train-0"), node("train-1")])
+    aged(cluster, 10)
+    running_cost.seen(cluster, [node("train-0"), node("train-1")])  # a second `up` starts no clock again
+    said = running_cost.so_far(cluster)
+    assert said is not None
+    (total,) = said["sums"]
+    assert total["amount"] == pytest.approx(2 * 10 * 21.9576, abs=0.1)
+    assert (total["hour"], total["dates"], said["unknown"]) == (2 * 21.9576, ["2026-07-20"], [])
+
+
+def test_a_machine_that_was_replaced_has_cost_until_then(cluster: Cluster) -> None:
+    running_cost.seen(cluster, [node("train-0"), node("train-1")])
+    aged(cluster, 10)
+    running_cost.seen(cluster, [node("train-0"), node("train-1", "i-new")])
+    aged(cluster, 5)
+    said = running_cost.so_far(cluster)
+    assert said is not None
+    assert said["sums"][0]["amount"] == pytest.approx((15 + 10 + 5) * 21.9576, abs=0.1)
+    assert said["sums"][0]["hour"] == 2 * 21.9576
+
+
+def test_what_has_no_price_is_named_and_what_is_ones_own_is_not(cluster: Cluster) -> None:
+    rows = [node("block-0", machine="p5.48xlarge"), node("own-0", machine="dgx-h100", site="lab")]
+    running_cost.seen(cluster, [*rows, node("gone-0", machine="p4d.24xlarge", site="nowhere")])
+    said = running_cost.so_far(cluster)
+    assert said is not None
+    assert (said["sums"], said["unknown"]) == ([], ["block-0", "gone-0"])
+    assert running_cost.lines(said) == ["cost so far unknown: block-0, gone-0: no list price"]
+
+
+def test_a_rehearsal_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    rehearsal = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    running_cost.seen(rehearsal, [node("train-0")])
+    assert running_cost.so_far(rehearsal) is None
+    assert not rehearsal.paths.exists()
+
+
+DAMAGED: dict[str, Any] = {
+    "a list": [], "text": "x", "a row that is no row": {"i-1": 3}, "a time that is none": {"i-1": {
+        "node": "a", "machine": "p4d.24xlarge", "region": "us-east-1", "kind": "on-demand", "since": "soon",
+        "until": None,
+    }},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(DAMAGED))
+def test_what_is_damaged_is_left_out(cluster: Cluster, name: str) -> None:
+    (cluster.paths.root / "state.json").write_text(json.dumps({running_cost.SEEN: DAMAGED[name]}))
+    assert running_cost.so_far(cluster) is None
+
+
+def test_status_shows_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    save(cluster.paths, [node("train-0")])
+    running_cost.seen(cluster, [node("train-0")])
+    aged(cluster, 2)
+    document = status(cluster, ask=False)
+    jsonschema.validate(document, schema.schema("status"))
+    assert document["cost"]["sums"][0]["hour"] == 21.9576
+    cli.status(cluster.file, offline=True)
+    text = capsys.readouterr().out
+    assert re.search(r"cost so far: about 43\.9\d USD, 21\.96 USD an hour now; an estimate", text)
+    assert "list prices on demand (of 2026-07-20)" in text
+
+
+def test_plan_says_the_list_price_its_date_and_what_is_unknown(cluster: Cluster) -> None:
+    cost = telling.planned(cluster.spec)
+    shown = {"cluster": "told", "sandbox": False, "nodes": [], "changes": {}, "stack": {}, "findings": [], "cost": cost}
+    jsonschema.validate(shown, schema.schema("plan"))
+    told = planning.text(shown)
+    assert "list price on demand: 98.96 USD an hour, 72,237 USD in a month of 730 hours (prices of 2026-07-20; " in told
+    assert "block: price as block is unknown: a block is paid for as a whole when it is bought" in told
+    assert "own: machines of your own: nothing is bought" in told
+
+
+def test_a_rehearsals_plan_says_no_price() -> None:
+    shown = {"cluster": "told", "sandbox": True, "nodes": [], "changes": {}, "stack": {}, "findings": [], "cost": None}
+    assert "price" not in planning.text(shown)
+
+
+def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> None:
+    fleet = wanted(cluster.spec)
+    assert telling.making(fleet, {"train": 2}) == "43.92 USD an hour at list prices of 2026-07-20"
+    assert telling.making(fleet, {"train": 1}) == "21.96 USD an hour at list prices of 2026-07-20"
+    assert telling.making(fleet, {"train": 0, "own": 1}) == ""
+
+
+@pytest.mark.parametrize("sandbox", [False, True])
+def test_ups_question_says_the_price(tmp_path: Path, sandbox: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = FILE.split("  block:", maxsplit=1)[0].replace("  lab: {provider: baremetal}\n", "")
+    (tmp_path / "cluster.yaml").write_text(text)
+    made = open_cluster(tmp_path / "cluster.yaml", sandbox=sandbox)
+    private_dir(made.paths.root)
+    save(made.paths, [node("train-0")])
+    asked: list[str] = []
+    monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(asked.append(question)))
+    assert lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), 7) is False
+    assert asked == [
+        "Rehearse 2 p4d.24xlarge (7 changes)?"
+        if sandbox
+        else "Make 2 p4d.24xlarge (7 changes; new: 21.96 USD an hour at list prices of 2026-07-20)?"
+    ]

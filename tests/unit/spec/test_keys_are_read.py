@@ -1,0 +1,66 @@
+"""Every key of cluster.yaml that is accepted is read by something; one that is not built yet is refused by name."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from provisioner import spec
+from provisioner.spec import schema
+from provisioner.spec.stack_request import StackRequest
+
+ROOT = Path(__file__).parents[3]
+HEAD = "name: lab\nsites: { lab: { provider: aws, region: us-east-1 } }\n"
+BARE = "name: lab\ngroups: { train: { machine: dgx-h100 } }\n"
+GROUP = "groups: { train: { machine: p4d.24xlarge } }\n"
+NOT_YET = {
+    "groups.<name>.image": HEAD + "groups: { train: { machine: p4d.24xlarge, image: golden } }\n",
+    "monitoring.prometheus": HEAD + "monitoring: { prometheus: true }\n" + GROUP,
+    "monitoring.grafana": HEAD + "monitoring: { grafana: true }\n" + GROUP,
+    "sites.<name>.method": BARE + "sites: { lab: { provider: baremetal, method: redfish } }\n",
+}
+"""Keys that no code reads yet, each with a file whose third line asks for it."""
+
+CHOOSES = {"sites.<name>.provider", "state.backend"}
+"""They choose the model that is read."""
+WHOLE = ("sites.<name>.storage.efs.", "sites.<name>.storage.fsx.")
+"""Blocks that go to the Terraform module as they are; test_aws_provider.py holds its variables to them."""
+
+
+@cache
+def attributes() -> frozenset[str]:
+    """Names of all attributes that the code reads, but for those of the rules that refuse a file."""
+    found: set[str] = set()
+    for path in (ROOT / "provisioner").rglob("*.py"):
+        if path.name not in ("rules.py", "site.py"):
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            found |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    return frozenset(found)
+
+
+def unread(keys: list[str]) -> set[str]:
+    """The keys that no code reads. Pins of the stack are read by their name (stack/solve.py)."""
+    pins = {f"stack.{name}" for name in StackRequest.model_fields}
+    mine = [key for key in keys if key not in pins | CHOOSES and not key.startswith(WHOLE)]
+    return {key for key in mine if key.rpartition(".")[2] not in attributes()}
+
+
+def test_every_key_is_read_or_refused() -> None:
+    assert unread(schema.key_names()) <= set(NOT_YET)
+
+
+def test_a_key_that_nobody_reads_is_found() -> None:
+    assert unread(["groups.<name>.colour", "groups.<name>.count"]) == {"groups.<name>.colour"}
+
+
+@pytest.mark.parametrize("key", NOT_YET)
+def test_what_is_not_built_yet_is_refused_at_its_line(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(NOT_YET[key], encoding="utf-8")
+    (problem,) = spec.check(path)
+    assert problem.path == key.replace("groups.<name>", "groups.train").replace("sites.<name>", "sites.lab")
+    assert problem.line == 3
+    assert "not available yet" in problem.message

@@ -1,0 +1,94 @@
+"""Packages import in one direction. A package is a folder of provisioner/ or a module at its top; imports in functions
+and under TYPE_CHECKING count, because who reads a module has to know what they name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.support.rehearsal import ROOT
+
+Edges = dict[tuple[str, str], list[str]]
+"""Package that imports, package that is imported → where, as module:line."""
+
+KNOWN = {
+    ("mounts", "fleet"),  # fleet writes the inventory, and asks mounts for its variables
+    ("ssh", "fleet"),  # ssh's configuration is written of fleet.Node
+    ("sandbox", "providers"),  # the sandbox's containers are found and removed as a provider's leftovers are
+    ("workspace", "providers"),  # the state's backend is AWS's own, and the rendering asks the provider
+}
+"""Imports against the direction that are still there."""
+
+
+def test_no_package_imports_one_that_imports_it() -> None:
+    edges = imports(ROOT / "provisioner")
+    try:
+        order(edge for edge in edges if edge not in KNOWN)
+    except CycleError as error:
+        cycle: list[str] = error.args[1]  # each imports what stands before it
+        pairs = zip(cycle[1:], cycle, strict=False)
+        pytest.fail("\n".join(f"{a} imports {b}: {', '.join(edges[a, b])}" for a, b in pairs if (a, b) in edges))
+
+
+@pytest.mark.parametrize("edge", sorted(KNOWN), ids="-".join)
+def test_a_known_cycle_is_one(edge: tuple[str, str]) -> None:
+    """An import that was mended leaves KNOWN."""
+    with pytest.raises(CycleError):
+        order(other for other in imports(ROOT / "provisioner") if other == edge or other not in KNOWN)
+
+
+def test_imports_of_every_kind_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "spec").mkdir()
+    (tmp_path / "spec" / "__init__.py").write_text("import provisioner.paths\n")
+    (tmp_path / "paths.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from provisioner.spec.models import Group\n"
+        "def f():\n    from provisioner import errors\n"
+    )
+    (tmp_path / "errors.py").write_text("from provisioner.errors import Exit\nimport os\n")
+    edges = imports(tmp_path)
+    assert edges == {("spec", "paths"): ["spec:1"], ("paths", "spec"): ["paths:3"], ("paths", "errors"): ["paths:5"]}
+    with pytest.raises(CycleError):
+        order(edges)
+
+
+def imports(root: Path) -> Edges:
+    """The imports between the packages of a folder that is `provisioner`."""
+    packages = {path.stem for path in root.iterdir()}
+    edges: Edges = {}
+    for file in sorted(root.rglob("*.py")):
+        parts = file.relative_to(root).with_suffix("").parts
+        if parts[0].startswith("_"):
+            continue
+        module = ".".join(part for part in parts if part != "__init__")
+        for line, name in imported(ast.parse(file.read_text(encoding="utf-8"))):
+            package = name.partition(".")[0]
+            if package in packages and package != parts[0]:
+                edges.setdefault((parts[0], package), []).append(f"{module}:{line}")
+    return edges
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name, without `provisioner.`, of everything of ours that a module imports, wherever in it. A relative
+    import is of its own package."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if not node.level else []
+        else:
+            continue
+        yield from ((node.lineno, n.removeprefix("provisioner.")) for n in names if n.startswith("provisioner."))
+
+
+def order(edges: Iterator[tuple[str, str]] | Mapping[tuple[str, str], object]) -> None:
+    """Raises CycleError where there is none."""
+    sorter = TopologicalSorter[str]()
+    for importer, package in edges:
+        sorter.add(importer, package)
+    sorter.prepare()
