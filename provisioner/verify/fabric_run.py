@@ -1,6 +1,6 @@
 """Several nodes at work: runs the rounds that fabric.py asks for, on all groups at once; each node's verdict.
 
-A set of nodes is one run of load/together.py on each of them, in the locked image, over the probe's own way
+A set of nodes is one run of load/multi_node_launcher.py on each of them, in the locked image, over the probe's own way
 (collect.py). The rendezvous is on the first node's address in the group's network, at a port that is drawn for each
 run. What a node did comes back as its part of fabric.json; what this module makes of all parts is the fabric.json of
 its bundle, which parsers/fabric.py reads.
@@ -171,7 +171,7 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
     """Run disjoint sets at once; every node of a set has to run for it to begin, so none waits for its turn."""
     requests, targets = {}, {}
     load = resources("provisioner.verify") / "load"
-    launcher = (load / "together.py").read_text(encoding="utf-8")
+    launcher = (load / "multi_node_launcher.py").read_text(encoding="utf-8")
     draw = random.SystemRandom()
     for nodes in sets:
         seconds, port = _deadline(nodes), draw.choice(PORTS)

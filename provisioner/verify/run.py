@@ -14,7 +14,7 @@ from provisioner.verify.bundle import Bundle
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import fabric
-from provisioner.verify.judge import Case, judge
+from provisioner.verify.pytest_runner import Case, judge
 from provisioner.verify.request import ProbeRequest, load_request, request_for, waits_until
 from provisioner.verify.results import NodeReport, Report
 

@@ -1,1 +1,1 @@
-"""What runs on a node: modules of the standard library only, sent as one program (send.py puts them together)."""
+"""What runs on a node: modules of the standard library only, sent as one program (collect.py puts them together)."""

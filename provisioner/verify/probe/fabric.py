@@ -1,4 +1,4 @@
-"""This node's part in a run of several nodes together (load/together.py).
+"""This node's part in a run of several nodes together (load/multi_node_launcher.py).
 
 fabric.json says the same as load.json (load.py) of this node's part; fabric_run.py makes one
 verdict of all. The request's "load" holds "together" beside what load.py needs: {"launcher": its text, "nodes",

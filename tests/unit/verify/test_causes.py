@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from provisioner.verify.bundle import Output
-from provisioner.verify.checked import all_checks
-from provisioner.verify.judge import Case, judge
+from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.registry import all_checks
 from provisioner.verify.report.html import html
 from provisioner.verify.report.terminal import problems, table
 from provisioner.verify.results import NodeReport, Report

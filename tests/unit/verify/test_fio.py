@@ -18,12 +18,12 @@ from provisioner.catalog import load
 from provisioner.spec.models import Group, Storage
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.expectations import Expected
-from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.fio import parse
 from provisioner.verify.probe import fio as probe_fio
 from provisioner.verify.probe import load as probe_load
 from provisioner.verify.probe import runner
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.request import load_request
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
 from tests.support.healthy_fio import FIO_CHECKS, REACHED, SIZE, fio_json, output, part

@@ -18,8 +18,8 @@ from provisioner import fleet
 from provisioner.catalog import load
 from provisioner.verify import archive, health
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.checked import plain_checks
-from provisioner.verify.judge import Case, judge
+from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.registry import plain_checks
 from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.load import together
+from provisioner.verify.load import multi_node_launcher as launcher
 from provisioner.verify.parsers.load import Load, parse
 from provisioner.verify.probe import fabric as probe_fabric
 from provisioner.verify.probe import load as probe_load
@@ -81,7 +81,7 @@ def test_the_part_runs_in_the_locked_image_on_the_nodes_own_network(node: Path) 
     assert "/not/there" not in run
     sent = (node / "sent").read_text()
     assert sent.startswith("# launcher\n")
-    program = Path(str(together.__file__)).with_name("program.py").read_text()
+    program = Path(str(launcher.__file__)).with_name("program.py").read_text()
     assert json.dumps(json.dumps(program)) in sent
 
 
@@ -157,9 +157,9 @@ def launch(folder: Path, node: int, *more: str, bad: str = "", address: str = "1
     (folder / "torch").mkdir(exist_ok=True)
     (folder / "torch/__init__.py").write_text(TORCH)
     (folder / "torch/distributed.py").write_text("from torch import TCPStore\n")
-    assert together.__file__
+    assert launcher.__file__
     source = (
-        Path(together.__file__).read_text() + f"\nimport json\nmain(json.loads({json.dumps(json.dumps(PROGRAM))}))\n"
+        Path(launcher.__file__).read_text() + f"\nimport json\nmain(json.loads({json.dumps(json.dumps(PROGRAM))}))\n"
     )
     words = ["--nodes", "2", "--node", str(node), "--address", address, "--port", str(free_port(folder)), *more]
     process = subprocess.Popen(
@@ -212,5 +212,5 @@ def test_a_first_node_that_does_not_answer_is_told(tmp_path: Path) -> None:
 def test_an_address_that_is_not_the_nodes_says_nothing_of_the_network(tmp_path: Path) -> None:
     node = launch(tmp_path, 0, address="203.0.113.9")
     _, error = node.communicate(timeout=60)
-    assert (node.returncode, "can't listen on 203.0.113.9" in error) == (together.COULD_NOT_BEGIN, True)
-    assert together.COULD_NOT_BEGIN == probe_fabric.COULD_NOT_BEGIN
+    assert (node.returncode, "can't listen on 203.0.113.9" in error) == (launcher.COULD_NOT_BEGIN, True)
+    assert launcher.COULD_NOT_BEGIN == probe_fabric.COULD_NOT_BEGIN

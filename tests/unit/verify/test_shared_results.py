@@ -13,8 +13,8 @@ import pytest
 from provisioner.verify import document
 from provisioner.verify.facts import read
 from provisioner.verify.facts_document import facts_document
-from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.parsers import Unreadable, nvidia_smi
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.report import write
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
