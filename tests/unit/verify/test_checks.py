@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.catalog import load
-from provisioner.spec.models import GpuOptions, Group
+from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.registry import declared

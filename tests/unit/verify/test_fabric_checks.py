@@ -137,7 +137,7 @@ def test_what_does_not_apply_is_skipped_and_what_is_not_known_unknown(judged: di
 def test_a_machine_for_jobs_of_several_nodes_has_a_network_for_them() -> None:
     assert {"p4d.24xlarge", "Standard_ND96asr_v4", "dgx-h100", "ecs.ebmgn7ex.32xlarge"} <= set(JOINED)
     assert not {"p3.8xlarge", "g5.xlarge", "workstation-rtx4090"} & set(JOINED)
-    from provisioner.spec.models import GpuOptions, NetworkOptions
+    from provisioner.spec.groups import GpuOptions, NetworkOptions
 
     assert expected(P4D, group=Group(machine=P4D, gpu=GpuOptions(mig="1g.5gb"))).fabric == ""
     assert expected(P4D, group=Group(machine=P4D, network=NetworkOptions(efa=False))).fabric == ""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.catalog import load
-from provisioner.spec.models import GpuOptions, Group
+from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.bundle import Output
 from provisioner.verify.parsers.load import parse
 from provisioner.verify.pytest_runner import Case, Judged, judge
