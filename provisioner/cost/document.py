@@ -15,7 +15,7 @@ from provisioner.providers.market import SpotPrice, Unanswered
 def document(
     fleet: Sequence[Wanted], places: Sequence[Place], heard: Heard | None, *, cluster: str | None = None
 ) -> dict[str, Any]:
-    """The document (spec/outputs.py, CostOutput). `heard`: None where nobody was asked."""
+    """The document (documents/cost.py, CostOutput). `heard`: None where nobody was asked."""
     groups = [one for one in fleet if one.region or one.provider == "baremetal"]
     ways = {id(one): [_priced(one, kind, heard) for kind in one.kinds] for one in groups}
     first = [(one.group or one.machine.name, one.count, ways[id(one)][0]) for one in groups]

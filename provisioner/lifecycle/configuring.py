@@ -151,7 +151,8 @@ def _lightly(subject: Subject) -> Subject:
 def look(cluster: Cluster, subjects: Sequence[Subject], doing: str) -> dict[str, Bundle]:
     """Probe these nodes, one round trip each: what tells drift and what verify judges. `doing` is said of it."""
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import collect, request_for, waits_until
+    from provisioner.verify.collect import collect
+    from provisioner.verify.request import request_for, waits_until
 
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
     requests = {s.name: request_for(s.expected) for s in subjects}

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +29,16 @@ def parse(text: str) -> Stamp:
         raise Unreadable(f"no fingerprint in it: {first_line(text)}")
     node = loaded.get("node")
     return Stamp(loaded["fingerprint"], node if isinstance(node, str) else None)
+
+
+TOOLS = (
+    Tool(
+        file="stamp.json",
+        field="stamp",
+        parse=parse,
+        paths=("/etc/gpuprov/node.json",),
+        seconds=5,
+        configured=True,
+        empty=True,
+    ),
+)

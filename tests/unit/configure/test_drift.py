@@ -17,9 +17,10 @@ from provisioner.interruption import digest
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import Part
-from provisioner.verify.bundle import FILES, Bundle, Output
-from provisioner.verify.collect import drift_request
+from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION, expect
+from provisioner.verify.request import drift_request
+from provisioner.verify.tools import FILES
 from tests.support.plans import cluster_spec, plan, planned_group
 from tests.support.rehearsal import ROOT
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from provisioner.catalog import load
 from provisioner.spec.groups import Group
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.fabric import STATES, parse
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import bundle, expected, healthy
 from tests.support.healthy_fabric import FABRIC_CHECKS, fabric_json
 

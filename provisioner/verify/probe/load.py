@@ -1,10 +1,10 @@
-"""The third part of the probe: loads the node, one thing after the other, and looks at it meanwhile and afterwards.
+"""The load program on the node (load.json), and the tools that are asked beside it and after it.
 
-Sent behind probe.py only where a level asks for it. load.json says what became of the load program (load/program.py):
+Runs only where a level asks for it. load.json says what became of the load program (load/program.py):
 {"state": "ran", "busy" or "absent", "launcher", "why", "busy": [{"pid", "name"}], "rc", "timed_out", "seconds",
 "output", "error"}. Busy means that a process has the GPUs, so nothing was started; each has its "cgroup" (proc(5)) and
-its "parent" too, which tell whose it is. Beside it lie nvidia-smi's answer in the middle of the matrix products
-(nvidia-smi-load.xml) and what counts errors, asked again at the end.
+its "parent" too, which tell whose it is. Beside it lie the files of the request's "during" (in the middle of the
+matrix products) and "after".
 
 Standard library only, Python 3.8 or newer. Nothing is written on the node: the program travels through a pipe.
 """
@@ -18,14 +18,14 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
-from provisioner.verify.probe import COMMANDS, MERGED, PATH, WALKS, kernel_log, listed, rdma, result, run, short
+from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, result, run
 
 LOAD_MARK = "@gpuprov-load-1 "
 ASK_S = 30.0
 """For every tool that is asked beside the load and after it."""
-AFTER = {"nvidia-smi.xml": "nvidia-smi-after.xml", "nvlink-errors.txt": "nvlink-errors-after.txt"}
 IN_CONTAINER = "cat > /tmp/gpuprov-load.py && exec torchrun {} /tmp/gpuprov-load.py {}"
 
 
@@ -40,15 +40,15 @@ def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     command, feed, launcher = launch(asked, request)
     if command is None:
         return document({"state": "absent", "why": launcher})
-    nvidia = asked["vendor"] == "nvidia"
     watched: dict[str, Any] = {}
-    told = follow(command, feed, seconds, watched if nvidia else None, float(asked.get("settle", 2.0)))
+
+    def look() -> None:
+        watched.update({name: job(name, ASK_S, request) for name in asked["during"]})
+
+    told = follow(command, feed, seconds, look, float(asked.get("settle", 2.0)))
     if told["timed_out"] and command[0] == "docker":
         run(["docker", "rm", "--force", container()], ASK_S)
-    if nvidia:
-        watched.update({name: short(run(COMMANDS[of], ASK_S, merge=of in MERGED)) for of, name in AFTER.items()})
-    watched["dmesg-after.txt"] = kernel_log(ASK_S)
-    watched["rdma-after.json"] = rdma()
+    watched.update({name: job(name, ASK_S, request) for name in asked["after"]})
     told.update(state="ran", launcher=launcher)
     return document(told, watched)
 
@@ -123,10 +123,10 @@ def launch(asked: dict[str, Any], request: dict[str, Any]) -> tuple[list[str] | 
 
 
 def follow(
-    command: list[str], feed: bytes, deadline: float, watched: dict[str, Any] | None, settle: float
+    command: list[str], feed: bytes, deadline: float, look: Callable[[], None] | None, settle: float
 ) -> dict[str, Any]:
-    """Run it to its end or its deadline; its marked lines, and the end of what it complained of. `watched` gets
-    nvidia-smi's answer `settle` seconds after the matrix products have begun."""
+    """Run it to its end or its deadline; its marked lines, and the end of what it complained of. `look` is called in a
+    thread, `settle` seconds after the matrix products have begun."""
     started = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -140,11 +140,10 @@ def follow(
     complaints: list[str] = []
     looks: list[threading.Thread] = []
 
-    def look() -> None:
+    def watch() -> None:
         time.sleep(settle)
-        assert watched is not None
-        if process.poll() is None:
-            watched["nvidia-smi-load.xml"] = short(run(COMMANDS["nvidia-smi.xml"], ASK_S))
+        if look is not None and process.poll() is None:
+            look()
 
     def read() -> None:
         for raw in process.stdout:  # type: ignore[union-attr]
@@ -152,8 +151,8 @@ def follow(
             if not line.startswith(LOAD_MARK) or len(kept) > 100:
                 continue
             kept.append(line)
-            if line == LOAD_MARK + "phase compute" and watched is not None:
-                looks.append(threading.Thread(target=look, daemon=True))
+            if line == LOAD_MARK + "phase compute" and look is not None:
+                looks.append(threading.Thread(target=watch, daemon=True))
                 looks[-1].start()
 
     def complain() -> None:
@@ -187,4 +186,4 @@ def follow(
     }
 
 
-WALKS["load.json"] = load
+COLLECTORS["load.json"] = load

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from provisioner.spec.output_shape import OpenOutput
+from provisioner.documents.base import OpenOutput
 
 
 class CostWay(OpenOutput):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
+from functools import cache
 
-from provisioner.verify import checks, item
+from provisioner.verify import check_runner, checks
 from provisioner.verify.check import Check
 
 Function = Callable[..., None]
@@ -24,4 +25,10 @@ def all_checks() -> Iterator[tuple[Function, Check]]:
 
 def plain_checks() -> Iterator[tuple[Function, Check]]:
     """Those that need neither pytest nor a connection."""
-    return ((function, declared) for function, declared in all_checks() if item.plain(function) is not None)
+    return ((function, declared) for function, declared in all_checks() if check_runner.plain(function) is not None)
+
+
+@cache
+def declared() -> tuple[Check, ...]:
+    """Every check in provisioner/verify/checks, in the order of their ids."""
+    return tuple(sorted((check for _, check in all_checks()), key=lambda c: c.id))

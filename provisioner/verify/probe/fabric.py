@@ -1,7 +1,7 @@
-"""The fourth part of the probe: this node's part in a run of several nodes together (load/together.py).
+"""This node's part in a run of several nodes together (load/multi_node_launcher.py).
 
-Sent like probe_load.py, and fabric.json says the same as its load.json of this node's part; fabric_run.py makes one
-verdict of all. The request's "load" holds "together" beside what probe_load.py needs: {"launcher": its text, "nodes",
+fabric.json says the same as load.json (load.py) of this node's part; fabric_run.py makes one
+verdict of all. The request's "load" holds "together" beside what load.py needs: {"launcher": its text, "nodes",
 "node", "address" of the first node, "own" (this node's), "port"}.
 
 Standard library only, Python 3.8 or newer. Nothing is left on the node: the container is removed, whatever happens.
@@ -18,8 +18,8 @@ import struct
 import time
 from typing import Any
 
-from provisioner.verify.probe import WALKS, listed, run
-from provisioner.verify.probe_load import ASK_S, busy, container, document, follow
+from provisioner.verify.probe.load import ASK_S, busy, container, document, follow
+from provisioner.verify.probe.runner import COLLECTORS, listed, run
 
 CONF = "/etc/nccl.conf"
 SIOCGIFADDR = 0x8915
@@ -129,4 +129,4 @@ def last_line(text: str) -> str:
     return said[-1][:300] if said else "it said nothing"
 
 
-WALKS["fabric.json"] = fabric
+COLLECTORS["fabric.json"] = fabric

@@ -1,4 +1,4 @@
-"""The shapes of what is wrong: `gpuprov validate --json`, and what every `--json` prints that came to no answer."""
+"""The shape of what every `--json` prints where the command ended with an error."""
 
 from __future__ import annotations
 
@@ -6,25 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from provisioner.spec.output_shape import OpenOutput, Output
-
-
-class ProblemOutput(Output):
-    """One thing wrong with a file."""
-
-    file: str
-    line: int = Field(ge=1)
-    column: int = Field(ge=1)
-    path: str = Field(description="Dotted, list items by index: sites.virginia.zones[0]")
-    message: str
-    hint: str
-
-
-class ValidateOutput(Output):
-    """`gpuprov validate --json`"""
-
-    ok: bool
-    problems: list[ProblemOutput]
+from provisioner.documents.base import OpenOutput
+from provisioner.documents.validate import ProblemOutput
 
 
 class FailureOutput(OpenOutput):

@@ -2,7 +2,7 @@
 
     python3 - gpuprov-together --nodes 2 --node 0 --address 10.0.0.4 --port 23456 --only all_reduce < this file
 
-What follows this text is the call of `main` with the program's text (probe_fabric.py); options that it does not know
+What follows this text is the call of `main` with the program's text (probe/fabric.py); options that it does not know
 are the program's. torchrun would do, but its rendezvous listens on every address of the node; this one listens on the
 first node's own address in the group's network alone. Node 0 keeps it. A process that fails takes all others of all
 nodes along, so that nobody waits for NCCL's own patience.

@@ -12,11 +12,11 @@ from typing import Any
 
 from provisioner.verify import check as dsl
 from provisioner.verify.baseline import Baseline
-from provisioner.verify.bundle import PROBE_ONLY
 from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.peers import Peers
+from provisioner.verify.tools import FILES
 from provisioner.verify.watch import TooLong
 
 PLAIN = {"node", "expected", "peers", "baseline", "name"}
@@ -109,7 +109,7 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         raise Skipped(f"only from level {declared.level} on")
     for need in needs:
         source = facts.source(need)
-        if need in PROBE_ONLY and source.state == "absent" and facts.collected is None and facts.outputs:
+        if not FILES[need].by_hand and source.state == "absent" and facts.collected is None and facts.outputs:
             raise Skipped(f"only gpuprov's probe writes {need}, and this bundle is of other hands")
         if source.state != "read":
             raise Unknown(source.reason, need)

@@ -1,6 +1,6 @@
-"""The fifth part of the probe: fio on the node's scratch filesystem.
+"""fio on the node's scratch filesystem (fio.json).
 
-Sent behind probe_load.py; runs only where a level asks for it, after the load. fio.json says what became of it:
+Runs only where a level asks for it, after the load. fio.json says what became of it:
 {"state": "ran", "busy" or "absent", "why", "busy": [{"pid", "name"}], "place", "bytes", "free", "phases": {name: {"rc",
 "timed_out", "seconds", "error", "output": fio's own JSON}}, "smart": {"before", "after": {disk: nvme-cli's JSON}}}.
 
@@ -18,9 +18,9 @@ import shutil
 import tempfile
 from typing import Any
 
-from provisioner.verify.probe import PATH, WALKS, result, run
-from provisioner.verify.probe_host import lines_of, smart
-from provisioner.verify.probe_load import busy
+from provisioner.verify.probe.host_disks import smart
+from provisioner.verify.probe.load import busy
+from provisioner.verify.probe.runner import COLLECTORS, PATH, lines_of, result, run
 
 SHARE = 4
 """A file takes at most this part of what is free."""
@@ -103,4 +103,4 @@ def _said(**content: Any) -> dict[str, Any]:
     return result(json.dumps(content), 0)
 
 
-WALKS["fio.json"] = fio
+COLLECTORS["fio.json"] = fio

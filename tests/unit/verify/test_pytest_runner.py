@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support.healthy_bundle import bundle, expected, healthy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from provisioner.spec.output_shape import OpenOutput
+from provisioner.documents.base import OpenOutput
 
 
 class LeftThing(OpenOutput):

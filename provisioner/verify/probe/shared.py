@@ -1,4 +1,4 @@
-"""The sixth part of the probe: file systems of the network, each asked by programs that can be given up.
+"""File systems of the network (shared.json), each asked by programs that can be given up.
 
 A server that has gone holds whoever touches its file system. So the mounts are read from the kernel's table, and only
 programs of their own, with a deadline, go there. Runs where such a file system is expected. shared.json:
@@ -14,8 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from provisioner.verify.probe import WALKS, result, run
-from provisioner.verify.probe_host import lines_of
+from provisioner.verify.probe.runner import COLLECTORS, lines_of, result, run
 
 ANSWER_S = 10.0
 """Seconds for statfs and for the first name of the directory: a healthy server takes milliseconds."""
@@ -68,4 +67,4 @@ def serves(path: str) -> str | None:
     return None
 
 
-WALKS["shared.json"] = shared
+COLLECTORS["shared.json"] = shared
