@@ -8,14 +8,14 @@ from typing import Any
 
 from provisioner import catalog
 from provisioner.cost import HOURS, Offer, Total, Wanted, offer, totals
-from provisioner.cost.regions import DAYS, Heard, Place
+from provisioner.cost.regions import DAYS, Heard, Place, market_of
 from provisioner.providers.market import SpotPrice, Unanswered
 
 
 def document(
     fleet: Sequence[Wanted], places: Sequence[Place], heard: Heard | None, *, cluster: str | None = None
 ) -> dict[str, Any]:
-    """The document (spec/outputs.py, CostOutput). `heard`: None where nobody was asked."""
+    """The document (documents/cost.py, CostOutput). `heard`: None where nobody was asked."""
     groups = [one for one in fleet if one.region or one.provider == "baremetal"]
     ways = {id(one): [_priced(one, kind, heard) for kind in one.kinds] for one in groups}
     first = [(one.group or one.machine.name, one.count, ways[id(one)][0]) for one in groups]
@@ -62,8 +62,17 @@ def _priced(one: Wanted, kind: str, heard: Heard | None) -> Offer:
         return replace(
             found, unknown=f"{where} has had no spot price of it for {DAYS} days", action="take another zone"
         )
-    price = by_zone[zone]
-    return Offer(kind, "spot", price.now, price.currency, zone=zone, source="EC2, DescribeSpotPriceHistory", note="now")
+    price, market = by_zone[zone], market_of(one.provider)
+    source = market.source if market else ""
+    return Offer(
+        kind,
+        "spot",
+        price.now,
+        price.currency,
+        zone=zone,
+        source=source,
+        note="now",
+    )
 
 
 def _way(found: Offer, count: int) -> dict[str, Any]:

@@ -48,12 +48,13 @@ class Brought:
 
 
 def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
-    """The providers' own variables for the roles, and the file systems that Terraform has made; the providers were
-    prepared before."""
+    """What the roles are told beside the inventory's groups: a rehearsal's mirror, and the file systems that Terraform
+    has made."""
     variables: dict[str, Any] = {}
     for release in releases.values():
         for site in machines.sites(release.plan):
-            variables |= machines.provider_of(cluster, site).role_variables()
+            mirror = cluster.providers.at(site).rehearsal
+            variables |= mirror.role_variables() if mirror else {}
         variables |= mounts.variables(release.plan, cluster.nodes())
     return variables
 
@@ -151,7 +152,8 @@ def _lightly(subject: Subject) -> Subject:
 def look(cluster: Cluster, subjects: Sequence[Subject], doing: str) -> dict[str, Bundle]:
     """Probe these nodes, one round trip each: what tells drift and what verify judges. `doing` is said of it."""
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import collect, request_for, waits_until
+    from provisioner.verify.collect import collect
+    from provisioner.verify.request import request_for, waits_until
 
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
     requests = {s.name: request_for(s.expected) for s in subjects}

@@ -105,7 +105,8 @@ def drifted(
     """Ask these nodes: node → what differs from its release; None where it did not answer. `variables` are the
     providers' for the roles, by default those of the last run."""
     from provisioner.configure import drift
-    from provisioner.verify.collect import collect, drift_request
+    from provisioner.verify.collect import collect
+    from provisioner.verify.request import drift_request
 
     subjects = subjects_of(cluster, nodes, releases)
     if not subjects:

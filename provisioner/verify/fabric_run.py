@@ -1,6 +1,6 @@
 """Several nodes at work: runs the rounds that fabric.py asks for, on all groups at once; each node's verdict.
 
-A set of nodes is one run of load/together.py on each of them, in the locked image, over the probe's own way
+A set of nodes is one run of load/multi_node_launcher.py on each of them, in the locked image, over the probe's own way
 (collect.py). The rendezvous is on the first node's address in the group's network, at a port that is drawn for each
 run. What a node did comes back as its part of fabric.json; what this module makes of all parts is the fabric.json of
 its bundle, which parsers/fabric.py reads.
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.events import Events
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.collect import collect, load_request
+from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric import Met, Search, Verdict, most_rounds
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.load import Load, parse
+from provisioner.verify.request import load_request
 
 if TYPE_CHECKING:
     from provisioner.verify.run import Subject
@@ -170,7 +171,7 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
     """Run disjoint sets at once; every node of a set has to run for it to begin, so none waits for its turn."""
     requests, targets = {}, {}
     load = resources("provisioner.verify") / "load"
-    launcher = (load / "together.py").read_text(encoding="utf-8")
+    launcher = (load / "multi_node_launcher.py").read_text(encoding="utf-8")
     draw = random.SystemRandom()
     for nodes in sets:
         seconds, port = _deadline(nodes), draw.choice(PORTS)

@@ -1,6 +1,6 @@
 """The pytest plugin behind every check: fixtures, the two rules of check.py, and results as lines of JSON.
 
-Loaded by judge.py in a process of its own: `python -m pytest -p provisioner.verify.plugin --gpuprov-in FILE
+Loaded by pytest_runner.py in a process of its own: `python -m pytest -p provisioner.verify.plugin --gpuprov-in FILE
 --gpuprov-out FILE DIRECTORY…`. Fixtures: `node` (facts.Facts), `expected` (expectations.Expected), `peers`
 (peers.Peers, the nodes of its group), `baseline` (baseline.Baseline, what the fleet's own record says of it, or None),
 `name` (the node's name), `host` (pytest-testinfra, connected when first used).
@@ -26,14 +26,14 @@ import pytest
 from _pytest.outcomes import OutcomeException
 
 from provisioner.verify import check as dsl
-from provisioner.verify import item as one
-from provisioner.verify import own
+from provisioner.verify import check_runner, user_checks
 from provisioner.verify.baseline import Baseline, measured
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import Check, Skipped, Unknown
+from provisioner.verify.check_runner import NodeUnderTest, Outcome, ready
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts, read
-from provisioner.verify.item import NodeUnderTest, Outcome, ready
+from provisioner.verify.facts_document import facts_document
 from provisioner.verify.peers import Peers
 from provisioner.verify.watch import TooLong, Watch
 
@@ -94,7 +94,7 @@ class Judgement:
         self.write(kind="result", node=node, outcome=number)
 
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
-        if one.plain(obj) is not None:
+        if check_runner.plain(obj) is not None:
             return FleetItem.from_parent(collector, name=name, function=obj, judgement=self)
         return None
 
@@ -156,18 +156,18 @@ class Judgement:
         try:
             report = yield
         except (SystemExit, pytest.exit.Exception) as error:
-            self.write(kind="broken", **own.broken(error, collector.path))
+            self.write(kind="broken", **user_checks.broken(error, collector.path))
             return pytest.CollectReport(collector.nodeid, "failed", str(error), [])
         if report.failed:
             call: pytest.CallInfo[Any] = report.call
             raised = call.excinfo.value if call.excinfo else None
-            self.write(kind="broken", **own.broken(raised, collector.path))
+            self.write(kind="broken", **user_checks.broken(raised, collector.path))
         return report
 
     @pytest.hookimpl
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """An id is one check's: a second one with it is refused, and said."""
-        kept, refused = own.without_doubles(items, lambda item: declared_of(item).id)
+        kept, refused = user_checks.without_doubles(items, lambda item: declared_of(item).id)
         items[:] = kept
         for record in refused:
             self.write(kind="broken", **record)
@@ -227,7 +227,7 @@ class FleetItem(pytest.Item):
                 outcome = Outcome.of(Unknown(f"not run: {late} did not end in its time on this node"), called=False)
             else:
                 try:
-                    outcome = judgement.watch.run(one.run, call, declared, node, judgement.peers_of[node.name])
+                    outcome = judgement.watch.run(check_runner.run, call, declared, node, judgement.peers_of[node.name])
                 except TooLong as raised:
                     outcome = Outcome.of(raised, called=False)
                     if ours:
@@ -285,7 +285,7 @@ MANY = 32
 
 
 def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
-    """The nodes of judge.py's file (a line for each expectation, then a line for each node) with their `facts`
+    """The nodes of pytest_runner.py's file (a line for each expectation, then a line for each node) with their `facts`
     documents as lines for the output. Facts of many nodes are read on all cores."""
     with given.open("rb") as lines:
         count = json.loads(next(lines))
@@ -313,13 +313,13 @@ def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:
         data = json.loads(next(lines))
     facts = read(Bundle.from_json(data.pop("bundle")))
     try:
-        document, reached = _json(facts.to_json()), measured(facts)
+        document, reached = _json(facts_document(facts)), measured(facts)
         why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts" if len(document) > DOCUMENT else ""
     except Exception as error:
         why = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
     if why:
         facts = read(Bundle(error=why))
-        document, reached = _json(facts.to_json()), {}
+        document, reached = _json(facts_document(facts)), {}
     # The document is a string in this record: it is parsed if somebody looks at it.
     found = {"kind": "facts", "node": data["node"], "facts": document, "measures": reached}
     return facts, _json(found) + "\n", data

@@ -15,9 +15,10 @@ from provisioner.paths import ClusterPaths
 from provisioner.plan import build_plan
 from provisioner.session import open_cluster
 from provisioner.verify import archive
-from provisioner.verify.collect import ProbeRequest, collect
+from provisioner.verify.collect import collect
 from provisioner.verify.expectations import expect
 from provisioner.verify.parsers import shared
+from provisioner.verify.request import ProbeRequest
 from tests.support.playbook import Played, play
 from tests.support.rehearsal import Rehearsal
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeVar
 from xml.etree import ElementTree  # the document comes from our own node; expat >= 2.4.1 bounds entities
 
 from provisioner.verify.parsers import Unreadable, first_line, number, pci, whole
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process, Smi
+from provisioner.verify.tool import Tool, nvidia
 
-__all__ = ["Failure", "Gpu", "Process", "Smi", "failure", "parse", "told"]
+__all__ = ["Failure", "Gpu", "Process", "Smi", "failure", "joined", "parse"]
 
 THROTTLE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 """Clock event reasons that no healthy idle GPU shows (sw_power_cap and gpu_idle are normal)."""
@@ -56,9 +58,12 @@ def failure(text: str) -> Failure | None:
     return None
 
 
-def told(error: str) -> str:
-    """What nvidia-smi said of its GPUs on standard error, beside an answer; complaints of others are left out."""
-    return "\n".join(line for line in error.splitlines() if UNREACHABLE.search(line) or "inforom" in line.lower())
+def joined(text: str, error: str) -> str:
+    """The document with what nvidia-smi says of its GPUs on standard error; complaints of others are left out."""
+    if not error or "<nvidia_smi_log" not in text:
+        return text
+    kept = [line for line in error.splitlines() if UNREACHABLE.search(line) or "inforom" in line.lower()]
+    return text + "\n" + "\n".join(kept)
 
 
 def parse(text: str) -> Smi:
@@ -308,3 +313,31 @@ def _named(tag: str, keys: tuple[str, ...]) -> bool:
 
 def _yes(text: str | None) -> bool | None:
     return {"yes": True, "enabled": True, "no": False, "disabled": False}.get((text or "").lower())
+
+
+COMMAND = ("nvidia-smi", "-q", "-x")
+CLOCKS = r"<supported_clocks>.*?</supported_clocks>\s*"
+"""The lists of clocks that a GPU could have: nine tenths of the document."""
+LOOK = Tool(
+    file="nvidia-smi.xml",
+    field="smi",
+    parse=parse,
+    command=COMMAND,
+    seconds=30,
+    when=nvidia,
+    omit=CLOCKS,
+    complaint_answers=True,
+    joined=joined,
+    document={
+        "cuda_version": lambda smi: smi.cuda_version,
+        "attached_gpus": lambda smi: smi.attached_gpus,
+        "warnings": lambda smi: list(smi.warnings),
+    },
+)
+TOOLS = (
+    LOOK,
+    replace(LOOK, file="nvidia-smi-load.xml", field="under_load", asked="during", complaint_answers=False,
+            label="nvidia-smi -q -x under load", document={}),
+    replace(LOOK, file="nvidia-smi-after.xml", field="after.smi", asked="after", complaint_answers=False,
+            label="nvidia-smi -q -x after the load", document={}),
+)  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,16 @@ def _role(row: Any, text: str) -> RoleStamp:
     if not isinstance(values[0], str) or not all(value is None or isinstance(value, str) for value in values):
         raise Unreadable(f"a role without a digest: {first_line(text)}")
     return RoleStamp(*values)
+
+
+TOOLS = (
+    Tool(
+        file="stamp.json",
+        field="stamp",
+        parse=parse,
+        paths=("/etc/gpuprov/node.json",),
+        seconds=5,
+        configured=True,
+        empty=True,
+    ),
+)

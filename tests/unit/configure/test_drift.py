@@ -17,10 +17,11 @@ from provisioner.roles import health, interruption
 from provisioner.roles.interruption import digest
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.components import PARTS
-from provisioner.verify.bundle import FILES, Bundle, Output
-from provisioner.verify.collect import drift_request
+from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION, expect
 from provisioner.verify.parsers.stamp import RoleStamp
+from provisioner.verify.request import drift_request
+from provisioner.verify.tools import FILES
 from tests.support.plans import cluster_spec, plan, planned_group
 
 STAMPS = {"base": RoleStamp("b0", "b1", "b1"), "nccl": RoleStamp("n0", "n1", "n1")}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.spec.models import Capacity, Group
-from provisioner.verify import probe
-from provisioner.verify.collect import drift_request, request_for
+from provisioner.spec.groups import Capacity, Group
 from provisioner.verify.expectations import INTERRUPTION, Expected
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import Unreadable, interruption
+from provisioner.verify.probe import node as probe
+from provisioner.verify.request import drift_request, request_for
 from provisioner.verify.results import CheckResult
 from tests.support.healthy_bundle import bundle, expected, healthy
 from tests.support.healthy_host import NOW

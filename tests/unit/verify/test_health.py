@@ -18,8 +18,8 @@ from provisioner.catalog import load
 from provisioner.configure import inventory
 from provisioner.verify import archive, health
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.checked import plain_checks
-from provisioner.verify.judge import Case, judge
+from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.registry import plain_checks
 from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
 
@@ -128,7 +128,7 @@ def test_the_same_modules_give_the_same_zip() -> None:
     archive.archive.cache_clear()
     assert archive.archive() == first
     names = zipfile.ZipFile(BytesIO(first)).namelist()
-    assert "provisioner/verify/probe.py" in names
+    assert "provisioner/verify/probe/runner.py" in names
     assert not [name for name in names if "plugin" in name or "report" in name]
 
 
