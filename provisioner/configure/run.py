@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from provisioner import paths, ssh
+from provisioner.configure import playbook
 from provisioner.errors import ConfigureError
 from provisioner.events import Events
 from provisioner.fleet import Node
@@ -46,8 +47,8 @@ def configure(
     *,
     tags: Collection[str] = (),
 ) -> dict[str, Outcome]:
-    """Run playbooks/site.yml on these nodes, or the roles of these tags alone. Gives what happened on each, also where
-    that was a failure. Raises ConfigureError where Ansible itself did not run."""
+    """Run playbooks/site.yml on these nodes, or the roles with these tags (their names) alone. Gives what happened on
+    each, also where that was a failure. Raises ConfigureError where Ansible itself did not run."""
     folder, way = _folder(run_dir), ssh.plain_way(cluster)
 
     def plain(path: Path) -> str:
@@ -130,14 +131,10 @@ class Tasks:
 
 def playbook_tasks() -> Tasks:
     """What playbooks/site.yml has for one node."""
-    root = paths.data("ansible")
-    play = yaml.safe_load((root / "playbooks" / "site.yml").read_text(encoding="utf-8"))[0]
-    total = 0
-    for task in play["tasks"]:
-        role = task.get("ansible.builtin.import_role", {}).get("name")
-        files = [root / "roles" / role / "tasks" / f"{part}.yml" for part in ("install", "configure")] if role else []
-        total += sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files) if role else 1
-    return Tasks(total, play["tasks"][-1].get("name", ""))
+    book, root = playbook.load(), paths.data("ansible") / "roles"
+    files = [root / role / "tasks" / f"{part}.yml" for role in book.roles for part in ("install", "configure")]
+    total = sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
+    return Tasks(total + len(book.tasks), book.tasks[-1])
 
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:

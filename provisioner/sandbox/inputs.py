@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.catalog import load
-from provisioner.interruption import watched
+from provisioner.configure.roles.interruption import watched
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.sandbox.assets import Assets

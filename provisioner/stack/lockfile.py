@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
 from provisioner.spec.source_map import dotted
+from provisioner.stack.components import component_of
 from provisioner.stack.models import LOCK_VERSION, Lock, Stack
 
 _HEAD = """\
@@ -140,8 +141,7 @@ def _moved(group: str, old: Stack, new: Stack) -> list[str]:
     had = {p.name: p for p in old.packages}
     for package in new.packages:
         was = had.get(package.name)
-        part = "driver" if package.part in ("fabric_manager", "imex") else package.part
-        if part in same and (was is None or was.version != package.version):
+        if component_of(package.part) in same and (was is None or was.version != package.version):
             found.append(f"{group}: package {package.name} {was.version if was else 'none'} → {package.version}")
     digests = {i.reference: i.digest for i in old.images}
     found += [

@@ -264,26 +264,7 @@ def _pcie_gen(machine: Machine, gpu: Gpu) -> int | None:
 
 
 def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, ...]:
-    """The units that the roles leave enabled and active on such a node; a test holds the playbook's tags to them."""
-    parts, storage = {package.part for package in stack.packages}, group.storage
-    wanted = ["gpuprov-tuning.service", "apt-daily.timer", "apt-daily-upgrade.timer", "docker.service"]
-    wanted += ["gpuprov-cdi.service"] if "container_toolkit" in parts else []
-    wanted += ["openibd.service"] if "ofed" in parts else []
-    wanted += [INTERRUPTION] if _announced(machine) and group.capacity.interruptible else []
-    wanted += ["gpuprov-scratch.service"] if storage.scratch and machine.local_nvme.count else []
-    if gpu.vendor == "nvidia":
-        wanted += ["nvidia-dcgm.service"] if "dcgm" in parts else []
-        wanted += ["nvidia-dcgm-exporter.service"] if "dcgm_exporter" in parts else []
-        wanted += ["nvidia-persistenced.service"] if group.gpu.persistence else []
-        wanted += ["nvidia-fabricmanager.service"] if machine.fabric_manager_required else []
-        wanted += ["nvidia-imex.service"] if machine.imex_required else []
-        wanted += ["gpuprov-gpudirect.service"] if "gdrcopy" in parts else []
-        wanted += ["gpuprov-mig.service"] if group.gpu.mig else []
-    return tuple(wanted)
+    """The units that the roles leave enabled and active on such a node."""
+    from provisioner.configure import roles
 
-
-def _announced(machine: Machine) -> bool:
-    """Whether its provider announces to a node that its spot machine ends."""
-    from provisioner import catalog  # not on the nodes, where this module judges too
-
-    return catalog.load().provider(machine.provider).spot_notice is not None
+    return roles.units(machine, gpu, stack, group)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, interruption, spec
+from provisioner import spec
+from provisioner.configure import inventory
+from provisioner.configure.roles import interruption
 from provisioner.errors import InputError
 from provisioner.spec.models import ClusterSpec
 from tests.support import plans
@@ -22,7 +24,7 @@ def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **k
     document = plans.cluster_spec(machine, **keys).model_dump(mode="json")
     document["groups"]["train"]["capacity"] = capacity
     plan = plans.plan(ClusterSpec.model_validate_json(json.dumps(document)))
-    return fleet.group_variables("train", replace(plan, simulated=simulated))["gpuprov_interruption"]
+    return inventory.group_variables("train", replace(plan, simulated=simulated))["gpuprov_interruption"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,5 @@
+"""Container images of the frameworks."""
+
+from provisioner.configure.roles import Role
+
+ROLE = Role()
