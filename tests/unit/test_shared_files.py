@@ -27,6 +27,7 @@ from provisioner.lifecycle.gc import alive_here
 from provisioner.providers.aws import bucket as s3
 from provisioner.providers.aws.provider import Aws
 from provisioner.providers.aws.state import remote
+from provisioner.release import Ledger
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
@@ -100,7 +101,7 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     with first.exclusively("up") as run_dir:
         make(first)
         (run_dir / "report.html").write_text(f"{page_head()}the page\n")
-        first.note(report=(run_dir / "report.html").relative_to(first.paths.root).as_posix())
+        node_state.note(first.paths, report=(run_dir / "report.html").relative_to(first.paths.root).as_posix())
         assert HOLDER in objects()
     assert set(objects()) == {FLEET}
 
@@ -111,9 +112,9 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     config = (second.paths.ssh / "config").read_text()
     assert str(second.paths.known_hosts) in config and "203.0.113.9" in config
     assert lockfile.read(second.paths.user_lock) == LOCK
-    assert second.state()["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
-    assert Path(second.state()["report"]).read_text() == f"{page_head()}the page\n"
-    assert str(second.paths.root) in second.state()["report"]
+    assert node_state.load(second.paths)["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
+    assert Path(node_state.load(second.paths)["report"]).read_text() == f"{page_head()}the page\n"
+    assert str(second.paths.root) in node_state.load(second.paths)["report"]
 
 
 def test_no_key_is_ever_shared(operators: Operators) -> None:
@@ -211,6 +212,27 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(operators: Operat
     assert objects()[FLEET].value == b"another"
 
 
+def test_a_file_that_one_removed_is_gone_for_the_other_one_too(operators: Operators) -> None:
+    """A quarantine that was ended, or a journal of an upgrade that is over, would else be shared back as new."""
+    first = operators.open("ann")
+    with first.exclusively("up"):
+        make(first)
+        (first.paths.root / "quarantine.json").write_text('{"nodes": {}}\n')
+        kept = Ledger(first.paths).keep(LOCK)
+    second = operators.open("ben")
+    assert (second.paths.root / "quarantine.json").exists()
+    assert (second.paths.root / "locks" / f"{kept}.lock").exists()
+    (second.paths.root / "runs").mkdir()  # never shared: no one else's to remove
+    with first.exclusively("release"):
+        (first.paths.root / "quarantine.json").unlink()
+        (first.paths.root / "locks" / f"{kept}.lock").unlink()
+    operators.open("ben")
+    assert not (second.paths.root / "quarantine.json").exists()
+    assert not (second.paths.root / "locks" / f"{kept}.lock").exists()
+    assert second.nodes() == [NODE]
+    assert (second.paths.root / "runs").is_dir()
+
+
 def test_a_cluster_that_was_removed_is_gone_for_the_other_one_too(operators: Operators) -> None:
     first = operators.open("ann")
     with first.exclusively("up"):
@@ -243,8 +265,8 @@ def test_a_verdict_is_shared_where_nobody_is_at_work(operators: Operators) -> No
         make(first)
     with second.noted("verify") as held:
         assert held
-        second.note(nodes={"train-0": {"stage": "unhealthy", "ok": False}})
-    assert operators.open("ann").state()["nodes"]["train-0"]["ok"] is False
+        node_state.note(second.paths, nodes={"train-0": {"stage": "unhealthy", "ok": False}})
+    assert node_state.load(operators.open("ann").paths)["nodes"]["train-0"]["ok"] is False
     with first.exclusively("up"), second.noted("verify") as held:
         assert not held
 
