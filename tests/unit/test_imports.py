@@ -19,7 +19,7 @@ KNOWN = {
     ("mounts", "fleet"),  # fleet writes the inventory, and asks mounts for its variables
     ("ssh", "fleet"),  # ssh's configuration is written of fleet.Node
     ("sandbox", "providers"),  # the sandbox's containers are found and removed as a provider's leftovers are
-    ("workspace", "providers"),  # the state's backend is AWS's own, and the rendering asks the provider
+    ("state", "providers"),  # the shared files ask for the nodes' proxies; a state's backend is its provider's own
 }
 """Imports against the direction that are still there."""
 
