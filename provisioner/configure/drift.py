@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from provisioner.configure import playbook, roles
-from provisioner.configure.roles.interruption import digest
+from provisioner import roles
+from provisioner.configure import playbook
 from provisioner.mounts import unit
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.roles.interruption import digest
 from provisioner.stack.models import Image, Package
 from provisioner.text import printable
 from provisioner.verify.bundle import Bundle

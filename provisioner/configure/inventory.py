@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from provisioner.configure import roles
+from provisioner import catalog, roles
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
-from provisioner.plan import Plan
+from provisioner.plan import Plan, PlannedGroup
 from provisioner.stack.texts import TEMPLATES
+from provisioner.verify import archive
+from provisioner.verify.expectations import expect
 from provisioner.verify.parsers.stamp import RoleStamp
 
 
@@ -52,9 +54,9 @@ def write(
 
 def group_variables(name: str, plan: Plan) -> dict[str, Any]:
     """What the roles know of a group's machines: facts of the catalogue and of the lock, never of the node. Each role
-    adds its own (configure/roles)."""
+    adds its own (provisioner/roles)."""
     group = plan.group(name)
-    common = {
+    common: dict[str, Any] = {
         "gpuprov_group": name,
         "gpuprov_site": group.site,
         # Why a version was chosen is for people: a better sentence is no reason to configure a node again.
@@ -70,7 +72,17 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
     }
     for role in roles.registry().values():
         common |= role.variables(group, plan)
+    if common["gpuprov_health"] is not None:
+        common["gpuprov_health"] |= _checks(group, plan)
     return common
+
+
+def _checks(group: PlannedGroup, plan: Plan) -> dict[str, Any]:
+    """What the checks on a node expect of it, and their sha256: other checks are a reason to run role health."""
+    expected = expect(
+        group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=plan.simulated
+    )
+    return {"expected": expected.to_json(), "archive": archive.digest()}
 
 
 _UNTRUSTED = "__ansible_unsafe"

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from provisioner import paths
-from provisioner.configure import playbook, roles
+from provisioner import paths, roles
+from provisioner.configure import playbook
 from provisioner.plan import Plan
 from provisioner.verify.parsers.stamp import RoleStamp
 

@@ -265,6 +265,6 @@ def _pcie_gen(machine: Machine, gpu: Gpu) -> int | None:
 
 def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, ...]:
     """The units that the roles leave enabled and active on such a node."""
-    from provisioner.configure import roles
+    from provisioner import roles
 
     return roles.units(machine, gpu, stack, group)

@@ -11,8 +11,8 @@ import pytest
 
 from provisioner import spec
 from provisioner.configure import inventory
-from provisioner.configure.roles import interruption
 from provisioner.errors import InputError
+from provisioner.roles import interruption
 from provisioner.spec.models import ClusterSpec
 from tests.support import plans
 
@@ -92,7 +92,7 @@ def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -
 def test_a_hook_that_nobody_would_run_is_refused(tmp_path: Any, there: str, refused: bool) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text("{name: a, hooks: {interrupted: 'true'}, sites: {v: {provider: " + there + "}\n")
-    found = [] if not refused else ["no node here would be told that its machine is taken away"]
+    found = [] if not refused else ["no machine of this file announces to its node that it will be taken away"]
     try:
         spec.load(file)
         said = []

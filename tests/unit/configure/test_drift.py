@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from provisioner import catalog
-from provisioner.configure import drift, playbook, roles, stamps
+from provisioner import catalog, roles
+from provisioner.configure import drift, playbook, stamps
 from provisioner.configure.drift import Difference, Wanted, differences
 from provisioner.configure.inventory import group_variables
-from provisioner.configure.roles.interruption import digest
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.roles import health, interruption
+from provisioner.roles.interruption import digest
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.components import PARTS
 from provisioner.verify.bundle import Bundle, Output
@@ -385,6 +386,11 @@ def test_every_part_and_unit_has_a_role_that_answers_for_it(group: PlannedGroup)
     assert {part for part in PARTS if roles.of_part(part) is None} == set()
     assert {unit for unit in expected.units or () if roles.of_unit(unit) is None} == set()
     assert {*roles.registry()} == {*playbook.load().roles}
+
+
+def test_the_checks_of_a_node_know_the_same_units() -> None:
+    """They run on the node, where the roles' modules are not."""
+    assert (HEALTH_TIMER, INTERRUPTION) == (health.TIMER, interruption.UNIT)
 
 
 def test_each_part_and_unit_has_one_role() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner import paths
-from provisioner.configure import playbook, roles, stamps
+from provisioner import paths, roles
+from provisioner.configure import playbook, stamps
 from provisioner.configure.inventory import group_variables
 from provisioner.plan import Plan
 from provisioner.stack.models import Stack

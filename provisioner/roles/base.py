@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.configure.roles import Role, always
+from provisioner.roles import Role, always
 
 
 def _wanted(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """docker, and the NVIDIA container toolkit."""
 
-from provisioner.configure.roles import Role, always
+from provisioner.roles import Role, always
 
 ROLE = Role(
     parts=("container_toolkit",),

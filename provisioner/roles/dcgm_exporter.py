@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.configure.roles import Role
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.roles import Role
 
 
 def variables(_: PlannedGroup, plan: Plan) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """NCCL and its configuration."""
 
-from provisioner.configure.roles import Role
+from provisioner.roles import Role
 
 ROLE = Role(parts=("nccl",))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner.catalog import mig
-from provisioner.configure.roles import Role
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.roles import Role
 
 
 def variables(group: PlannedGroup, _: Plan) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import hashlib
 from typing import Any
 
 from provisioner import catalog
-from provisioner.configure.roles import Role, Target
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.verify.expectations import INTERRUPTION
+from provisioner.roles import Role, Target
 
+UNIT = "gpuprov-interruption.service"
 REHEARSED = "127.0.0.1:1338"
-"""In a sandbox run: nothing listens there until a fault does. The machine of the sandbox may be one of a cloud's
-itself, and its own notices do not concern a sandbox node."""
+"""In a sandbox run: nothing listens there until a fault does. The machine of the sandbox may be a cloud's itself, and
+its own notices do not concern a sandbox node."""
 METRICS = "gpuprov-interruption.prom"
 
 
@@ -53,8 +53,8 @@ def digest(plan: Plan) -> str:
 
 
 def _announced(target: Target) -> bool:
-    notice = catalog.load().provider(target.machine.provider).spot_notice
-    return notice is not None and target.group.capacity.interruptible
+    announces = catalog.load().provider(target.machine.provider).spot_notice is not None
+    return announces and target.group.capacity.interruptible
 
 
 def _without_hook(value: Any) -> Any:
@@ -62,4 +62,4 @@ def _without_hook(value: Any) -> Any:
     return value if value is None else {**value, "hook": None}
 
 
-ROLE = Role(units={INTERRUPTION: _announced}, variables=variables, depends_on={"gpuprov_interruption": _without_hook})
+ROLE = Role(units={UNIT: _announced}, variables=variables, depends_on={"gpuprov_interruption": _without_hook})

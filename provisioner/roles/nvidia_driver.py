@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.configure.roles import Role, Target
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.roles import Role, Target
 
 
 def variables(group: PlannedGroup, _: Plan) -> dict[str, Any]:

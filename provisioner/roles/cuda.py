@@ -1,5 +1,5 @@
 """CUDA toolkit and cuDNN."""
 
-from provisioner.configure.roles import Role
+from provisioner.roles import Role
 
 ROLE = Role(parts=("cuda", "cudnn"))

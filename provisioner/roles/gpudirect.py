@@ -1,6 +1,6 @@
 """GPUDirect RDMA: network cards that reach GPU memory."""
 
-from provisioner.configure.roles import Role
+from provisioner.roles import Role
 
 ROLE = Role(
     parts=("gdrcopy",),

@@ -1,5 +1,5 @@
 """Container images of the frameworks."""
 
-from provisioner.configure.roles import Role
+from provisioner.roles import Role
 
 ROLE = Role()
