@@ -15,6 +15,7 @@ from tests.support.rehearsal import ROOT
 Edges = dict[tuple[str, str], list[str]]
 """Package that imports, package that is imported → where, as module:line."""
 
+
 def test_no_package_imports_one_that_imports_it() -> None:
     edges = imports(ROOT / "provisioner")
     try:
