@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 from provisioner import ssh, stored
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
-from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.plan import Plan
 
@@ -44,6 +43,22 @@ _MOUNT = {
     "path": (r"/[A-Za-z0-9._/-]+", "folder"),
     "options": (r"([A-Za-z0-9_][A-Za-z0-9=_,.:-]*)?", "list of options"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """As the module's output `nodes` has it: type, source and options are fstab's; of a bucket the type is s3, the
+    source bucket/prefix, the options ro or rw."""
+
+    type: str
+    source: str
+    path: str
+    options: str
+
+    @classmethod
+    def read(cls, rows: Iterable[Mapping[str, str]]) -> tuple[Mount, ...]:
+        """Of a module's output, or of nodes.json. Raises KeyError, TypeError for anything else."""
+        return tuple(cls(row["type"], row["source"], row["path"], row["options"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.providers.cluster import Providers
+from provisioner.providers.state import Remote
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.state import shared_files
-from provisioner.state.backend import Remote
 from provisioner.state.shared_files import IDENTITY, SharedFiles
 
 if TYPE_CHECKING:

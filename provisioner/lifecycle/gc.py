@@ -18,8 +18,8 @@ from filelock import FileLock, Timeout
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths
 from provisioner.providers.orphans import Orphans, Thing
+from provisioner.providers.state import remote_of
 from provisioner.spec.models import ClusterSpec
-from provisioner.state.backend import remote_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def _refuse_unknown_key(group: str, repository: Repository, sources: Sources) ->
     raise GpuprovError(
         f"group {group} needs {row['holds']}, and no two sources confirm the fingerprint of its repository's key",
         where=_needed_by(row, group, sources),
-        hint=f"look at {repository.key_url} with `gpg --show-keys`, compare it with what AWS support or a machine of "
+        hint=f"look at {repository.key_url} with `gpg --show-keys`, compare it with what the vendor or a machine of "
         f"yours has, and write\n    stack:\n      repositories:\n        {repository.name}: {{ fingerprint: … }}   "
         "# 40 hex digits",
     )

@@ -198,8 +198,8 @@ def expect(
         kernel_modules=stack.kernel_modules if stack and nvidia else None,
         # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0
         module_params={"CreateImexChannel0": "1"} if stack and group and machine.imex_required else None,
-        bare_metal=machine.provider == "baremetal",
-        pcie_gen=_pcie_gen(machine, gpu) if nvidia else None,
+        bare_metal=not catalog.provider(machine.provider).virtual,
+        pcie_gen=_pcie_gen(machine, gpu, catalog) if nvidia else None,
         nvlink_gbps=machine.nvlink.gbps_per_link / 2 * catalog.nvlink_share
         if nvidia and machine.nvlink.links_per_gpu
         else None,
@@ -254,10 +254,10 @@ def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "socke
     return "sockets" if group is not None and group.placement == "cluster" else ""
 
 
-def _pcie_gen(machine: Machine, gpu: Gpu) -> int | None:
+def _pcie_gen(machine: Machine, gpu: Gpu, catalog: Catalog) -> int | None:
     """Generation of a healthy GPU's PCIe link. Known for boards with NVSwitch on bare metal alone: their hosts are
     built for them, while a virtual machine may show less and a card's slot is anything."""
-    if machine.provider != "baremetal" or machine.nvlink.topology != "nvswitch":
+    if catalog.provider(machine.provider).virtual or machine.nvlink.topology != "nvswitch":
         return None
     host = re.match(r"gen(\d)", machine.pcie_host_link or "")
     return min(gpu.pcie_gen, int(host[1])) if host else gpu.pcie_gen

@@ -13,8 +13,7 @@ import pytest
 from provisioner import fleet, mounts
 from provisioner.configure import drift, stamps
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.fleet import Node
-from provisioner.mounts import Mount
+from provisioner.fleet import Mount, Node
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.plan import Plan
 from provisioner.providers.aws.module import Ec2Module

@@ -15,7 +15,7 @@ import yaml
 from provisioner import fleet, ssh, stack
 from provisioner.configure import inventory
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.mounts import Mount
+from provisioner.fleet import Mount
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers import base
 from provisioner.providers.base import Place
