@@ -61,7 +61,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredState:
     """What a node of a group is compared with. `kernel` is None where the lock names none, or the kernel is not the
     node's own (a rehearsal's nodes run on this machine's); `system` is the distribution, such as ubuntu-24.04."""
 
@@ -75,16 +75,18 @@ class Wanted:
     """sha256 of what a node runs when its machine is taken away, empty for nothing; None where no machine is."""
 
 
-def wanted(plan: Plan, group: PlannedGroup, stamps: Mapping[str, RoleStamp], units: Sequence[str]) -> Wanted:
-    """What the lock, the catalogue and cluster.yaml want of this group's nodes; `stamps` are those of stamps.wanted."""
+def desired_state(
+    plan: Plan, group: PlannedGroup, stamps: Mapping[str, RoleStamp], units: Sequence[str]
+) -> DesiredState:
+    """What the lock, the catalogue and cluster.yaml want of this group's nodes; `stamps`: of stamps.desired."""
     stack = group.stack
     kernel = None if plan.simulated else stack.kernel
     timers = (HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else ()
-    return Wanted(stamps, stack.packages, stack.images, (*units, *timers), stack.os, kernel,
+    return DesiredState(stamps, stack.packages, stack.images, (*units, *timers), stack.os, kernel,
                   digest(plan) if INTERRUPTION in units else None)  # fmt: skip
 
 
-def differences(bundle: Bundle, lock: Wanted) -> tuple[Difference, ...]:
+def differences(bundle: Bundle, lock: DesiredState) -> tuple[Difference, ...]:
     """Everything on the node that is not as wanted, most telling first; empty for a node that is what the lock says."""
     if bundle.error:
         return (Difference("unknown", "node", None, None, f"could not be probed: {bundle.error}"),)
@@ -109,7 +111,7 @@ def _unread(facts: Facts, name: str) -> Iterator[Difference]:
     yield Difference("unknown", name, None, None, f"{name}: {facts.source(name).reason or 'not in the bundle'}")
 
 
-def _stamp(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _stamp(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     stamp = facts.stamp
     if stamp is None:
         yield from _unread(facts, "stamp.json")
@@ -136,7 +138,7 @@ def _role(role: str, right: RoleStamp, there: RoleStamp | None) -> Iterator[Diff
         yield Difference("stamp", role, *variables, f"role {role} ran with other variables", role)
 
 
-def _packages(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _packages(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if facts.packages is None:
         yield from _unread(facts, "packages.txt")
         return
@@ -148,7 +150,7 @@ def _packages(facts: Facts, lock: Wanted) -> Iterator[Difference]:
             yield Difference("package", package.name, package.version, found, message, role, reboots=driver)
 
 
-def _holds(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _holds(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if facts.holds is None:
         yield from _unread(facts, "holds.txt")
         return
@@ -160,7 +162,7 @@ def _holds(facts: Facts, lock: Wanted) -> Iterator[Difference]:
             yield Difference("hold", package.name, "hold", None, f"{package.name} is not held", role)
 
 
-def _units(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _units(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if not lock.units:
         return
     if facts.units is None:
@@ -184,7 +186,7 @@ def _state(unit: Unit | None) -> str:
     return "active" if unit.enabled in ON else f"active, but {unit.enabled or 'unknown'} at boot"
 
 
-def _shared(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _shared(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     """A bucket whose process has ended: the kernel keeps the mount, and systemd its unit as active."""
     if not any(name.endswith(".mount") for name in lock.units):
         return
@@ -197,7 +199,7 @@ def _shared(facts: Facts, lock: Wanted) -> Iterator[Difference]:
             yield Difference("unit", name, "active", "ended", message, roles.of_unit(name))
 
 
-def _hook(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _hook(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if lock.hook is None:
         return
     if facts.interruption is None:
@@ -213,7 +215,7 @@ def _hook(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         yield Difference("hook", "hooks.interrupted", lock.hook or None, found or None, message, "interruption")
 
 
-def _images(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _images(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if not lock.images:
         return
     if facts.images is None:
@@ -228,7 +230,7 @@ def _images(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         yield Difference("image", image.reference, image.digest, found, message, "pytorch_images")
 
 
-def _updates(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _updates(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     driver = [package.name for package in lock.packages if package.part == "driver"]
     if not driver:
         return
@@ -242,7 +244,7 @@ def _updates(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         yield Difference("updates", "unattended-upgrades", "keeps off the stack", "on", message, "base")
 
 
-def _system(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _system(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if facts.system is None:
         yield from _unread(facts, "os-release.txt")
     elif facts.system.name != lock.system:
@@ -250,7 +252,7 @@ def _system(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         yield Difference("system", "system", lock.system, facts.system.name, message, mended=False)
 
 
-def _kernel(facts: Facts, lock: Wanted) -> Iterator[Difference]:
+def _kernel(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
     if facts.kernel is None:
         yield from _unread(facts, "kernel.txt")
         return

@@ -29,7 +29,7 @@ _NO_PART = {"README.md", "meta"}
 """What of a role's folder does not run on a node: documentation, and argument specs, which tests check."""
 
 
-def wanted(plan: Plan, group: str, provider_variables: Mapping[str, Any]) -> dict[str, RoleStamp]:
+def desired(plan: Plan, group: str, provider_variables: Mapping[str, Any]) -> dict[str, RoleStamp]:
     """Role → what a node of the group carries once the role has run there, for the roles that apply to the group.
 
     `provider_variables`: what the providers give the roles beside the inventory's own.

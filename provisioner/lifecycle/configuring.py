@@ -17,7 +17,7 @@ from provisioner.session import Cluster
 from provisioner.text import counted
 
 if TYPE_CHECKING:
-    from provisioner.configure.drift import Difference, Wanted
+    from provisioner.configure.drift import DesiredState, Difference
     from provisioner.configure.run import Outcome
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.parsers.stamp import RoleStamp
@@ -60,7 +60,7 @@ def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[st
 
 
 def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Sequence[Subject],
-           variables: dict[str, Any]) -> dict[str, Wanted]:  # fmt: skip
+           variables: dict[str, Any]) -> dict[str, DesiredState]:  # fmt: skip
     """Node name → what it is compared with."""
     from provisioner.configure import drift, stamps
 
@@ -71,8 +71,9 @@ def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Seq
         release = releases[node.name]
         key = (release.id, node.group)
         if key not in known:
-            known[key] = stamps.wanted(release.plan, node.group, variables)
-        found[node.name] = drift.wanted(release.plan, release.plan.group(node.group), known[key], units[node.name])
+            known[key] = stamps.desired(release.plan, node.group, variables)
+        group = release.plan.group(node.group)
+        found[node.name] = drift.desired_state(release.plan, group, known[key], units[node.name])
     return found
 
 
@@ -186,7 +187,7 @@ def _configure(
         which = f"role{'s' * (len(tags) > 1)} {', '.join(sorted(tags))}" if 0 < len(tags) <= MOST_LINES else "the roles"
         cluster.events("configure", "started", f"running {which} on {counted(len(mine), 'node')}", total=len(mine))
         theirs = _held_to(cluster, release, nodes, releases)
-        known = {group.name: stamps.wanted(release.plan, group.name, variables) for group in release.plan.groups}
+        known = {group.name: stamps.desired(release.plan, group.name, variables) for group in release.plan.groups}
         old = Ledger(cluster.paths).obsolete(release.lock)
         written = inventory.write(cluster.paths, theirs, release.plan, variables, known, old)
         outcomes = configure(cluster.paths, mine, written, run_dir, cluster.events, tags=tags)

@@ -1,5 +1,5 @@
 """gpuprov's checks on the node itself, on a timer. `up` starts the timer again where it was stopped; no check condemns
-a node for it (drift.wanted adds it to the units)."""
+a node for it (drift.desired_state adds it to the units)."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_rehearsal_installs_their_packages_and_mounts_nothing() -> None:
 
 def test_another_file_system_at_the_same_path_is_a_reason_to_configure() -> None:
     other = replace(NODE, mounts=(replace(EFS, source="fs-1.efs.us-east-1.amazonaws.com:/"),))
-    found = [stamps.wanted(plan(), "train", mounts.variables(plan(), nodes)) for nodes in ([NODE], [other], [])]
+    found = [stamps.desired(plan(), "train", mounts.variables(plan(), nodes)) for nodes in ([NODE], [other], [])]
     assert len({one["mounts"] for one in found}) == 3
     assert len({tuple(stamp for role, stamp in one.items() if role != "mounts") for one in found}) == 1
 
@@ -171,7 +171,7 @@ def test_a_mount_that_is_gone_is_mended_by_its_role_alone() -> None:
     shared = mounts.expected(plan(), NODE)
     wanted = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), shared=shared)
     assert "efs.mount" in (wanted.units or ())
-    lock = drift.Wanted({}, (), (), ("efs.mount",), group.stack.os)
+    lock = drift.DesiredState({}, (), (), ("efs.mount",), group.stack.os)
     text = (
         "Id=efs.mount\nLoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=enabled\nResult=timeout\n"
     )
@@ -192,7 +192,7 @@ def test_a_bucket_whose_process_has_ended_is_mended_by_its_role_alone(error: str
     from provisioner.verify.bundle import Bundle, Output
 
     wanted = plan({"s3": ({"bucket": "my-data", "path": "/data"},)})
-    lock = drift.Wanted({}, (), (), ("data.mount",), wanted.groups[0].stack.os)
+    lock = drift.DesiredState({}, (), (), ("data.mount",), wanted.groups[0].stack.os)
     row = {"mounted": "mountpoint-s3 /data fuse ro", "serves": None,
            "answers": {"rc": int(bool(error)), "timed_out": False, "seconds": 0.1, "error": error}}  # fmt: skip
     state = (

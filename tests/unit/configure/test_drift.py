@@ -10,7 +10,7 @@ import pytest
 
 from provisioner import catalog, roles
 from provisioner.configure import drift, playbook, stamps
-from provisioner.configure.drift import Difference, Wanted, differences
+from provisioner.configure.drift import DesiredState, Difference, differences
 from provisioner.configure.inventory import group_variables
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.roles import health, interruption
@@ -37,12 +37,12 @@ def group() -> PlannedGroup:
 
 
 @pytest.fixture(scope="module")
-def lock(group: PlannedGroup) -> Wanted:
+def lock(group: PlannedGroup) -> DesiredState:
     units = ("docker.service", "nvidia-fabricmanager.service")
-    return Wanted(STAMPS, group.stack.packages, group.stack.images, units, group.stack.os)
+    return DesiredState(STAMPS, group.stack.packages, group.stack.images, units, group.stack.os)
 
 
-def node(lock: Wanted, **changed: str | Output | None) -> Bundle:
+def node(lock: DesiredState, **changed: str | Output | None) -> Bundle:
     """The bundle of a node that is what the lock says; `packages_txt="…"` replaces a file, None leaves it out."""
     images = [
         {"Id": f"sha256:{n}", "RepoTags": [i.reference], "RepoDigests": [i.pull]} for n, i in enumerate(lock.images)
@@ -76,15 +76,15 @@ def said(found: tuple[Difference, ...]) -> list[str]:
     return [f"{d.kind}: {d.message}" for d in found]
 
 
-def test_a_node_as_locked_has_no_difference(lock: Wanted) -> None:
+def test_a_node_as_locked_has_no_difference(lock: DesiredState) -> None:
     assert differences(node(lock), lock) == ()
 
 
-def test_never_configured(lock: Wanted) -> None:
+def test_never_configured(lock: DesiredState) -> None:
     assert said(differences(node(lock, stamp_json=""), lock)) == ["stamp: not configured yet"]
 
 
-def test_a_node_of_an_earlier_gpuprov_runs_all_roles_once(lock: Wanted) -> None:
+def test_a_node_of_an_earlier_gpuprov_runs_all_roles_once(lock: DesiredState) -> None:
     (found,) = differences(node(lock, stamp_json=EARLIER), lock)
     assert (found.kind, found.message) == ("stamp", "configured by an earlier gpuprov")
     assert found.mended
@@ -105,19 +105,19 @@ ROLE = {"digest": "n0", "installed": "n1", "configured": "n1"}
         (None, "role nccl has not run yet"),
     ],
 )
-def test_a_role_that_differs_runs_alone(lock: Wanted, nccl: dict[str, str] | None, message: str | None) -> None:
+def test_a_role_that_differs_runs_alone(lock: DesiredState, nccl: dict[str, str] | None, message: str | None) -> None:
     there = {"base": STAMPS["base"].to_json(), "gone": ROLE} | ({"nccl": nccl} if nccl else {})
     found = differences(node(lock, stamp_json=json.dumps({"node": "train-0", "roles": there})), lock)
     assert said(found) == ([f"stamp: {message}"] if message else [])
     assert drift.roles_to_run(found) == ({"nccl"} if message else set())
 
 
-def test_a_stamp_alone_proves_nothing(lock: Wanted) -> None:
+def test_a_stamp_alone_proves_nothing(lock: DesiredState) -> None:
     bare = node(lock, packages_txt=f"linux-image-{KERNEL}\t6.8\tii \n", holds_txt="")
     assert [d.kind for d in differences(bare, lock)] == ["package"] * len(lock.packages)
 
 
-def test_a_package_that_moved_is_named_with_both_versions(lock: Wanted) -> None:
+def test_a_package_that_moved_is_named_with_both_versions(lock: DesiredState) -> None:
     first = lock.packages[0]
     moved = node(lock)
     text = moved.files["packages.txt"].text.replace(f"{first.name}\t{first.version}\t", f"{first.name}\t1.0-1\t", 1)
@@ -135,7 +135,7 @@ def test_a_package_that_moved_is_named_with_both_versions(lock: Wanted) -> None:
 @pytest.mark.parametrize(
     ("state", "words"), [("hF", "half-configured"), ("hH", "half-installed"), ("iU", "unpacked"), ("iHR", "half-inst")]
 )
-def test_a_package_half_installed(lock: Wanted, state: str, words: str) -> None:
+def test_a_package_half_installed(lock: DesiredState, state: str, words: str) -> None:
     first = lock.packages[0]
     text = node(lock).files["packages.txt"].text.replace(f"{first.version}\thi ", f"{first.version}\t{state} ", 1)
     (found,) = differences(node(lock, packages_txt=text), lock)
@@ -143,20 +143,20 @@ def test_a_package_half_installed(lock: Wanted, state: str, words: str) -> None:
     assert words in found.found
 
 
-def test_a_package_that_was_removed_and_left_its_configuration(lock: Wanted) -> None:
+def test_a_package_that_was_removed_and_left_its_configuration(lock: DesiredState) -> None:
     first = lock.packages[0]
     text = node(lock).files["packages.txt"].text.replace(f"{first.version}\thi ", f"{first.version}\trc ", 1)
     (found,) = differences(node(lock, packages_txt=text), lock)
     assert (found.found, found.message) == (None, f"{first.name} is not installed, locked {first.version}")
 
 
-def test_a_hold_that_is_gone(lock: Wanted) -> None:
+def test_a_hold_that_is_gone(lock: DesiredState) -> None:
     names = [p.name for p in lock.packages]
     (found,) = differences(node(lock, holds_txt="\n".join(names[1:])), lock)
     assert (found.kind, found.subject, found.role) == ("hold", names[0], roles.of_part(lock.packages[0].part))
 
 
-def test_what_is_not_from_a_repository_of_ours_is_not_held(lock: Wanted) -> None:
+def test_what_is_not_from_a_repository_of_ours_is_not_held(lock: DesiredState) -> None:
     loose = replace(lock, packages=(lock.packages[0].model_copy(update={"repository": None}),))
     assert differences(node(loose, holds_txt=""), loose) == ()
 
@@ -173,7 +173,7 @@ def test_what_is_not_from_a_repository_of_ours_is_not_held(lock: Wanted) -> None
         ({"Id": "other.service"}, "unknown"),
     ],
 )
-def test_a_service_that_does_not_run(lock: Wanted, changed: dict[str, str], words: str) -> None:
+def test_a_service_that_does_not_run(lock: DesiredState, changed: dict[str, str], words: str) -> None:
     text = unit("docker.service") + "\n" + unit("nvidia-fabricmanager.service", **changed)
     (found,) = differences(node(lock, units_txt=text), lock)
     assert (found.kind, found.message) == ("unit", f"nvidia-fabricmanager.service is {words}")
@@ -182,32 +182,32 @@ def test_a_service_that_does_not_run(lock: Wanted, changed: dict[str, str], word
 
 
 @pytest.mark.parametrize("state", ["static", "alias", "enabled-runtime", "indirect"])
-def test_a_service_that_starts_at_boot_by_another_name(lock: Wanted, state: str) -> None:
+def test_a_service_that_starts_at_boot_by_another_name(lock: DesiredState, state: str) -> None:
     text = "\n".join(unit(name, UnitFileState=state) for name in lock.units)
     assert differences(node(lock, units_txt=text), lock) == ()
 
 
-def test_an_image_of_another_digest(lock: Wanted) -> None:
+def test_an_image_of_another_digest(lock: DesiredState) -> None:
     image = lock.images[0]
     other = {"Id": "sha256:9", "RepoTags": [image.reference], "RepoDigests": [f"mirror/x@sha256:{'f' * 64}"]}
     (found,) = differences(node(lock, container_images_json=json.dumps(other)), lock)
     assert (found.kind, found.wanted, found.found) == ("image", image.digest, f"sha256:{'f' * 64}")
 
 
-def test_an_image_that_is_there_under_another_name_only(lock: Wanted) -> None:
+def test_an_image_that_is_there_under_another_name_only(lock: DesiredState) -> None:
     nameless = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [lock.images[0].pull]}
     (found,) = differences(node(lock, container_images_json=json.dumps(nameless)), lock)
     assert found.message.startswith(f"{lock.images[0].reference} is missing")
 
 
-def test_an_image_that_is_named_by_its_digest(lock: Wanted) -> None:
+def test_an_image_that_is_named_by_its_digest(lock: DesiredState) -> None:
     image = lock.images[0].model_copy(update={"reference": f"mirror/x@{lock.images[0].digest}"})
     named = replace(lock, images=(image,))
     there = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [f"mirror/x@{image.digest}"]}
     assert differences(node(named, container_images_json=json.dumps(there)), named) == ()
 
 
-def test_unattended_upgrades_that_may_move_the_driver(lock: Wanted) -> None:
+def test_unattended_upgrades_that_may_move_the_driver(lock: DesiredState) -> None:
     free = 'APT::Periodic::Unattended-Upgrade "1";\n'
     (found,) = differences(node(lock, unattended_txt=free), lock)
     assert found.kind == "updates"
@@ -215,7 +215,7 @@ def test_unattended_upgrades_that_may_move_the_driver(lock: Wanted) -> None:
     assert differences(node(lock, unattended_txt='APT::Architecture "amd64";\n'), lock) == ()
 
 
-def test_another_kernel_than_is_locked(lock: Wanted) -> None:
+def test_another_kernel_than_is_locked(lock: DesiredState) -> None:
     (found,) = differences(node(lock), replace(lock, kernel="6.8.0-1030-aws"))
     assert (found.kind, found.wanted, found.found, found.reboots) == ("kernel", "6.8.0-1030-aws", KERNEL, True)
 
@@ -224,34 +224,34 @@ def test_another_kernel_than_is_locked(lock: Wanted) -> None:
     ("series", "same"),
     [("6.8", True), ("6.8.0", True), ("6", True), ("6.80", False), ("6.8.0-10", False), ("5.15", False)],
 )
-def test_a_series_names_all_of_its_kernels(lock: Wanted, series: str, same: bool) -> None:
+def test_a_series_names_all_of_its_kernels(lock: DesiredState, series: str, same: bool) -> None:
     assert (differences(node(lock), replace(lock, kernel=series)) == ()) is same
 
 
-def test_another_distribution_is_told_and_no_role_mends_it(lock: Wanted) -> None:
+def test_another_distribution_is_told_and_no_role_mends_it(lock: DesiredState) -> None:
     (found,) = differences(node(lock, os_release_txt='ID=debian\nVERSION_ID="12"\n'), lock)
     assert (found.kind, found.wanted, found.found, found.mended) == ("system", "ubuntu-24.04", "debian-12", False)
     assert found.message == "debian-12 runs, the lock is for ubuntu-24.04"
 
 
-def test_a_kernel_that_waits_for_a_reboot_is_told_and_not_mended(lock: Wanted) -> None:
+def test_a_kernel_that_waits_for_a_reboot_is_told_and_not_mended(lock: DesiredState) -> None:
     text = node(lock).files["packages.txt"].text + "linux-image-6.8.0-1030-aws\t6.8.0-1030.32\tii \n"
     (found,) = differences(node(lock, packages_txt=text), lock)
     assert (found.kind, found.subject, found.found, found.mended) == ("reboot", "kernel", "6.8.0-1030-aws", False)
 
 
-def test_an_older_kernel_beside_the_running_one_is_nothing(lock: Wanted) -> None:
+def test_an_older_kernel_beside_the_running_one_is_nothing(lock: DesiredState) -> None:
     text = node(lock).files["packages.txt"].text + "linux-image-6.8.0-999-aws\t1\tii \nlinux-image-aws\t1\tii \n"
     assert differences(node(lock, packages_txt=text), lock) == ()
 
 
-def test_a_reboot_that_a_package_asks_for(lock: Wanted) -> None:
+def test_a_reboot_that_a_package_asks_for(lock: DesiredState) -> None:
     text = "*** System restart required ***\nlibc6\nlinux-base\n"
     (found,) = differences(node(lock, reboot_txt=text), lock)
     assert (found.kind, found.found, found.mended) == ("reboot", "libc6, linux-base", False)
 
 
-def test_a_node_that_could_not_be_asked(lock: Wanted) -> None:
+def test_a_node_that_could_not_be_asked(lock: DesiredState) -> None:
     (found,) = differences(Bundle(error="no answer within 20 s"), lock)
     assert (found.kind, found.mended) == ("unknown", True)
 
@@ -270,7 +270,7 @@ FILE_NAMES = (
 
 @pytest.mark.parametrize("how", [None, "hung", "missing", "nonsense", "cut"])
 @pytest.mark.parametrize("name", [*FILE_NAMES, "unattended.txt"])
-def test_what_could_not_be_read_is_unknown_never_fine(lock: Wanted, name: str, how: str | None) -> None:
+def test_what_could_not_be_read_is_unknown_never_fine(lock: DesiredState, name: str, how: str | None) -> None:
     """Every file that drift is told by, in every way in which it can be lost."""
     broken = {
         None: None,
@@ -313,7 +313,7 @@ def test_a_health_timer_that_was_stopped_is_drift_for_its_role_alone(
     changed: dict[str, str], found: str | None
 ) -> None:
     on = plan(cluster_spec("p4d.24xlarge", monitoring={"health_check": {"every": "5m"}}))
-    lock = drift.wanted(on, on.groups[0], STAMPS, ("docker.service",))
+    lock = drift.desired_state(on, on.groups[0], STAMPS, ("docker.service",))
     assert lock.units == ("docker.service", TIMER)
     units = "\n".join([unit("docker.service"), unit(TIMER, **changed)])
     told = differences(node(lock, units_txt=units), lock)
@@ -323,7 +323,7 @@ def test_a_health_timer_that_was_stopped_is_drift_for_its_role_alone(
 
 def test_without_a_health_check_no_timer_is_asked_for() -> None:
     off = plan(cluster_spec("p4d.24xlarge"))
-    assert TIMER not in drift.wanted(off, off.groups[0], STAMPS, ()).units
+    assert TIMER not in drift.desired_state(off, off.groups[0], STAMPS, ()).units
 
 
 def test_the_timer_is_asked_for_and_condemns_nobody(group: PlannedGroup) -> None:
@@ -343,8 +343,8 @@ def spot(command: str | None) -> Plan:
 @pytest.mark.parametrize(("on_the_node", "wanted"), [("a", "a"), (None, None), ("a", "b"), (None, "b"), ("a", None)])
 def test_another_hook_is_drift_for_its_role_alone(on_the_node: str | None, wanted: str | None) -> None:
     before, now = spot(on_the_node), spot(wanted)
-    assert stamps.wanted(before, "train", {}) == stamps.wanted(now, "train", {})
-    lock = drift.wanted(now, now.groups[0], STAMPS, (INTERRUPTION,))
+    assert stamps.desired(before, "train", {}) == stamps.desired(now, "train", {})
+    lock = drift.desired_state(now, now.groups[0], STAMPS, (INTERRUPTION,))
     record = json.dumps({"record": None, "hook": digest(before)})
     told = differences(node(lock, interruption_json=record), lock)
     right = on_the_node == wanted
@@ -357,9 +357,9 @@ def test_another_hook_is_drift_for_its_role_alone(on_the_node: str | None, wante
 def test_where_no_machine_is_taken_away_no_hook_is_asked_for() -> None:
     ours = plan(cluster_spec("p4d.24xlarge", hooks={"interrupted": "true"}))
     assert group_variables("train", ours)["gpuprov_interruption"] is None
-    lock = drift.wanted(ours, ours.groups[0], STAMPS, ("docker.service",))
+    lock = drift.desired_state(ours, ours.groups[0], STAMPS, ("docker.service",))
     assert differences(node(lock), lock) == ()
-    without, on_spot = stamps.wanted(ours, "train", {}), stamps.wanted(spot("true"), "train", {})
+    without, on_spot = stamps.desired(ours, "train", {}), stamps.desired(spot("true"), "train", {})
     assert on_spot.keys() - without.keys() == {"interruption"}
     assert without["base"] != on_spot["base"]  # it stops the service where there is none to be
 

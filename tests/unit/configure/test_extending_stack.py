@@ -23,8 +23,8 @@ for machine in ("p4d.24xlarge", "g6.xlarge"):
     fleet = plan(cluster_spec(machine))
     group = fleet.groups[0]
     units = roles.units(group.machine, group.gpu, group.stack, group.spec)
-    wanted = stamps.wanted(fleet, "train", {})
-    lock = drift.wanted(fleet, group, wanted, ("irqbalance.service",))
+    wanted = stamps.desired(fleet, "train", {})
+    lock = drift.desired_state(fleet, group, wanted, ("irqbalance.service",))
     there = {name: stamp.to_json() for name, stamp in wanted.items()} | {"irqbalance": {"digest": "old"}}
     text = "Id=irqbalance.service\\nLoadState=loaded\\nActiveState=failed\\nSubState=failed\\nUnitFileState=enabled\\n"
     answers = {"units.txt": Output(text, 0), "stamp.json": Output(json.dumps({"roles": there}), 0)}

@@ -35,7 +35,7 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def wanted(plan: Plan) -> dict[str, Any]:
-    return stamps.wanted(plan, "train", {})
+    return stamps.desired(plan, "train", {})
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
@@ -135,7 +135,7 @@ def test_another_wish_concerns_its_role() -> None:
     ],
 )
 def test_only_roles_that_apply_are_recorded(machine: str, has: set[str], has_not: set[str]) -> None:
-    found = stamps.wanted(plans.plan(plans.cluster_spec(machine)), "train", {})
+    found = stamps.desired(plans.plan(plans.cluster_spec(machine)), "train", {})
     assert has <= found.keys()
     assert not has_not & found.keys()
 
