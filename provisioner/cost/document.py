@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioner import catalog
 from provisioner.cost import HOURS, Offer, Total, Wanted, offer, totals
-from provisioner.cost.regions import DAYS, Heard, Place
+from provisioner.cost.regions import DAYS, Heard, Place, market_of
 from provisioner.providers.market import SpotPrice, Unanswered
 
 
@@ -62,8 +62,17 @@ def _priced(one: Wanted, kind: str, heard: Heard | None) -> Offer:
         return replace(
             found, unknown=f"{where} has had no spot price of it for {DAYS} days", action="take another zone"
         )
-    price = by_zone[zone]
-    return Offer(kind, "spot", price.now, price.currency, zone=zone, source="EC2, DescribeSpotPriceHistory", note="now")
+    price, market = by_zone[zone], market_of(one.provider)
+    source = market.source if market else ""
+    return Offer(
+        kind,
+        "spot",
+        price.now,
+        price.currency,
+        zone=zone,
+        source=source,
+        note="now",
+    )
 
 
 def _way(found: Offer, count: int) -> dict[str, Any]:

@@ -47,12 +47,13 @@ class Brought:
 
 
 def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
-    """The providers' own variables for the roles, and the file systems that Terraform has made; the providers were
-    prepared before."""
+    """What the roles are told beside the inventory's groups: a rehearsal's mirror, and the file systems that Terraform
+    has made."""
     variables: dict[str, Any] = {}
     for release in releases.values():
         for site in machines.sites(release.plan):
-            variables |= machines.provider_of(cluster, site).role_variables()
+            mirror = cluster.providers.at(site).rehearsal
+            variables |= mirror.role_variables() if mirror else {}
         variables |= mounts.variables(release.plan, cluster.nodes())
     return variables
 

@@ -17,7 +17,7 @@ from provisioner.fleet import Node
 from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.plan import Plan
-from provisioner.providers.aws.provider import Aws
+from provisioner.providers.aws.module import Ec2Module
 from provisioner.spec.models import ClusterSpec
 from provisioner.verify.expectations import expect
 from tests.support import plans
@@ -150,7 +150,7 @@ def test_another_file_system_at_the_same_path_is_a_reason_to_configure() -> None
     assert len(stamps) == 3
 
 
-HOLDERS = Aws.data_resources
+HOLDERS = Ec2Module.data_resources
 
 
 @pytest.mark.parametrize("what", ["aws_efs_file_system.shared[0]", "aws_fsx_lustre_file_system.scratch[0]"])

@@ -27,6 +27,7 @@ from provisioner.lifecycle.gc import alive_here
 from provisioner.providers.aws import bucket as s3
 from provisioner.providers.aws.provider import Aws
 from provisioner.providers.aws.state import remote
+from provisioner.providers.base import Place
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
@@ -100,7 +101,7 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     with first.exclusively("up") as run_dir:
         make(first)
         (run_dir / "report.html").write_text(f"{page_head()}the page\n")
-        first.note(report=(run_dir / "report.html").relative_to(first.paths.root).as_posix())
+        node_state.note(first.paths, report=(run_dir / "report.html").relative_to(first.paths.root).as_posix())
         assert HOLDER in objects()
     assert set(objects()) == {FLEET}
 
@@ -111,9 +112,9 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     config = (second.paths.ssh / "config").read_text()
     assert str(second.paths.known_hosts) in config and "203.0.113.9" in config
     assert lockfile.read(second.paths.user_lock) == LOCK
-    assert second.state()["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
-    assert Path(second.state()["report"]).read_text() == f"{page_head()}the page\n"
-    assert str(second.paths.root) in second.state()["report"]
+    assert node_state.load(second.paths)["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
+    assert Path(node_state.load(second.paths)["report"]).read_text() == f"{page_head()}the page\n"
+    assert str(second.paths.root) in node_state.load(second.paths)["report"]
 
 
 def test_no_key_is_ever_shared(operators: Operators) -> None:
@@ -243,8 +244,8 @@ def test_a_verdict_is_shared_where_nobody_is_at_work(operators: Operators) -> No
         make(first)
     with second.noted("verify") as held:
         assert held
-        second.note(nodes={"train-0": {"stage": "unhealthy", "ok": False}})
-    assert operators.open("ann").state()["nodes"]["train-0"]["ok"] is False
+        node_state.note(second.paths, nodes={"train-0": {"stage": "unhealthy", "ok": False}})
+    assert node_state.load(operators.open("ann").paths)["nodes"]["train-0"]["ok"] is False
     with first.exclusively("up"), second.noted("verify") as held:
         assert not held
 
@@ -352,7 +353,8 @@ def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_
     remote = operators.open("ann").remote
     assert remote is not None
     plan = aws_plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    text = main_tf(plan, "here", Aws(), tmp_path, ssh_public_key="", identity="0", backend=remote.terraform("here"))
+    module = Aws(Place("vision", "here", plan.spec.sites["here"], tmp_path)).module
+    text = main_tf(plan, "here", module, ssh_public_key="", identity="0", backend=remote.terraform("here"))
     assert 'key = "gpuprov/vision/sites/here/terraform.tfstate"' in text
     for line in ('backend "s3"', "encrypt = true", "use_lockfile = true", 'allowed_account_ids = ["123456789012"]'):
         assert line in text

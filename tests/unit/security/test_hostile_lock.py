@@ -17,7 +17,9 @@ from provisioner.errors import GpuprovError, ProviderError
 from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers import base
+from provisioner.providers.base import Place
 from provisioner.release import Ledger
+from provisioner.spec.site import Site
 from provisioner.stack import lockfile, shelf
 from provisioner.stack.models import BaseImage, Lock, Repository
 from tests.support import plans
@@ -197,7 +199,7 @@ def test_no_release_is_a_path(lock: Any, paths: ClusterPaths) -> None:
 @pytest.mark.parametrize("name", ["base", "market", "aws.state", "..os", "", "x y", "../aws", "AWS"])
 def test_no_provider_of_a_workspace_is_any_other_module(name: str) -> None:
     with pytest.raises(GpuprovError, match="does not make machines there"):
-        base.get(name, sandbox=False)
+        base.named(name, Place("vision", "here", Site(provider="aws"), Path()))
 
 
 @pytest.mark.parametrize("pin", [["i-0", f"ssh-ed25519 {RUN}"], ["i-0", 5], [5, "ssh-ed25519 AAAA"], "x", [], None])

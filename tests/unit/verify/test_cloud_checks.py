@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.spec.models import Capacity, Group
+from provisioner.spec.groups import Capacity, Group
 from provisioner.verify.expectations import INTERRUPTION, Expected
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import Unreadable, interruption

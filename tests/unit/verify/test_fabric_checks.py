@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.catalog import load
-from provisioner.spec.models import Group
+from provisioner.spec.groups import Group
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.fabric import STATES, parse

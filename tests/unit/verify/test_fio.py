@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.catalog import load
-from provisioner.spec.models import Group, Storage
+from provisioner.spec.groups import Group, Storage
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.expectations import Expected
 from provisioner.verify.parsers import Unreadable

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from provisioner.catalog import load
-from provisioner.spec.models import Group
+from provisioner.spec.groups import Group
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected
 from provisioner.verify.pytest_runner import Case, Judged, judge

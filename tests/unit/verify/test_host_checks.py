@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from provisioner.catalog import load
-from provisioner.spec.models import Group, Storage
+from provisioner.spec.groups import Group, Storage
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import TUNED, Expected
 from provisioner.verify.pytest_runner import Case, Judged, judge

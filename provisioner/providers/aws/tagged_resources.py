@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.preflight import unknown
-from provisioner.providers.remains import Found, Thing, many
+from provisioner.providers.orphans import Found, Thing, many
 
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
 GONE = {"terminated", "deleted", "delete-complete", "cancelled", "closed", "failed"}

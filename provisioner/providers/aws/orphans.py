@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from provisioner.errors import ProviderError
-from provisioner.providers.aws import tagged
-from provisioner.providers.aws.ask import Region, Trouble
-from provisioner.providers.aws.deleting import close, delete
+from provisioner.providers.aws import tagged_resources
+from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.delete import close, delete
 from provisioner.providers.aws.preflight import credentials
-from provisioner.providers.remains import Found, Thing, many
+from provisioner.providers.orphans import Found, Thing, many
 
 WAIT_S = 900.0
 """For the whole removal: machines with dozens of interfaces and bare metal take minutes to go."""
@@ -47,7 +47,7 @@ class InRegion:
 
     def find(self) -> Found:
         try:
-            return tagged.find(self._region)
+            return tagged_resources.find(self._region)
         except Trouble as trouble:
             said = credentials(trouble)
             raise ProviderError(said.message, where=self._region.name, hint=said.action) from None
@@ -70,7 +70,7 @@ class InRegion:
             left += self._wait(kind, by_kind.get(kind, []), tell)
         left += self._delete(by_kind, THEN, tell)
         network = sum(len(by_kind.get(kind, ())) for kind in NETWORK)
-        if network and any(thing.kept == tagged.HOLDS_DATA for thing in things):
+        if network and any(thing.kept == tagged_resources.HOLDS_DATA for thing in things):
             return [*left, f"{network} things of the network were not touched: the file system stands in it"]
         for group in by_kind.get("security group", []):
             with suppress(Trouble):  # deleting it says what is wrong
@@ -105,7 +105,7 @@ class InRegion:
         waiting, told = {thing.id: thing for thing in things}, False
         while waiting:
             try:
-                there = tagged.standing(self._region, kind)
+                there = tagged_resources.standing(self._region, kind)
             except Trouble as trouble:
                 yield f"whether {len(waiting)} {many(kind)} are gone is not known: {trouble.message}"
                 return
@@ -119,5 +119,5 @@ class InRegion:
         yield from (f"{thing}: it was deleted, and is still there" for thing in waiting.values())
 
 
-def remains(place: str) -> InRegion:
+def orphans(place: str) -> InRegion:
     return InRegion(Region(place))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from provisioner.errors import ProviderError
-from provisioner.providers.remains import Found, Thing
+from provisioner.providers.orphans import Found, Thing
 from provisioner.sandbox import containers, network
 
 PLACE = "this machine"
@@ -38,7 +38,3 @@ class OnThisMachine:
         for workspace in {thing.workspace for thing in things} - there:
             network.release_octet(Path(workspace))
         return left
-
-
-def remains(place: str) -> OnThisMachine:  # noqa: ARG001 (there is one)
-    return OnThisMachine()

@@ -1,17 +1,11 @@
-"""What a provider finds by tag of clusters that nobody may remember any more, and how it removes it.
-
-A provider that can look has a module `remains` in its folder, with `remains(place)`; the sandbox's is in sandbox/.
-"""
+"""What a provider finds by tag of clusters that nobody may remember any more, and how it removes it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import import_module
 from typing import Protocol
-
-from provisioner.errors import GpuprovError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +42,7 @@ class Found:
     unknown: tuple[str, ...] = ()
 
 
-class Remains(Protocol):
+class Orphans(Protocol):
     """One region, or this machine."""
 
     def find(self) -> Found:
@@ -57,18 +51,3 @@ class Remains(Protocol):
     def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
         """Remove these things but those that are to be kept, and what they need, in the order that the provider
         accepts. One sentence for each that it refused, or that has to stay for another."""
-
-
-def of(provider: str, place: str, *, sandbox: bool = False) -> Remains:
-    """Who looks in a region. Raises GpuprovError where gpuprov can't look there."""
-    name = "provisioner.sandbox.remains" if sandbox else f"provisioner.providers.{provider}.remains"
-    try:
-        module = import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
-            raise
-        raise GpuprovError(
-            f"gpuprov can't look for what is left at {provider}", hint="it made nothing there; look at its console"
-        ) from None
-    found: Remains = module.remains(place)
-    return found
