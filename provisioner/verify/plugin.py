@@ -131,7 +131,7 @@ class Judgement:
     def host(self, node_under_test: NodeUnderTest) -> Iterator[Any]:
         """pytest-testinfra's Host for the node; a bundle has none, so its checks are unknown."""
         if node_under_test.host is None:
-            raise Unknown("needs the node itself, and there is only a bundle")
+            raise Unknown("needs a connection to the node, and only its bundle is given")
         import testinfra
 
         yield testinfra.get_host(node_under_test.host)
@@ -218,7 +218,7 @@ class FleetItem(pytest.Item):
         ours = self.path.is_relative_to(OURS)
         for node in judgement.nodes.values():
             if ours and (late := judgement.late.get(node.name)):
-                outcome = Outcome.of(Unknown(f"not run: {late} did not end in its time on this node"), called=False)
+                outcome = Outcome.of(Unknown(f"not run: {late} timed out on this node"), called=False)
             else:
                 try:
                     outcome = judgement.watch.run(check_runner.run, call, declared, node, judgement.peers_of[node.name])

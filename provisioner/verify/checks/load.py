@@ -16,7 +16,7 @@ def worked(node: Facts, expected: Expected) -> Load:
     assert node.load is not None
     load = node.load
     if load.state == "busy":
-        skip(f"not tested, because a job has the GPUs: {', '.join(load.busy[:3])}")
+        skip(f"not tested: a job is using the GPUs: {', '.join(load.busy[:3])}")
     if load.state == "absent":
         if any(image.get("torch") for image in expected.images or ()):
             unknown(load.why)
@@ -58,11 +58,11 @@ def test_completes(node: Facts, expected: Expected) -> None:
     load = node.load
     saw(expected="a result of every GPU", actual=load.phase and f"{load.phase}, exit status {load.rc}")
     worked(node, expected)
-    part = f" in its part {load.phase!r}" if load.phase else " before its first part"
+    part = f" in phase {load.phase!r}" if load.phase else " before its first phase"
     if load.timed_out:
-        fail(f"no end after {load.seconds or 0:.0f} s{part}: killed")
+        fail(f"timed out after {load.seconds or 0:.0f} s{part}, and was killed")
     if not load.finished or load.rc not in (0, None):
-        fail(f"exit status {load.rc}{part}: {load.error or 'nothing was said'}")
+        fail(f"exit status {load.rc}{part}: {load.error or 'no error output'}")
     if load.device != "cuda" and not load.simulated:
         fail(f"PyTorch sees no GPU and ran on {load.device}", action="reconfigure")
     present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
@@ -85,7 +85,7 @@ def test_stray(node: Facts) -> None:
         skip(node.load.why)
     saw(expected="none", actual=list(node.load.stray[:8]) or "none")
     if node.load.stray:
-        fail(f"of no job, container, service or login: {', '.join(node.load.stray[:3])}")
+        fail(f"GPU processes of no job, container, service or login: {', '.join(node.load.stray[:3])}")
 
 
 @check(
@@ -134,7 +134,7 @@ def test_transport(node: Facts, expected: Expected) -> None:
     if other:
         fail("; ".join(f"{count} channels via {way}" for way, count in other.items()))
     if not ways:
-        unknown("NCCL did not say which way its channels go")
+        unknown("NCCL logged no transport for its channels")
 
 
 @check(
@@ -151,7 +151,7 @@ def test_training(node: Facts, expected: Expected) -> None:
     rate = f"{load.samples_per_s:.4g} samples/s" if load.samples_per_s is not None else None
     saw(expected="a loss that falls", actual=f"{load.loss_first} to {load.loss_last}, {rate}")
     if load.loss_first is None or load.loss_last is None:
-        fail("the loss is no number")
+        fail("the loss is not a number")
     if load.loss_last >= load.loss_first:
         fail(f"the loss went from {load.loss_first:.3f} to {load.loss_last:.3f}")
     if load.samples_per_s is None:

@@ -34,7 +34,7 @@ def _lag(found: Mapping[str, float], share: float) -> list[str]:
     needs=NEEDS,
     follows=(LOAD, "load.throttle", "gpu.clocks", "gpu.power_limit", "gpu.throttle"),
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU has no peer to be compared with",
+    otherwise="needs at least two GPUs",
     says="A GPU multiplies matrices slower than its neighbours: all of them wait for it in every step.",
 )
 def test_compute(node: Facts, expected: Expected) -> None:
@@ -49,7 +49,7 @@ def test_compute(node: Facts, expected: Expected) -> None:
     needs=NEEDS,
     follows=(LOAD, "load.throttle", "gpu.ecc"),
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU has no peer to be compared with",
+    otherwise="needs at least two GPUs",
     says="A GPU's memory is slower than its neighbours'. Look at its remapped rows and temperature, then the vendor.",
 )
 def test_memory(node: Facts, expected: Expected) -> None:
@@ -121,7 +121,7 @@ def test_host_copy(node: Facts, expected: Expected) -> None:
     needs=NEEDS,
     follows=(LOAD, "nvlink.links", "nvlink.speed", "nvlink.topology", "nvswitch.fabric", "load.host_copy"),
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU has no peer to copy to",
+    otherwise="needs at least two GPUs",
     says="Copies from a GPU to its neighbour are too slow: a bad NVLink, or they go through the host.",
 )
 def test_peer_copy(node: Facts, expected: Expected) -> None:
