@@ -87,7 +87,7 @@ def wanted(plan: Plan, group: PlannedGroup, stamps: Mapping[str, RoleStamp], uni
 def differences(bundle: Bundle, lock: Wanted) -> tuple[Difference, ...]:
     """Everything on the node that is not as wanted, most telling first; empty for a node that is what the lock says."""
     if bundle.error:
-        return (Difference("unknown", "node", None, None, f"it could not be asked: {bundle.error}"),)
+        return (Difference("unknown", "node", None, None, f"could not be probed: {bundle.error}"),)
     facts = read(bundle)
     return tuple(
         difference
@@ -193,7 +193,7 @@ def _shared(facts: Facts, lock: Wanted) -> Iterator[Difference]:
     for one in facts.shared or ():
         name = unit(one.path)
         if name in lock.units and os.strerror(errno.ENOTCONN) in one.error:
-            message = f"what served {one.path} has ended"
+            message = f"the process that serves {one.path} has ended"
             yield Difference("unit", name, "active", "ended", message, roles.of_unit(name))
 
 
@@ -204,8 +204,12 @@ def _hook(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         yield from _unread(facts, "interruption.json")
     elif facts.interruption.digest != lock.hook:
         found = facts.interruption.digest
-        message = "hooks.interrupted is another one on the node" if found else "hooks.interrupted is not on the node"
-        message = message if lock.hook else "there is a hook on the node, and cluster.yaml has no hooks.interrupted"
+        message = (
+            "hooks.interrupted on the node differs from cluster.yaml"
+            if found
+            else "hooks.interrupted is missing on the node"
+        )
+        message = message if lock.hook else "a hook is on the node, but cluster.yaml has no hooks.interrupted"
         yield Difference("hook", "hooks.interrupted", lock.hook or None, found or None, message, "interruption")
 
 
@@ -220,7 +224,7 @@ def _images(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         if any(image.digest in i.digests for i in named):
             continue
         found = next((digest for i in named for digest in i.digests), named[0].id if named else None)
-        message = f"{image.reference} is {found or 'not there'}, locked {image.digest}"
+        message = f"{image.reference} is {found or 'missing'}, locked {image.digest}"
         yield Difference("image", image.reference, image.digest, found, message, "pytorch_images")
 
 
@@ -234,7 +238,7 @@ def _updates(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         return
     free = [name for name in driver if not facts.unattended.spares(name)]
     if facts.unattended.periodic and free:
-        message = f"unattended-upgrades may move {', '.join(free[:3])}: its Package-Blacklist does not name it"
+        message = f"unattended-upgrades may upgrade {', '.join(free[:3])}: not in its Package-Blacklist"
         yield Difference("updates", "unattended-upgrades", "keeps off the stack", "on", message, "base")
 
 
@@ -260,5 +264,5 @@ def _kernel(facts: Facts, lock: Wanted) -> Iterator[Difference]:
     if facts.reboot is None:
         yield from _unread(facts, "reboot.txt")
     elif facts.reboot:
-        yield Difference("reboot", "system", None, facts.reboot, f"{facts.reboot} asks for a reboot",
+        yield Difference("reboot", "system", None, facts.reboot, f"a reboot is required by {facts.reboot}",
                          mended=False, reboots=True)  # fmt: skip

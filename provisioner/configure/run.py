@@ -82,9 +82,9 @@ def configure(
             path.read_text(errors="replace", encoding="utf-8") for path in folder.glob("artifacts/*/stdout")
         )
         raise ConfigureError(
-            f"ansible did not run: {said.strip()[-800:] or f'status {ended.status}'}",
+            f"Ansible did not start: {said.strip()[-800:] or f'status {ended.status}'}",
             where="configure",
-            hint=f"mend the cause and run it again; Ansible's own log: {folder}/artifacts",
+            hint=f"fix the cause and run the command again; Ansible's log: {folder}/artifacts",
         )
     return outcomes
 
@@ -99,7 +99,7 @@ def refuse_failures(outcomes: Mapping[str, Outcome], run_dir: Path) -> None:
         raise ConfigureError(
             "\n  ".join(f"{', '.join(names)}: {failure}" for failure, names in found.items()),
             where="configure",
-            hint=f"mend the cause and run `gpuprov up` again; Ansible's own log: {run_dir}/ansible*/artifacts",
+            hint=f"fix the cause and run `gpuprov up` again; Ansible's log: {run_dir}/ansible*/artifacts",
         )
 
 
@@ -189,4 +189,4 @@ def _read(record: dict[str, Any], outcomes: dict[str, Outcome], tasks: Tasks, ev
         counts = {"done": through, "total": tasks.count, "unit": "task"}
         events("configure", "progress", task, node=record["host"], data=data, **counts)
     elif kind == "retry":
-        events("configure", "warning", f"{task}: tried again: {record.get('message', '')}", node=record["host"])
+        events("configure", "warning", f"{task}: retried: {record.get('message', '')}", node=record["host"])

@@ -200,5 +200,5 @@ def test_a_bucket_whose_process_has_ended_is_mended_by_its_role_alone(error: str
     )
     bundle = Bundle({"units.txt": Output(state, 0), "shared.json": Output(json.dumps({"/data": row}), 0)})
     found = [d for d in drift.differences(bundle, lock) if d.kind == "unit"]
-    assert [d.message for d in found] == (["what served /data has ended"] if told else [])
+    assert [d.message for d in found] == (["the process that serves /data has ended"] if told else [])
     assert not told or drift.roles_to_run(found) == {"mounts"}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import yaml
 from pydantic import ValidationError
 
 from provisioner.catalog import distributions
@@ -14,8 +11,6 @@ from provisioner.sandbox.systems import system
 from provisioner.spec.stack_request import StackRequest
 from provisioner.stack.candidates import candidates
 from provisioner.stack.facts import rows
-
-ROLES = Path(__file__).parents[3] / "ansible" / "roles"
 
 
 @pytest.mark.parametrize("name", distributions.names())
@@ -35,11 +30,3 @@ def test_an_unknown_one_is_refused() -> None:
         StackRequest(os="ubuntu-20.04")
     with pytest.raises(KeyError):
         distributions.row("ubuntu-20.04")
-
-
-@pytest.mark.parametrize("meta", sorted(ROLES.glob("*/meta/main.yml")), ids=lambda path: path.parts[-3])
-def test_every_role_names_them_in_its_metadata(meta: Path) -> None:
-    """Ansible reads a role's platforms from its own folder alone."""
-    platforms = yaml.safe_load(meta.read_text())["galaxy_info"]["platforms"]
-    named = {version for platform in platforms for version in platform["versions"]}
-    assert named == {row["codename"] for row in distributions.rows()}

@@ -197,7 +197,7 @@ def test_an_image_of_another_digest(lock: Wanted) -> None:
 def test_an_image_that_is_there_under_another_name_only(lock: Wanted) -> None:
     nameless = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [lock.images[0].pull]}
     (found,) = differences(node(lock, container_images_json=json.dumps(nameless)), lock)
-    assert found.message.startswith(f"{lock.images[0].reference} is not there")
+    assert found.message.startswith(f"{lock.images[0].reference} is missing")
 
 
 def test_an_image_that_is_named_by_its_digest(lock: Wanted) -> None:

@@ -112,7 +112,7 @@ def test_no_name_of_a_group_or_site_is_a_path_or_a_template(payload: str, tmp_pa
     file = tmp_path / "cluster.lock"
     for key in ("groups", "bases"):
         file.write_text(yaml.safe_dump(LOCK | {key: {payload: next(iter(LOCK[key].values()))}}))
-        with pytest.raises(GpuprovError, match="no name of a group or site"):
+        with pytest.raises(GpuprovError, match="not a valid name of a group or site"):
             lockfile.read(file)
 
 
@@ -122,9 +122,9 @@ def test_no_name_of_a_group_or_site_is_a_path_or_a_template(payload: str, tmp_pa
 )
 def test_no_repository_is_anything_but_an_address(uri: str) -> None:
     given = {"name": "cuda", "suite": "/", "components": "", "key_url": "https://h/k", "fingerprint": "A" * 40}
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="not a valid address"):
         Repository(uri=uri, **given)
-    with pytest.raises(ValueError, match="no address of a key"):
+    with pytest.raises(ValueError, match="not a valid address of a key"):
         Repository(uri="https://h/", **given | {"key_url": uri})
 
 
