@@ -38,9 +38,9 @@ def _write_again(cluster: Cluster, site: str, provider: Provider) -> None:
     plan = build_plan(cluster.spec, cluster.lock, catalog.load())
     if site not in sites(plan):
         raise GpuprovError(
-            f"machines were made at {site}, and no group is there any more",
+            f"machines exist at site {site}, which no group uses any more",
             where=str(cluster.file),
-            hint="put the site and its groups back, or run `gpuprov down` where they were made",
+            hint="put the site and its groups back, or run `gpuprov down` on the computer that created them",
         )
     written(cluster, plan, site, provider)
 
@@ -56,7 +56,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log")
             if damage := workspace.damage():
                 if not cluster.sandbox:
-                    raise ProviderError(damage, where=f"site {site}", hint="restore it from your own backup")
+                    raise ProviderError(damage, where=f"site {site}", hint="restore it from a backup")
                 events("down", "warning", f"{damage}: looking for nodes by their labels instead")
             elif cluster.remote or ((folder / "main.tf").exists() and (folder / "terraform.tfstate").exists()):
                 if not (folder / "main.tf").exists():
@@ -66,7 +66,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             removal.left += provider.clean(folder, events)
         if removal.left:
             raise ProviderError(
-                "still there: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
+                "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
         ssh.close(cluster.paths, cluster.nodes())
         events("down", "done", f"{removal.removed} resources removed, nothing is left")
