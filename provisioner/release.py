@@ -76,12 +76,12 @@ class Ledger:
             nodes = stored.load(self._file)["nodes"]
             entries = {name: {"id": entry["id"], "lock": entry["lock"]} for name, entry in nodes.items()}
             if not all(isinstance(e["id"], str) and _RELEASE.fullmatch(e["lock"]) for e in entries.values()):
-                raise ValueError("an entry is not whole")
+                raise ValueError("an entry is incomplete")
             return entries
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            hint = "remove it: the next `gpuprov up` then takes every node for a new one and brings it to cluster.lock"
+            hint = "remove it: the next `gpuprov up` then configures every node with cluster.lock"
             raise GpuprovError("is damaged", where=str(self._file), hint=hint) from error
 
     def of(self, node: Node) -> str | None:
@@ -94,9 +94,9 @@ class Ledger:
         found = lockfile.read(below(self._locks, f"{release}.lock"))
         if found is None:
             raise GpuprovError(
-                f"the lock {release} is missing, and nodes run it",
+                f"the lock {release}, which nodes run, is missing",
                 where=str(self._locks),
-                hint=f"remove {self._file}: the next `gpuprov up` then brings every node to cluster.lock",
+                hint=f"remove {self._file}: the next `gpuprov up` then configures every node with cluster.lock",
             )
         return found
 

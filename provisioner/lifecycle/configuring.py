@@ -94,9 +94,7 @@ def bring(
     locks = wanted(nodes, releases, subjects, variables)
     settled = proven(cluster, nodes, releases)
     if settled:
-        events(
-            "configure", "log", f"{len(settled)} nodes were proven with this lock: looked at, nothing is started there"
-        )
+        events("configure", "log", f"{len(settled)} nodes were verified with this lock: quick checks, no load")
     seen = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in new]
     bundles = look(cluster, seen, f"comparing {counted(len(seen), 'node')} with the lock")
     found = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
@@ -119,8 +117,8 @@ def bring(
         behind = [node for node in behind if not brought.clean(node.name)]
     for node in behind:
         if node.name not in brought.failed:
-            left = [d.message for d in brought.drift[node.name] if d.mended]
-            events("configure", "warning", f"still not as locked: {'; '.join(left[:MOST_LINES])}", node=node.name)
+            left = "; ".join([d.message for d in brought.drift[node.name] if d.mended][:MOST_LINES])
+            events("configure", "warning", f"still differs from the lock: {left}", node=node.name)
     light = settled - set(brought.configured)
     brought.subjects = [
         _seen(_lightly(subject) if subject.name in light else subject, bundles[subject.name]) for subject in subjects

@@ -112,7 +112,7 @@ class Bundle:
                 for name, value in (files if isinstance(files, Mapping) else {}).items()
                 if name in FILES and isinstance(value, Mapping)
             },
-            error=error[:SAID] if isinstance(error, str) else ("its answer is not whole" if error else ""),
+            error=error[:SAID] if isinstance(error, str) else ("the probe's answer is incomplete" if error else ""),
             collected=_number(data.get("collected")),
             seconds=_number(data.get("seconds")),
             received=_number(data.get("received")),

@@ -110,7 +110,7 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
     for need in needs:
         source = facts.source(need)
         if not FILES[need].by_hand and source.state == "absent" and facts.collected is None and facts.outputs:
-            raise Skipped(f"only gpuprov's probe writes {need}, and this bundle is of other hands")
+            raise Skipped(f"{need} is written by gpuprov's probe alone, and this bundle was not collected by gpuprov")
         if source.state != "read":
             raise Unknown(source.reason, need)
 
@@ -127,7 +127,7 @@ def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, st
         case Skipped():
             return "skip", str(error), None
         case TooLong():
-            return "unknown", "the check did not end in its time on this node", None
+            return "unknown", "the check timed out on this node", None
         case AssertionError() if called:
             return "fail", str(error).strip() or "assertion failed", None
         case _:

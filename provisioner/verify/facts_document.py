@@ -10,7 +10,7 @@ from provisioner.verify.parsers import nvidia_smi
 
 
 def facts_document(facts: Facts) -> dict[str, Any]:
-    """The facts with stable keys, each as its tool declares it; null where the tool did not say."""
+    """The facts with stable keys, each as its tool declares it; null where the tool reported no value."""
     document: dict[str, Any] = {"simulated": True} if facts.simulated else {}
     document |= _gpus(facts)
     for tool in ORDERED:

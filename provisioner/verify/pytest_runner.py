@@ -69,7 +69,7 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
 
 
 def _give(file: Path, cases: Mapping[str, Case]) -> None:
-    """Lines of JSON for plugin.nodes_of. Nodes of one group mostly share what is expected of them."""
+    """Lines of JSON for plugin_nodes.nodes_of. Nodes of one group mostly share what is expected of them."""
     expected = {id(case.expected): case.expected for case in cases.values()}
     place = {key: index for index, key in enumerate(expected)}
     with file.open("w", encoding="utf-8") as stream:

@@ -1,5 +1,5 @@
 """`python -m tests.support.smallest_fleet FILE`: the fleet of FILE's first site, planned, applied, widened and
-destroyed by Terraform. Prints what was seen as JSON. Run on a copy of the code that has docs/extending/provider.md's."""
+destroyed by Terraform. Prints what was seen as JSON. Run on a copy of the code with provider.md in it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _SPEED = re.compile(r"((?=[0-9.]*[1-9])[0-9]{1,5}(?:\.[0-9]{1,6})?) gb/s")
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Links of one GPU; None where the tool did not say. `note` is its own reason ("MIG", "all inactive", …)."""
+    """Links of one GPU; None where the tool reported no value. `note` is its own reason ("MIG", "all inactive", …)."""
 
     active: int | None
     inactive: int | None

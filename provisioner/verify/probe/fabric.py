@@ -38,7 +38,7 @@ def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.5)
         holders = busy(asked["vendor"])
     if holders is None:
-        return document({"state": "absent", "why": "no tool says whether a job has the GPUs"})
+        return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
     if holders:
         return document({"state": "busy", "busy": holders})
     interface = interface_of(asked["together"]["own"])

@@ -40,7 +40,7 @@ def fio(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     place, most = wanted["place"], int(wanted["bytes"])
     holders = busy(asked["vendor"])
     if holders is None:
-        return _said(state="absent", why="no tool says whether a job has the GPUs")
+        return _said(state="absent", why="cannot tell whether a job is using the GPUs")
     if holders:
         return _said(state="busy", busy=holders)
     if shutil.which("fio", path=PATH) is None:

@@ -34,7 +34,7 @@ def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     asked = request["load"]
     holders = busy(asked["vendor"])
     if holders is None:
-        return document({"state": "absent", "why": "no tool says whether a job has the GPUs"})
+        return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
     if holders:
         return document({"state": "busy", "busy": holders})
     command, feed, launcher = launch(asked, request)

@@ -82,7 +82,7 @@ def test_no_file_of_the_run_directory_makes_a_defect(
         status = run(["status", "--no-sandbox", "--offline", *document, str(paths.spec)])
         said = capsys.readouterr()
         assert status in (0, 2), (what, said.err)
-        assert "defect" not in said.err, (what, said.err)
+        assert "internal error" not in said.err, (what, said.err)
         assert "\x1b" not in said.out + said.err
         if status == 2:
             assert str(paths.root) in said.err, what

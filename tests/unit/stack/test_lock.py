@@ -113,7 +113,7 @@ def test_a_second_lock_is_the_same_and_reads_no_list_again(
     vendors.seen.clear()
     capsys.readouterr()
     locked(p4d)
-    assert capsys.readouterr().out == "nothing moves\n"
+    assert capsys.readouterr().out == "no version changes\n"
     assert p4d.with_name("cluster.lock").read_bytes() == first
     assert len(vendors.asked("InRelease")) == 3
     assert vendors.asked("Packages") == []

@@ -58,7 +58,7 @@ def judged(file: str | None, wanted: Expected | None = None) -> dict[str, CheckR
         ({"notice": NOTICE, "hook": HOOK}, ("fail", "pass"), "hooks.interrupted ended well; `gpuprov up` restores"),
         ({"notice": NOTICE, "hook": HOOK | {"state": "running"}}, ("fail", "pass"), "hooks.interrupted runs"),
         ({"notice": NOTICE, "hook": HOOK | {"result": "exit-code", "status": 3}}, ("fail", "pass"),
-         "failed, exit status 3, its last words: drained"),
+         "failed, exit status 3; last line of its output: drained"),
         ({"notice": NOTICE, "hook": HOOK | {"result": "timeout", "status": None, "output": []}}, ("fail", "pass"),
          "hooks.interrupted failed, timeout; "),
         ({"silent_since": NOW - 30, "silent": "refused"}, ("pass", "pass"), ""),

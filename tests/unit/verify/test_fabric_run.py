@@ -208,7 +208,7 @@ def test_what_was_looked_at_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) 
     bare = subject("c", replace(WANT, images=()))
     found = verdicts(monkeypatch, Nodes(), [saved, host, bare])
     assert {name: (verdict.state, verdict.why) for name, verdict in found.items()} == {
-        "b": ("alone", "it was looked at alone, so there was nobody to meet"),
+        "b": ("alone", "verified alone, without the other nodes of its group"),
         "c": ("alone", "no locked image has PyTorch"),
     }
 

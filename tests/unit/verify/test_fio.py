@@ -283,7 +283,7 @@ def test_a_failure_ends_it_and_a_hung_one_is_killed(node: Path, monkeypatch: pyt
 def test_nothing_runs_beside_a_job_or_where_it_cannot(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(node, fio=False)["why"] == "fio is not installed"
     program(node, "nvidia-smi", "#!/bin/sh\nexit 9\n")
-    assert ask(node)["why"] == "no tool says whether a job has the GPUs"
+    assert ask(node)["why"] == "cannot tell whether a job is using the GPUs"
     program(node, "nvidia-smi", "#!/bin/sh\necho '7, train'\n")
     (holder,) = ask(node)["busy"]
     assert (holder["pid"], holder["name"]) == (7, "train")

@@ -194,7 +194,7 @@ def test_a_check_that_does_not_end_on_a_node_is_unknown_there_alone(tmp_path: Pa
     good, bad = Case(bundle(healthy(P4D)), expected(P4D)), Case(bundle(healthy(P4D)), expected(P4D))
     found = judge({"bad": bad, "good": good}, checks=[tmp_path])
     late = {check.id: check for check in found["bad"].checks}["own.slow"]
-    assert (late.status, late.message) == ("unknown", "the check did not end in its time on this node")
+    assert (late.status, late.message) == ("unknown", "the check timed out on this node")
     assert [row for row in statuses(found["good"]) if row[1] != "pass"] == [
         row for row in statuses(judge({"good": good})["good"]) if row[1] != "pass"
     ]

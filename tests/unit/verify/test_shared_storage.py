@@ -114,7 +114,7 @@ def bucket(line: str | None, serves: str | None = "s3://my-data/sets/", **answer
         (bucket(None, None), "ro", "fail", "/efs: nothing is mounted"),
         (bucket(READING, "s3://my-data/other/"), "ro", "fail", "s3://my-data/other/ is mounted, not s3://my-data/sets/"),
         (bucket(READING, "my-data"), "ro", "fail", "my-data is mounted, not s3://my-data/sets/"),
-        (bucket(READING, None), "ro", "fail", "nobody knows which bucket is mounted, not s3://my-data/sets/"),
+        (bucket(READING, None), "ro", "fail", "an unknown bucket is mounted, not s3://my-data/sets/"),
         (bucket(READING.replace("mountpoint-s3", "s3fs")), "ro", "fail", "s3fs (fuse) is mounted, not s3://my-data"),
         (bucket(READING.replace(" fuse ", " fuse.s3fs ")), "ro", "fail", "(fuse.s3fs) is mounted"),
         (bucket(READING), "rw", "fail", "mounted read-only"),
