@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from provisioner.verify.parsers import stamp
+from provisioner.verify.parsers import Unreadable, stamp
 from tests.unit.test_node_modules import module
 
 A, B = ({"digest": name, "installed": name, "configured": name} for name in "ab")
@@ -47,6 +47,16 @@ def test_a_file_of_another_format_has_no_roles(made: ModuleType, tmp_path: Path,
     file.write_text(text)
     assert made.recorded(str(file)) == (text, {})
     assert made.recorded(str(tmp_path / "none")) == ("", {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "7", "{}", '{"roles": []}', '{"roles": {"nccl": 7}}', '{"roles": {"nccl": {"installed": "a"}}}',
+     '{"roles": {"nccl": {"digest": "a", "configured": 7}}}', '{"roles": {"nccl": {}}'],
+)  # fmt: skip
+def test_a_stamp_that_cannot_be_read_is_not_taken_for_none(text: str) -> None:
+    with pytest.raises(Unreadable):
+        stamp.parse(text)
 
 
 def test_what_it_writes_is_what_the_probe_reads() -> None:
