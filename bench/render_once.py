@@ -9,6 +9,7 @@ from pathlib import Path
 from provisioner import catalog, spec, stack
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers.aws.provider import Aws
+from provisioner.providers.base import Place
 from provisioner.stack.models import BaseImage
 from provisioner.workspace.render import main_tf
 
@@ -23,8 +24,9 @@ def main(file: str) -> None:
     site = next(iter(wanted.sites))
     images = {group.stack.os: BaseImage(id="ami-0123456789abcdef0", why="bench") for group in groups}
     plan = Plan(spec=wanted, groups=tuple(groups), simulated=False, bases={site: images})
+    module = Aws(Place(wanted.name, site, wanted.sites[site], Path())).module
     names = len(plan.nodes())
-    text = main_tf(plan, site, Aws(), Path(), ssh_public_key="ssh-ed25519 AAAA", identity="0123456789ab")
+    text = main_tf(plan, site, module, ssh_public_key="ssh-ed25519 AAAA", identity="0123456789ab")
     print(json.dumps({"nodes": names, "characters": len(text)}))
 
 

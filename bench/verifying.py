@@ -115,24 +115,26 @@ def _far(fleet: Fleet) -> Iterator[None]:
 def _commands(fleet: Fleet) -> list[list[str]]:
     """What the probe runs on such a node at level quick, as commands."""
     from provisioner.session import open_cluster
-    from provisioner.verify import probe, probe_host
-    from provisioner.verify.collect import request_for
+    from provisioner.verify.probe import host, host_disks, node
+    from provisioner.verify.request import request_for
+    from provisioner.verify.tools import FILES
 
     subject = subjects_of(open_cluster(fleet.file, sandbox=True))[0]
     request = request_for(subject.expected)
     images = [image["pull"] for image in request.images]
-    files = [f"/{name}" for name in probe_host.HOST_FILES] + list(probe.DRIVER.values())
+    files = [f"/{name}" for name in host.HOST_FILES]
     more = {
         "holds.txt": ["apt-mark", "showhold"],
         "modules.txt": ["lsmod"],
-        "os-release.txt": ["cat", "/etc/os-release"],
         "dcgm-exporter.prom": ["curl", "-s", f"http://127.0.0.1:{request.port}/metrics"],
         "nvidia-dev.txt": ["ls", "-l", "/dev"],
-        "units.txt": ["systemctl", "show", probe.UNIT, "--no-pager", "--", *request.units],
+        "units.txt": ["systemctl", "show", node.UNIT, "--no-pager", "--", *request.units],
         "container-images.json": ["docker", "image", "inspect", *images],
     }
-    wanted = [probe.COMMANDS.get(name) or more.get(name) for name in request.files]
-    beside = [probe_host.DF, probe_host.SYNC, ["sshd", "-T"], ["docker", "info"]]  # of host.json
+    tools = [FILES[name] for name in request.files]
+    wanted = [list(tool.command) or more.get(tool.file) for tool in tools]
+    files += [path for tool in tools for path in tool.paths]
+    beside = [host_disks.DF, host.SYNC, ["sshd", "-T"], ["docker", "info"]]  # of host.json
     read = [["cat", file] for file in files]
     return [argv for argv in (*wanted, *beside, *read) if argv]
 

@@ -20,6 +20,7 @@ from provisioner.paths import ClusterPaths, below, private_dir, write_whole
 from provisioner.plan import Plan, build_plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
+from provisioner.stack.components import COMPONENTS, title
 from provisioner.stack.models import Image, Lock, Stack
 
 _RELEASE = re.compile(r"[0-9a-f]{12}")
@@ -157,23 +158,14 @@ def assigned_releases(spec: ClusterSpec, ledger: Ledger, nodes: Sequence[Node], 
     return assigned
 
 
-VERSIONS = {
-    "os": "distribution", "driver": "driver", "fabric_manager": "fabric manager", "kernel": "kernel",
-    "cuda_toolkit": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "dcgm": "DCGM", "dcgm_exporter": "DCGM exporter",
-    "container_toolkit": "container toolkit", "efa": "EFA", "ofed": "OFED", "gdrcopy": "GDRCopy", "rocm": "ROCm",
-    "pytorch": "PyTorch", "tensorflow": "TensorFlow",
-}  # fmt: skip
-"""Fields of a stack whose versions people know, with their names."""
-
-
 def changes(old: Stack, new: Stack) -> list[str]:
     """What differs between two stacks, one short phrase each: versions by name, images by reference, and how many
     packages move; empty where both install the same."""
     found = []
-    for field, name in VERSIONS.items():
-        before, after = getattr(old, field), getattr(new, field)
-        if before != after:
-            found.append(f"{name} {before or 'none'} → {after or 'none'}")
+    for name in COMPONENTS:
+        versions = old.version_of(name), new.version_of(name)
+        if versions[0] != versions[1]:
+            found.append(f"{title(name)} {versions[0] or 'none'} → {versions[1] or 'none'}")
     images = {i.reference for i in old.images}, {i.reference for i in new.images}
     found += [f"without {name}" for name in sorted(images[0] - images[1])]
     found += [f"with {name}" for name in sorted(images[1] - images[0])]

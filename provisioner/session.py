@@ -24,11 +24,11 @@ from provisioner import fleet, keeper, ownership, spec, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
-from provisioner.providers.base import proxies
+from provisioner.providers.cluster import Providers
+from provisioner.providers.state import Remote
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.state import shared_files
-from provisioner.state.backend import Remote
 from provisioner.state.shared_files import IDENTITY, SharedFiles
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ class Cluster:
     events: Events = field(default_factory=Events)
     sharing: SharedFiles | None = None
     """With whom state is shared; None where it is this machine's alone."""
+
+    @cached_property
+    def providers(self) -> Providers:
+        """Who makes the machines, site by site."""
+        return Providers(self.spec, self.paths)
 
     @property
     def sandbox(self) -> bool:
@@ -236,7 +241,7 @@ def open_cluster(
         sandbox = rehearsal
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)
-    ssh.refuse_foreign(paths, lambda: proxies(loaded, fleet.load(paths)).values())
+    ssh.refuse_foreign(paths, lambda: Providers(loaded, paths).proxies(fleet.load(paths)).values())
     ownership.watch(paths.root)
     ssh.mend(paths)
     return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)

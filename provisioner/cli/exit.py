@@ -36,7 +36,7 @@ MACHINE_REFUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`said`: for a person; the rest is the document's (spec/output_error.py)."""
+    """`said`: for a person; the rest is the document's (documents/error.py)."""
 
     code: int
     said: str

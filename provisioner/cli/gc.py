@@ -16,7 +16,7 @@ from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.gc import Cluster, Remainder
-    from provisioner.providers.remains import Remains
+    from provisioner.providers.orphans import Orphans
     from provisioner.spec.models import ClusterSpec
 
 MOST_IDS = 4
@@ -30,7 +30,9 @@ def gc(
     region: Annotated[
         list[str] | None, typer.Option("--region", metavar="REGION", help="A region instead. May be repeated.")
     ] = None,
-    provider: Annotated[str, typer.Option("--provider", metavar="NAME", help="Of --region.")] = "aws",
+    provider: Annotated[
+        str | None, typer.Option("--provider", metavar="NAME", help="Of --region, where several could be meant.")
+    ] = None,
     sandbox: Annotated[bool, typer.Option("--sandbox", help="Containers of rehearsals on this machine.")] = False,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Remove what is left of this cluster.")
@@ -67,21 +69,36 @@ def gc(
         raise typer.Exit(Exit.PROVIDER_FAILED)
 
 
-def _places(loaded: ClusterSpec | None, regions: list[str], provider: str, *, sandbox: bool) -> list[Remains]:
+def _places(loaded: ClusterSpec | None, regions: list[str], provider: str | None, *, sandbox: bool) -> list[Orphans]:
     """Where to look. Raises GpuprovError where nobody said so."""
-    from provisioner.providers import remains
+    from provisioner.providers import base as providers
+    from provisioner.spec.site import CloudSite
 
     if sandbox:
-        return [remains.of("", "", sandbox=True)]
-    wanted = [(provider, name) for name in regions]
+        return [_orphans(providers.SANDBOX, "")]
+    able = providers.with_capability("orphans")
+    if regions and provider is None and len(able) > 1:
+        raise GpuprovError("--region needs --provider", hint=f"one of {', '.join(able)}")
+    wanted = [(provider or able[0], name) for name in regions]
     if loaded is not None and not regions:
-        sites = [site for site in loaded.sites.values() if site.provider != "baremetal"]
-        wanted = list(dict.fromkeys((site.provider, str(getattr(site, "region", ""))) for site in sites))
+        sites = [site for site in loaded.sites.values() if isinstance(site, CloudSite)]
+        wanted = list(dict.fromkeys((site.provider, site.region) for site in sites))
     if not wanted:
+        raise GpuprovError("nothing to scan: pass a cluster.yaml with a cloud's site, --region or --sandbox")
+    return [_orphans(name, region) for name, region in wanted]
+
+
+def _orphans(name: str, region: str) -> Orphans:
+    """Who looks in a region. Raises GpuprovError where gpuprov can't look there."""
+    from provisioner.providers import base as providers
+
+    provider = providers.find(name)
+    found = provider.orphans(region) if provider else None
+    if found is None:
         raise GpuprovError(
-            "where to look?", hint="give a cluster.yaml with a cloud's site, --region REGION or --sandbox"
+            f"gpuprov can't look for what is left at {name}", hint="it made nothing there; look at its console"
         )
-    return [remains.of(name, place) for name, place in wanted]
+    return found
 
 
 def _may(chosen: list[Cluster], *, yes: bool) -> bool:
@@ -96,7 +113,7 @@ def _may(chosen: list[Cluster], *, yes: bool) -> bool:
 
 
 def _show(found: Remainder, *, hint: bool) -> None:
-    from provisioner.providers.remains import many
+    from provisioner.providers.orphans import many
 
     for one in found.clusters:
         site = f", site {one.site}" if one.site else ""

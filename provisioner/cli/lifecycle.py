@@ -121,7 +121,7 @@ def _again(file: Path, sandbox: bool) -> str:
 
 
 def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
-    from provisioner.cost import telling
+    from provisioner.cost import summary
     from provisioner.cost import wanted as asked_for
 
     def ask(wanted: Plan, changes: int) -> bool:
@@ -130,7 +130,7 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
         if not cluster.sandbox and not yes:
             there = {node.name for node in cluster.nodes()}
             missing = {g.name: len(set(g.node_names()) - there) for g in wanted.groups}
-            price = telling.making(asked_for(cluster.spec), missing)
+            price = summary.making(asked_for(cluster.spec), missing)
         counts = f"{counted(changes, 'change')}{f'; new: {price}' if price else ''}"
         question = f"Create {what}{' in the sandbox' if cluster.sandbox else ''} ({counts})?"
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)

@@ -22,7 +22,7 @@ def init(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="The file to write.")] = "cluster.yaml",
     provider: Annotated[
         str | None,
-        typer.Option(help="aws, alicloud, azure, tencent or baremetal (default: that of the machine type, else aws)."),
+        typer.Option(help="A provider of `gpuprov catalog` (default: who sells the machine)."),
     ] = None,
     machine: Annotated[str | None, typer.Option(help="A machine type of `gpuprov catalog`.")] = None,
 ) -> None:

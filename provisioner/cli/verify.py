@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from provisioner.lifecycle.baselines import Saved
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import ProbeRequest
+    from provisioner.verify.request import ProbeRequest
     from provisioner.verify.run import Subject
 
 Level = Literal["quick", "standard", "stress"]
@@ -167,11 +167,12 @@ def facts(
 ) -> None:
     """Show the facts read from each tool, before any check. Exits with 1 if nothing could be read."""
     from provisioner.verify.facts import read
+    from provisioner.verify.facts_document import facts_document
 
     _one_of(file, bundle, host)
     raw = _fetch(file, node, bundle, host, sandbox)
     found = read(raw)
-    document = found.to_json()
+    document = facts_document(found)
     if as_json:
         json_output.write(document)
     else:
@@ -214,8 +215,8 @@ def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Lev
     """One machine that gpuprov did not make, or its bundle."""
     from provisioner.catalog import load
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import request_for
     from provisioner.verify.expectations import expect
+    from provisioner.verify.request import request_for
     from provisioner.verify.run import Subject
 
     if machine is None:
@@ -264,14 +265,13 @@ def _probe(host: str, request: ProbeRequest) -> Bundle:
 def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str | None, sandbox: bool | None) -> Bundle:
     """The raw outputs of a node of a file, of a host, or in a directory."""
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import COMMON_FILES, NVIDIA_FILES, ProbeRequest, request_for
     from provisioner.verify.collect import collect as probe
+    from provisioner.verify.request import request_for, unknown_machine_request
 
     if bundle is not None:
         return Bundle.read(bundle)
     if host is not None:
-        tools = {**COMMON_FILES, **NVIDIA_FILES, "rocm-smi.json": 30, "ibstat.txt": 15, "fi_info.txt": 15}
-        return _probe(host, ProbeRequest({**tools, "fabricmanager.txt": 10}))
+        return _probe(host, unknown_machine_request())
     assert file is not None
     if node is None:
         raise GpuprovError("NODE is required: gpuprov facts FILE NODE")

@@ -8,15 +8,15 @@ from typing import Any
 
 from provisioner import catalog
 from provisioner.cost import HOURS, Offer, Total, Wanted, offer, totals
-from provisioner.cost.regions import DAYS, Heard, Place
+from provisioner.cost.regions import DAYS, Heard, Place, market_of
 from provisioner.providers.market import SpotPrice, Unanswered
 
 
 def document(
     fleet: Sequence[Wanted], places: Sequence[Place], heard: Heard | None, *, cluster: str | None = None
 ) -> dict[str, Any]:
-    """The document (spec/outputs.py, CostOutput). `heard`: None where nobody was asked."""
-    groups = [one for one in fleet if one.region or one.provider == "baremetal"]
+    """The document (documents/cost.py, CostOutput). `heard`: None where nobody was asked."""
+    groups = [one for one in fleet if one.region or not catalog.load().provider(one.provider).sells]
     ways = {id(one): [_priced(one, kind, heard) for kind in one.kinds] for one in groups}
     first = [(one.group or one.machine.name, one.count, ways[id(one)][0]) for one in groups]
     listed = [(one.group or one.machine.name, one.count, offer(one.machine, one.region)) for one in groups]
@@ -62,8 +62,17 @@ def _priced(one: Wanted, kind: str, heard: Heard | None) -> Offer:
         return replace(
             found, unknown=f"{where} has had no spot price of it for {DAYS} days", action="take another zone"
         )
-    price = by_zone[zone]
-    return Offer(kind, "spot", price.now, price.currency, zone=zone, source="EC2, DescribeSpotPriceHistory", note="now")
+    price, market = by_zone[zone], market_of(one.provider)
+    source = market.source if market else ""
+    return Offer(
+        kind,
+        "spot",
+        price.now,
+        price.currency,
+        zone=zone,
+        source=source,
+        note="now",
+    )
 
 
 def _way(found: Offer, count: int) -> dict[str, Any]:
@@ -169,7 +178,7 @@ def _there(one: Wanted, place: Place, heard: Heard | None) -> dict[str, Any]:
 def not_included(fleet: Sequence[Wanted]) -> list[str]:
     """What a bill has beside these prices."""
     known, said = catalog.load(), []
-    bought = [one for one in fleet if one.provider != "baremetal"]
+    bought = [one for one in fleet if known.provider(one.provider).sells]
     for one in bought:
         if one.root_gb:
             said.append(f"{one.count} root volumes of {one.root_gb} GB ({one.group})")

@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from provisioner import catalog
-from provisioner.cost import Total, Wanted, asking, offer, totals
-from provisioner.providers import market
+from provisioner.cost import Total, Wanted, offer, parallel_queries, totals
+from provisioner.providers import base as providers
 from provisioner.providers.market import Market, SpotPrice, Unanswered
+
+
+def market_of(provider: str) -> Market | None:
+    """The market of a provider; None where gpuprov can't ask it."""
+    found = providers.find(provider)
+    return found.market() if found else None
+
 
 DAYS = 7
 """Of spot's history."""
@@ -49,7 +56,7 @@ def compare(fleet: Sequence[Wanted], only: Sequence[str] = ()) -> list[Place]:
 
 
 def listen(
-    fleet: Sequence[Wanted], places: Sequence[Place], *, spot: bool, of: Callable[[str], Market | None] = market.of
+    fleet: Sequence[Wanted], places: Sequence[Place], *, spot: bool, of: Callable[[str], Market | None] = market_of
 ) -> Heard:
     """Ask of every region which zones sell the machines, and what spot costs where somebody wants it (`spot`: in any
     case)."""
@@ -67,7 +74,7 @@ def listen(
                 asks["zones", provider, region, name] = partial(seller.zones, region, name)
                 if name in spots:
                     asks["spot", provider, region, name] = partial(seller.spot, region, name, DAYS)
-    heard = asking.answers(asks)
+    heard = parallel_queries.answers(asks)
     zones = {key[1:]: answer for key, answer in heard.items() if key[0] == "zones"}
     prices = {key[1:]: answer for key, answer in heard.items() if key[0] == "spot"}
     return Heard(zones, prices)  # type: ignore[arg-type]

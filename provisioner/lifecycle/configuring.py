@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet, mounts, node_state
+from provisioner import mounts, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.subjects import subjects_of
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from provisioner.configure.drift import Difference, Wanted
     from provisioner.configure.run import Outcome
     from provisioner.verify.bundle import Bundle
+    from provisioner.verify.parsers.stamp import RoleStamp
     from provisioner.verify.run import Subject
 
 Differences = dict[str, tuple["Difference", ...]]
@@ -47,12 +48,13 @@ class Brought:
 
 
 def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
-    """The providers' own variables for the roles, and the file systems that Terraform has made; the providers were
-    prepared before."""
+    """What the roles are told beside the inventory's groups: a rehearsal's mirror, and the file systems that Terraform
+    has made."""
     variables: dict[str, Any] = {}
     for release in releases.values():
         for site in machines.sites(release.plan):
-            variables |= machines.provider_of(cluster, site).role_variables()
+            mirror = cluster.providers.at(site).rehearsal
+            variables |= mirror.role_variables() if mirror else {}
         variables |= mounts.variables(release.plan, cluster.nodes())
     return variables
 
@@ -60,17 +62,17 @@ def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[st
 def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Sequence[Subject],
            variables: dict[str, Any]) -> dict[str, Wanted]:  # fmt: skip
     """Node name → what it is compared with."""
-    from provisioner.configure import drift
+    from provisioner.configure import drift, stamps
 
     units = {subject.name: subject.expected.units or () for subject in subjects}
-    stamps: dict[tuple[str, str], str] = {}
+    known: dict[tuple[str, str], dict[str, RoleStamp]] = {}
     found = {}
     for node in nodes:
         release = releases[node.name]
         key = (release.id, node.group)
-        if key not in stamps:
-            stamps[key] = drift.fingerprint(release.plan, node.group, variables)
-        found[node.name] = drift.wanted(release.plan, release.plan.group(node.group), stamps[key], units[node.name])
+        if key not in known:
+            known[key] = stamps.wanted(release.plan, node.group, variables)
+        found[node.name] = drift.wanted(release.plan, release.plan.group(node.group), known[key], units[node.name])
     return found
 
 
@@ -99,7 +101,7 @@ def bring(
     behind = [n for n in nodes if n.name in new or any(d.mended for d in found[n.name])]
     for node in behind:
         _tell(cluster, node.name, found.get(node.name, ()))
-    tags = drift.tags([d for node in behind for d in found.get(node.name, ())]) if not {*new} else frozenset()
+    tags = drift.roles_to_run([d for node in behind for d in found.get(node.name, ())]) if not {*new} else frozenset()
     for part in (tags, frozenset[str]()) if tags else (frozenset[str](),):
         if not behind:
             break
@@ -148,7 +150,8 @@ def _lightly(subject: Subject) -> Subject:
 def look(cluster: Cluster, subjects: Sequence[Subject], doing: str) -> dict[str, Bundle]:
     """Probe these nodes, one round trip each: what tells drift and what verify judges. `doing` is said of it."""
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import collect, request_for, waits_until
+    from provisioner.verify.collect import collect
+    from provisioner.verify.request import request_for, waits_until
 
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
     requests = {s.name: request_for(s.expected) for s in subjects}
@@ -172,19 +175,19 @@ def _configure(
     tags: Collection[str],
 ) -> None:
     """Run the roles, once for each release; what failed is noted, not raised."""
-    from provisioner.configure import drift
+    from provisioner.configure import inventory, stamps
     from provisioner.configure.run import configure
 
     brought.configured = tuple(dict.fromkeys([*brought.configured, *(node.name for node in behind)]))
     for release in {releases[node.name].id: releases[node.name] for node in behind}.values():
         mine = [node for node in behind if releases[node.name].id == release.id]
-        which = f"the roles of {', '.join(sorted(tags))}" if 0 < len(tags) <= MOST_LINES else "the roles"
+        which = f"role{'s' * (len(tags) > 1)} {', '.join(sorted(tags))}" if 0 < len(tags) <= MOST_LINES else "the roles"
         cluster.events("configure", "started", f"running {which} on {counted(len(mine), 'node')}", total=len(mine))
         theirs = _held_to(cluster, release, nodes, releases)
-        stamps = drift.stamps(release.plan, variables)
+        known = {group.name: stamps.wanted(release.plan, group.name, variables) for group in release.plan.groups}
         old = Ledger(cluster.paths).obsolete(release.lock)
-        inventory = fleet.write_inventory(cluster.paths, theirs, release.plan, variables, stamps, old)
-        outcomes = configure(cluster.paths, mine, inventory, run_dir, cluster.events, tags=tags)
+        written = inventory.write(cluster.paths, theirs, release.plan, variables, known, old)
+        outcomes = configure(cluster.paths, mine, written, run_dir, cluster.events, tags=tags)
         brought.outcomes |= outcomes
         for name, outcome in outcomes.items():
             brought.failed.pop(name, None)

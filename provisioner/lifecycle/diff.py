@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provisioner.fleet import Node
-from provisioner.lifecycle.machines import provider_of
+from provisioner.providers import capacity
 from provisioner.session import Cluster
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def compare(cluster: Cluster) -> Diff:
     nodes = {node.name: node for node in cluster.nodes()}
     groups = {f"{name}-{i}": name for name, group in cluster.spec.groups.items() for i in range(group.count)}
     used = sorted({cluster.spec.site_of(name) for name in cluster.spec.groups})
-    folders = {site: cluster.paths.root / "sites" / site for site in used}
-    spared = {name for site in used for name in provider_of(cluster, site).without(folders[site])}
+    spared = {name for site in used for name in capacity.without(cluster.paths.site(site))}
     return Diff(
         tuple(node for name, node in nodes.items() if name in groups),
         {name: group for name, group in groups.items() if name not in nodes and name not in spared},

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from provisioner import catalog, ssh, stored
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.lifecycle.machines import made_at, sites, written
-from provisioner.plan import build_plan
-from provisioner.providers.base import Provider
+from provisioner.lifecycle import machines
+from provisioner.lifecycle.machines import sites
+from provisioner.plan import Plan, build_plan
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
-from provisioner.workspace.terraform import Workspace
 
 
 @dataclass(slots=True)
@@ -32,9 +31,11 @@ def made(cluster: Cluster) -> list[str]:
     return sorted(names)
 
 
-def _write_again(cluster: Cluster, site: str, provider: Provider) -> None:
-    """The root module of a site that was made on another machine. Raises GpuprovError for one that cluster.yaml does
-    not name any more."""
+def _wanted(cluster: Cluster, site: str) -> Plan | None:
+    """The plan of a site that was made on another computer, where its root module has to be written again. Raises
+    GpuprovError for one that cluster.yaml does not name any more."""
+    if cluster.remote is None or (cluster.paths.site(site) / "main.tf").exists():
+        return None
     plan = build_plan(cluster.spec, cluster.lock, catalog.load())
     if site not in sites(plan):
         raise GpuprovError(
@@ -42,7 +43,7 @@ def _write_again(cluster: Cluster, site: str, provider: Provider) -> None:
             where=str(cluster.file),
             hint="put the site and its groups back, or run `gpuprov down` on the computer that created them",
         )
-    written(cluster, plan, site, provider)
+    return plan
 
 
 def down(cluster: Cluster, binary: Binary) -> Removal:
@@ -50,20 +51,11 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
     removal = Removal()
     with cluster.exclusively("down") as run_dir:
         events = cluster.events
-        for site, provider in made_at(cluster).items():
+        for site, provider in cluster.providers.made().items():
             events("down", "started", f"{site}: removing machines")
-            folder = cluster.paths.site(site)
-            workspace = Workspace(folder, binary, events, log=run_dir / f"terraform-{site}.log")
-            if damage := workspace.damage():
-                if not cluster.sandbox:
-                    raise ProviderError(damage, where=f"site {site}", hint="restore it from a backup")
-                events("down", "warning", f"{damage}: looking for nodes by their labels instead")
-            elif cluster.remote or ((folder / "main.tf").exists() and (folder / "terraform.tfstate").exists()):
-                if not (folder / "main.tf").exists():
-                    _write_again(cluster, site, provider)
-                workspace.init()
-                removal.removed += workspace.destroy().destroy
-            removal.left += provider.clean(folder, events)
+            there = machines.of_site(cluster, site, binary, run_dir, recorded=True)
+            removal.removed += there.destroy(_wanted(cluster, site))
+            removal.left += provider.clean(events)
         if removal.left:
             raise ProviderError(
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"

@@ -17,9 +17,9 @@ from filelock import FileLock, Timeout
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths
-from provisioner.providers.remains import Remains, Thing
+from provisioner.providers.orphans import Orphans, Thing
+from provisioner.providers.state import remote_of
 from provisioner.spec.models import ClusterSpec
-from provisioner.state.backend import remote_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Remainder:
     unknown: tuple[str, ...]
 
 
-def look(places: Sequence[Remains], folders: Iterable[Path], spec: ClusterSpec | None = None) -> Remainder:
+def look(places: Sequence[Orphans], folders: Iterable[Path], spec: ClusterSpec | None = None) -> Remainder:
     """Everything that is there. `folders`: where a `.gpuprov` may lie; `spec`: the file that was named, whose cluster
     is alive also where its state is kept elsewhere. Raises ProviderError."""
     known = [folder.absolute() for folder in folders]
@@ -62,7 +62,7 @@ def look(places: Sequence[Remains], folders: Iterable[Path], spec: ClusterSpec |
     return Remainder(tuple(clusters), unknown)
 
 
-def _found(places: Sequence[Remains]) -> tuple[dict[tuple[str, str], Thing], tuple[str, ...]]:
+def _found(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tuple[str, ...]]:
     """Things by kind and id. What several regions see (IAM) is kept only if none of them can say whose it is."""
     things: dict[tuple[str, str], Thing] = {}
     unknown: list[str] = []
@@ -86,7 +86,7 @@ def chosen(found: Remainder, name: str) -> list[Cluster]:
 
 
 def remove(
-    places: Sequence[Remains], clusters: Collection[Cluster], tell: Callable[[str], None]
+    places: Sequence[Orphans], clusters: Collection[Cluster], tell: Callable[[str], None]
 ) -> tuple[int, list[str]]:
     """Remove all of these clusters that may be removed. Returns how many things are gone, and one sentence for each
     that is left: what was refused, what holds data, what is found again. Raises ProviderError."""

@@ -10,7 +10,6 @@ from provisioner import catalog, stack
 from provisioner import spec as cluster_yaml
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
-from provisioner.providers import base as providers
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import BaseImage, Lock, Stack
@@ -112,8 +111,9 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep:
     pinned: dict[str, Stack] = {}
     simulated = _simulated(cluster)
     for site in simulated:
-        provider = providers.get(cluster.spec.sites[site].provider, sandbox=cluster.sandbox)
-        pinned |= provider.pin({n: s for n, s in wanted.items() if cluster.spec.site_of(n) == site}, events)
+        mirror = cluster.providers.at(site).rehearsal
+        assert mirror is not None
+        pinned |= mirror.pin({n: s for n, s in wanted.items() if cluster.spec.site_of(n) == site}, events)
     real = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) not in simulated}
     if real:
         _refuse_architecture(cluster)
@@ -135,9 +135,9 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep:
 def _simulated(cluster: Cluster) -> list[str]:
     """The sites whose machines are simulated."""
     found = []
-    for name, site in cluster.spec.sites.items():
+    for name in cluster.spec.sites:
         with contextlib.suppress(GpuprovError):  # a cloud that gpuprov makes no machines in yet
-            if providers.get(site.provider, sandbox=cluster.sandbox).simulated:
+            if cluster.providers.at(name).rehearsal is not None:
                 found.append(name)
     return found
 
@@ -172,21 +172,19 @@ def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
 def _bases(cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept | None) -> dict[str, BaseImage]:
     """What the machines of a site boot, where its provider can say; else why it can't. An image that was locked stays
     unless everything is upgraded."""
-    place = cluster.spec.sites[site]
     systems = sorted({stack.os for name, stack in wanted.items() if cluster.spec.site_of(name) == site})
     try:
-        provider = providers.get(place.provider, sandbox=cluster.sandbox)
+        provider = cluster.providers.at(site)
     except GpuprovError:
-        why = f"gpuprov cannot query the images of {place.provider} yet; the kernel is the image's"
+        name = cluster.spec.sites[site].provider
+        why = f"gpuprov cannot query the images of {name} yet; the kernel is the image's"
         return {system: BaseImage(id=None, why=f"{why}, unless stack.kernel pins one") for system in systems}
     before = lockfile.read(cluster.paths.lock_file)
     known = before.bases.get(site, {}) if before is not None and not before.simulated and keep else {}
     found = {}
     for system in systems:
         try:
-            found[system] = (
-                known[system] if system in known and known[system].id else provider.base_image(place, system)
-            )
+            found[system] = known[system] if system in known and known[system].id else provider.base_image(system)
         except GpuprovError as error:
             found[system] = BaseImage(id=None, why=f"{error.message}; {error.hint}" if error.hint else error.message)
     return found

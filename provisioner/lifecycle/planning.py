@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner import catalog
-from provisioner.cost import telling
+from provisioner.cost import summary
 from provisioner.lifecycle import configuring, locking, machines, status
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
@@ -24,15 +24,14 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `cost` is what all
     that is wanted costs by list prices, None for a rehearsal."""
     for site in cluster.spec.sites:
-        machines.provider_of(cluster, site)  # refuses before anything is written
+        cluster.providers.at(site)  # refuses before anything is written
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
         lock = locking.current(cluster, cluster.events)
         wanted = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
         findings = machines.preflight(cluster, wanted, cluster.events)
-        prepared = [
-            machines.prepare(cluster, wanted, site, binary, cluster.events, run_dir) for site in machines.sites(wanted)
-        ]
+        sites = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(wanted)]
+        prepared = [site.plan(wanted, repair=False) for site in sites]
         there = _there(cluster, lock) if not untouched else {}
         document = {
             "cluster": cluster.spec.name,
@@ -42,10 +41,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
                 | there.get(name, {"drift": None, "reboot": None, "waiting": []})
                 for name, group in wanted.nodes()
             ],
-            "changes": {
-                p.site: {"add": p.changes.add, "change": p.changes.change, "destroy": p.changes.destroy}
-                for p in prepared
-            },
+            "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared},
             "stack": {
                 group.name: {"driver": group.stack.driver, "cuda": group.stack.cuda_toolkit, "nccl": group.stack.nccl}
                 for group in wanted.groups
@@ -53,11 +49,11 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
-            "cost": None if cluster.sandbox else telling.planned(cluster.spec),
+            "cost": None if cluster.sandbox else summary.planned(cluster.spec),
         }
         if untouched:  # what was only looked at leaves nothing behind
-            for looked_at in prepared if cluster.sandbox else ():
-                looked_at.provider.clean(looked_at.workspace.path, cluster.events)
+            for one in sites if cluster.sandbox else ():
+                one.forget()
             cluster.only_looked()
     return document
 
@@ -90,7 +86,7 @@ def text(document: dict[str, Any]) -> str:
         lines.append(f"  {group}: {len(names)} × {machine}{known}")
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {counts['add']} to add, {counts['change']} to change, {counts['destroy']} to destroy")
-    lines += [f"  {line}" for line in telling.lines(document["cost"])] if document.get("cost") else []
+    lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
     for node in document["nodes"]:
         lines += [f"  {node['name']}: {line}" for line in told(node)]
     for finding in document["findings"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet, node_state, stored
+from provisioner import node_state, stored
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, running_cost
 from provisioner.lifecycle.quarantine import book as quarantine_book
@@ -105,7 +105,8 @@ def drifted(
     """Ask these nodes: node → what differs from its release; None where it did not answer. `variables` are the
     providers' for the roles, by default those of the last run."""
     from provisioner.configure import drift
-    from provisioner.verify.collect import collect, drift_request
+    from provisioner.verify.collect import collect
+    from provisioner.verify.request import drift_request
 
     subjects = subjects_of(cluster, nodes, releases)
     if not subjects:
@@ -119,8 +120,10 @@ def drifted(
 
 def _last(cluster: Cluster) -> dict[str, Any]:
     """The providers' variables for the roles, as the last run wrote them into the inventory."""
+    from provisioner.configure import inventory
+
     try:
-        found = fleet.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
+        found = inventory.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}

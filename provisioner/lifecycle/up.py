@@ -77,7 +77,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
     was made until then stays, and the next `up` goes on.
     """
     for site in cluster.spec.sites:
-        machines.provider_of(cluster, site)  # refuses before anything is written
+        cluster.providers.at(site)  # refuses before anything is written
     with cluster.exclusively("up") as run_dir:
         run, events = Run(run_dir), cluster.events
         with run.stage("stack"):
@@ -88,9 +88,10 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             refuse_blocked(machines.preflight(cluster, plan, events))
         with run.stage("terraform"):
             machines.write_intent(cluster, plan)
-            machines.hope(cluster, plan)
-            prepared = [machines.prepare(cluster, plan, site, binary, events, run_dir) for site in machines.sites(plan)]
-            run.resources = sum(site.changes.total for site in prepared)
+            machines.ask_again(cluster, plan)
+            mine = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(plan)]
+            prepared = [(one, one.plan(plan)) for one in mine]
+            run.resources = sum(planned.total for _, planned in prepared)
         if run.resources and not confirm(plan, run.resources):
             return run
         with run.stage("terraform"):

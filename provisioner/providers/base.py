@@ -1,30 +1,53 @@
-"""What a provider is: the inputs of its Terraform module, what it checks before spending, how it pins versions.
+"""What a provider is: what every one has, and capabilities that it may have besides (docs/extending/provider.md).
 
-One file (or folder) here and one folder in terraform/ make a provider. `get(name, sandbox)` finds it by name.
+A provider is a folder here: `site.py` has the model of its sites (spec/site.py), `provider.py` its class as `PROVIDER`.
+One that only has sites can be rehearsed. One object works for one site of one cluster.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
-from provisioner.spec.models import ClusterSpec
+from provisioner.providers.capacity import Capacity
+from provisioner.providers.market import Market
+from provisioner.providers.orphans import Orphans
+from provisioner.spec import folders
 from provisioner.spec.site import Site
 from provisioner.stack.models import BaseImage, Stack
 
-if TYPE_CHECKING:
-    from provisioner.fleet import Node
+_IDENTITY = re.compile(r"[0-9a-f]{12}")
+SANDBOX = "sandbox"
 
 
-_NAME = re.compile(r"[a-z]+")
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a provider object works: one site of one cluster. `workspace`: the site's folder in the run directory."""
+
+    cluster: str
+    site: str
+    settings: Site
+    workspace: Path
+
+    @property
+    def identity(self) -> str:
+        """What tells this cluster from every other one of its name (session.Cluster.identity); empty before anything
+        was made."""
+        with contextlib.suppress(OSError, ValueError):
+            kept = (self.workspace.parent.parent / "id").read_text(encoding="utf-8").strip()
+            return kept if _IDENTITY.fullmatch(kept) else ""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,116 +68,136 @@ class Standing:
     ours: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Instead:
-    """What follows from machines that could not be had. `groups`: whose machines are asked for in another way now. If
-    it is empty, everything was tried, and what this run made of `short` goes: half a group is of no use."""
+class Module(ABC):
+    """The Terraform module that makes a site's machines: terraform/<folder>."""
 
-    message: str
-    groups: tuple[str, ...]
-    short: tuple[str, ...]
-
-
-class Provider(Protocol):
-    """A provider of machines. Methods are called in this order; none of them makes a machine."""
-
-    name: str
-    module: str
-    """The folder in terraform/ that makes the machines."""
-
-    data_resources: tuple[str, ...]
+    folder: ClassVar[str]
+    data_resources: ClassVar[tuple[str, ...]] = ()
     """Types of Terraform resources that hold data which is nowhere else."""
 
-    simulated: bool
-    """Whether its machines only act as if they had the hardware. Every verdict on them says so."""
+    @abstractmethod
+    def inputs(self, plan: Plan) -> dict[str, Any]:
+        """The provider's own object of the module's variables, and nothing that all modules take."""
 
-    def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
-        """Of simulated machines: give every image its digest and every repository its place. Packages of all others
-        are the vendors' (stack/pinning.py)."""
-
-    def base_image(self, site: Site, system: str) -> BaseImage:
-        """What machines of that site boot for a distribution (ubuntu-24.04), by the provider's own id. Raises
-        GpuprovError where there is no such image, or nobody may ask."""
-
-    def preflight(self, plan: Plan, site: str, there: int) -> list[Finding]:
-        """What would keep `up` from working: found before anything is spent. `there`: machines of the site that were
-        made already."""
-
-    def terraform(self, plan: Plan, site: str) -> Mapping[str, ProviderBlock]:
-        """The providers that the root module names, by their local name; {} where the module needs none."""
-
-    def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
-        """The provider object of the module, and nothing of the common contract."""
-
-    def user_data(self, plan: Plan, site: str, ssh_public_key: str) -> str:
-        """What machines do at first boot: let the access user in, and nothing else."""
-
+    @abstractmethod
     def address(self, node: str) -> str:
         """The Terraform address of a node's machine. Its `id` is the node's, and replacing it alone makes a new one."""
 
-    def attached(self, node: str) -> Collection[str]:
+    def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
+        """The Terraform providers that the root module names, by their local name."""
+        return {}
+
+    def user_data(self, plan: Plan, ssh_public_key: str) -> str:  # noqa: ARG002
+        """What machines do at first boot: let the access user in, and nothing else."""
+        return ""
+
+    def attached(self, node: str) -> Collection[str]:  # noqa: ARG002
         """Terraform addresses of what is made anew with a node's machine and belongs to it alone."""
+        return ()
 
-    def lost(self, workspace: Path, known: Collection[str]) -> list[str]:
-        """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it."""
+    def lost(self, known: Collection[str]) -> list[str]:  # noqa: ARG002
+        """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it.
+        `known`: names of nodes."""
+        return []
 
-    def standing(self, plan: Plan, site: str, workspace: Path) -> list[Standing]:
+    def standing(self) -> list[Standing]:
         """Every machine of the site that stands, asked of the provider, not of Terraform's state. Raises ProviderError
         where it can't be known."""
+        return []
 
-    def instead(self, plan: Plan, site: str, workspace: Path, error: str) -> Instead | None:
-        """What to do after an apply that failed with that text; None where nothing can be done. The next
-        `module_inputs` then says it."""
 
-    def without(self, workspace: Path) -> list[str]:
-        """Nodes that could not be had, and that their groups do without."""
+class Access(Protocol):
+    """Another way to a machine than its address."""
 
-    def do_without(self, workspace: Path, nodes: Mapping[str, Collection[str]]) -> None:
-        """Group → nodes that are not asked for from now on; {} asks for all of them again."""
-
-    def settle(self, workspace: Path) -> None:
-        """An apply has succeeded: what was tried in vain may be tried again next time."""
-
-    def proxy(self, site: Site, machine: str) -> str | None:
+    def proxy(self, machine: str) -> str | None:
         """The command whose input and output are the ssh connection to a machine, by its id; None where its address is
         called."""
 
-    def host_key(self, site: Site, machine: str) -> str | None:
+    def host_key(self, machine: str) -> str | None:
         """The ed25519 host key ("ssh-ed25519 AAAA…") of a machine by its id, learnt by another way than ssh's network;
-        None where there is none, or it is not known yet."""
+        None where it is not known yet."""
+
+
+class Rehearsal(Protocol):
+    """Packages and container images that simulated machines take from a mirror on this machine."""
+
+    def pin(self, stacks: Mapping[str, Stack], events: Events) -> dict[str, Stack]:
+        """Give every image its digest and every repository its place."""
 
     def role_variables(self) -> dict[str, Any]:
-        """Variables for the Ansible roles that only this provider knows (a registry's CA)."""
-
-    def clean(self, workspace: Path, events: Events) -> list[str]:
-        """Remove what Terraform's state forgot, by tag. Returns what is still left, one sentence each."""
+        """Variables for the Ansible roles: the mirror's registry, and the CA that signed its certificate."""
 
 
-def proxies(spec: ClusterSpec, nodes: Collection[Node]) -> dict[str, str]:
-    """Node → ssh's ProxyCommand, for those that are not called by their address."""
-    found = {}
-    for node in nodes:
-        site = spec.sites.get(node.site)
-        if site is not None and (command := get(site.provider, sandbox=False).proxy(site, node.id)):
-            found[node.name] = command
+class Provider(ABC):
+    """One site of one cluster. No method makes a machine; they may be called in any order."""
+
+    name: ClassVar[str]
+    simulated: ClassVar[bool] = False
+    """Whether its machines only act as if they had the hardware. Every verdict on them says so."""
+
+    module: Module | None = None
+    """How Terraform makes the machines."""
+    capacity: Capacity | None = None
+    """Which zones and kinds are asked in turn where machines can't be had."""
+    access: Access | None = None
+    rehearsal: Rehearsal | None = None
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    @abstractmethod
+    def base_image(self, system: str) -> BaseImage:
+        """What machines of the site boot for a distribution (ubuntu-24.04), by the provider's own id. Raises
+        GpuprovError where there is no such image, or nobody may ask."""
+
+    @abstractmethod
+    def preflight(self, plan: Plan, there: int) -> list[Finding]:
+        """What would keep `up` from working: found before anything is spent. `there`: machines of the site that were
+        made already."""
+
+    @abstractmethod
+    def clean(self, events: Events) -> list[str]:
+        """Remove by tag what Terraform's state forgot. Returns what is still left, one sentence each."""
+
+    @classmethod
+    def market(cls) -> Market | None:
+        """Prices and offers, asked of the provider."""
+        return None
+
+    @classmethod
+    def orphans(cls, region: str) -> Orphans | None:  # noqa: ARG003
+        """What is left in a region of clusters that nobody may remember, found by tag."""
+        return None
+
+
+def find(name: str) -> type[Provider] | None:
+    """The provider of a folder; None for one that can only be rehearsed, and for any other name."""
+    module = f"{folders.PACKAGE}.{name}.provider"
+    if name not in folders.names() or find_spec(module) is None:
+        return None
+    found: type[Provider] = import_module(module).PROVIDER
     return found
 
 
-def get(name: str, *, sandbox: bool) -> Provider:
-    """The provider of a site; with `sandbox` every site is rehearsed on this machine."""
-    wanted = "sandbox" if sandbox else name
-    try:
-        if not _NAME.fullmatch(wanted):
-            raise ModuleNotFoundError(name=f"provisioner.providers.{wanted}")
-        module = import_module(f"provisioner.providers.{wanted}.provider")
-        if not hasattr(module, "provider"):
-            raise ModuleNotFoundError(name=module.__name__)
-    except ModuleNotFoundError as error:
-        if error.name != f"provisioner.providers.{wanted}":
-            raise
+def provider_of(place: Place, *, sandbox: bool) -> Provider:
+    """The provider of a site; with `sandbox` it is rehearsed on this machine. Raises GpuprovError for a provider that
+    makes no machines yet."""
+    return named(SANDBOX if sandbox else place.settings.provider, place)
+
+
+def named(name: str, place: Place) -> Provider:
+    """The provider of that name at a site. Raises GpuprovError for one that makes no machines yet."""
+    found = find(name)
+    if found is None:
         raise GpuprovError(
             f"gpuprov can rehearse {name} but does not make machines there yet",
             hint="add --sandbox to rehearse the file on this machine",
-        ) from None
-    provider: Provider = module.provider()
-    return provider
+        )
+    return found(place)
+
+
+def with_capability(capability: str) -> list[str]:
+    """The providers whose class has a capability of its own (market, orphans), but for the sandbox."""
+    known = {name: find(name) for name in folders.names() if name != SANDBOX}
+    base = getattr(Provider, capability).__func__
+    return [name for name, one in known.items() if one and getattr(one, capability).__func__ is not base]

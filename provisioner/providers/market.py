@@ -1,12 +1,8 @@
-"""What only a provider itself knows of its prices and offers: asked online, and never guessed where it does not answer.
-
-A provider that can be asked has a module `market` in its folder, with `market()`.
-"""
+"""What only a provider itself knows of its prices and offers: asked online, never guessed where it does not answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Protocol
 
 
@@ -34,21 +30,11 @@ class SpotPrice:
 class Market(Protocol):
     """Asked from several threads at once. Every question has a deadline of its own."""
 
+    source: str
+    """Where its spot prices come from."""
+
     def zones(self, region: str, machine: str) -> list[str]:
         """The zones of a region that sell a machine; empty: none does. Raises Unanswered."""
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
         """The zones of a region that have had a spot price of it, by name. Raises Unanswered."""
-
-
-def of(provider: str) -> Market | None:
-    """The market of a provider; None where gpuprov can't ask it."""
-    name = f"provisioner.providers.{provider}.market"
-    try:
-        module = import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
-            raise
-        return None
-    found: Market = module.market()
-    return found

@@ -1,4 +1,4 @@
-"""The part of a simulated image that plays load/together.py: several nodes at work.
+"""The part of a simulated image that plays load/multi_node_launcher.py: several nodes at work.
 
 The nodes really find each other over TCP, so that one that can't be reached fails; what they reach together is worked
 out from the lines that their container runtimes have put there (node/between.py): the slowest node's rate, and nothing

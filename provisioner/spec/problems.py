@@ -159,10 +159,10 @@ def did_you_mean(word: str, choices: Sequence[str], limit: int = 1) -> str:
 def _right_key(source: Source, parent: Loc, key: str) -> str:
     """Nearest sibling key, or the block that a known key belongs to, or the keys that there are."""
     known = _keys(source, parent)
-    if near := nearest(key, known):
-        return f"did you mean {near[0]}?"
     if members := _members(parent, key):
         return f"it belongs to {' or '.join(members)}"
+    if near := nearest(key, known):
+        return f"did you mean {near[0]}?"
     homes = [where for where, keys in _all_keys().items() if key in keys]
     if homes:
         return f"it belongs to {homes[0] or 'the top of the file'}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from provisioner.documents import OUTPUTS
 from provisioner.errors import GpuprovError
 from provisioner.spec.models import ClusterSpec
-from provisioner.spec.outputs import OUTPUTS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NAMES = ("cluster", *OUTPUTS)

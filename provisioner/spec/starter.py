@@ -12,7 +12,7 @@ def starter(catalog: Catalog, *, provider: str | None = None, machine: str | Non
     """The text for a provider's usual machine, or for the machine asked for. Raises GpuprovError for unknown names
     and for a machine that the provider does not sell."""
     chosen = catalog.machine(machine) if machine is not None else None
-    seller = _provider(catalog, provider or (chosen.provider if chosen else "aws"))
+    seller = _provider(catalog, provider or (chosen.provider if chosen else catalog.providers()[0].name))
     chosen = chosen or catalog.machine(seller.example_machine)
     if chosen.provider != seller.name:
         hint = f"leave out --provider, or take {seller.example_machine}"

@@ -26,17 +26,17 @@ from provisioner.errors import GpuprovError, InputError, LockedError, ProviderEr
 from provisioner.events import Events
 from provisioner.paths import ClusterPaths, data, private_dir, write_whole
 from provisioner.preflight import Finding
-from provisioner.providers.base import proxies
+from provisioner.providers.cluster import Providers
+from provisioner.providers.state import Conflict, Remote, remote_of
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
-from provisioner.state.backend import Conflict, Remote, remote_of
 from provisioner.state.lease import HOLDER, Lease, clear
 
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
     "upgrade.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json", "sites/*/provider",
-    "sites/*/capacity.json", "sites/*/.terraform.lock.hcl",
+    "sites/*/site.json", "sites/*/capacity.json", "sites/*/.terraform.lock.hcl",
 )  # fmt: skip
 """Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
 REPORTS = ("runs/*/report.json", "runs/*/report.xml", "runs/*/report.html")
@@ -91,7 +91,8 @@ class SharedFiles:
             write_whole(file, text)
         ssh.ensure_key(self._paths, self._spec.access.ssh_key)
         nodes = fleet.load(self._paths)
-        ssh.save(self._paths, nodes, ssh.load_pins(self._paths), self._spec.access.user, proxies(self._spec, nodes))
+        carried = Providers(self._spec, self._paths).proxies(nodes)
+        ssh.save(self._paths, nodes, ssh.load_pins(self._paths), self._spec.access.user, carried)
         self._remember(found.tag)
 
     def push(self) -> None:

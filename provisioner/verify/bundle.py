@@ -18,55 +18,7 @@ from typing import Any
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import private_dir, write_whole
-
-FILES: dict[str, str] = {
-    "nvidia-smi.xml": "nvidia-smi -q -x",
-    "topo.txt": "nvidia-smi topo -m",
-    "nvlink.txt": "nvidia-smi nvlink -s",
-    "nvlink-errors.txt": "nvidia-smi nvlink -e",
-    "nvidia-version.txt": "/proc/driver/nvidia/version",
-    "nvidia-params.txt": "/proc/driver/nvidia/params",
-    "nvidia-dev.txt": "ls -l /dev/nvidia*",
-    "dmesg.txt": "dmesg",
-    "dmesg-before.txt": "journalctl -k -b -1",
-    "ibstat.txt": "ibstat",
-    "rdma.json": "/sys/class/infiniband",
-    "fi_info.txt": "fi_info -p efa",
-    "lspci.txt": "lspci -Dnn",
-    "lsblk.json": "lsblk --json --bytes",
-    "dcgmi-diag.json": "dcgmi diag -j",
-    "dcgm-exporter.prom": "GET http://127.0.0.1:9400/metrics",
-    "all_reduce.txt": "all_reduce_perf",
-    "load.json": "the load program (torchrun)",
-    "fabric.json": "all_reduce over pairs and rings of nodes",
-    "fio.json": "fio (write, read, randread) on scratch",
-    "nvidia-smi-load.xml": "nvidia-smi -q -x under load",
-    "nvidia-smi-after.xml": "nvidia-smi -q -x after the load",
-    "nvlink-errors-after.txt": "nvidia-smi nvlink -e after the load",
-    "dmesg-after.txt": "dmesg after the load",
-    "rdma-after.json": "/sys/class/infiniband after the load",
-    "rocm-smi.json": "rocm-smi --json",
-    "packages.txt": "dpkg-query -W",
-    "holds.txt": "apt-mark showhold",
-    "framework.json": "python3 in each locked image",
-    "container-images.json": "docker image inspect",
-    "fabricmanager.txt": "systemctl status nvidia-fabricmanager",
-    "services.txt": "systemctl list-units --state=failed",
-    "kernel.txt": "uname -r",
-    "modules.txt": "/proc/modules",
-    "os-release.txt": "/etc/os-release",
-    "stamp.json": "/etc/gpuprov/node.json",
-    "units.txt": "systemctl show",
-    "interruption.json": "/run/gpuprov/interruption.json",
-    "reboot.txt": "/run/reboot-required",
-    "unattended.txt": "apt-config dump",
-    "shared.json": "stat and find on the file systems of the network",
-    "host.json": "/proc, /sys, /etc, df, sshd -T, docker info",
-}
-"""Every file that a bundle can hold, and the command behind it."""
-
-PROBE_ONLY = ("host.json", "interruption.json", "rdma.json", "load.json", "fabric.json", "fio.json", "shared.json")
-"""Files that no command prints: nobody can put them into a bundle by hand."""
+from provisioner.verify.tools import FILES
 
 SIMULATED = "simulated by gpuprov"
 SAYS_SO = ("host.json", "nvidia-version.txt")
@@ -160,7 +112,7 @@ class Bundle:
                 for name, value in (files if isinstance(files, Mapping) else {}).items()
                 if name in FILES and isinstance(value, Mapping)
             },
-            error=error[:SAID] if isinstance(error, str) else ("its answer is not whole" if error else ""),
+            error=error[:SAID] if isinstance(error, str) else ("the probe's answer is incomplete" if error else ""),
             collected=_number(data.get("collected")),
             seconds=_number(data.get("seconds")),
             received=_number(data.get("received")),

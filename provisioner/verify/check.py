@@ -132,10 +132,10 @@ def saw(*, expected: Any = None, actual: Any = None, note: str = "") -> None:
 
 
 def compare(expected: Any, actual: Any, message: str = "", *, action: Action | None = None) -> None:
-    """Pass when both are equal; unknown when the tool did not say (None)."""
+    """Pass when both are equal; unknown when the tool reported no value (None)."""
     saw(expected=expected, actual=actual)
     if actual is None:
-        unknown("the tool did not say")
+        unknown("the tool reported no value")
     if actual != expected:
         fail(message or f"{actual} instead of {expected}", action=action)
 

@@ -14,22 +14,23 @@ _NAMES: dict[type, tuple[str, ...] | None] = {}
 
 def asdict(value: Any) -> dict[str, Any]:
     """A dataclass as a mapping, as dataclasses.asdict gives it, in a fifth of the time."""
-    found: dict[str, Any] = _plain(value)
+    found: dict[str, Any] = plain(value)
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of facts as JSON has it: dataclasses as mappings, tuples as lists."""
     if isinstance(value, _ATOMS):
         return value
     kind = type(value)
     if kind not in _NAMES:
         _NAMES[kind] = tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
     if names := _NAMES[kind]:
-        return {name: _plain(getattr(value, name)) for name in names}
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return list(map(_plain, value))
+        return list(map(plain, value))
     return value
 
 

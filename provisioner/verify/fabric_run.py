@@ -1,6 +1,6 @@
 """Several nodes at work: runs the rounds that fabric.py asks for, on all groups at once; each node's verdict.
 
-A set of nodes is one run of load/together.py on each of them, in the locked image, over the probe's own way
+A set of nodes is one run of load/multi_node_launcher.py on each of them, in the locked image, over the probe's own way
 (collect.py). The rendezvous is on the first node's address in the group's network, at a port that is drawn for each
 run. What a node did comes back as its part of fabric.json; what this module makes of all parts is the fabric.json of
 its bundle, which parsers/fabric.py reads.
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.events import Events
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.collect import collect, load_request
+from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric import Met, Search, Verdict, most_rounds
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.load import Load, parse
+from provisioner.verify.request import load_request
 
 if TYPE_CHECKING:
     from provisioner.verify.run import Subject
@@ -73,7 +74,7 @@ def fabric(
             groups.setdefault((subject.site, subject.group), []).append(member)
     for members in groups.values():
         if len(members) == 1:
-            told[members[0].name] = _verdict_of_none("alone", "no other node of its group could be met in this run")
+            told[members[0].name] = _verdict_of_none("alone", "no other node of its group could be tested in this run")
     told |= _searched([members for members in groups.values() if len(members) > 1], events, total_s)
     return {
         name: replace(bundles[name], files={**bundles[name].files, FILE: Output(json.dumps(verdict), rc=0)})
@@ -84,20 +85,20 @@ def fabric(
 def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
     """Why a node meets nobody; None where it does."""
     if isinstance(subject.source, Bundle) or not subject.group:
-        return _verdict_of_none("alone", "it was looked at alone, so there was nobody to meet")
+        return _verdict_of_none("alone", "verified alone, without the other nodes of its group")
     if not any(image.get("torch") for image in subject.expected.images or ()):
         return _verdict_of_none("alone", "no locked image has PyTorch")
     if not subject.address:
         return _verdict_of_none("untested", "its address in the group's network is not known")
     load = _read(bundle, "load.json")
     if load is not None and load.state == "busy":
-        return _verdict_of_none("busy", f"not tested, because a job has the GPUs: {', '.join(load.busy[:3])}")
+        return _verdict_of_none("busy", f"not tested: a job is using the GPUs: {', '.join(load.busy[:3])}")
     if load is None or not load.finished:
-        return _verdict_of_none("untested", "it did not get through its own load, so nothing was begun with others")
+        return _verdict_of_none("untested", "its own load test did not complete, so none with other nodes was started")
     if load.ranks is not None and load.ranks < subject.expected.gpu_count:
         # Its partners would be told that a path is bad, and it is this node that lacks a GPU.
         took = f"{load.ranks} of {subject.expected.gpu_count} GPUs took part in its own load"
-        return _verdict_of_none("untested", f"only {took}, so nothing was begun with others")
+        return _verdict_of_none("untested", f"only {took}, so no test with other nodes was started")
     return None
 
 
@@ -170,7 +171,7 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
     """Run disjoint sets at once; every node of a set has to run for it to begin, so none waits for its turn."""
     requests, targets = {}, {}
     load = resources("provisioner.verify") / "load"
-    launcher = (load / "together.py").read_text(encoding="utf-8")
+    launcher = (load / "multi_node_launcher.py").read_text(encoding="utf-8")
     draw = random.SystemRandom()
     for nodes in sets:
         seconds, port = _deadline(nodes), draw.choice(PORTS)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from time import process_time
 from typing import Any, Literal, TypeVar
 
-from provisioner.verify.bundle import FILES, Bundle, Output
-from provisioner.verify.document import asdict
+from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import (
     Unreadable,
     apt_config,
@@ -24,7 +23,6 @@ from provisioner.verify.parsers import (
     ibstat,
     images,
     interruption,
-    kernel,
     load,
     lsblk,
     lspci,
@@ -34,7 +32,6 @@ from provisioner.verify.parsers import (
     nvlink,
     nvlink_errors,
     os_release,
-    packages,
     pci,
     rdma_sysfs,
     rocm_smi,
@@ -43,14 +40,13 @@ from provisioner.verify.parsers import (
     systemd,
     topo,
 )
+from provisioner.verify.tool import Tool
+from provisioner.verify.tools import FILES, TOOLS
 from provisioner.verify.watch import TooLong, limited
 
 State = Literal["read", "absent", "missing", "hung", "unreadable"]
 T = TypeVar("T")
 
-ANSWERS_IN_ERRORS = {"fi_info.txt", "fabricmanager.txt", "nvidia-smi.xml", "ibstat.txt"}
-"""Tools whose complaint on standard error is their answer."""
-EMPTY_IS_AN_ANSWER = {"holds.txt", "services.txt", "stamp.json", "reboot.txt"}
 NVIDIA_SMI = ("nvidia-smi.xml", "topo.txt", "nvlink.txt", "nvlink-errors.txt")
 FILE_S, NODE_S = 2.0, 4.0
 """Seconds of a processor in which one file is read, and all of a node together. A healthy node's take 0.02."""
@@ -168,68 +164,42 @@ class Facts:
         known_lost = {address for address in lost if address}
         return absent if len(absent) <= expected - len(self.gpus) else known_lost
 
-    def to_json(self) -> dict[str, Any]:
-        """The `facts` document: stable keys, null where the tool did not say."""
-        return _document(self)
+    def value(self, field: str) -> Any:
+        """What a tool's `field` has, "after.log" too; None where that is not known."""
+        outer, _, inner = field.partition(".")
+        found = getattr(self, outer)
+        return getattr(found, inner) if inner and found is not None else found
+
+
+def _in_order() -> tuple[Tool, ...]:
+    """The tools in the order of the fields, in which they are read. LookupError for a field that is not there."""
+    order: list[str] = []
+    for outer in fields(Facts):
+        order += [f"after.{inner.name}" for inner in fields(After)] if outer.name == "after" else [outer.name]
+    for tool in TOOLS:
+        if tool.field not in order:
+            raise LookupError(f"facts.Facts has no field {tool.field!r}, which the tool {tool.file} fills")
+    return tuple(sorted(TOOLS, key=lambda tool: order.index(tool.field)))
+
+
+ORDERED = _in_order()
 
 
 def read(bundle: Bundle) -> Facts:
     """Read every file of the bundle. Never raises: a file that cannot be read says so in `sources`."""
     sources: dict[str, Source] = {}
+    values: dict[str, Any] = {}
     began = process_time()
-
-    def get(name: str, parse: Callable[[str], T]) -> T | None:
-        value, sources[name] = read_file(name, bundle, parse, NODE_S - (process_time() - began))
-        return value
-
+    for tool in ORDERED:
+        value, source = read_file(tool.file, bundle, tool.parse, NODE_S - (process_time() - began))
+        sources.setdefault(tool.file, source)
+        values[tool.field] = value
+    after = After(**{inner.name: values.pop(f"after.{inner.name}") for inner in fields(After)})
     smi_output = bundle.files.get("nvidia-smi.xml")
     return Facts(
-        smi=get("nvidia-smi.xml", nvidia_smi.parse),
+        **values,
+        after=after,
         smi_failure=nvidia_smi.failure(smi_output.text + smi_output.error) if smi_output else None,
-        rocm=get("rocm-smi.json", rocm_smi.parse),
-        topo=get("topo.txt", topo.parse),
-        nvlinks=get("nvlink.txt", nvlink.parse),
-        nvlink_errors=get("nvlink-errors.txt", nvlink_errors.parse),
-        module=get("nvidia-version.txt", nvidia_driver.parse),
-        module_params=get("nvidia-params.txt", nvidia_driver.parse_params),
-        device_nodes=get("nvidia-dev.txt", nvidia_driver.parse_nodes),
-        log=get("dmesg.txt", dmesg.parse),
-        before=get("dmesg-before.txt", dmesg.parse),
-        ib=get("ibstat.txt", ibstat.parse),
-        efa=get("fi_info.txt", fi_info.parse),
-        rdma=get("rdma.json", rdma_sysfs.parse),
-        bus=get("lspci.txt", lspci.parse),
-        disks=get("lsblk.json", lsblk.parse),
-        nccl=get("all_reduce.txt", nccl_tests.parse),
-        diag=get("dcgmi-diag.json", dcgmi_diag.parse),
-        dcgm=get("dcgm-exporter.prom", dcgm_exporter.parse),
-        fabric_manager=get("fabricmanager.txt", systemd.parse),
-        failed_units=get("services.txt", systemd.parse_failed),
-        packages=get("packages.txt", packages.parse),
-        holds=get("holds.txt", packages.parse_holds),
-        images=get("container-images.json", images.parse),
-        frameworks=get("framework.json", framework.parse),
-        kernel=get("kernel.txt", kernel.parse),
-        system=get("os-release.txt", os_release.parse),
-        modules=get("modules.txt", kernel.parse_modules),
-        unfinished=read_file("packages.txt", bundle, packages.parse_unfinished)[0],
-        stamp=get("stamp.json", stamp.parse),
-        units=get("units.txt", systemd.parse_units),
-        reboot=get("reboot.txt", kernel.parse_reboot),
-        unattended=get("unattended.txt", apt_config.parse),
-        interruption=get("interruption.json", interruption.parse),
-        shared=get("shared.json", shared.parse),
-        host=get("host.json", host.parse),
-        load=get("load.json", load.parse),
-        under_load=get("nvidia-smi-load.xml", nvidia_smi.parse),
-        after=After(
-            get("nvidia-smi-after.xml", nvidia_smi.parse),
-            get("nvlink-errors-after.txt", nvlink_errors.parse),
-            get("dmesg-after.txt", dmesg.parse),
-            get("rdma-after.json", rdma_sysfs.parse),
-        ),
-        fabric=get("fabric.json", fabric.parse),
-        fio=get("fio.json", fio.parse),
         sources=sources,
         outputs={name: replace(output, text="") for name, output in bundle.files.items()},
         error=bundle.error,
@@ -244,7 +214,8 @@ def read_file(name: str, bundle: Bundle, parse: Callable[[str], T], seconds: flo
     output = bundle.files.get(name)
     if output is None:
         return None, Source("absent", bundle.error[:REASON] or f"{name} is not in the bundle")
-    command = FILES[name]
+    tool = FILES[name]
+    command = tool.source
     if output.unfit:
         return None, Source("unreadable", f"{name} is no file: it is {output.unfit}")
     if output.timed_out:
@@ -256,9 +227,9 @@ def read_file(name: str, bundle: Bundle, parse: Callable[[str], T], seconds: flo
         return None, Source("unreadable", f"{name} was cut: more output than is read")
     text = output.text
     if not text.strip():
-        if name in ANSWERS_IN_ERRORS and output.error:
+        if tool.complaint_answers and output.error:
             text = output.error
-        elif name not in EMPTY_IS_AN_ANSWER or output.rc not in (0, None):
+        elif not tool.empty or output.rc not in (0, None):
             said = f": {first_line(output.error)}" if output.error else ""
             ended = (
                 f"`{command}` printed nothing (exit status {output.rc})"
@@ -266,8 +237,8 @@ def read_file(name: str, bundle: Bundle, parse: Callable[[str], T], seconds: flo
                 else f"{name} is empty"
             )
             return None, Source("unreadable", ended + said)
-    if name.startswith("nvidia-smi") and output.error and "<nvidia_smi_log" in text:
-        text += "\n" + nvidia_smi.told(output.error)
+    if tool.joined is not None:
+        text = tool.joined(text, output.error)
     if seconds <= 0:
         return None, Source("unreadable", f"{name} was not read: the files before it took more than {NODE_S:g} s")
     try:
@@ -279,100 +250,3 @@ def read_file(name: str, bundle: Bundle, parse: Callable[[str], T], seconds: flo
         return None, Source("unreadable", f"{name}: {error}")
     except Exception as error:  # a parser with a bug must cost one file, not the fleet's report
         return None, Source("unreadable", f"{name}: the parser failed: {type(error).__name__}: {error}"[:1000])
-
-
-def _xid(xid: dmesg.Xid) -> dict[str, Any]:
-    return {"code": xid.code, "pci": xid.pci, "count": xid.count, "text": xid.text}
-
-
-def _links(errors: dict[int, dict[int, nvlink_errors.Counters]] | None) -> dict[str, Any] | None:
-    if errors is None:
-        return None
-    return {str(gpu): {str(link): counts for link, counts in links.items()} for gpu, links in errors.items()}
-
-
-def _load(found: load.Load | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return asdict(found) | {
-        "busbw": {str(size): rate for size, rate in found.busbw},
-        "transports": dict(found.transports),
-    }
-
-
-def _document(facts: Facts) -> dict[str, Any]:
-    smi, rocm = facts.smi, facts.rocm
-    listed: list[dict[str, Any]] = []
-    for gpu in smi.gpus if smi else ():
-        record = asdict(gpu) | {"ecc_uncorrectable": gpu.ecc_uncorrectable, "throttle": list(gpu.throttle)}
-        listed.append(record)
-    for card in rocm.gpus if rocm and not smi else ():
-        blank = asdict(nvidia_smi.Gpu(index=card.index)) | {"ecc_uncorrectable": None, "lost": False, "throttle": []}
-        listed.append(blank | asdict(card))
-    known = smi is not None or rocm is not None
-    return ({"simulated": True} if facts.simulated else {}) | {
-        "driver_version": smi.driver_version if smi else (rocm.driver_version if rocm else None),
-        "cuda_version": smi.cuda_version if smi else None,
-        "attached_gpus": smi.attached_gpus if smi else None,
-        "gpus": listed if known else None,
-        "warnings": list(smi.warnings) if smi else None,
-        "topology": facts.topo.cells if facts.topo else None,
-        "nvlinks": None if facts.nvlinks is None else {str(i): asdict(v) for i, v in sorted(facts.nvlinks.items())},
-        "nvlink_errors": _links(facts.nvlink_errors),
-        "module": asdict(facts.module) if facts.module else None,
-        "device_nodes": None if facts.device_nodes is None else [asdict(node) for node in facts.device_nodes],
-        "nics_near": facts.topo.near if facts.topo else None,
-        "numa": facts.topo.numa if facts.topo else None,
-        "xids": None if facts.log is None else [_xid(x) for x in facts.log.xids],
-        "xids_before": None if facts.before is None else [_xid(x) for x in facts.before.xids],
-        "sxids": None if facts.log is None else [_xid(x) | {"fatal": x.fatal} for x in facts.log.sxids],
-        "fallen_off": None if facts.log is None else list(facts.log.fallen_off),
-        "aer": None
-        if facts.log is None
-        else {"correctable": facts.log.aer_correctable, "uncorrectable": facts.log.aer_uncorrectable},
-        "kernel_events": None if facts.log is None else [asdict(event) for event in facts.log.events],
-        "kernel_log_from_boot": facts.log.from_boot if facts.log else None,
-        "ib_ports": None if facts.ib is None else [asdict(port) for port in facts.ib.ports],
-        "ib_panic": facts.ib.panic if facts.ib else None,
-        "efa_devices": None if facts.efa is None else len(facts.efa.devices),
-        "rdma": None if facts.rdma is None else [asdict(device) for device in facts.rdma],
-        "pci": asdict(facts.bus) if facts.bus else None,
-        "disks": None if facts.disks is None else [asdict(disk) for disk in facts.disks],
-        "nccl": asdict(facts.nccl) if facts.nccl else None,
-        "dcgm_diag": asdict(facts.diag) if facts.diag else None,
-        "dcgm": None
-        if facts.dcgm is None
-        else {
-            "gpus": {str(i): uuid for i, uuid in sorted(facts.dcgm.gpus.items())},
-            "metrics": list(facts.dcgm.metrics),
-            "driver_version": facts.dcgm.driver_version,
-            "hostname": facts.dcgm.hostname,
-            "xids": {str(i): code for i, code in sorted(facts.dcgm.xids.items())},
-        },
-        "fabric_manager": asdict(facts.fabric_manager) if facts.fabric_manager else None,
-        "failed_units": None if facts.failed_units is None else list(facts.failed_units),
-        "packages": facts.packages,
-        "holds": None if facts.holds is None else list(facts.holds),
-        "images": None if facts.images is None else [asdict(image) for image in facts.images],
-        "frameworks": None if facts.frameworks is None else [asdict(report) for report in facts.frameworks],
-        "kernel": facts.kernel,
-        "os": asdict(facts.system) | {"name": facts.system.name} if facts.system else None,
-        "modules": None if facts.modules is None else list(facts.modules),
-        "unfinished_packages": facts.unfinished,
-        "stamp": asdict(facts.stamp) if facts.stamp else None,
-        "units": None if facts.units is None else {name: asdict(unit) for name, unit in facts.units.items()},
-        "reboot": facts.reboot,
-        "unattended": asdict(facts.unattended) if facts.unattended else None,
-        "interruption": asdict(facts.interruption) if facts.interruption else None,
-        "shared": None if facts.shared is None else [asdict(one) for one in facts.shared],
-        "host": asdict(facts.host) if facts.host else None,
-        "load": _load(facts.load),
-        "fabric": asdict(facts.fabric) if facts.fabric else None,
-        "fio": asdict(facts.fio) if facts.fio else None,
-        "error": facts.error or None,
-        "unreadable": [
-            {"file": name, "reason": source.reason}
-            for name, source in facts.sources.items()
-            if source.state in ("unreadable", "hung", "missing")
-        ],
-    }

@@ -20,14 +20,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from provisioner.verify import item
+from provisioner.verify import check_runner
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.check import Check
-from provisioner.verify.checked import plain_checks
-from provisioner.verify.collect import decode, probe_source, request_for
+from provisioner.verify.collect import decode, probe_source
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
 from provisioner.verify.peers import Peers
+from provisioner.verify.registry import plain_checks
+from provisioner.verify.request import request_for
 from provisioner.verify.results import CheckResult, NodeReport, blame
 
 VALUE = {"pass": "1", "fail": "0", "unknown": "NaN"}
@@ -82,13 +83,13 @@ def probe(expected: Expected) -> Bundle:
 
 def judge(bundle: Bundle, expected: Expected) -> NodeReport:
     """Every plain check of gpuprov on this node alone."""
-    node = item.NodeUnderTest("node", read(bundle), expected, None)
+    node = check_runner.NodeUnderTest("node", read(bundle), expected, None)
     peers = Peers({node.name: node.facts})
     results: dict[str, CheckResult] = {}
     follows: dict[str, tuple[str, ...]] = {}
     silences: dict[str, tuple[str, ...]] = {}
     for function, declared in plain_checks():
-        outcome = item.run(function, declared, node, peers)
+        outcome = check_runner.run(function, declared, node, peers)
         results[declared.id] = result(declared, outcome)
         follows[declared.id], silences[declared.id] = declared.follows, declared.silences
     return NodeReport(
@@ -102,7 +103,7 @@ def judge(bundle: Bundle, expected: Expected) -> NodeReport:
     )
 
 
-def result(declared: Check, outcome: item.Outcome) -> CheckResult:
+def result(declared: Check, outcome: check_runner.Outcome) -> CheckResult:
     status = outcome.status if outcome.status in VALUE else "skip"
     return CheckResult(  # its status was looked at above
         declared.id, declared.severity, status, declared.action, declared.says,  # type: ignore[arg-type]

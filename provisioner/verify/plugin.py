@@ -1,6 +1,6 @@
 """The pytest plugin behind every check: fixtures, the two rules of check.py, and results as lines of JSON.
 
-Loaded by judge.py in a process of its own: `python -m pytest -p provisioner.verify.plugin --gpuprov-in FILE
+Loaded by pytest_runner.py in a process of its own: `python -m pytest -p provisioner.verify.plugin --gpuprov-in FILE
 --gpuprov-out FILE DIRECTORY…`. Fixtures: `node` (facts.Facts), `expected` (expectations.Expected), `peers`
 (peers.Peers, the nodes of its group), `baseline` (baseline.Baseline, what the fleet's own record says of it, or None),
 `name` (the node's name), `host` (pytest-testinfra, connected when first used).
@@ -13,12 +13,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import itertools
-import json
-import multiprocessing
-import os
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Hashable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,15 +21,14 @@ import pytest
 from _pytest.outcomes import OutcomeException
 
 from provisioner.verify import check as dsl
-from provisioner.verify import item as one
-from provisioner.verify import own
-from provisioner.verify.baseline import Baseline, measured
-from provisioner.verify.bundle import Bundle
+from provisioner.verify import check_runner, user_checks
+from provisioner.verify.baseline import Baseline
 from provisioner.verify.check import Check, Skipped, Unknown
+from provisioner.verify.check_runner import NodeUnderTest, Outcome, ready
 from provisioner.verify.expectations import Expected
-from provisioner.verify.facts import Facts, read
-from provisioner.verify.item import NodeUnderTest, Outcome, ready
+from provisioner.verify.facts import Facts
 from provisioner.verify.peers import Peers
+from provisioner.verify.plugin_nodes import nodes_of, peers_by_node, to_json
 from provisioner.verify.watch import TooLong, Watch
 
 OURS = Path(__file__).parent / "checks"
@@ -65,28 +59,28 @@ class Judgement:
             self.nodes[node.name] = node
             self.out.write(document)
         self.out.flush()
-        self.peers_of = _peers(self.nodes.values())
+        self.peers_of = peers_by_node(self.nodes.values())
         self.late: dict[str, str] = {}
         """Node → the check of gpuprov's own that had not ended on it in its time: none other of them is begun there."""
         gc.freeze()  # facts stay until the end: no collection need go through them
         self.watch = Watch(PROCESSOR_S, CLOCK_S)
 
     def write(self, **record: Any) -> None:
-        self.out.write(_json(record) + "\n")
+        self.out.write(to_json(record) + "\n")
         self.out.flush()
 
-    def found(self, node: str, test: str, error: BaseException | None, *, called: bool = True) -> None:
+    def record_error(self, node: str, test: str, error: BaseException | None, *, called: bool = True) -> None:
         """Write how a check ended on a node."""
-        self.told(node, test, Outcome.of(_plainly(error), called=called))
+        self.record(node, test, Outcome.of(_plainly(error), called=called))
 
-    def told(self, node: str, test: str, outcome: Outcome) -> None:
+    def record(self, node: str, test: str, outcome: Outcome) -> None:
         """An outcome is written once; the nodes on which a check ended so name it by its number."""
         # 1, 1.0 and True are one key of a mapping, and three values in a report.
         key: Hashable = test, outcome, type(outcome.expected), type(outcome.actual)
         try:
             number = self.outcomes.get(key)
         except TypeError:
-            number = self.outcomes.get(key := _json(_outcome(test, outcome)))
+            number = self.outcomes.get(key := to_json(_outcome(test, outcome)))
         if number is None:
             record = _outcome(test, outcome.bounded())
             number = self.outcomes[key] = len(self.outcomes)
@@ -94,7 +88,7 @@ class Judgement:
         self.write(kind="result", node=node, outcome=number)
 
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
-        if one.plain(obj) is not None:
+        if check_runner.plain(obj) is not None:
             return FleetItem.from_parent(collector, name=name, function=obj, judgement=self)
         return None
 
@@ -137,7 +131,7 @@ class Judgement:
     def host(self, node_under_test: NodeUnderTest) -> Iterator[Any]:
         """pytest-testinfra's Host for the node; a bundle has none, so its checks are unknown."""
         if node_under_test.host is None:
-            raise Unknown("needs the node itself, and there is only a bundle")
+            raise Unknown("needs a connection to the node, and only its bundle is given")
         import testinfra
 
         yield testinfra.get_host(node_under_test.host)
@@ -156,18 +150,18 @@ class Judgement:
         try:
             report = yield
         except (SystemExit, pytest.exit.Exception) as error:
-            self.write(kind="broken", **own.broken(error, collector.path))
+            self.write(kind="broken", **user_checks.broken(error, collector.path))
             return pytest.CollectReport(collector.nodeid, "failed", str(error), [])
         if report.failed:
             call: pytest.CallInfo[Any] = report.call
             raised = call.excinfo.value if call.excinfo else None
-            self.write(kind="broken", **own.broken(raised, collector.path))
+            self.write(kind="broken", **user_checks.broken(raised, collector.path))
         return report
 
     @pytest.hookimpl
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """An id is one check's: a second one with it is refused, and said."""
-        kept, refused = own.without_doubles(items, lambda item: declared_of(item).id)
+        kept, refused = user_checks.without_doubles(items, lambda item: declared_of(item).id)
         items[:] = kept
         for record in refused:
             self.write(kind="broken", **record)
@@ -196,7 +190,7 @@ class Judgement:
             return report
         if call.when == "call" or (call.excinfo is not None and call.when == "setup"):
             error = call.excinfo.value if call.excinfo else None
-            self.found(node_of(item), item.nodeid, error, called=call.when == "call")
+            self.record_error(node_of(item), item.nodeid, error, called=call.when == "call")
         return report
 
 
@@ -224,15 +218,15 @@ class FleetItem(pytest.Item):
         ours = self.path.is_relative_to(OURS)
         for node in judgement.nodes.values():
             if ours and (late := judgement.late.get(node.name)):
-                outcome = Outcome.of(Unknown(f"not run: {late} did not end in its time on this node"), called=False)
+                outcome = Outcome.of(Unknown(f"not run: {late} timed out on this node"), called=False)
             else:
                 try:
-                    outcome = judgement.watch.run(one.run, call, declared, node, judgement.peers_of[node.name])
+                    outcome = judgement.watch.run(check_runner.run, call, declared, node, judgement.peers_of[node.name])
                 except TooLong as raised:
                     outcome = Outcome.of(raised, called=False)
                     if ours:
                         judgement.late[node.name] = declared.id
-            judgement.told(node.name, self.nodeid, outcome)
+            judgement.record(node.name, self.nodeid, outcome)
 
 
 def node_of(item: pytest.Item) -> str:
@@ -264,9 +258,6 @@ def _record(declared: Check) -> dict[str, Any]:
     }
 
 
-_json = json.JSONEncoder(default=str).encode
-
-
 def _plainly(error: BaseException | None) -> BaseException | None:
     """pytest's own words for a verdict, as checks have them."""
     match error:
@@ -276,58 +267,3 @@ def _plainly(error: BaseException | None) -> BaseException | None:
             return AssertionError(str(error))
         case _:
             return error
-
-
-DOCUMENT = 4 << 20
-"""Characters of a node's facts as JSON, at most: eight B200 with all that is read of them have a twentieth."""
-MANY = 32
-"""Nodes from which on reading them is worth a process for each core: 20 ms a node, against 0.1 s to start."""
-
-
-def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
-    """The nodes of judge.py's file (a line for each expectation, then a line for each node) with their `facts`
-    documents as lines for the output. Facts of many nodes are read on all cores."""
-    with given.open("rb") as lines:
-        count = json.loads(next(lines))
-        expectations = [Expected.from_json(json.loads(next(lines))) for _ in range(count["expectations"])]
-        ends = itertools.accumulate(map(len, lines), initial=lines.tell())
-        places = [(given, start) for start in list(ends)[: count["nodes"]]]
-    cores = min(len(os.sched_getaffinity(0)), 8)
-    with ExitStack() as stack:
-        found: Iterable[tuple[Facts, str, dict[str, Any]]] = map(_read, places)
-        if count["nodes"] >= MANY and cores > 1:
-            # Nothing that reading makes goes in circles, so it is not looked for.
-            pool = stack.enter_context(multiprocessing.get_context("fork").Pool(cores, gc.disable))
-            found = pool.imap(_read, places, chunksize=8)
-        for facts, document, data in found:
-            expected = expectations[data["expects"]]
-            record = Baseline.from_json(data["baseline"]) if data["baseline"] is not None else None
-            yield NodeUnderTest(data["node"], facts, expected, data["host"], data["group"], record), document
-
-
-def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:
-    """Facts of the node whose line begins at a place of the file, their document as a line, and what else was given of
-    the node."""
-    with place[0].open("rb") as lines:
-        lines.seek(place[1])
-        data = json.loads(next(lines))
-    facts = read(Bundle.from_json(data.pop("bundle")))
-    try:
-        document, reached = _json(facts.to_json()), measured(facts)
-        why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts" if len(document) > DOCUMENT else ""
-    except Exception as error:
-        why = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
-    if why:
-        facts = read(Bundle(error=why))
-        document, reached = _json(facts.to_json()), {}
-    # The document is a string in this record: it is parsed if somebody looks at it.
-    found = {"kind": "facts", "node": data["node"], "facts": document, "measures": reached}
-    return facts, _json(found) + "\n", data
-
-
-def _peers(nodes: Iterable[NodeUnderTest]) -> dict[str, Peers]:
-    """Node name → the nodes of its group, itself among them."""
-    groups: dict[str, dict[str, Facts]] = {}
-    for node in nodes:
-        groups.setdefault(node.group or f"{node.name} alone", {})[node.name] = node.facts
-    return {name: peers for members in groups.values() for peers in [Peers(members)] for name in members}

@@ -11,10 +11,11 @@ from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.verify.baseline import Baseline, reached
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.collect import ProbeRequest, collect, load_request, request_for, waits_until
+from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import fabric
-from provisioner.verify.judge import Case, judge
+from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.request import ProbeRequest, load_request, request_for, waits_until
 from provisioner.verify.results import NodeReport, Report
 
 WAITING = 256

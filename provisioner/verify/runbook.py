@@ -5,10 +5,8 @@ The same text is in docs/runbook.md and in the report, whose reader may have not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from provisioner.verify.bundle import FILES
 from provisioner.verify.check import Action, Check
+from provisioner.verify.tools import FILES
 
 STEPS: dict[Action, tuple[str, ...]] = {
     "none": ("Nothing has to be done. It is told so that you know it.",),
@@ -58,24 +56,7 @@ STEPS: dict[Action, tuple[str, ...]] = {
 def by_hand(check: Check, vendor: str = "nvidia") -> tuple[str, ...]:
     """Commands (or files) that show on the node what the check has read."""
     gpus = "rocm-smi.json" if vendor == "amd" or check.vendor == "amd" else "nvidia-smi.xml"
-    return tuple(FILES[gpus if need == "gpus" else need] for need in check.needs)
-
-
-def page(checks: Sequence[Check]) -> str:
-    """The generated part of docs/runbook.md."""
-    lines = ["## What to do", ""]
-    for action, steps in STEPS.items():
-        lines += [f"### {action}", "", *(f"{n}. {step}" for n, step in enumerate(steps, 1)), ""]
-    lines += ["## Check by check", ""]
-    for check in checks:
-        lines += [f"### {check.id}", "", check.says, ""]
-        lines.append(f"- severity: {check.severity}; usual next step: [{check.action}](#{check.action})")
-        if seen := by_hand(check):
-            lines.append("- see it by hand: " + ", ".join(f"`{command}`" for command in seen))
-        if check.follows:
-            lines.append("- look first at: " + ", ".join(f"[{other}](#{anchor(other)})" for other in check.follows))
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    return tuple(FILES[gpus if need == "gpus" else need].source for need in check.needs)
 
 
 def anchor(id: str) -> str:

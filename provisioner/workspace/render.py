@@ -14,7 +14,8 @@ import jinja2
 
 from provisioner import paths
 from provisioner.plan import Plan
-from provisioner.providers.base import Provider
+from provisioner.providers.base import Module
+from provisioner.spec.site import CloudSite
 from provisioner.workspace.hcl import hcl
 
 Backend = tuple[str, Mapping[str, Any]]
@@ -24,7 +25,7 @@ Backend = tuple[str, Mapping[str, Any]]
 def render(
     plan: Plan,
     site: str,
-    provider: Provider,
+    module: Module,
     workspace: Path,
     *,
     ssh_public_key: str,
@@ -33,8 +34,8 @@ def render(
 ) -> bool:
     """Write the root module of `site` into `workspace`. Returns whether anything differs from what was there."""
     paths.private_dir(workspace)
-    changed = _copy_module(paths.data("terraform") / provider.module, workspace / "module")
-    text = main_tf(plan, site, provider, workspace, ssh_public_key=ssh_public_key, identity=identity, backend=backend)
+    changed = _copy_module(paths.data("terraform") / module.folder, workspace / "module")
+    text = main_tf(plan, site, module, ssh_public_key=ssh_public_key, identity=identity, backend=backend)
     main = workspace / "main.tf"
     if not main.exists() or main.read_text(encoding="utf-8") != text:
         paths.write_whole(main, text)
@@ -45,8 +46,7 @@ def render(
 def main_tf(
     plan: Plan,
     site: str,
-    provider: Provider,
-    workspace: Path,
+    module: Module,
     *,
     ssh_public_key: str,
     identity: str,
@@ -56,6 +56,8 @@ def main_tf(
     it."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - HCL, not HTML: every value goes through `hcl`
     environment.filters["hcl"] = hcl
+    settings = plan.spec.sites[site]
+    zones = settings.zones if isinstance(settings, CloudSite) else ()
     template = environment.from_string((paths.data("templates") / "root.tf.j2").read_text(encoding="utf-8"))
     return template.render(
         backend=backend,
@@ -66,7 +68,7 @@ def main_tf(
             g.name: {
                 "machine": g.machine.name,
                 "count": g.spec.count,
-                "zone": next(iter(getattr(plan.spec.sites[site], "zones", ())), ""),
+                "zone": next(iter(zones), ""),
                 "placement": g.spec.placement,
                 "root_gb": g.spec.storage.root_gb,
                 "capacity": g.spec.capacity.model_dump(mode="json"),
@@ -75,11 +77,11 @@ def main_tf(
             if g.site == site
         },
         ssh_public_key=ssh_public_key,
-        user_data=provider.user_data(plan, site, ssh_public_key),
+        user_data=module.user_data(plan, ssh_public_key),
         tags={"gpuprov-cluster": plan.spec.name, "gpuprov-site": site, "gpuprov-id": identity},
-        providers=provider.terraform(plan, site),
-        module=provider.module,
-        inputs=provider.module_inputs(plan, site, workspace),
+        providers=module.blocks(plan),
+        module=module.folder,
+        inputs=module.inputs(plan),
     )
 
 

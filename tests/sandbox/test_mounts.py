@@ -15,9 +15,10 @@ from provisioner.paths import ClusterPaths
 from provisioner.plan import build_plan
 from provisioner.session import open_cluster
 from provisioner.verify import archive
-from provisioner.verify.collect import ProbeRequest, collect
+from provisioner.verify.collect import collect
 from provisioner.verify.expectations import expect
 from provisioner.verify.parsers import shared
+from provisioner.verify.request import ProbeRequest
 from tests.support.playbook import Played, play
 from tests.support.rehearsal import Rehearsal
 
@@ -126,7 +127,7 @@ def test_the_nodes_own_timer_asks_them_too(site: Site) -> None:
     health = {"every": "1h", "textfile": "/tmp/told", "expected": expected.to_json(), "archive": archive.digest()}
     played = site.has(
         {**mount(), "shows_type": "tmpfs", "shows_source": "gpuprov-one", "access": "rw"},
-        tags="mounts,gpuprov-health.timer", gpuprov_health=health, health_archive=str(archive.place()),
+        tags="mounts,health", gpuprov_health=health, health_archive=str(archive.place()),
     )  # fmt: skip
     try:
         assert played.changed()["train-0"] > 1

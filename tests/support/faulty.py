@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from provisioner.sandbox import containers, faults
-from provisioner.verify.catalogue import declared
+from provisioner.verify.registry import declared
 from tests.support.rehearsal import Rehearsal, failing, wrongs
 
 P4D = "p4d.24xlarge"

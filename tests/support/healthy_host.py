@@ -59,7 +59,7 @@ def disks(row: Machine) -> list[dict[str, Any]]:
 
 
 def host_document(row: Machine, driver: str) -> dict[str, Any]:
-    """What probe_host.py writes; the memory is what kernels leave of the catalogue's GiB."""
+    """What probe/host.py writes; the memory is what kernels leave of the catalogue's GiB."""
     memory = int(row.memory_gib * 2**20 * 0.975)
     nodes = row.numa_nodes or 1
     sizes = {"/": 207_929_917_440, "/dev/shm": memory * 512}

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from provisioner.cli import gc as cli_gc
 from provisioner.errors import Exit
 from provisioner.lifecycle import down, gc, up
 from provisioner.lifecycle.replace import command as replace
 from provisioner.lifecycle.upgrade import command as upgrade
-from provisioner.providers import remains
-from provisioner.providers.remains import Thing
+from provisioner.providers.orphans import Thing
 from provisioner.session import Cluster
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.workspace import binary
@@ -150,7 +150,7 @@ def main() -> None:
     gc.look = lambda *_: gc.Remainder((found,), ())
     gc.chosen = lambda *_: [found]
     gc.remove = remove_left
-    remains.of = lambda *_, **__: None  # type: ignore[assignment,return-value]
+    cli_gc._orphans = lambda *_: None  # type: ignore[assignment,return-value]
     binary.find = lambda _: None  # type: ignore[assignment,return-value]
     from provisioner import __main__
 

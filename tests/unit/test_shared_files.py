@@ -27,6 +27,7 @@ from provisioner.lifecycle.gc import alive_here
 from provisioner.providers.aws import bucket as s3
 from provisioner.providers.aws.provider import Aws
 from provisioner.providers.aws.state import remote
+from provisioner.providers.base import Place
 from provisioner.release import Ledger
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
@@ -374,7 +375,8 @@ def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_
     remote = operators.open("ann").remote
     assert remote is not None
     plan = aws_plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    text = main_tf(plan, "here", Aws(), tmp_path, ssh_public_key="", identity="0", backend=remote.terraform("here"))
+    module = Aws(Place("vision", "here", plan.spec.sites["here"], tmp_path)).module
+    text = main_tf(plan, "here", module, ssh_public_key="", identity="0", backend=remote.terraform("here"))
     assert 'key = "gpuprov/vision/sites/here/terraform.tfstate"' in text
     for line in ('backend "s3"', "encrypt = true", "use_lockfile = true", 'allowed_account_ids = ["123456789012"]'):
         assert line in text

@@ -16,15 +16,14 @@ from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, locking, machines, running_cost, verifying
 from provisioner.lifecycle import up as lifecycle
-from provisioner.lifecycle.machines import SitePlan
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.journal import Journal
 from provisioner.lifecycle.up import Confirm, Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.machines.base import Machines, Planned
 from provisioner.plan import Plan, build_plan
 from provisioner.session import Cluster
-from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 
@@ -44,7 +43,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
     for name in names:
         cluster.node(name)
     for site in cluster.spec.sites:
-        machines.provider_of(cluster, site)
+        cluster.providers.at(site)
     with cluster.exclusively("replace") as run_dir:
         run, events = Run(run_dir), cluster.events
         journal = replace_journal.load(cluster)
@@ -64,7 +63,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                 n for n in map(cluster.node, names) if n.name not in journal.nodes or journal.nodes[n.name].id == n.id
             ]
             prepared = work.prepare(names, anew={node.name for node in old})
-            changes = sum(site.changes.total for site in prepared)
+            changes = sum(planned.total for _, planned in prepared)
         if changes and not confirm(plan, changes):
             return run
         _drain(cluster, journal, old)
@@ -78,13 +77,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                 if node.id == journal.nodes[node.name].id:
                     raise ProviderError("Terraform created no new machine", where=node.name, hint="run it again")
             journal.set(cluster.paths, new, "proving")
-            sure = machines.vouched(cluster)
-            there = cluster.nodes()
-            through = machines.carried(cluster, there)
-            user = cluster.spec.access.user
-            machines.tell_waiting(events, names)
-            fleet.contact(cluster.paths, there, user, events, only=names, vouched=sure, carried=through)
-            events("fleet", "done", f"{counted(len(names), 'node')} reachable", total=len(names))
+            machines.contact(cluster, cluster.nodes(), events, waiting=names, only=names)
             node_state.note_stage(cluster.paths, "made", names)
         with run.stage("configure"):
             assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
@@ -149,7 +142,7 @@ class _Machines:
     def __init__(self, cluster: Cluster, plan: Plan, binary: Binary, run_dir: Path) -> None:
         self.cluster, self.plan, self.binary, self.run_dir = cluster, plan, binary, run_dir
 
-    def prepare(self, names: Sequence[str], *, anew: Collection[str] = ()) -> list[SitePlan]:
+    def prepare(self, names: Sequence[str], *, anew: Collection[str] = ()) -> list[tuple[Machines, Planned]]:
         """Plans that make the nodes `anew` again, what is missing of `names`, and nothing else. Raises ProviderError
         where a plan would do more, and says what."""
         by_site: dict[str, list[str]] = {}
@@ -158,10 +151,10 @@ class _Machines:
         prepared = []
         for site, mine in by_site.items():
             again = [name for name in mine if name in anew]
-            events, run_dir = self.cluster.events, self.run_dir
-            done = machines.prepare(self.cluster, self.plan, site, self.binary, events, run_dir, replace=again)
-            refuse_more(done, mine, again)
-            prepared.append(done)
+            there = machines.of_site(self.cluster, site, self.binary, self.run_dir)
+            planned = there.plan(self.plan, replace=again)
+            planned.refuse_more(mine, again)
+            prepared.append((there, planned))
         return prepared
 
     def settle(self, names: Sequence[str], journal: Journal) -> int:
@@ -171,32 +164,12 @@ class _Machines:
         self.apply(prepared)
         made = [node for node in map(self.cluster.node, names) if node.id != journal.nodes[node.name].id]
         journal.set(self.cluster.paths, made, "proving")
-        return sum(site.changes.total for site in prepared)
+        return sum(planned.total for _, planned in prepared)
 
-    def apply(self, prepared: Sequence[SitePlan]) -> None:
+    def apply(self, prepared: Sequence[tuple[Machines, Planned]]) -> None:
         """Do it; the nodes are known from then on, those of other sites as they were."""
-        for site in prepared:
-            nodes = machines.apply(self.plan, site, self.cluster.events, always=True)
+        for site, planned in prepared:
+            nodes = site.apply(self.plan, planned, always=True)
             others = [node for node in self.cluster.nodes() if node.site != site.site]
             fleet.save(self.cluster.paths, [*others, *nodes])
             running_cost.seen(self.cluster, [*others, *nodes])
-
-
-def refuse_more(done: SitePlan, names: Sequence[str], anew: Collection[str]) -> None:
-    """Raise ProviderError where Terraform would touch more than these nodes' machines, or not make those of `anew`."""
-    mine = {done.provider.address(name): name for name in names}
-    beside = {address for name in names for address in done.provider.attached(name)}
-    planned = dict(done.changes.actions)
-    more = [
-        f"{action} {address}"
-        for address, action in planned.items()
-        if address not in beside and (address not in mine or action not in ("replace", "create"))
-    ]
-    less = [name for address, name in mine.items() if name in anew and address not in planned]
-    if more or less:
-        what = f"would also {'; '.join(more[:10])}" if more else f"would not recreate {', '.join(less)}"
-        raise ProviderError(
-            f"Terraform {what}; nothing was done",
-            where=f"site {done.site}",
-            hint="`gpuprov plan` shows what differs from cluster.yaml; apply that with `gpuprov up`, then replace",
-        )

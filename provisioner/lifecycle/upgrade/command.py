@@ -243,8 +243,9 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     if not cluster.sandbox:
         return
     plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
-    prepared = [machines.prepare(cluster, plan, site, binary, cluster.events, run_dir) for site in machines.sites(plan)]
-    if any(site.changes.add > 1 or site.changes.change for site in prepared):
+    mine = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(plan)]
+    prepared = [(one, one.plan(plan)) for one in mine]
+    if any(planned.add > 1 or planned.change for _, planned in prepared):
         raise GpuprovError(
             "machines are missing or have to be recreated",
             where=cluster.spec.name,

@@ -16,9 +16,9 @@ from typing import Any
 
 from provisioner.errors import ProviderError
 from provisioner.preflight import Finding
-from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.state import S3State
-from provisioner.state.backend import Blob, Conflict
+from provisioner.providers.state import Blob, Conflict
 
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 GONE = {"NoSuchKey", "404"}
@@ -211,7 +211,7 @@ def _age(answer: dict[str, Any]) -> float:
 def _body(stream: Any) -> bytes:
     """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
     ours."""
-    from provisioner.providers.aws.ask import answered
+    from provisioner.providers.aws.client import answered
 
     content: bytes = answered(lambda: stream.read(LIMIT + 1))
     if len(content) > LIMIT:

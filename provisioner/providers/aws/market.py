@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.preflight import credentials, unknown, zones_selling
 from provisioner.providers.market import SpotPrice, Unanswered
 
@@ -18,6 +18,8 @@ SYSTEM = "Linux/UNIX"
 
 class Ec2:
     """The regions that these credentials reach. Who they are is asked once, before anything else."""
+
+    source = "EC2, DescribeSpotPriceHistory"
 
     def __init__(self, region: Callable[[str], Region] = Region) -> None:
         self._new = region

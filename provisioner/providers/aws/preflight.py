@@ -16,7 +16,7 @@ import yaml
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.client import Region, Trouble
 
 CONSOLE = "https://{region}.console.aws.amazon.com"
 VPC_QUOTA = "L-F678F1CE"

@@ -56,9 +56,9 @@ class S3State(State):
 
 
 def remote(spec: ClusterSpec) -> Bucket:
-    """The bucket of a cluster whose state is in S3 (state/backend.py)."""
-    from provisioner.providers.aws.ask import Region
+    """The bucket of a cluster whose state is in S3 (providers/state.py)."""
     from provisioner.providers.aws.bucket import Bucket
+    from provisioner.providers.aws.client import Region
 
     assert isinstance(spec.state, S3State)
     region = spec.state.place(spec.sites)

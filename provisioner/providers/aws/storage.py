@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from provisioner.preflight import Finding
-from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.preflight import unknown
 from provisioner.providers.aws.site import AwsBucket, AwsFsx, AwsSite
 

@@ -40,7 +40,7 @@ def test_partitions(node: Facts) -> None:
     needs=("gpus",),
     vendor="amd",
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU",
+    otherwise="needs at least two GPUs",
     says="Two GPUs have one unique id: what picks GPUs by id takes the wrong one.",
 )
 def test_unique(node: Facts) -> None:
@@ -65,7 +65,7 @@ def test_memory_vendor(node: Facts) -> None:
     makers = sorted({gpu.memory_vendor for gpu in cards(node) if gpu.memory_vendor})
     saw(expected="one", actual=makers)
     if not makers:
-        skip("rocm-smi was not asked for it")
+        skip("rocm-smi does not report it")
     if len(makers) > 1:
         fail(", ".join(makers))
 
@@ -82,7 +82,7 @@ def test_vbios(node: Facts) -> None:
     versions = Counter(gpu.vbios for gpu in cards(node) if gpu.vbios)
     saw(expected="one version", actual=dict(versions))
     if not versions:
-        skip("rocm-smi was not asked for it")
+        skip("rocm-smi does not report it")
     if len(versions) > 1:
         fail("; ".join(f"{version} on {count}" for version, count in versions.items()))
 
@@ -100,7 +100,7 @@ def test_replays(node: Facts, expected: Expected) -> None:
     most = expected.most.get("pcie.replays", float("inf"))
     saw(expected=f"{most:g} at most", actual=counts)
     if not counts:
-        skip("rocm-smi was not asked for it")
+        skip("rocm-smi does not report it")
     many = [f"{gpu}: {count} replays" for gpu, count in counts.items() if count > most]
     if many:
         fail("; ".join(many))

@@ -79,7 +79,7 @@ def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
                 tried(node)
             else:
                 reached(node, expected)
-            skip("it was not measured")
+            skip("not measured")
         share = expected.most.get(id)
         if share is None:
             skip("the catalogue has no limit for it")

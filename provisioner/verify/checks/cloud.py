@@ -51,7 +51,7 @@ def _hook_words(hook: Hook | None) -> str:
     if hook.result == "success":
         return "hooks.interrupted ended well"
     how = f"exit status {hook.status}" if hook.status is not None else hook.result or "unknown"
-    last = f", its last words: {hook.output[-1]}" if hook.output else ""
+    last = f"; last line of its output: {hook.output[-1]}" if hook.output else ""
     return f"hooks.interrupted failed, {how}{last}"
 
 
@@ -71,8 +71,8 @@ def test_metadata(node: Facts, expected: Expected) -> None:
         saw(expected="answers", actual="answers")
         return
     if node.collected is None:
-        unknown("the node's clock was not asked")
+        unknown("the node's clock was not read")
     silent = node.collected - found.silent_since
     saw(expected=f"silent for {most:g} s at most", actual=f"silent for {silent:.0f} s")
     if silent > most:
-        fail(f"no answer for {silent:.0f} s: {found.silent or 'it does not say why'}")
+        fail(f"no answer for {silent:.0f} s: {found.silent or 'no reason reported'}")

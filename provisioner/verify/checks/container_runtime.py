@@ -131,10 +131,10 @@ def test_disk(node: Facts) -> None:
     host = host_of(node)
     root = _docker(node).root or "/var/lib/docker"
     if host.space is None:
-        unknown("df does not answer")
+        unknown("df does not respond")
     fs = host.at(root)
     if fs is None:
-        unknown(f"df does not know {root}")
+        unknown(f"df does not list {root}")
     saw(expected=f"{ROOM / 1e9:g} GB or more", actual=f"{fs.available / 1e9:.0f} GB in {root}")
     if fs.available < ROOM:
         fail(f"{fs.available / 1e9:.1f} GB are free in {root}")

@@ -67,7 +67,7 @@ def test_versions(node: Facts, expected: Expected) -> None:
         for key, version in locked.items():
             value = getattr(report, key)
             if value is None:
-                silent.append(f"{image['reference']}: {key} is not said")
+                silent.append(f"{image['reference']}: no {key} version reported")
             elif not _same(str(version), value):
                 wrong.append(f"{image['reference']}: {key} {value}, locked {version}")
         if report.gpus is not None and report.gpus != present:

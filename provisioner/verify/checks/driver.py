@@ -157,7 +157,7 @@ def test_gsp(node: Facts) -> None:
     versions = sorted({str(gpu.gsp_firmware) for gpu in gpus})
     saw(expected=loaded, actual=versions)
     if loaded is None:
-        unknown("nvidia-smi does not say the driver's version")
+        unknown("nvidia-smi reports no driver version")
     other = [f"GPU {gpu.index}: {gpu.gsp_firmware or 'none'}" for gpu in gpus if gpu.gsp_firmware != loaded]
     if other:
         fail("; ".join(other))

@@ -104,7 +104,7 @@ def test_conntrack(node: Facts, expected: Expected) -> None:
     settings = host_of(node).settings
     count, most = (settings.get(f"net/netfilter/nf_conntrack_{name}") for name in ("count", "max"))
     if count is None or not most:
-        skip("the kernel follows no connections")
+        skip("connection tracking is off")
     share = expected.most["net.conntrack_share"]
     saw(expected=f"{most * share:.0f} at most", actual=count)
     if count > most * share:

@@ -55,7 +55,7 @@ def test_transport(node: Facts, expected: Expected) -> None:
         fail(fabric.why or next((pair.why for pair in fabric.pairs if not pair.good), ""))
     between = ("NET/", "P2P") if expected.nvlink_across else ("NET/",)
     if not any(way.startswith(between) for found in ways.values() for way in found):
-        unknown("NCCL did not say which way its channels go between nodes")
+        unknown("NCCL logged no transport for its channels between nodes")
 
 
 @check(
@@ -95,7 +95,7 @@ def test_path(node: Facts) -> None:
     fabric = met(node)
     saw(expected="a good path to each partner", actual=told(fabric))
     if fabric.state != "fine":
-        skip("it is not known to work with anybody: see fabric.pairs")
+        skip("it is not known to work with any other node: see fabric.pairs")
     if fabric.paths:
         why = {pair.partner: pair.why for pair in fabric.pairs if not pair.good}
         fail("; ".join(f"with {other}: {why.get(other) or 'bad'}" for other in fabric.paths))
@@ -116,7 +116,7 @@ def test_ring(node: Facts) -> None:
     fabric = met(node)
     ring = fabric.ring
     if ring is None:
-        skip("it was in no ring: for two nodes the pair is one, and of a bad path one end stays out")
+        skip("it was in no ring of nodes: two nodes form a pair only, and one end of a bad path is left out")
     rate = f", {ring.gbps:.4g} GB/s" if ring.gbps is not None else ""
     saw(expected="a ring that works", actual=f"{len(ring.nodes)} nodes{rate}")
     if not ring.good:

@@ -22,9 +22,9 @@ def alike(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], wha
     """Fails on the node that differs from most of its group; on each of them where there is no majority."""
     common, mine = peers.common(of), of(node)
     if mine is None:
-        unknown(f"this node does not say its {what}")
+        unknown(f"this node reports no {what}")
     if common.said < FEWEST:
-        skip(f"fewer than {FEWEST} nodes of this group give their {what}")
+        skip(f"fewer than {FEWEST} nodes of this group report their {what}")
     saw(expected=_text(common.value) if common.value is not None else "one for all", actual=_text(mine))
     if common.value is None:
         told = ", ".join(f"{_text(value)} ({count})" for value, count in list(common.counts.items())[:4])
@@ -36,7 +36,7 @@ def alike(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], wha
 def spread_of(peers: Peers, of: Callable[[Facts], float | None], what: str) -> Spread:
     """How a number of the group's nodes is spread; the check is skipped where too few give it."""
     found = peers.spread(of)
-    return found if found is not None else skip(f"fewer than {FEWEST} nodes of this group give {what}")
+    return found if found is not None else skip(f"fewer than {FEWEST} nodes of this group report {what}")
 
 
 def _text(value: Hashable) -> str:
@@ -110,7 +110,7 @@ def matrix(node: Facts) -> Hashable | None:
     needs=("topo.txt",),
     vendor="nvidia",
     applies=lambda e: e.topology,
-    otherwise="this machine has one GPU",
+    otherwise="needs at least two GPUs",
     follows=("nvlink.topology", "nvlink.links", "nvswitch.fabric", "gpu.count", "efa.devices", "ib.ports"),
     says="GPUs and cards reach each other by other paths than on the rest of the group, though each may be allowed.",
 )
@@ -118,7 +118,7 @@ def test_topology(node: Facts, peers: Peers) -> None:
     common, mine = peers.common(matrix), matrix(node)
     assert isinstance(mine, tuple)
     if common.said < FEWEST:
-        skip(f"fewer than {FEWEST} nodes of this group give their topology")
+        skip(f"fewer than {FEWEST} nodes of this group report their topology")
     saw(expected=f"as on most of {common.said} nodes", actual="as there")
     if common.value is None:
         fail(f"the group has {len(common.counts)} topologies, none of them on most nodes")
@@ -135,7 +135,7 @@ def slower(node: Facts, peers: Peers, of: Callable[[Facts], float | None], what:
     """Fails on a node that is an outlier below its group's median by more than SLOW."""
     mine = of(node)
     if mine is None:
-        unknown(f"this node gives no {what}")
+        unknown(f"this node reports no {what}")
     spread = spread_of(peers, of, what)
     saw(expected=f"about {spread.median:.4g} {what}", actual=round(mine, 2))
     if spread.below(mine, SLOW):
@@ -178,7 +178,7 @@ def inforom(node: Facts) -> tuple[str, ...] | None:
 )
 def test_inforom(node: Facts, peers: Peers) -> None:
     if inforom(node) is None:
-        skip("the GPUs do not say their InfoROM's version")
+        skip("the GPUs report no InfoROM version")
     alike(node, peers, inforom, "InfoROM")
 
 
@@ -199,7 +199,7 @@ def temperature(node: Facts) -> float | None:
 def test_hot(node: Facts, peers: Peers) -> None:
     mine = temperature(node)
     if mine is None:
-        skip("no GPU gives its temperature")
+        skip("no GPU reports its temperature")
     spread = spread_of(peers, temperature, "their temperature")
     saw(expected=f"about {spread.median:.0f} °C", actual=mine)
     # Idle and loaded nodes lie some 30 °C apart: only one that stands out from a group in one state counts.

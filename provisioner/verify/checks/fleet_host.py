@@ -16,7 +16,7 @@ from provisioner.verify.peers import FAR, FEWEST, Peers
 def _same(node: Facts, peers: Peers, of: Callable[[Facts], Hashable | None], what: str) -> None:
     """As `alike`; a machine that does not say it is none of this check's."""
     if of(node) is None:
-        skip(f"this node does not say its {what}")
+        skip(f"this node reports no {what}")
     alike(node, peers, of, what)
 
 
@@ -37,7 +37,7 @@ def memory(node: Facts) -> int | None:
 def test_memory(node: Facts, peers: Peers) -> None:
     mine = memory(node)
     if mine is None:
-        unknown("the node does not say how much memory it has")
+        unknown("the node reports no memory size")
     spread = spread_of(peers, memory, "their memory")
     saw(expected=f"{spread.median:g} GiB", actual=mine)
     if spread.median - mine > max(LEAST_MODULE, spread.median * MODULE):
@@ -79,9 +79,9 @@ def cmdline(node: Facts) -> tuple[str, ...] | None:
 def test_cmdline(node: Facts, peers: Peers) -> None:
     mine, common = cmdline(node), peers.common(cmdline)
     if mine is None:
-        skip("this node does not say its kernel's arguments")
+        skip("this node reports no kernel command line")
     if common.said < FEWEST:
-        skip(f"fewer than {FEWEST} nodes of this group give their kernel's arguments")
+        skip(f"fewer than {FEWEST} nodes of this group report their kernel command line")
     usual = common.value if isinstance(common.value, tuple) else ()
     more, less = sorted(set(mine) - set(usual)), sorted(set(usual) - set(mine))
     saw(expected=" ".join(map(str, usual)) or "one for all", actual=" ".join(mine))
@@ -155,7 +155,7 @@ def skew(node: Facts) -> float | None:
 def test_clock(node: Facts, peers: Peers, expected: Expected) -> None:
     mine, most = skew(node), expected.most["clock.group"]
     if mine is None:
-        skip("nobody wrote down when this bundle arrived")
+        skip("the bundle does not record when it was collected (probe.json)")
     spread = spread_of(peers, skew, "their clock")
     saw(expected=f"within {most:g} s of the group", actual=f"{mine - spread.median:+.1f} s")
     # Busy nodes answer late and at different times: only one that stands out counts.

@@ -17,7 +17,7 @@ def _slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts],
     """`slower` of fleet.py, but a node on which nothing was started has nothing to be compared."""
     if of(node) is None:
         reached(node, expected)
-        skip("it was not measured: the check of the load itself says why")
+        skip("not measured: see load.completes")
     slower(node, peers, of, what)
 
 
@@ -28,7 +28,7 @@ def _slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts],
     level="standard",
     needs=NEEDS,
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU has nobody to reduce with",
+    otherwise="needs at least two GPUs",
     follows=(
         LOAD,
         "nccl.bandwidth",

@@ -37,7 +37,7 @@ def test_count(node: Facts, expected: Expected) -> None:
     attached = node.smi.attached_gpus if node.smi else None
     if node.smi and attached is not None and attached != len(node.smi.gpus):
         saw(expected=expected.gpu_count, actual=present)
-        fail(f"nvidia-smi says {attached} attached and lists {len(node.smi.gpus)}{said}")
+        fail(f"nvidia-smi reports {attached} attached GPUs and lists {len(node.smi.gpus)}{said}")
     compare(expected.gpu_count, present, f"{present} of {expected.gpu_count} GPUs answer{said}")
 
 
@@ -58,7 +58,7 @@ def test_model(node: Facts, expected: Expected) -> None:
     if other:
         fail("; ".join(f"GPU {index} is {model}" for index, model in other.items()))
     if silent:
-        unknown(f"GPU {silent[0]} does not say what it is")
+        unknown(f"GPU {silent[0]}: no product name reported")
 
 
 def is_model(model: str, expected: Expected) -> bool:
@@ -88,7 +88,7 @@ def test_memory(node: Facts, expected: Expected) -> None:
         note=f"judged on {len(memory)} of {expected.gpu_count} GPUs" if len(memory) != expected.gpu_count else "",
     )
     if not memory or any(m is None for m in memory.values()):
-        unknown("a GPU does not say how much memory it has" if memory else "no GPU of the expected model answers")
+        unknown("at least one GPU reports no memory size" if memory else "no GPU of the expected model answers")
     margin = expected.memory_mib * MEMORY_TOLERANCE
     wrong = {i: m for i, m in memory.items() if m is not None and abs(m - expected.memory_mib) > margin}
     if wrong:
@@ -102,7 +102,7 @@ def test_memory(node: Facts, expected: Expected) -> None:
     needs=("gpus",),
     vendor="nvidia",
     applies=lambda e: e.persistence is not None,
-    otherwise="nothing is asked for",
+    otherwise="no cluster.yaml to say whether persistence mode should be on",
     says="Persistence mode is not as asked: without it the driver unloads between jobs. Start nvidia-persistenced.",
 )
 def test_persistence(node: Facts, expected: Expected) -> None:
@@ -110,7 +110,7 @@ def test_persistence(node: Facts, expected: Expected) -> None:
     words = {True: "on", False: "off", None: "?"}
     saw(expected=words[expected.persistence], actual=sorted(words[mode] for mode in modes))
     if None in modes:
-        unknown("a GPU does not say its persistence mode")
+        unknown("at least one GPU reports no persistence mode")
     if modes != {expected.persistence}:
         fail(f"persistence mode is {'off' if expected.persistence else 'on'} on at least one GPU")
 
@@ -128,7 +128,7 @@ def test_mig(node: Facts, expected: Expected) -> None:
     modes = {gpu.mig_mode for gpu in answering(node)}
     saw(expected=wanted, actual=sorted(map(str, modes)))
     if expected.mig and None in modes:
-        unknown("a GPU does not say its MIG mode")
+        unknown("at least one GPU reports no MIG mode")
     # GPUs that have no MIG print N/A: whole GPUs, as asked.
     wrong = modes - {wanted, None}
     if wrong:
@@ -150,7 +150,7 @@ def test_pcie(node: Facts, expected: Expected) -> None:
     least = expected.pcie_width or 8
     saw(expected=f"x{least} or wider", actual=sorted({f"x{w}" for w in widths.values() if w}))
     if any(width is None for width in widths.values()):
-        unknown("a GPU does not say its link width")
+        unknown("at least one GPU reports no PCIe link width")
     narrow = [f"GPU {index} is at x{width}" for index, width in widths.items() if width is not None and width < least]
     if narrow:
         fail("; ".join(narrow))

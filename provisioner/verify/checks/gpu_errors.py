@@ -31,7 +31,7 @@ def test_ecc(node: Facts, expected: Expected) -> None:
         },
     )
     if any(gpu.ecc_mode is None for gpu in gpus):
-        unknown("a GPU does not say its ECC mode")
+        unknown("at least one GPU reports no ECC mode")
     wrong = [gpu.index for gpu in gpus if gpu.ecc_mode != wanted]
     if wrong:
         fail(f"ECC is not {wanted.lower()} on GPU {', '.join(map(str, wrong))}", action="reconfigure")
@@ -53,9 +53,9 @@ def test_ecc(node: Facts, expected: Expected) -> None:
             what = "row remapped" if gpu.remap_pending is not None else "page retired"
             fail(f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life and no {what} for them")
     if past:
-        unknown(f"{'; '.join(past)}; it does not say whether they are mended")
+        unknown(f"{'; '.join(past)}; nvidia-smi does not report whether they were remapped or retired")
     if any(gpu.ecc_uncorrectable is None for gpu in gpus):
-        unknown("a GPU does not give its error counters")
+        unknown("at least one GPU reports no ECC error counters")
 
 
 @check(
@@ -81,7 +81,7 @@ def test_remap(node: Facts) -> None:
     if state:
         fail("; ".join(f"{gpu}: a remap or retirement is pending" for gpu in state))
     if any(g.remap_pending is None and g.retired_pending is None and g.mig_mode != "Enabled" for g in gpus):
-        unknown("a GPU gives neither remapped rows nor retired pages")
+        unknown("at least one GPU reports neither remapped rows nor retired pages")
 
 
 @check(
@@ -119,10 +119,10 @@ def test_xid(node: Facts, expected: Expected) -> None:
         told += [f"{', '.join(address or 'a GPU' for address in off)} has fallen off the bus"] if off else []
         fail("; ".join(told), action=max(actions, key=ACTIONS.index))
     if any(x.code == 0 for x in logged):
-        unknown("the log ends in the midst of an Xid")
+        unknown("the kernel log ends in the middle of an Xid line")
     strange = sorted({x.code for x in logged if str(x.code) not in table})
     if strange:
-        unknown(f"Xid {strange[0]} is not in the table of known codes")
+        unknown(f"Xid {strange[0]} is not in the catalogue's Xid table")
 
 
 def _faults(log: KernelLog, expected: Expected) -> set[tuple[str, int]]:
@@ -155,9 +155,9 @@ def test_xid_again(node: Facts, expected: Expected) -> None:
     if source.state == "hung":
         unknown(source.reason)
     if node.before is None:
-        skip(f"the log of the boot before is not kept: {source.reason}")
+        skip(f"no kernel log of the previous boot: {source.reason}")
     if again := now & _faults(node.before, expected):
-        fail(f"in the boot before and again in this one: {_told(again)}")
+        fail(f"in the previous boot and again in this one: {_told(again)}")
 
 
 @check(
@@ -173,11 +173,11 @@ def test_xid_before(node: Facts, expected: Expected) -> None:
     if source.state == "hung":
         unknown(source.reason)
     if node.before is None:
-        skip(f"the log of the boot before is not kept: {source.reason}")
+        skip(f"no kernel log of the previous boot: {source.reason}")
     found = _faults(node.before, expected)
     saw(expected="no fatal Xid in the boot before", actual=_told(found) or "none")
     if found:
-        fail(f"before the last boot: {_told(found)}")
+        fail(f"in the previous boot: {_told(found)}")
 
 
 RECOVERY = 154

@@ -26,7 +26,7 @@ def _repeated(values: Iterable[str | None], often: int = 1) -> list[str]:
     needs=("gpus",),
     vendor="nvidia",
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU",
+    otherwise="needs at least two GPUs",
     says="Two GPUs have one UUID: what picks GPUs by UUID (containers, DCGM, Kubernetes) takes the wrong one.",
 )
 def test_uuids(node: Facts) -> None:
@@ -36,7 +36,7 @@ def test_uuids(node: Facts) -> None:
     if repeated:
         fail("; ".join(repeated))
     if any(gpu.uuid is None for gpu in gpus):
-        unknown("a GPU does not say its UUID")
+        unknown("at least one GPU reports no UUID")
 
 
 @check(
@@ -46,7 +46,7 @@ def test_uuids(node: Facts) -> None:
     needs=("gpus",),
     vendor="nvidia",
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU",
+    otherwise="needs at least two GPUs",
     says="More GPUs show one serial number than stand on one board: an InfoROM was copied. Tell the vendor.",
 )
 def test_serials(node: Facts, expected: Expected) -> None:
@@ -66,7 +66,7 @@ def test_serials(node: Facts, expected: Expected) -> None:
     needs=("gpus",),
     vendor="nvidia",
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU",
+    otherwise="needs at least two GPUs",
     follows=("gpu.count",),
     says="The driver's numbers of the GPUs have a gap or stand twice: /dev/nvidia<n> is not the n-th GPU. Reboot.",
 )
@@ -75,9 +75,9 @@ def test_minors(node: Facts) -> None:
     known = sorted(n for n in minors if n is not None)
     saw(expected=f"0 to {len(minors) - 1}", actual=known)
     if not known:
-        skip("the driver does not number these GPUs")
+        skip("the driver reports no minor numbers for these GPUs")
     if len(known) < len(minors):
-        unknown("a GPU has no number")
+        unknown("at least one GPU has no minor number")
     if known != list(range(len(minors))):
         fail(f"minor numbers are {', '.join(map(str, known))}")
 
@@ -119,7 +119,7 @@ def test_compute_mode(node: Facts) -> None:
     if other:
         fail("; ".join(other))
     if None in modes.values():
-        unknown("a GPU does not say its compute mode")
+        unknown("at least one GPU reports no compute mode")
 
 
 @check(

@@ -38,7 +38,7 @@ def test_reset(node: Facts) -> None:
         told = "; ".join(f"{gpu}: the driver asks for: {what}" for gpu, what in wanted.items())
         fail(told, action="reboot" if "reboot" in actions else "reset")
     if all(gpu.recovery_action is None and gpu.reset_required is None for gpu in gpus):
-        skip("this driver does not say what its GPUs need")
+        skip("this driver reports no recovery action")
 
 
 @check(
@@ -88,7 +88,7 @@ def test_banks(node: Facts, expected: Expected) -> None:
     if worn:
         fail("; ".join(worn))
     if all(g.banks_none is None and g.remap_uncorrectable is None for g in gpus):
-        skip("these GPUs, in this mode, do not say how many spare rows they have")
+        skip("these GPUs, in this mode, report no number of spare rows")
 
 
 @check(
@@ -126,7 +126,7 @@ def test_repair(node: Facts) -> None:
     if pending:
         fail(f"repair pending: {'; '.join(pending)}")
     if all(g.channel_repair is None and g.tpc_repair is None for g in gpus):
-        skip("these GPUs, or this driver, know no such repair")
+        skip("these GPUs, or this driver, report no such repair")
 
 
 @check(
@@ -148,7 +148,7 @@ def test_corrected(node: Facts, expected: Expected) -> None:
         actual={f"GPU {g.index}": g.ecc_correctable for g in gpus if g.ecc_correctable} or "none",
     )
     if not gpus:
-        unknown("no GPU gives its count of corrected errors")
+        unknown("no GPU reports corrected errors")
     many = [f"GPU {g.index}: {g.ecc_sram_correctable} in SRAM" for g in gpus if (g.ecc_sram_correctable or 0) > sram]
     many += [f"GPU {g.index}: {g.ecc_dram_correctable} in DRAM" for g in gpus if (g.ecc_dram_correctable or 0) > dram]
     if many:

@@ -39,9 +39,9 @@ def test_temperature(node: Facts, expected: Expected) -> None:
     if hot:
         fail("; ".join(hot))
     if not left and all(gpu.temperature is None for gpu in gpus):
-        unknown("no GPU says its temperature")
+        unknown("no GPU reports its temperature")
     if not left:
-        skip("these GPUs do not say at what temperature they slow down")
+        skip("these GPUs report no slowdown temperature")
 
 
 @check(
@@ -62,7 +62,7 @@ def test_memory_temperature(node: Facts, expected: Expected) -> None:
     least = expected.most.get("temperature.margin", 0)
     saw(expected=f"more than {least:g} °C below the limit", actual={gpu: f"{value} °C" for gpu, value in left.items()})
     if not left:
-        skip("these GPUs do not say how hot their memory may be")
+        skip("these GPUs report no maximum memory temperature")
     hot = [f"{gpu}: {degrees} °C left" for gpu, degrees in left.items() if degrees <= least]
     if hot:
         fail("; ".join(hot))

@@ -24,7 +24,7 @@ def told(value: T | None, what: str) -> T:
 
 
 def _silent(what: str) -> NoReturn:
-    unknown(f"the node does not say {what}")
+    unknown(f"the node does not report {what}")
 
 
 @check(
@@ -33,7 +33,7 @@ def _silent(what: str) -> NoReturn:
     action="vendor",
     needs=NEEDS,
     applies=lambda e: e.memory_gib is not None,
-    otherwise="no source says how much memory this machine has",
+    otherwise="the catalogue has no memory size for this machine",
     says="The host has less memory than its kind: a module has failed. Jobs that fit elsewhere are killed here.",
 )
 def test_memory(node: Facts, expected: Expected) -> None:
@@ -50,7 +50,7 @@ def test_memory(node: Facts, expected: Expected) -> None:
     action="vendor",
     needs=NEEDS,
     applies=lambda e: e.vcpus is not None,
-    otherwise="no source says how many processors this machine has",
+    otherwise="the catalogue has no number of processors for this machine",
     says="Processors are missing: a socket or cores are off, and the GPUs wait for their data.",
 )
 def test_cpus(node: Facts, expected: Expected) -> None:
@@ -68,7 +68,7 @@ def test_cpus(node: Facts, expected: Expected) -> None:
     action="vendor",
     needs=NEEDS,
     applies=lambda e: e.numa_nodes is not None,
-    otherwise="no source says how many NUMA nodes this machine shows",
+    otherwise="the catalogue has no number of NUMA nodes for this machine",
     says="The host shows another number of NUMA nodes than its kind: processes run on cores far from their GPU.",
 )
 def test_numa(node: Facts, expected: Expected) -> None:
@@ -84,13 +84,13 @@ def test_numa(node: Facts, expected: Expected) -> None:
     action="vendor",
     needs=NEEDS,
     applies=lambda e: e.bare_metal and not e.simulated,
-    otherwise="a virtual machine does not see its memory's errors",
+    otherwise="memory errors (EDAC) are not visible in a virtual machine",
     says="Host memory had errors that could not be corrected: data may be wrong. Drain the node, replace the module.",
 )
 def test_edac(node: Facts) -> None:
     counts = host_of(node).memory_errors
     if counts is None:
-        skip("no driver counts memory errors on this machine")
+        skip("no EDAC driver is loaded")
     saw(expected="0 uncorrected errors", actual=counts[1])
     if counts[1]:
         fail(f"{counts[1]} uncorrected errors since boot")
@@ -102,13 +102,13 @@ def test_edac(node: Facts) -> None:
     action="vendor",
     needs=NEEDS,
     applies=lambda e: e.bare_metal and not e.simulated,
-    otherwise="a virtual machine does not see its memory's errors",
+    otherwise="memory errors (EDAC) are not visible in a virtual machine",
     says="Host memory corrects errors all the time, which costs speed and announces worse. Replace the module in time.",
 )
 def test_memory_corrected(node: Facts, expected: Expected) -> None:
     counts, most = host_of(node).memory_errors, expected.most["memory.corrected"]
     if counts is None:
-        skip("no driver counts memory errors on this machine")
+        skip("no EDAC driver is loaded")
     saw(expected=f"{most:g} corrected errors at most", actual=counts[0])
     if counts[0] > most:
         fail(f"{counts[0]} corrected errors since boot")
@@ -123,9 +123,9 @@ def test_memory_corrected(node: Facts, expected: Expected) -> None:
 def test_clock_skew(node: Facts, expected: Expected) -> None:
     most = expected.most["clock.skew"]
     if node.received is None and node.outputs:
-        skip("nobody wrote down when this bundle arrived")
+        skip("the bundle does not record when it was collected (probe.json)")
     if node.collected is None or node.received is None:
-        unknown(node.error or "the node's clock was not asked")
+        unknown(node.error or "the node's clock was not read")
     off = node.collected - node.received
     saw(expected=f"{most:g} s off at most", actual=f"{off:+.1f} s")
     if abs(off) > most:
@@ -142,7 +142,7 @@ def test_clock_skew(node: Facts, expected: Expected) -> None:
 def test_time_sync(node: Facts) -> None:
     host = host_of(node)
     if host.synchronised is None:
-        skip("timedatectl does not answer here")
+        skip("timedatectl does not respond")
     saw(expected="synchronised", actual="synchronised" if host.synchronised else "not synchronised")
     if not host.synchronised:
         fail("the clock is not synchronised" + ("" if host.time_service else ", and no time service is on"))
@@ -180,7 +180,7 @@ def test_clocksource(node: Facts) -> None:
 def test_uptime(node: Facts) -> None:
     host = host_of(node)
     if not host.boots or host.configured is None:
-        skip("the node keeps no record of its starts")
+        skip("the node keeps no record of its boots (wtmp)")
     hard = []
     for before, (what, when) in zip((("", 0), *host.boots), host.boots, strict=False):
         if what == "boot" and before[0] == "boot" and when > host.configured:
@@ -188,7 +188,7 @@ def test_uptime(node: Facts) -> None:
     saw(expected="no start without a shutdown before it", actual=len(hard))
     if hard:
         ago = (host.time - hard[-1]) / 3600
-        fail(f"{len(hard)} starts without a shutdown before, the last {max(0.0, ago):.1f} hours ago")
+        fail(f"{len(hard)} boots without a shutdown before, the last {max(0.0, ago):.1f} hours ago")
 
 
 @check(
@@ -267,7 +267,7 @@ def test_dstate(node: Facts) -> None:
     stuck = told(host_of(node).processes, "its processes").stuck
     saw(expected="none", actual=list(stuck) or "none")
     if stuck:
-        fail(f"{len(stuck)} processes do not move: {', '.join(sorted(set(stuck))[:4])}")
+        fail(f"{len(stuck)} processes blocked in uninterruptible sleep: {', '.join(sorted(set(stuck))[:4])}")
 
 
 @check(
@@ -283,7 +283,7 @@ def test_pids(node: Facts, expected: Expected) -> None:
     most = told(host.settings.get("kernel/pid_max"), "its pid_max") * expected.most["process.share"]
     saw(expected=f"{most:.0f} at most", actual=processes.count)
     if processes.count > most:
-        fail(f"{processes.count} processes of {host.settings['kernel/pid_max']} that can be")
+        fail(f"{processes.count} processes of {host.settings['kernel/pid_max']} (kernel.pid_max)")
 
 
 @check(

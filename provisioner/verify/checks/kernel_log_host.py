@@ -200,6 +200,6 @@ def test_complete(node: Facts) -> None:
     assert node.log is not None
     saw(expected="from the boot on", actual="from the boot on" if node.log.from_boot else "begins later")
     if not node.log.from_boot and node.log.lines < WHOLE_LOG:
-        unknown("an excerpt, by its length")
+        unknown("the kernel log is an excerpt, by its length")
     if not node.log.from_boot:
         fail("the kernel's first line is no longer in the log")

@@ -70,7 +70,7 @@ def test_xid(node: Facts, expected: Expected) -> None:
         told = "; ".join(f"GPU {gpu}: Xid {seen[gpu]}: {rows[gpu].get('advice', '')}" for gpu in fatal)
         fail(told, action=max(actions, key=ACTIONS.index))
     if strange := [seen[gpu] for gpu, row in rows.items() if not row]:
-        unknown(f"Xid {strange[0]} is not in the table of known codes")
+        unknown(f"Xid {strange[0]} is not in the catalogue's Xid table")
 
 
 PERSISTENCE = "Persistence mode for GPU"
@@ -108,7 +108,7 @@ def test_diag(node: Facts, expected: Expected) -> None:
     )
     off = any(gpu.persistence is False for gpu in node.gpus or ())
     if off and diag.failed == ("software",) and diag.messages and all(PERSISTENCE in m for m in diag.messages):
-        skip("nothing failed but that persistence mode is off, which gpu.persistence tells")
+        skip("only persistence mode failed: see gpu.persistence")
     if diag.failed:
         fail(f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else ""))
     ran = {re.sub(r"\W+", "_", name.lower()) for name in (*diag.passed, *diag.warned)}
@@ -161,7 +161,7 @@ def test_bandwidth(node: Facts, expected: Expected) -> None:
     if nccl.failure:
         fail(nccl.failure)
     if nccl.max_busbw_gbps is None or nccl.out_of_bounds_ok is None:
-        unknown("no bandwidth was measured" if nccl.max_busbw_gbps is None else "the run did not come to its end")
+        unknown("no bandwidth was measured" if nccl.max_busbw_gbps is None else "the run did not complete")
     if expected.min_busbw_gbps is None:
         saw(expected="right values", actual=nccl.max_busbw_gbps, note="right; nobody has published the bandwidth")
         return
@@ -182,10 +182,10 @@ def _of_load(node: Facts, expected: Expected) -> Nccl:
         if LEVELS.index(expected.level) < LEVELS.index("standard"):
             skip("only from level standard on")
         if expected.gpu_count == 1 or (node.source("load.json").state == "absent" and node.collected is None):
-            skip("nobody measured it")
+            skip("no bandwidth was measured")
         unknown(node.source("load.json").reason)
     if expected.gpu_count == 1:
-        skip("one GPU has nobody to reduce with")
+        skip("needs at least two GPUs")
     load = reached(node, expected)
     best = max((rate for _, rate in load.busbw), default=None)
     return Nccl(None, best, load.ranks, load.wrong, load.wrong == 0 if load.wrong is not None else None)

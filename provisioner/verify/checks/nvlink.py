@@ -21,7 +21,7 @@ LAYOUTS = 20_000
     vendor="nvidia",
     follows=("nvlink.links", "nvswitch.fabric"),
     applies=lambda e: e.gpu_count > 1 and e.topology,
-    otherwise="one GPU has no peer",
+    otherwise="needs at least two GPUs",
     says="Two GPUs reach each other by another path than they should. Reset the GPUs; if it stays, replace the node.",
 )
 def test_topology(node: Facts, expected: Expected) -> None:
@@ -45,9 +45,9 @@ def test_topology(node: Facts, expected: Expected) -> None:
     if wrong:
         fail("; ".join(wrong[:6]) + (f"; and {len(wrong) - 6} more" if len(wrong) > 6 else ""))
     if silent:
-        unknown(f"nothing is said of {silent[0][0]}-{silent[0][1]}")
+        unknown(f"no entry for {silent[0][0]}-{silent[0][1]}")
     if len(names) < 2 and known < 2:
-        unknown("one GPU has no peer to be judged with")
+        unknown("fewer than two GPUs to compare")
 
 
 Wrong = tuple[str, str, str | None, tuple[str, ...]]
@@ -89,7 +89,7 @@ def test_links(node: Facts, expected: Expected) -> None:
         note=f"judged on {len(active)} of {expected.gpu_count} GPUs" if len(active) != expected.gpu_count else "",
     )
     if expected.mig and any(links.note == "MIG mode" for links in node.nvlinks.values()):
-        skip("NVLink cannot be asked for in MIG mode, which was asked for")
+        skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
     if len(active) < present:
         unknown(f"{len(active)} GPUs are listed of {present}")
     short = []
@@ -102,7 +102,7 @@ def test_links(node: Facts, expected: Expected) -> None:
         fail("; ".join(short))
     silent = [index for index, count in active.items() if count is None]
     if silent:
-        unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool did not say'}")
+        unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool reported no value'}")
 
 
 @check(
@@ -138,7 +138,7 @@ def test_fabric(node: Facts, expected: Expected) -> None:
             fail(f"{gpu}: fabric health is {health}", action="reset")
     if node.gpus is None:
         why = node.source(expected.gpu_file).reason
-        unknown(f"the service runs; what the GPUs say of it is not known: {why}", expected.gpu_file)
+        unknown(f"the service runs, but the GPUs' fabric state is unknown: {why}", expected.gpu_file)
 
 
 @check(

@@ -46,7 +46,7 @@ def test_speed(node: Facts, expected: Expected) -> None:
     if any(slow.values()):
         fail("; ".join(f"{gpu} has links of {', '.join(f'{s:g}' for s in s_)} GB/s" for gpu, s_ in slow.items() if s_))
     if expected.mig and any(links.note == "MIG mode" for links in node.nvlinks.values()):
-        skip("NVLink cannot be asked for in MIG mode, which was asked for")
+        skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
     if not speeds:
         unknown("no link is active")
 
@@ -67,7 +67,7 @@ def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
         for link, counters in sorted(links.items())
     }
     if not found and expected.mig:
-        skip("NVLink cannot be asked for in MIG mode, which was asked for")
+        skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
     if not found:
         unknown("no link has a counter")
     return found
@@ -145,7 +145,7 @@ def test_fabric_state(node: Facts) -> None:
     if wrong:
         fail("; ".join(wrong))
     if any(state[0] is None for state in states.values()):
-        unknown("a GPU does not say whether it joined the fabric")
+        unknown("at least one GPU reports no fabric state")
 
 
 @check(
@@ -156,7 +156,7 @@ def test_fabric_state(node: Facts) -> None:
     vendor="nvidia",
     follows=("nvswitch.fabric", "gpu.fabric_state"),
     applies=lambda e: e.switched,
-    otherwise="only GPUs from Hopper on behind NVSwitch say how they stand in the fabric",
+    otherwise="only GPUs from Hopper on behind NVSwitch report their fabric state",
     says="A GPU's way through the NVLink switches is degraded, or its GPUs are in different partitions. Reset them.",
 )
 def test_fabric_health(node: Facts) -> None:
@@ -174,7 +174,7 @@ def test_fabric_health(node: Facts) -> None:
     if len(cliques) > 1:
         fail(f"{len(cliques)} partitions in one node: {', '.join(cliques)}")
     if all(g.fabric_state is None for g in gpus):
-        skip("this driver does not say how its GPUs stand in the fabric")
+        skip("this driver reports no fabric state")
 
 
 @check(

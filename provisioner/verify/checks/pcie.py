@@ -21,7 +21,7 @@ NEAR = ("PIX", "PXB", "PSB", "C2C")
     vendor="nvidia",
     follows=("gpu.model", "gpu.pcie"),
     applies=lambda e: e.pcie_gen,
-    otherwise="what the host's slot can do is in no catalogue",
+    otherwise="the catalogue has no PCIe generation for this host",
     says="A GPU and its host have agreed on an older PCIe generation than both can do. Reboot; reseat the GPU's board.",
 )
 def test_generation(node: Facts, expected: Expected) -> None:
@@ -33,7 +33,7 @@ def test_generation(node: Facts, expected: Expected) -> None:
     if low:
         fail("; ".join(low))
     if None in best.values():
-        unknown("a GPU does not say the generation of its link")
+        unknown("at least one GPU reports no PCIe generation")
 
 
 @check(
@@ -43,7 +43,7 @@ def test_generation(node: Facts, expected: Expected) -> None:
     needs=("gpus",),
     vendor="nvidia",
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU has no peer to be compared with",
+    otherwise="needs at least two GPUs",
     says="A GPU repeats far more PCIe transfers than its peers: a link that is going bad. Watch it under load.",
 )
 def test_replays(node: Facts, expected: Expected) -> None:
@@ -66,7 +66,7 @@ def test_replays(node: Facts, expected: Expected) -> None:
     needs=("topo.txt",),
     vendor="nvidia",
     applies=lambda e: (e.numa_nodes or 1) > 1,
-    otherwise="one NUMA node, or nobody has written down how many",
+    otherwise="one NUMA node, or the catalogue has no number of them",
     says="The system does not know which CPU a GPU hangs on: processes land on the far one. Look at BIOS or image.",
 )
 def test_numa(node: Facts) -> None:
@@ -88,7 +88,7 @@ def test_numa(node: Facts) -> None:
     vendor="nvidia",
     follows=("gpu.count", "ib.ports", "gpu.numa_affinity"),
     applies=lambda e: e.bare_metal and e.network in ("infiniband", "roce") and e.ports >= e.gpu_count > 1,
-    otherwise="only on bare metal with a network port for each GPU is it known who stands beside whom",
+    otherwise="needs bare metal with one network port for each GPU",
     says="A GPU has no network card on its own PCIe switch: traffic goes through the CPU. Look for a lost card.",
 )
 def test_nic(node: Facts) -> None:

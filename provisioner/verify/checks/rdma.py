@@ -71,7 +71,7 @@ def test_lid(node: Facts, expected: Expected) -> None:
     if wrong:
         fail(f"{', '.join(wrong)}: no LID or no subnet manager")
     if any(p.lid is None for _, p in ports):
-        unknown("the kernel does not say the ports' LIDs")
+        unknown("the kernel reports no LIDs for the ports")
 
 
 @check(
@@ -89,7 +89,7 @@ def test_pkey(node: Facts, expected: Expected) -> None:
     saw(expected="a full member's key", actual={f"{d.name}/{p.number}": ", ".join(p.pkeys) or "none" for d, p in ports})
     wrong = [f"{d.name}/{p.number}" for d, p in ports if not p.full_member]
     if any(not p.pkeys for _, p in ports):
-        unknown("the kernel does not say the ports' partition keys")
+        unknown("the kernel reports no partition keys for the ports")
     if wrong:
         fail(f"{', '.join(wrong)}: no partition key of a full member")
 
@@ -166,7 +166,7 @@ def test_firmware(node: Facts) -> None:
 def test_pcie(node: Facts, expected: Expected) -> None:
     ports = [(d, p) for d, p in used(node, expected) if d.pcie_gbps is not None and p.rate_gbps is not None]
     if not ports:
-        skip("the kernel does not say the cards' PCIe links, as on virtual functions")
+        skip("the kernel reports no PCIe links for the network cards, as on virtual functions")
     saw(
         expected=f"more than {expected.rate_gbps:g} Gbit/s",
         actual={d.name: f"{d.pcie_gbps:.0f} Gbit/s" for d, _ in ports},
@@ -193,7 +193,7 @@ def test_pcie(node: Facts, expected: Expected) -> None:
 def test_gpu_memory(node: Facts) -> None:
     told = {device.name: device.p2p for device in node.rdma or () if device.p2p is not None}
     if not told:
-        skip("this release of EFA's driver does not say whose memory it reaches")
+        skip("this EFA driver does not report GPUDirect RDMA (p2p)")
     saw(expected="NVIDIA", actual=sorted(set(told.values())))
     if wrong := [name for name, provider in told.items() if provider.upper() != "NVIDIA"]:
         fail(f"{', '.join(wrong)}: {told[wrong[0]]} instead of NVIDIA")
@@ -214,7 +214,7 @@ def test_peermem(node: Facts, expected: Expected) -> None:
     assert node.modules is not None and node.kernel is not None
     numbers = node.kernel.split("-")[0].split(".")
     if not (len(numbers) >= 2 and numbers[0].isdigit() and numbers[1].isdigit()):
-        unknown(f"kernel {node.kernel} has no number to compare")
+        unknown(f"kernel {node.kernel}has no version number to compare")
     dmabuf = expected.kernel_modules == "open" and (int(numbers[0]), int(numbers[1])) >= (5, 12)
     loaded = "nvidia_peermem" in node.modules
     saw(expected="dma-buf or nvidia_peermem", actual="dma-buf" if dmabuf else "nvidia_peermem" if loaded else "neither")

@@ -71,7 +71,7 @@ def test_exporter(node: Facts, expected: Expected) -> None:
 def _ssh(node: Facts, expected: Expected) -> Host:
     host = host_of(node)
     if host.sshd is None:
-        skip("sshd does not show its settings")
+        skip("`sshd -T` gives no settings")
     # Behind one's own walls passwords are one's own choice.
     if expected.bare_metal and not host.public:
         skip("this machine has no public address, and no cloud's image")

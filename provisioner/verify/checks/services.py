@@ -36,7 +36,7 @@ def test_expected(node: Facts, expected: Expected) -> None:
     for name in expected.units or ():
         unit = units.get(name)
         if unit is None:
-            wrong.append(f"{name} is not known")
+            wrong.append(f"{name}: no such unit reported")
         elif unit.load != "loaded":
             wrong.append(f"{name} is {unit.load}")
         elif unit.active != "active" and name not in ELSEWHERE:
@@ -66,7 +66,7 @@ def test_imex(node: Facts) -> None:
     unit = (node.units or {}).get(IMEX)
     saw(expected="active", actual=unit.active if unit else None)
     if unit is None:
-        unknown(f"systemctl does not say how {IMEX} is")
+        unknown(f"systemctl reports no state for {IMEX}")
     if unit.active != "active":
         fail(f"{IMEX} is {unit.active if unit.load == 'loaded' else unit.load}")
 
@@ -167,7 +167,7 @@ def _within(place: str, locked: set[str]) -> bool:
 def test_reboot_required(node: Facts) -> None:
     saw(expected="no", actual=node.reboot or "no")
     if node.reboot:
-        fail(f"{node.reboot} asks for a reboot")
+        fail(f"reboot required by {node.reboot}")
 
 
 @check(
@@ -201,11 +201,11 @@ def test_hostname(node: Facts, expected: Expected) -> None:
     name = told(host.hostname, "its name")
     saw(expected="a name that leads to the node", actual={name: list(host.resolves or ())})
     if name.split(".")[0] in ("localhost", "ubuntu", "debian", "(none)") and expected.tuned is not None:
-        fail(f"it is called {name}")
+        fail(f"its hostname is {name}")
     if host.resolves is None:
-        fail(f"looking up {name} did not end")
+        fail(f"looking up {name} timed out")
     if not host.resolves:
-        fail(f"{name} leads nowhere")
+        fail(f"{name} does not resolve")
 
 
 @check(
@@ -228,6 +228,6 @@ def test_dns(node: Facts, expected: Expected) -> None:
     if not servers:
         fail("/etc/resolv.conf names no server")
     if host.resolve_seconds is None:
-        unknown("looking up the node's own name did not end")
+        unknown("looking up the node's own name timed out")
     if host.resolve_seconds > most:
-        fail(f"the node's own name took {host.resolve_seconds:.1f} s")
+        fail(f"looking up the node's own name took {host.resolve_seconds:.1f} s")

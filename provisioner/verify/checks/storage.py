@@ -22,7 +22,7 @@ FREE = 500 * 2**20
     needs=NEEDS,
     follows=("storage.nvme_count", "storage.raid"),
     applies=lambda e: e.scratch,
-    otherwise="no scratch is asked for",
+    otherwise="cluster.yaml has no storage.scratch",
     says="Scratch is not there, or smaller than its disks: jobs fill the root disk instead. `gpuprov up` mounts it.",
 )
 def test_scratch(node: Facts, expected: Expected) -> None:
@@ -36,7 +36,7 @@ def test_scratch(node: Facts, expected: Expected) -> None:
     if mounts[-1].read_only:
         fail(f"{place} is mounted read-only", action="reboot")
     if fs is None:
-        unknown(f"df does not know {place}")
+        unknown(f"df does not list {place}")
     if fs.size < wanted:
         fail(f"{place} has {fs.size / 1e9:.0f} GB, the disks {expected.scratch_gb:g}")
 
@@ -65,10 +65,10 @@ def _usage(node: Facts, places: tuple[str, ...]) -> dict[str, tuple[float, int]]
     """Place → share that is used and bytes that are free, each filesystem once."""
     host = host_of(node)
     if host.space is None:
-        unknown("df does not answer")
+        unknown("df does not respond")
     found = {fs.place: (fs.used_share, fs.available) for place in places if (fs := host.at(place)) is not None}
     if not found:
-        unknown("df does not know the root filesystem")
+        unknown("df does not list the root filesystem")
     return found
 
 
@@ -114,9 +114,9 @@ def test_inodes(node: Facts, expected: Expected) -> None:
     host, most = host_of(node), expected.most["disk.inodes_share"]
     found = {fs.place: fs.inode_share for p in (*SYSTEM, "/tmp") if (fs := host.at(p)) and fs.inode_share is not None}  # noqa: S108
     if host.space is None:
-        unknown("df does not answer")
+        unknown("df does not respond")
     if not found:
-        skip("these filesystems make inodes as they go")
+        skip("these filesystems allocate inodes dynamically")
     saw(expected=f"{most:.0%} at most", actual={place: f"{share:.0%}" for place, share in found.items()})
     if high := [f"{place} ({share:.0%})" for place, share in found.items() if share > most]:
         fail(f"inodes used: {', '.join(high)}")
@@ -133,7 +133,7 @@ def test_inodes(node: Facts, expected: Expected) -> None:
 def test_tmp(node: Facts, expected: Expected) -> None:
     host, most = host_of(node), expected.most["disk.full_share"]
     if host.space is None:
-        unknown("df does not answer")
+        unknown("df does not respond")
     fs = host.at("/tmp")  # noqa: S108
     if fs is None or fs.place not in ("/tmp", "/var/tmp"):  # noqa: S108
         skip("/tmp is on a filesystem of the system: see storage.full")  # noqa: S108
@@ -204,7 +204,7 @@ def test_nvme_state(node: Facts) -> None:
 def test_nvme_wear(node: Facts, expected: Expected) -> None:
     told_by = [d for d in host_of(node).disks or () if d.wear is not None or d.spare is not None]
     if not told_by:
-        skip("no disk gives its health: nvme-cli is not installed, or the disks are virtual")
+        skip("no disk reports its health: nvme-cli is not installed, or the disks are virtual")
     most = expected.most["disk.wear"]
     wrong = [f"{d.name} is worn to {d.wear:.0%}" for d in told_by if d.wear is not None and d.wear >= most]
     wrong += [

@@ -15,7 +15,7 @@ IO = "storage.io"
 BROKEN = ("storage.scratch", "storage.raid", "storage.nvme_count", "storage.nvme_state", "log.io_error")
 """What explains that scratch does not work at all, or not as it did."""
 MEASURES = ("scratch_write", "scratch_read", "scratch_iops")
-NO_SCRATCH = "no scratch is asked for"
+NO_SCRATCH = "cluster.yaml has no storage.scratch"
 
 
 def tried(node: Facts) -> Fio:
@@ -23,7 +23,7 @@ def tried(node: Facts) -> Fio:
     assert node.fio is not None
     found = node.fio
     if found.state == "busy":
-        skip(f"not tested, because a job has the GPUs: {', '.join(found.busy[:3])}")
+        skip(f"not tested: a job is using the GPUs: {', '.join(found.busy[:3])}")
     if found.state == "absent":
         install = ": `gpuprov up` installs it with role scratch" if "not installed" in found.why else ""
         unknown(found.why + install)
@@ -43,7 +43,7 @@ def tried(node: Facts) -> Fio:
 )
 def test_io(node: Facts) -> None:
     if node.fio is not None and node.fio.state == "absent":
-        skip("nothing was written: storage.bandwidth says why")
+        skip("nothing was written: see storage.bandwidth")
     found = tried(node)
     wrong = [
         f"{p.name}: no end after {p.seconds or 0:.0f} s" if p.timed_out else f"{p.name}: {p.error or f'status {p.rc}'}"
@@ -121,7 +121,7 @@ def test_latency(node: Facts, expected: Expected) -> None:
 def test_media_errors(node: Facts) -> None:
     disks = tried(node).disks
     if not disks:
-        skip("no disk gives its health: nvme-cli is not installed, or the disks are virtual")
+        skip("no disk reports its health: nvme-cli is not installed, or the disks are virtual")
     grown = [f"{d.name}: {d.media_after - d.media_before} more" for d in disks if d.media_after > d.media_before]
     saw(expected="no counter grows", actual=grown or f"{len(disks)} disks count no more")
     if grown:

@@ -45,9 +45,9 @@ def _shared(wanted: Mapping[str, str], found: Shared | None) -> str:
     if found.hung:
         return f"no answer within {found.seconds or 0:.0f} s"
     if found.status != 0:
-        return f"it can't be read: {found.error or f'status {found.status}'}"
+        return f"read error: {found.error or f'status {found.status}'}"
     if mount.kind == "fuse" and found.serves != wanted["source"]:
-        return f"{found.serves or 'nobody knows which bucket'} is mounted, not {wanted['source']}"
+        return f"{found.serves or 'an unknown bucket'} is mounted, not {wanted['source']}"
     if mount.read_only and wanted["access"] == "rw":
         return "it is mounted read-only"
     if not mount.read_only and wanted["access"] == "ro":

@@ -18,7 +18,7 @@ UNTUNED = "gpuprov did not configure this machine"
     action="reconfigure",
     needs=NEEDS,
     applies=lambda e: not e.bare_metal,
-    otherwise="swap on one's own machine is one's own choice",
+    otherwise="gpuprov does not configure swap on this machine",
     says="Swap is on, which no cloud image brings: a job that is short of memory then crawls instead of ending.",
 )
 def test_swap(node: Facts) -> None:
@@ -40,7 +40,7 @@ def test_swap(node: Facts) -> None:
 def test_governor(node: Facts, expected: Expected) -> None:
     governors, wanted = host_of(node).governors, (expected.tuned or {})["governor"]
     if not governors:
-        skip("the kernel does not steer the processors' clock here, as on most virtual machines")
+        skip("no cpufreq governor here, as on most virtual machines")
     saw(expected=wanted, actual=dict(governors))
     if set(governors) != {wanted}:
         fail(", ".join(f"{count} processors on {name}" for name, count in governors.items() if name != wanted))
@@ -119,7 +119,7 @@ def test_shm(node: Facts, expected: Expected) -> None:
     host = host_of(node)
     memory, shm = told(host.memory, "how much memory it has"), host.at("/dev/shm")  # noqa: S108
     if host.space is None:
-        unknown("df does not answer")
+        unknown("df does not respond")
     share = expected.most["shm.missing_share"]
     saw(
         expected=f"{memory.total * (1 - share) / 2**20:.1f} GiB or more",
@@ -151,10 +151,10 @@ def test_memlock(node: Facts, expected: Expected) -> None:
             low.append(f"{name}: {found[0]} bytes (hard limit {found[1]})")
     saw(expected=f"unlimited, or all GPUs' memory ({needed} bytes)", actual=low or "enough")
     if session is None or session.memlock is None:
-        unknown("the node does not say its limits")
+        unknown("the node reports no limits")
     # Limits do not bind root; where the roles ran they hold for it all the same, and what is less was not set by them.
     if low and session.user == "root" and expected.tuned is None and "slurmd" not in limits:
-        skip("the probe came as root, whom no limit binds: ask as the user that runs jobs")
+        skip("the probe ran as root, which limits do not bind: run it as the user that runs jobs")
     if low:
         fail("; ".join(low))
 
@@ -203,7 +203,7 @@ HARMLESS = {"NCCL_DEBUG": ("", "WARN", "VERSION"), "CUDA_VISIBLE_DEVICES": (), "
     action="reconfigure",
     needs=NEEDS,
     applies=lambda e: e.gpu_count > 1,
-    otherwise="one GPU talks to nobody",
+    otherwise="needs at least two GPUs",
     says="/etc/environment sets a variable for every job that slows GPUs down or hides them. Take it out.",
 )
 def test_environment(node: Facts) -> None:

@@ -1,7 +1,7 @@
 """Loads one node, or several, and prints what it reached: runs under torchrun, one process for each GPU.
 
 It knows PyTorch and the standard library alone, because it is sent to a node and runs inside the locked image
-(probe_load.py) or beside it. Standard output gets lines that begin with MARK: `phase NAME` as each part begins, and at
+(probe/load.py) or beside it. Standard output gets lines that begin with MARK: `phase NAME` as each part begins, and at
 the end `result JSON`, which parsers/load.py reads. Rates are in GB/s of 10⁹ bytes, work in TFLOP/s, sizes in bytes.
 
     torchrun --standalone --nproc-per-node 8 program.py --seconds 5 --budget 90

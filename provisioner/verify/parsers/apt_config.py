@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool
 from provisioner.verify.watch import TooLong, limited
 
 MATCH_S = 0.1
@@ -48,3 +49,15 @@ def parse(text: str) -> Unattended:
     periodic = [value for key, value in values if key == "APT::Periodic::Unattended-Upgrade"]
     blacklist = tuple(value for key, value in values if key == "Unattended-Upgrade::Package-Blacklist" and value)
     return Unattended(bool(periodic) and periodic[-1] not in ("0", ""), blacklist)
+
+
+TOOLS = (
+    Tool(
+        file="unattended.txt",
+        field="unattended",
+        parse=parse,
+        command=("apt-config", "dump"),
+        seconds=10,
+        configured=True,
+    ),
+)

@@ -10,8 +10,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool, nvidia
 
 _SAMPLE = re.compile(r"^(DCGM_\w{1,80})\{(.*)\}\s+(\S{1,40})(?:\s+([0-9]{1,16}))?$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -69,3 +71,26 @@ def parse(text: str) -> Exported:
     if not metrics:
         raise Unreadable(f"no DCGM metric in it: {first_line(text)}")
     return Exported(gpus, tuple(metrics), driver, host, newest, xids)
+
+
+def _document(exported: Exported) -> dict[str, Any]:
+    return {
+        "gpus": {str(index): uuid for index, uuid in sorted(exported.gpus.items())},
+        "metrics": list(exported.metrics),
+        "driver_version": exported.driver_version,
+        "hostname": exported.hostname,
+        "xids": {str(index): code for index, code in sorted(exported.xids.items())},
+    }
+
+
+TOOLS = (
+    Tool(
+        file="dcgm-exporter.prom",
+        field="dcgm",
+        parse=parse,
+        seconds=10,
+        when=nvidia,
+        label="GET http://127.0.0.1:9400/metrics",
+        document={"dcgm": _document},
+    ),
+)

@@ -11,7 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +79,15 @@ def _list(value: Any) -> list[Any]:
 
 def _text(value: Any) -> str | None:
     return value[:80] if isinstance(value, str) and value else None
+
+
+TOOLS = (
+    Tool(
+        file="dcgmi-diag.json",
+        field="diag",
+        parse=parse,
+        asked="load",
+        label="dcgmi diag -j",
+        document={"dcgm_diag": plain},
+    ),
+)

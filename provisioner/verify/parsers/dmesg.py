@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, lines, pci
 from provisioner.verify.parsers.kernel_events import FLAP, LIMITED, Event, events
 from provisioner.verify.parsers.stamps import stamp
+from provisioner.verify.tool import Tool, listed
 
 _XID = re.compile(
     r"NVRM: (?:GPU at [^:]*: )?Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{1,4})\b,?\s*((?:(?!NVRM: Xid \().)*)"
@@ -224,3 +226,41 @@ def _limited(rows: list[str]) -> tuple[Limited, ...]:
         if match:
             found[pci(match[1])] = Limited(pci(match[1]), float(match[2]), int(match[3]), int(match[5]))
     return tuple(found.values())
+
+
+def _xid(xid: Xid) -> dict[str, Any]:
+    return {"code": xid.code, "pci": xid.pci, "count": xid.count, "text": xid.text}
+
+
+TOOLS = (
+    Tool(
+        file="dmesg.txt",
+        field="log",
+        parse=parse,
+        seconds=10,
+        label="dmesg",
+        document={
+            "xids": lambda log: [_xid(xid) for xid in log.xids],
+            "sxids": lambda log: [_xid(xid) | {"fatal": xid.fatal} for xid in log.sxids],
+            "fallen_off": lambda log: list(log.fallen_off),
+            "aer": lambda log: {"correctable": log.aer_correctable, "uncorrectable": log.aer_uncorrectable},
+            "kernel_events": lambda log: listed(log.events),
+            "kernel_log_from_boot": lambda log: log.from_boot,
+        },
+    ),
+    Tool(
+        file="dmesg-before.txt",
+        field="before",
+        parse=parse,
+        label="journalctl -k -b -1",
+        document={"xids_before": lambda log: [_xid(xid) for xid in log.xids]},
+    ),
+    Tool(
+        file="dmesg-after.txt",
+        field="after.log",
+        parse=parse,
+        asked="after",
+        label="dmesg after the load",
+        document={},
+    ),
+)

@@ -1,6 +1,6 @@
 """fabric.json: how a node did with others, over pairs and rings of nodes (fabric_run.py writes it).
 
-Traps: the same name bears one node's part of one run while it is made (probe_fabric.py); that is no verdict. NaN and
+Traps: the same name bears one node's part of one run while it is made (probe/fabric.py); that is no verdict. NaN and
 Infinity are valid for Python's JSON.
 """
 
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.parsers.untrusted import read_float, read_map, read_strings, read_whole
+from provisioner.verify.tool import Tool
 
 State = Literal["fine", "fault", "undecided", "untested", "alone", "busy"]
 STATES: tuple[State, ...] = ("fine", "fault", "undecided", "untested", "alone", "busy")
@@ -108,3 +109,15 @@ def _ring(row: dict[str, Any]) -> Ring:
 
 def _said(value: Any) -> str:
     return value[:1000] if isinstance(value, str) else ""
+
+
+TOOLS = (
+    Tool(
+        file="fabric.json",
+        field="fabric",
+        parse=parse,
+        asked="load",
+        label="all_reduce over pairs and rings of nodes",
+        by_hand=False,
+    ),
+)

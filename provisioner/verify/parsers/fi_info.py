@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool
 
 _DOMAIN = re.compile(r"^\s*domain:\s*(\S{1,80}?)(?:-(?:rdm|dgrm))?$")
 
@@ -36,3 +37,17 @@ def parse(text: str) -> Efa:
     if 0 < ended < begun:
         raise Unreadable(f"{begun} entries begin and {ended} end: it was cut")
     return Efa(tuple(devices))
+
+
+TOOLS = (
+    Tool(
+        file="fi_info.txt",
+        field="efa",
+        parse=parse,
+        command=("fi_info", "-p", "efa"),
+        when=lambda expected: expected.network == "efa",
+        merge=True,
+        complaint_answers=True,
+        document={"efa_devices": lambda efa: len(efa.devices)},
+    ),
+)

@@ -1,4 +1,4 @@
-"""fio.json: what fio reached on the scratch filesystem; probe_fio.py writes it around fio's own JSON (fio 3).
+"""fio.json: what fio reached on the scratch filesystem; probe/fio.py writes it around fio's own JSON (fio 3).
 
 Traps: fio prints notes before its document; a part that did no I/O has rates of 0; `error` of a job is an errno while
 the exit status is 1; times are nanoseconds since fio 3; with group_reporting there is one job.
@@ -18,6 +18,7 @@ from provisioner.verify.parsers.untrusted import (
     strict_text,
     strict_whole,
 )
+from provisioner.verify.tool import Tool
 
 State = Literal["ran", "busy", "absent"]
 PHASES = {"write": "write", "read": "read", "random": "read"}
@@ -155,3 +156,15 @@ def _number(value: Any) -> float | None:
 def _whole(value: Any) -> int | None:
     found = strict_whole(value)
     return found if found is not None and found >= 0 else None
+
+
+TOOLS = (
+    Tool(
+        file="fio.json",
+        field="fio",
+        parse=parse,
+        asked="load",
+        label="fio (write, read, randread) on scratch",
+        by_hand=False,
+    ),
+)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +85,14 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not JSON: {first_line(text)}") from error
+
+
+TOOLS = (
+    Tool(
+        file="framework.json",
+        field="frameworks",
+        parse=parse,
+        asked="load",
+        label="python3 in each locked image",
+    ),
+)

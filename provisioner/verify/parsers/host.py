@@ -1,4 +1,4 @@
-"""host.json: what a node shows of itself outside of its GPUs, put together by probe_host.py.
+"""host.json: what a node shows of itself outside of its GPUs, put together by probe/host.py.
 
 The probe copies files and answers; their formats are the kernel's (proc(5), Documentation/ABI/*/sysfs-*, utmp(5)) and
 the programs' (df of GNU coreutils, timedatectl, sshd -T, docker info, nvme smart-log). What is absent or not as known
@@ -25,6 +25,7 @@ from provisioner.verify.parsers.untrusted import (
     read_whole,
     strict_float,
 )
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +174,15 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         environment=sw.read_environment(d.get("environment")),
         cloud_init=sw.read_cloud_init(files.get("run/cloud-init/result.json")),
     )
+
+
+TOOLS = (
+    Tool(
+        file="host.json",
+        field="host",
+        parse=parse,
+        seconds=30,
+        label="/proc, /sys, /etc, df, sshd -T, docker info",
+        by_hand=False,
+    ),
+)

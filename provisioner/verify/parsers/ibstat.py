@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, lines, number
+from provisioner.verify.tool import Tool, listed
 
 _CA = re.compile(r"^CA '([^']{1,64})'$")
 _PORT = re.compile(r"^\s+Port ([0-9]{1,3}):$")
@@ -92,3 +93,17 @@ def _value(key: str, text: str) -> dict[str, Any]:
         found = number(text)
         return {field: found if field == "rate_gbps" or found is None else int(found)}
     return {_FIELDS[key]: text.strip()[:40] or None}
+
+
+TOOLS = (
+    Tool(
+        file="ibstat.txt",
+        field="ib",
+        parse=parse,
+        command=("ibstat",),
+        when=lambda expected: expected.network in ("infiniband", "roce", "eri"),
+        merge=True,
+        complaint_answers=True,
+        document={"ib_ports": lambda ib: listed(ib.ports), "ib_panic": lambda ib: ib.panic},
+    ),
+)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,16 @@ def tag(reference: str) -> str:
         reference = reference.removeprefix(prefix)
     reference = reference.removeprefix("library/")
     return reference if ":" in reference.rpartition("/")[2] else f"{reference}:latest"
+
+
+TOOLS = (
+    Tool(
+        file="container-images.json",
+        field="images",
+        parse=parse,
+        seconds=20,
+        when=lambda expected: expected.images,
+        configured=True,
+        label="docker image inspect",
+    ),
+)

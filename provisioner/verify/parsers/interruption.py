@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from provisioner.verify.expectations import INTERRUPTION
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.parsers.untrusted import read_float, read_map, read_object, read_strings, read_text, read_whole
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +97,17 @@ def _hook(value: Any) -> Hook | None:
         return None
     output = read_strings(known.get("output")) or ()
     return Hook(notice, state, read_text(known.get("result")), read_whole(known.get("status")), output)
+
+
+TOOLS = (
+    Tool(
+        file="interruption.json",
+        field="interruption",
+        parse=parse,
+        seconds=5,
+        when=lambda expected: INTERRUPTION in (expected.units or ()),
+        configured=True,
+        label="/run/gpuprov/interruption.json",
+        by_hand=False,
+    ),
+)

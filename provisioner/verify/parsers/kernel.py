@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool
 
 _IMAGE = re.compile(r"linux-image-(?:unsigned-)?([0-9]+\.[0-9].*?)(?<!-dbg)(?<!-unsigned)")
 
@@ -46,3 +47,18 @@ def newest_kernel(packages: Iterable[str]) -> str | None:
 
 def _order(release: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[.+~_-]", release))
+
+
+TOOLS = (
+    Tool(file="kernel.txt", field="kernel", parse=parse, command=("uname", "-r"), drift=True),
+    Tool(file="modules.txt", field="modules", parse=parse_modules, label="/proc/modules"),
+    Tool(
+        file="reboot.txt",
+        field="reboot",
+        parse=parse_reboot,
+        paths=("/run/reboot-required", "/run/reboot-required.pkgs"),
+        seconds=5,
+        configured=True,
+        empty=True,
+    ),
+)

@@ -1,6 +1,6 @@
 """load.json: what became of the load program on a node, and what it reached.
 
-Written by probe_load.py; "output" holds the marked lines of load/program.py. Traps: a program that printed phases and
+Written by probe/load.py; "output" holds the marked lines of load/program.py. Traps: a program that printed phases and
 no result has died or hung in the last of them; a result of a CPU run is no measurement; NaN and Infinity are valid for
 Python's JSON and say that something went wrong.
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.parsers.untrusted import holders, read_object, strays, strict_float, strict_text, strict_whole
+from provisioner.verify.tool import Tool
 
 MARK = "@gpuprov-load-1 "
 State = Literal["ran", "busy", "absent"]
@@ -140,3 +142,21 @@ def _last_line(text: str) -> str:
     said = [line.strip() for line in text.splitlines() if line.strip()]
     wanted = [line for line in said if "Error" in line and "ChildFailedError" not in line] or said
     return "".join(c if c.isprintable() else "?" for c in wanted[-1][:300]) if wanted else ""
+
+
+def _document(load: Load) -> dict[str, Any]:
+    rates = {"busbw": {str(size): rate for size, rate in load.busbw}, "transports": dict(load.transports)}
+    return {**plain(load), **rates}
+
+
+TOOLS = (
+    Tool(
+        file="load.json",
+        field="load",
+        parse=parse,
+        asked="load",
+        label="the load program (torchrun)",
+        by_hand=False,
+        document={"load": _document},
+    ),
+)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.tool import Tool
 
 _SIZE = re.compile(r"([0-9]{1,19})(?:[.,]([0-9]{1,3}))?([BKMGTPE]?)", re.ASCII)
 
@@ -69,3 +70,16 @@ def _mounts(device: dict[str, Any], depth: int) -> list[str]:
         if isinstance(child, dict):
             found += _mounts(child, depth - 1)
     return found
+
+
+COLUMNS = "NAME,TYPE,SIZE,ROTA,SERIAL,MODEL,MOUNTPOINT,FSTYPE"
+TOOLS = (
+    Tool(
+        file="lsblk.json",
+        field="disks",
+        parse=parse,
+        command=("lsblk", "--json", "--bytes", "--output", COLUMNS),
+        seconds=10,
+        label="lsblk --json --bytes",
+    ),
+)

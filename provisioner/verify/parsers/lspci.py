@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line, lines, pci
+from provisioner.verify.tool import Tool
 
 _DEVICE = re.compile(
     r"^((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) "
@@ -86,3 +88,6 @@ def _ids(rest: str) -> tuple[str, str]:
         return maker, "efa"
     named = _NAMED.match(rest)
     return maker, named["device"] if named else ""
+
+
+TOOLS = (Tool(file="lspci.txt", field="bus", parse=parse, command=("lspci", "-Dnn"), document={"pci": plain}),)

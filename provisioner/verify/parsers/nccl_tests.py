@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line, lines, number
+from provisioner.verify.tool import Tool
 
 _RANK = re.compile(r"^#\s+Rank\s+([0-9]{1,6})\b")
 _PREFIX = re.compile(r"^\s*(?:[0-9]{1,6}:|\[[^\]\s]{1,120}\](?:<std[a-z]{3}>)?:?|[A-Za-z][\w.-]{0,80}:)\s?(?=[\s#0-9])")
@@ -81,3 +82,6 @@ def _halves(tokens: list[str], titles: list[str]) -> list[tuple[float | None, st
         before = (5 if len(tokens) >= 13 else 4) if named else len(tokens)
     rest = tokens[before:]
     return [(number(rest[i + 2]), rest[i + 3]) for i in (0, 4) if len(rest) > i + 3]
+
+
+TOOLS = (Tool(file="all_reduce.txt", field="nccl", parse=parse, asked="load", label="all_reduce_perf"),)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool, nvidia
 
 _VERSION = re.compile(
     r"^NVRM version: NVIDIA UNIX (.*?)Kernel Module(?: for \S+)?\s+([0-9]{2,4}(?:\.[0-9]{1,3}){1,3})\b"
@@ -62,3 +63,26 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
     if not found:
         raise Unreadable(f"no device of the NVIDIA driver: {first_line(text)}")
     return tuple(found)
+
+
+DRIVER = Tool(
+    file="nvidia-version.txt",
+    field="module",
+    parse=parse,
+    paths=("/proc/driver/nvidia/version",),
+    seconds=5,
+    when=nvidia,
+)
+TOOLS = (
+    DRIVER,
+    replace(DRIVER, file="nvidia-params.txt", field="module_params", parse=parse_params,
+            paths=("/proc/driver/nvidia/params",), document={}),
+    Tool(
+        file="nvidia-dev.txt",
+        field="device_nodes",
+        parse=parse_nodes,
+        seconds=5,
+        when=nvidia,
+        label="ls -l /dev/nvidia*",
+    ),
+)  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A program that has a GPU open; `kind` is C, G or C+G, `used_mib` None where the tool did not say."""
+    """A program that has a GPU open; `kind` is C, G or C+G, `used_mib` None where the tool reported no value."""
 
     pid: int | None
     kind: str | None

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool, nvidia
 
 _GPU = re.compile(r"^\s*GPU ([0-9]{1,3}): (.*?)(?: \(UUID: ([^)]*)\))?$")
 _LINK = re.compile(r"^\s*Link ([0-9]{1,3}): (.+)$")
@@ -20,7 +22,7 @@ _SPEED = re.compile(r"((?=[0-9.]*[1-9])[0-9]{1,5}(?:\.[0-9]{1,6})?) gb/s")
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Links of one GPU; None where the tool did not say. `note` is its own reason ("MIG", "all inactive", …)."""
+    """Links of one GPU; None where the tool reported no value. `note` is its own reason ("MIG", "all inactive", …)."""
 
     active: int | None
     inactive: int | None
@@ -81,3 +83,17 @@ def parse(text: str) -> dict[int, Links]:
         if last.active + last.inactive < most:
             found[gpu] = Links(None, None, note=f"{last.active + last.inactive} of {most} links are listed: it was cut")
     return found
+
+
+TOOLS = (
+    Tool(
+        file="nvlink.txt",
+        field="nvlinks",
+        parse=parse,
+        command=("nvidia-smi", "nvlink", "-s"),
+        seconds=30,
+        when=nvidia,
+        merge=True,
+        document={"nvlinks": lambda links: {str(gpu): plain(one) for gpu, one in sorted(links.items())}},
+    ),
+)

@@ -7,9 +7,12 @@ mixes bit error rates among them; blank lines between links; MIG answers nothing
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool, nvidia
 
 _GPU = re.compile(r"^\s*GPU ([0-9]{1,3}): ")
 _COUNTER = re.compile(r"^\s*Link ([0-9]{1,3}): ([A-Za-z][A-Za-z0-9 /_-]{0,60}?): ([0-9]{1,20})$")
@@ -43,3 +46,24 @@ def parse(text: str) -> dict[int, dict[int, Counters]]:
 @lru_cache(256)
 def _name(printed: str) -> str:
     return re.sub(r"\s*\berrors?\b", "", printed.lower()).strip() or "errors"
+
+
+def _document(errors: dict[int, dict[int, Counters]]) -> dict[str, Any]:
+    return {str(gpu): {str(link): counts for link, counts in links.items()} for gpu, links in errors.items()}
+
+
+LOOK = Tool(
+    file="nvlink-errors.txt",
+    field="nvlink_errors",
+    parse=parse,
+    command=("nvidia-smi", "nvlink", "-e"),
+    seconds=30,
+    when=nvidia,
+    merge=True,
+    document={"nvlink_errors": _document},
+)
+TOOLS = (
+    LOOK,
+    replace(LOOK, file="nvlink-errors-after.txt", field="after.nvlink_errors", asked="after",
+            label="nvidia-smi nvlink -e after the load", document={}),
+)  # fmt: skip

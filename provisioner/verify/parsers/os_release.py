@@ -6,7 +6,9 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,16 @@ def _word(text: str) -> str:
         return " ".join(shlex.split(text, comments=False))
     except ValueError:
         return text.strip()
+
+
+TOOLS = (
+    Tool(
+        file="os-release.txt",
+        field="system",
+        parse=parse,
+        paths=("/etc/os-release",),
+        seconds=5,
+        drift=True,
+        document={"os": lambda system: plain(system) | {"name": system.name}},
+    ),
+)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool
 
 _PACKAGE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?\t(\S*)(?:\t([a-z][a-zA-Z]).*)?$")
 _NAME = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?$")
@@ -47,3 +50,18 @@ def parse_holds(text: str) -> tuple[str, ...]:
             raise Unreadable(f"not a package name: {first_line(line)}")
         held.append(match[1])
     return tuple(held)
+
+
+PACKAGES = Tool(
+    file="packages.txt",
+    field="packages",
+    parse=parse,
+    command=("dpkg-query", "-W", "-f", "${binary:Package}\t${Version}\t${db:Status-Abbrev}\n"),
+    drift=True,
+    label="dpkg-query -W",
+)
+TOOLS = (
+    PACKAGES,
+    replace(PACKAGES, field="unfinished", parse=parse_unfinished, document={"unfinished_packages": plain}),
+    Tool(file="holds.txt", field="holds", parse=parse_holds, drift=True, empty=True, label="apt-mark showhold"),
+)

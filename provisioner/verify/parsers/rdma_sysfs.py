@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, number
+from provisioner.verify.tool import Tool
 
 _STATE = re.compile(r"^[0-9]{1,2}: ([A-Za-z]{1,30})$")
 _GID = re.compile(r"^[0-9a-f]{4}(:[0-9a-f]{4}){7}$")
@@ -142,3 +143,24 @@ def _hexadecimal(value: Any) -> int | None:
 def _named(value: Any) -> str | None:
     match = _STATE.match(_text(value) or "")
     return match[1] if match else None
+
+
+TOOLS = (
+    Tool(
+        file="rdma.json",
+        field="rdma",
+        parse=parse,
+        seconds=10,
+        when=lambda expected: expected.network in ("infiniband", "roce", "efa"),
+        label="/sys/class/infiniband",
+        by_hand=False,
+    ),
+    Tool(
+        file="rdma-after.json",
+        field="after.rdma",
+        parse=parse,
+        asked="after",
+        label="/sys/class/infiniband after the load",
+        document={},
+    ),
+)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, pci, whole
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +132,18 @@ def _name(fields: dict[str, Any], key: str) -> str | None:
 def _text(fields: dict[str, Any], key: str) -> str | None:
     value = fields.get(key)
     return value.strip()[:200] if isinstance(value, str) and value.strip() not in ("", "N/A") else None
+
+
+SHOWN = "--showproductname --showmeminfo vram --showdriverversion --showbus --showserial --showuniqueid"
+TOOLS = (
+    Tool(
+        file="rocm-smi.json",
+        field="rocm",
+        parse=parse,
+        command=("rocm-smi", *SHOWN.split(), "--json"),
+        seconds=30,
+        when=lambda expected: expected.vendor == "amd",
+        label="rocm-smi --json",
+        document={},
+    ),
+)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.parsers.host_hardware import Mount, read_mounts
 from provisioner.verify.parsers.untrusted import read_float, read_map, read_object, read_text, read_whole
+from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,17 @@ def _one(path: str, row: object, text: str) -> Shared:
         path, mounts[0], said.get("timed_out") is True, read_float(said.get("seconds")), read_whole(said.get("rc")),
         error[-200:], (read_text(row.get("serves")) or "")[:1024],
     )  # fmt: skip
+
+
+TOOLS = (
+    Tool(
+        file="shared.json",
+        field="shared",
+        parse=parse,
+        seconds=27,  # two programs for each file system, all at once (probe/shared.py)
+        when=lambda expected: expected.shared,
+        configured=True,
+        label="stat and find on the file systems of the network",
+        by_hand=False,
+    ),
+)

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool
 
 _ACTIVE = re.compile(r"^\s*Active:\s+([a-z-]+)(?:\s+\(([^)]*)\))?")
 STATES = {"active", "reloading", "refreshing", "inactive", "failed", "activating", "deactivating", "maintenance"}
@@ -97,3 +98,35 @@ def parse_units(text: str) -> dict[str, Unit]:
             values.get("Result", ""),
         )
     return found
+
+
+TOOLS = (
+    Tool(
+        file="fabricmanager.txt",
+        field="fabric_manager",
+        parse=parse,
+        command=("systemctl", "status", "nvidia-fabricmanager", "--no-pager", "--full"),
+        seconds=10,
+        when=lambda expected: expected.fabric_manager,
+        complaint_answers=True,
+        label="systemctl status nvidia-fabricmanager",
+    ),
+    Tool(
+        file="services.txt",
+        field="failed_units",
+        parse=parse_failed,
+        command=("systemctl", "list-units", "--state=failed", "--no-legend", "--plain", "--no-pager"),
+        seconds=10,
+        empty=True,
+        label="systemctl list-units --state=failed",
+    ),
+    Tool(
+        file="units.txt",
+        field="units",
+        parse=parse_units,
+        seconds=10,
+        when=lambda expected: expected.units,
+        configured=True,
+        label="systemctl show",
+    ),
+)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
+from provisioner.verify.tool import Tool, nvidia
 
 CELL = re.compile(r"^(NV[0-9]{1,2}|SYS|NODE|PHB|PXB|PIX|PSB|C2C|XGMI)$")
 GPU = re.compile(r"^GPU[0-9]{1,3}$")
@@ -108,3 +109,21 @@ def _numa(rest: list[str], titles: str) -> str | None:
     if len(rest) < 2 or not (CPUS.match(rest[0]) or rest[0] == "N/A") or not NUMA.match(rest[1]):
         return None
     return rest[1]
+
+
+TOOLS = (
+    Tool(
+        file="topo.txt",
+        field="topo",
+        parse=parse,
+        command=("nvidia-smi", "topo", "-m"),
+        seconds=30,
+        when=nvidia,
+        merge=True,
+        document={
+            "topology": lambda topology: topology.cells,
+            "nics_near": lambda topology: topology.near,
+            "numa": lambda topology: topology.numa,
+        },
+    ),
+)

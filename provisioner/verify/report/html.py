@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from provisioner.paths import data
 from provisioner.text import printable
-from provisioner.verify.catalogue import declared
+from provisioner.verify.registry import declared
 from provisioner.verify.report.compare import changes
 from provisioner.verify.report.measured import tables
 from provisioner.verify.report.pairs import grids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +12,14 @@ import pytest
 
 from provisioner.errors import ProviderError
 from provisioner.events import Events
-from provisioner.lifecycle import machines
-from provisioner.lifecycle.machines import SitePlan
-from provisioner.providers.base import Instead
+from provisioner.machines.base import Planned
+from provisioner.machines.terraform import Root, TerraformMachines
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.providers.base import Module, Place, Provider
+from provisioner.providers.capacity import Choices, Shortage
+from provisioner.stack.models import BaseImage
+from provisioner.workspace.binary import Binary
 from provisioner.workspace.terraform import Changes
 from tests.support import plans
 
@@ -34,6 +39,16 @@ class Terraform:
             raise ProviderError(self.fails.pop(0))
         return Changes(1)
 
+    def init(self) -> None:
+        """Nothing is to be fetched."""
+
+    def plan(self, *, replace: Collection[str] = ()) -> Changes:
+        self.done.append(f"plan {' '.join(replace)}".strip())
+        return Changes(1)
+
+    def outputs(self) -> dict[str, Any]:
+        raise ProviderError("")  # no machine is made here
+
     def addresses(self) -> list[str]:
         return sorted(self.state)
 
@@ -42,28 +57,46 @@ class Terraform:
         return Changes(destroy=len(only))
 
 
-@dataclass
-class Provider:
-    """Knows so many other ways."""
+class Nodes(Module):
+    folder = "none"
 
-    ways: int
-    settled: bool = False
-    without: dict[str, Collection[str]] = field(default_factory=dict)
+    def inputs(self, plan: Plan) -> dict[str, Any]:
+        return {}
 
     def address(self, node: str) -> str:
         return f"node.{node}"
 
-    def instead(self, plan: Any, site: str, workspace: Path, error: str) -> Instead | None:
-        if "sold out" not in error:
-            return None
-        self.ways -= 1
-        return Instead("another zone", ("train",) if self.ways >= 0 else (), ("train",))
 
-    def do_without(self, workspace: Path, nodes: Mapping[str, Collection[str]]) -> None:
-        self.without.update(nodes)
+@dataclass
+class Zones:
+    """Sells in so many zones, and is sold out where it says so."""
 
-    def settle(self, workspace: Path) -> None:
-        self.settled = True
+    count: int
+    region: str = "here"
+
+    def zones(self, plan: Plan) -> list[str]:
+        return [f"zone-{n}" for n in range(self.count)]
+
+    def shortages(self, error: str) -> dict[str, Shortage]:
+        return {"train": Shortage("train", "SoldOut")} if "sold out" in error else {}
+
+
+class Shop(Provider):
+    name = "shop"
+
+    def __init__(self, place: Place, zones: int) -> None:
+        super().__init__(place)
+        self.module = Nodes()
+        self.capacity = Zones(zones)
+
+    def base_image(self, system: str) -> BaseImage:
+        raise NotImplementedError
+
+    def preflight(self, plan: Plan, there: int) -> list[Finding]:
+        raise NotImplementedError
+
+    def clean(self, events: Events) -> list[str]:
+        raise NotImplementedError
 
 
 def applied(
@@ -78,19 +111,21 @@ def applied(
     (group,) = plan.groups
     capacity = group.spec.capacity.model_copy(update={"min": least})
     plan = replace(plan, groups=(replace(group, spec=group.spec.model_copy(update={"capacity": capacity})),))
-    terraform, provider = Terraform(tmp_path, list(fails), set(state)), Provider(ways)
-
-    def again(addresses: Collection[str]) -> Changes:
-        terraform.done.append(f"plan {' '.join(addresses)}".strip())
-        return Changes(1)
-
-    site = SitePlan("here", provider, terraform, Changes(3), again, frozenset(there))  # type: ignore[arg-type]
+    place = Place("vision", "here", plan.spec.sites["here"], tmp_path)
+    root = Root(key=str, identity=str)
+    known = [address.removeprefix("node.") for address in there]
+    machines = TerraformMachines(Shop(place, ways + 1), root, Binary(("false",), ""), Events(), known=known)
+    terraform = Terraform(tmp_path, list(fails), set(state))
+    machines._workspace = terraform  # type: ignore[assignment]
+    machines._render = lambda _: None  # type: ignore[method-assign]
     try:
-        machines._apply(plan, site, Events())
+        machines.apply(plan, Planned("here", add=3))
         error = ""
     except ProviderError as failure:
         error = str(failure)
-    return SimpleNamespace(done=terraform.done, settled=provider.settled, error=error, without=provider.without)
+    choices = Choices.read(tmp_path)
+    settled = terraform.done[-1] == "apply" and not choices.tried
+    return SimpleNamespace(done=terraform.done, settled=settled, error=error, without=choices.without)
 
 
 def test_what_goes_well_is_applied_once(tmp_path: Path) -> None:
@@ -109,7 +144,7 @@ def test_when_nothing_is_left_to_ask_half_a_group_goes_and_nothing_else(tmp_path
     state = ("node.train-0", "node.train-1", "vpc", "node.other-0")
     found = applied(tmp_path, 1, "sold out", "sold out", state=state, there=("node.train-0",))
     assert found.done == ["apply", "plan node.train-1", "apply", "destroy node.train-1"]
-    assert "another zone" in found.error
+    assert "here has no machines for train" in found.error
     assert "capacity.fallback" in found.error
 
 

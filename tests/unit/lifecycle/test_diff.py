@@ -8,7 +8,7 @@ from provisioner import fleet
 from provisioner.fleet import Node
 from provisioner.lifecycle.diff import ABSENT, absent_reports, compare
 from provisioner.paths import private_dir
-from provisioner.providers.aws.provider import Aws
+from provisioner.providers import capacity
 from provisioner.session import Cluster, open_cluster
 
 FILE = """
@@ -41,7 +41,7 @@ def test_what_is_there_wanted_and_not_wanted_any_more(tmp_path: Path) -> None:
 
 def test_what_an_up_did_without_is_not_absent(tmp_path: Path) -> None:
     cluster = made(tmp_path, "train-0", "train-1")
-    Aws().do_without(private_dir(cluster.paths.root / "sites" / "here"), {"train": ["train-2"]})
+    capacity.do_without(private_dir(cluster.paths.root / "sites" / "here"), {"train": ["train-2"]})
     assert compare(cluster).absent == {}
 
 

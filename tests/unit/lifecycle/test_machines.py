@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.errors import GpuprovError
-from provisioner.lifecycle.machines import PROVIDER, made_at
 from provisioner.paths import private_dir
+from provisioner.providers.cluster import MADE_BY, SETTINGS
 from provisioner.session import Cluster, open_cluster
 
 FILE = """
@@ -25,12 +25,12 @@ def cluster(folder: Path, *, sandbox: bool, sites: dict[str, str | None]) -> Clu
     for site, provider in sites.items():
         private_dir(found.paths.site(site))
         if provider is not None:
-            (found.paths.site(site) / PROVIDER).write_text(provider + "\n")
+            (found.paths.site(site) / MADE_BY).write_text(provider + "\n")
     return found
 
 
 def test_every_workspace_of_a_rehearsal_is_the_sandboxs(tmp_path: Path) -> None:
-    found = made_at(cluster(tmp_path, sandbox=True, sites={"here": "sandbox", "gone": "sandbox", "old": None}))
+    found = cluster(tmp_path, sandbox=True, sites={"here": "sandbox", "gone": "sandbox", "old": None}).providers.made()
     assert {site: provider.name for site, provider in found.items()} == dict.fromkeys(
         ("gone", "here", "old"), "sandbox"
     )
@@ -38,16 +38,35 @@ def test_every_workspace_of_a_rehearsal_is_the_sandboxs(tmp_path: Path) -> None:
 
 def test_a_real_workspace_without_a_provider_is_not_passed_over(tmp_path: Path) -> None:
     """Passed over, its state would be removed with the run directory, and its machines would run on."""
-    with pytest.raises(GpuprovError, match="whose machines are these") as caught:
-        made_at(cluster(tmp_path, sandbox=False, sites={"gone": None}))
+    with pytest.raises(GpuprovError, match="cannot determine the provider") as caught:
+        cluster(tmp_path, sandbox=False, sites={"gone": None}).providers.made()
     assert "put site gone back" in caught.value.hint
 
 
 def test_what_is_no_workspace_is_left_alone(tmp_path: Path) -> None:
     found = cluster(tmp_path, sandbox=True, sites={"here": "sandbox"})
     (found.paths.root / "sites" / "note.txt").touch()
-    assert list(made_at(found)) == ["here"]
+    assert list(found.providers.made()) == ["here"]
 
 
 def test_nothing_was_made(tmp_path: Path) -> None:
-    assert made_at(cluster(tmp_path, sandbox=True, sites={})) == {}
+    assert cluster(tmp_path, sandbox=True, sites={}).providers.made() == {}
+
+
+def test_a_site_that_cluster_yaml_does_not_name_any_more_is_removed_where_it_was_made(tmp_path: Path) -> None:
+    found = cluster(tmp_path, sandbox=False, sites={"gone": "aws"})
+    (found.paths.site("gone") / SETTINGS).write_text('{"provider": "aws", "region": "eu-west-1"}')
+    assert found.providers.made()["gone"].place.settings.region == "eu-west-1"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"provider": "gcp", "region": "x"}', '{"provider": "aws"}'])
+def test_settings_that_are_damaged_are_no_settings(tmp_path: Path, text: str) -> None:
+    found = cluster(tmp_path, sandbox=False, sites={"gone": "aws"})
+    (found.paths.site("gone") / SETTINGS).write_text(text)
+    with pytest.raises(GpuprovError, match=r"site\.json is missing or damaged"):
+        found.providers.made()
+
+
+def test_there_is_one_object_for_each_site(tmp_path: Path) -> None:
+    found = cluster(tmp_path, sandbox=False, sites={"here": "aws"})
+    assert found.providers.at("here") is found.providers.at("here") is found.providers.made()["here"]

@@ -24,11 +24,10 @@ from provisioner.lifecycle.replace.command import Options
 from provisioner.lifecycle.status import status
 from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.verifying import Verdict
+from provisioner.machines.base import Action, Planned
 from provisioner.paths import private_dir
-from provisioner.providers.sandbox.provider import Sandbox
 from provisioner.session import Cluster, open_cluster
 from provisioner.verify.results import CheckResult, NodeReport, Report
-from provisioner.workspace.terraform import Changes
 
 FILE = """
 name: anew
@@ -89,28 +88,35 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World({}, {})
     settle(made)
 
-    def prepare(_: Cluster, __: Any, site: str, *___: Any, replace: Collection[str] = ()) -> machines.SitePlan:
-        made.step()
-        provider = Sandbox()
-        missing = [name for name in NAMES if name not in made.machines]
-        wanted = [] if made.deaf else list(replace)
-        actions = [(provider.address(name), "create") for name in missing]
-        actions += [(provider.address(name), "replace") for name in wanted if name not in missing]
-        actions += made.also
-        todo = [*missing, *(name for name in wanted if name not in missing)]
-        changes = Changes(add=len(todo), destroy=len(todo) - len(missing), actions=tuple(actions))
-        return machines.SitePlan(site, provider, todo, changes)  # type: ignore[arg-type]
+    class Site:
+        """The machines of one site."""
 
-    def apply(_: Any, site: machines.SitePlan, *__: Any, always: bool) -> list[Node]:
-        assert always
-        for name in site.workspace:  # type: ignore[attr-defined]
-            made.machines.pop(name, None)
+        todo: list[str]
+
+        def __init__(self, _: Cluster, site: str, *__: Any) -> None:
+            self.site = site
+
+        def plan(self, _: Any, *, replace: Collection[str] = ()) -> Planned:
             made.step()
-            made.made.append(name)
-            made.machines[name] = f"new-{len(made.made)}-{name}"
-            made.step()
-        made.outputs = dict(made.machines)
-        return [node(name, id) for name, id in made.outputs.items()]
+            missing = [name for name in NAMES if name not in made.machines]
+            wanted = [] if made.deaf else list(replace)
+            actions = [Action("create", f"machine of {name}", name) for name in missing]
+            actions += [Action("replace", f"machine of {name}", name) for name in wanted if name not in missing]
+            actions += [Action(what, address) for address, what in made.also]
+            self.todo = [*missing, *(name for name in wanted if name not in missing)]
+            add = len(self.todo)
+            return Planned(self.site, add=add, destroy=add - len(missing), actions=tuple(actions))
+
+        def apply(self, _: Any, __: Planned, *, always: bool) -> list[Node]:
+            assert always
+            for name in self.todo:
+                made.machines.pop(name, None)
+                made.step()
+                made.made.append(name)
+                made.machines[name] = f"new-{len(made.made)}-{name}"
+                made.step()
+            made.outputs = dict(made.machines)
+            return [node(name, id) for name, id in made.outputs.items()]
 
     def call(_: Cluster, step: str, nodes: Sequence[Node], action: str, __: Mapping[str, str]) -> dict[str, str]:
         made.step()
@@ -157,8 +163,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
     monkeypatch.setattr(machines, "preflight", lambda *_: [])
-    monkeypatch.setattr(machines, "prepare", prepare)
-    monkeypatch.setattr(machines, "apply", apply)
+    monkeypatch.setattr(machines, "of_site", Site)
     monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step())
     monkeypatch.setattr(hooks, "call", call)
     monkeypatch.setattr(command.lifecycle, "configure", configure)
@@ -311,7 +316,7 @@ def test_a_plan_that_would_do_more_is_refused_and_said(cluster: Cluster, world: 
     assert "would also replace module.site.terraform_data.mirror" in error.message
     world.also = []
     del world.machines["train-7"]
-    assert 'create module.site.terraform_data.node["train-7"]' in refused(cluster, world, "train-1").message
+    assert "create machine of train-7" in refused(cluster, world, "train-1").message
 
 
 def test_a_plan_that_would_not_do_it_is_refused(cluster: Cluster, world: World) -> None:

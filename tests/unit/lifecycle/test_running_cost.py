@@ -15,7 +15,7 @@ from provisioner import node_state
 from provisioner.cli import lifecycle
 from provisioner.cli import status as cli
 from provisioner.cli.display import Lines
-from provisioner.cost import telling, wanted
+from provisioner.cost import summary, wanted
 from provisioner.fleet import Node, save
 from provisioner.lifecycle import planning, running_cost
 from provisioner.lifecycle.status import status
@@ -127,7 +127,7 @@ def test_status_shows_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_plan_says_the_list_price_its_date_and_what_is_unknown(cluster: Cluster) -> None:
-    cost = telling.planned(cluster.spec)
+    cost = summary.planned(cluster.spec)
     shown = {"cluster": "told", "sandbox": False, "nodes": [], "changes": {}, "stack": {}, "findings": [], "cost": cost}
     jsonschema.validate(shown, schema.schema("plan"))
     told = planning.text(shown)
@@ -143,9 +143,9 @@ def test_a_rehearsals_plan_says_no_price() -> None:
 
 def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> None:
     fleet = wanted(cluster.spec)
-    assert telling.making(fleet, {"train": 2}) == "43.92 USD an hour at list prices of 2026-07-20"
-    assert telling.making(fleet, {"train": 1}) == "21.96 USD an hour at list prices of 2026-07-20"
-    assert telling.making(fleet, {"train": 0, "own": 1}) == ""
+    assert summary.making(fleet, {"train": 2}) == "43.92 USD an hour at list prices of 2026-07-20"
+    assert summary.making(fleet, {"train": 1}) == "21.96 USD an hour at list prices of 2026-07-20"
+    assert summary.making(fleet, {"train": 0, "own": 1}) == ""
 
 
 @pytest.mark.parametrize("sandbox", [False, True])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from provisioner.plan import PlannedGroup
-from provisioner.providers.aws.capacity import FILE, Choices, Shortage, Way, shortages, ways_of
-from provisioner.spec.models import Group
+from provisioner.providers.aws.capacity import shortages
+from provisioner.providers.capacity import FILE, Choices, Shortage, Way, ways_of
+from provisioner.spec.groups import Group
 from tests.support.plans import planned_group
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
@@ -73,7 +74,9 @@ def test_the_zones_that_aws_names_come_first_then_the_others_then_the_next_kind(
 
 def test_a_price_is_no_matter_of_zones() -> None:
     choices = Choices()
-    found = choices.after(Shortage("train", "SpotMaxPriceTooLow", ()), group("spot", "on-demand"), ZONES)
+    found = choices.after(
+        Shortage("train", "SpotMaxPriceTooLow", (), whole_kind=True), group("spot", "on-demand"), ZONES
+    )
     assert found == Way("on-demand", "us-east-1a")
 
 

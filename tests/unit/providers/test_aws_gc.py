@@ -17,11 +17,11 @@ from moto.ec2.responses import EC2Response
 
 from provisioner.cli.main import run
 from provisioner.paths import data
-from provisioner.providers import remains
-from provisioner.providers.aws import remains as module
-from provisioner.providers.aws import tagged
-from provisioner.providers.aws.ask import Region
-from provisioner.providers.aws.remains import InRegion
+from provisioner.providers import orphans
+from provisioner.providers.aws import orphans as module
+from provisioner.providers.aws import tagged_resources
+from provisioner.providers.aws.client import Region
+from provisioner.providers.aws.orphans import InRegion
 from provisioner.spec import schema
 from tests.support import moto_aws
 from tests.support.aws_answers import Answers, ec2_error, sts_error
@@ -55,7 +55,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Answers]:
     with mock_aws():
         ANSWERS.rules.clear()
         ANSWERS.asked.clear()
-        monkeypatch.setattr(module, "remains", lambda _: InRegion(RULED, wait_s=0.5, pause_s=0.01))
+        monkeypatch.setattr(module, "orphans", lambda _: InRegion(RULED, wait_s=0.5, pause_s=0.01))
         yield ANSWERS
         for backend in ec2_backends[moto_aws.ACCOUNT].values():  # what the additions keep there
             for kept in ("placement_groups", "instance_connect_endpoints"):
@@ -151,7 +151,7 @@ def make(cluster: str, *, protect: bool = False) -> dict[str, str]:
 def found(cluster: str) -> dict[str, list[str]]:
     """What is there now, by kind."""
     kinds: dict[str, list[str]] = {}
-    for thing in tagged.find(PLACE).things:
+    for thing in tagged_resources.find(PLACE).things:
         if thing.cluster == cluster:
             kinds.setdefault(thing.kind, []).append(thing.id)
     return kinds
@@ -267,14 +267,14 @@ def test_nobody_is_signed_in(aws: Answers, capsys: pytest.CaptureFixture[str]) -
 def test_file_systems_hold_data_and_are_named_only(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     efs = client("efs").create_file_system(CreationToken="x", Tags=tags("crashed"))["FileSystemId"]
     said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
-    assert said["left"] == [f"EFS file system {efs}: {tagged.HOLDS_DATA}"]
+    assert said["left"] == [f"EFS file system {efs}: {tagged_resources.HOLDS_DATA}"]
     assert found("crashed") == {"EFS file system": [efs]}
 
 
 def test_a_role_that_nothing_here_uses_may_be_another_regions(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     client("iam").create_role(RoleName="gpuprov-crashed-x", AssumeRolePolicyDocument="{}", Tags=tags("crashed"))
     said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
-    assert said["left"] == [f"role gpuprov-crashed-x: {tagged.SOMEWHERE}"]
+    assert said["left"] == [f"role gpuprov-crashed-x: {tagged_resources.SOMEWHERE}"]
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_removed(
@@ -336,7 +336,7 @@ def test_a_file_names_its_regions_and_its_state_elsewhere_is_alive(
 
 
 NOWHERE = {
-    "nothing said": ([], "where to look?"),
+    "nothing said": ([], "nothing to scan"),
     "no such provider": (["--region", "eastus", "--provider", "azure"], "can't look for what is left at azure"),
 }
 
@@ -349,7 +349,7 @@ def test_somebody_has_to_say_where(aws: Answers, name: str, capsys: pytest.Captu
 
 
 def test_several_things_are_named_as_people_would() -> None:
-    assert [remains.many(kind) for kind in ("elastic IP address", "VPC", "instance")] == [
+    assert [orphans.many(kind) for kind in ("elastic IP address", "VPC", "instance")] == [
         "elastic IP addresses",
         "VPCs",
         "instances",

@@ -14,12 +14,12 @@ import pytest
 from moto import mock_aws
 
 from provisioner.cli.main import run
-from provisioner.cost import Wanted, asking, regions
+from provisioner.cost import Wanted, parallel_queries, regions
 from provisioner.cost.document import document
+from provisioner.cost.regions import market_of
 from provisioner.paths import data
-from provisioner.providers import market
 from provisioner.providers.aws import market as ec2_market
-from provisioner.providers.aws.ask import Region
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.market import Ec2, history
 from provisioner.providers.market import Unanswered
 from provisioner.spec import schema
@@ -156,7 +156,7 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     never = threading.Event()
-    found = asking.answers({"slow": never.wait, "quick": lambda: True}, deadline_s=0.2)
+    found = parallel_queries.answers({"slow": never.wait, "quick": lambda: True}, deadline_s=0.2)
     never.set()
     assert found["quick"] is True
     assert isinstance(found["slow"], Unanswered)
@@ -168,12 +168,12 @@ def test_a_defect_is_not_taken_for_silence() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        asking.answers({"broken": broken})
+        parallel_queries.answers({"broken": broken})
 
 
 def test_only_aws_can_be_asked() -> None:
-    assert market.of("azure") is None
-    assert isinstance(market.of("aws"), Ec2)
+    assert market_of("azure") is None
+    assert isinstance(market_of("aws"), Ec2)
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws import allowed, image, storage
-from provisioner.providers.aws.ask import Region
+from provisioner.providers.aws import image, permissions, storage
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.preflight import preflight, quota_of
 from provisioner.providers.aws.site import AwsSite
-from provisioner.spec.models import Group
+from provisioner.spec.groups import Group
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
 from tests.support.plans import planned_group
 
@@ -41,7 +41,7 @@ GET_ROLE = b"""<GetRoleResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/
 
 def decided(refused: dict[str, str]) -> bytes:
     """The simulator's answer: everything that `up` and `down` call is allowed, but for these."""
-    names = [name for names in allowed.actions().values() for name in names]
+    names = [name for names in permissions.actions().values() for name in names]
     rows = "".join(
         f"<member><EvalActionName>{name}</EvalActionName><EvalResourceName>*</EvalResourceName>"
         f"<EvalDecision>{refused.get(name, 'allowed')}</EvalDecision></member>"
@@ -261,8 +261,8 @@ def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -
     aws.rules["sts.GetCallerIdentity"] = (200, IDENTITY.format(arn=ROLE).encode())
     aws.rules["iam.GetRole"] = (200, GET_ROLE)
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
-    allowed.simulated(region, "vision", ["ec2:RunInstances"])
-    list(allowed.tried(region, [group()], {"train": "ami-0"}, None))
+    permissions.simulated(region, "vision", ["ec2:RunInstances"])
+    list(permissions.tried(region, [group()], {"train": "ami-0"}, None))
     asked = {call.replace("service-quotas.", "servicequotas.").replace(".", ":") for call in aws.asked}
     text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
     (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Preflight"' in part]
@@ -274,11 +274,11 @@ def test_what_the_simulator_refuses_is_a_warning_that_names_it(aws: Answers) -> 
     aws.rules["sts.GetCallerIdentity"] = (200, IDENTITY.format(arn=ROLE).encode())
     aws.rules["iam.GetRole"] = (200, GET_ROLE)
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
-    names = allowed.wanted(own_vpc=True, public=True, instance_connect=False)
-    assert [f.status for f in allowed.simulated(aws.region(), "vision", names)] == ["ok"]
+    names = permissions.wanted(own_vpc=True, public=True, instance_connect=False)
+    assert [f.status for f in permissions.simulated(aws.region(), "vision", names)] == ["ok"]
     no = {"ec2:RunInstances": "explicitDeny", "ec2:TerminateInstances": "implicitDeny"}
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided(no))
-    (found,) = allowed.simulated(aws.region(), "vision", names)
+    (found,) = permissions.simulated(aws.region(), "vision", names)
     assert found.status == "warning"
     assert "may not ec2:RunInstances, ec2:TerminateInstances" in found.message
     assert "docs/aws.md" in found.action
@@ -286,21 +286,21 @@ def test_what_the_simulator_refuses_is_a_warning_that_names_it(aws: Answers) -> 
 
 def test_an_action_that_the_simulator_says_nothing_of_is_not_allowed(aws: Answers) -> None:
     aws.rules["iam.SimulatePrincipalPolicy"] = (200, decided({}))
-    (found,) = allowed.simulated(aws.region(), "vision", ["ec2:NeverHeardOf"])
+    (found,) = permissions.simulated(aws.region(), "vision", ["ec2:NeverHeardOf"])
     assert found.status == "warning" and "ec2:NeverHeardOf" in found.message
 
 
 def test_whoever_may_not_ask_the_simulator_learns_what_to_allow(aws: Answers) -> None:
     body = sts_error("AccessDenied", "User is not authorized to perform: iam:SimulatePrincipalPolicy")
     aws.rules["iam.SimulatePrincipalPolicy"] = (403, body)
-    (found,) = allowed.simulated(aws.region(), "vision", ["ec2:RunInstances"])
+    (found,) = permissions.simulated(aws.region(), "vision", ["ec2:RunInstances"])
     assert found.status == "unknown" and "iam:SimulatePrincipalPolicy" in found.action
 
 
 def test_no_policy_binds_the_root_of_an_account(aws: Answers) -> None:
     root = IDENTITY.format(arn="arn:aws:iam::123456789012:root").encode()
     aws.rules["sts.GetCallerIdentity"] = (200, root)
-    assert allowed.simulated(aws.region(), "vision", ["ec2:RunInstances"]) == []
+    assert permissions.simulated(aws.region(), "vision", ["ec2:RunInstances"]) == []
 
 
 @pytest.mark.parametrize(
@@ -317,13 +317,13 @@ def test_no_policy_binds_the_root_of_an_account(aws: Answers) -> None:
 )
 def test_a_dry_run_of_each_group(aws: Answers, code: str, status: str, said: str) -> None:
     aws.rules["ec2.RunInstances"] = (412 if code == "DryRunOperation" else 400, ec2_error(code, "words of EC2"))
-    (found,) = allowed.tried(aws.region(), [group()], {"train": "ami-0"}, None)
+    (found,) = permissions.tried(aws.region(), [group()], {"train": "ami-0"}, None)
     assert found.status == status
     assert said in f"{found.message} {found.action}"
 
 
 def test_without_an_image_nothing_is_tried(aws: Answers) -> None:
-    assert list(allowed.tried(aws.region(), [group()], {"train": None}, None)) == []
+    assert list(permissions.tried(aws.region(), [group()], {"train": None}, None)) == []
 
 
 def asked_bucket(region: Region, name: str = "my-data") -> Finding:
@@ -360,7 +360,7 @@ def test_what_is_asked_of_the_simulator_is_the_policy_of_the_docs() -> None:
     text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
     policy = next(json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if '"Make"' in part)
     by_name = {one["Sid"]: set(one["Action"]) for one in policy["Statement"]}
-    listed = allowed.actions()
+    listed = permissions.actions()
     assert by_name["RemoveWhatHasTheTag"] == set(listed["remove"])
     assert by_name["FileSystems"] >= {*listed["efs"], *listed["fsx"]}
     made = {name for key, names in listed.items() if key not in ("remove", "efs", "fsx") for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import urllib.request
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,15 @@ import yaml
 from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import Plan
-from provisioner.providers.aws import allowed, storage
+from provisioner.providers import capacity
+from provisioner.providers.aws import module as terraform
+from provisioner.providers.aws import permissions, storage
 from provisioner.providers.aws import provider as module
-from provisioner.providers.aws.capacity import Choices, Way
+from provisioner.providers.aws.provider import Aws
 from provisioner.providers.aws.rules import THROUGHPUT
 from provisioner.providers.aws.site import AwsSite
+from provisioner.providers.base import Place
+from provisioner.providers.capacity import Choices, Way
 from provisioner.stack.models import BaseImage
 from tests.support import plans
 
@@ -35,23 +39,39 @@ def plan(**keys: Any) -> Plan:
     return Plan(spec=made.spec, groups=made.groups, simulated=False, bases=bases)
 
 
+@dataclass
+class InWorkspace:
+    """The provider of a plan's only site."""
+
+    provider: Aws
+    plan: Plan
+
+    def inputs(self) -> dict[str, Any]:
+        return self.provider.module.inputs(self.plan)
+
+
+def aws(workspace: Path, wanted: Plan) -> InWorkspace:
+    return InWorkspace(Aws(Place("vision", "here", wanted.spec.sites["here"], workspace)), wanted)
+
+
 def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(address.encode()))
 
 
-def test_the_provider_is_the_modules_own() -> None:
+def test_the_provider_is_the_modules_own(tmp_path: Path) -> None:
     text = (data("terraform") / "aws" / "versions.tf").read_text(encoding="utf-8")
-    assert f'version = "{module.VERSION}"' in text
-    block = module.provider().terraform(plan(), "here")["aws"]
+    assert f'version = "{terraform.VERSION}"' in text
+    block = aws(tmp_path, plan()).provider.module.blocks(plan())["aws"]
     assert (block.source, block.version, block.configuration["region"]) == (
         "hashicorp/aws",
-        module.VERSION,
+        terraform.VERSION,
         "us-east-1",
     )
 
 
-def test_first_boot_lets_the_access_user_in_with_the_key_and_nobody_else() -> None:
-    text = module.provider().user_data(plan(access={"user": "ops"}), "here", KEY + "\n")
+def test_first_boot_lets_the_access_user_in_with_the_key_and_nobody_else(tmp_path: Path) -> None:
+    wanted = plan(access={"user": "ops"})
+    text = aws(tmp_path, wanted).provider.module.user_data(wanted, KEY + "\n")
     assert text.startswith("#cloud-config\n")
     (user,) = yaml.safe_load(text)["users"]
     assert (user["name"], user["ssh_authorized_keys"], user["lock_passwd"]) == ("ops", [KEY], True)
@@ -62,7 +82,7 @@ def test_ssh_is_open_to_this_computer_alone_where_nobody_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at("198.51.100.7\n", monkeypatch)
-    given = module.provider().module_inputs(plan(), "here", tmp_path)
+    given = aws(tmp_path, plan()).inputs()
     assert given["access"] == {"allow": ["198.51.100.7/32"], "instance_connect": False}
     assert given["zones"] == ["us-east-1a"]
     assert given["groups"]["train"] == {"image_id": "ami-0123456789abcdef0", "efa_interfaces": 4}
@@ -72,28 +92,28 @@ def test_ssh_is_open_to_this_computer_alone_where_nobody_is_named(
 def test_an_address_that_is_none_is_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     at(answer, monkeypatch)
     with pytest.raises(GpuprovError, match=r"access\.allow"):
-        module.provider().module_inputs(plan(), "here", tmp_path)
+        aws(tmp_path, plan()).inputs()
 
 
 def test_networks_that_are_named_are_taken_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urllib.request, "urlopen", None)
-    given = module.provider().module_inputs(plan(access={"allow": (IPv4Network("203.0.113.0/24"),)}), "here", tmp_path)
+    given = aws(tmp_path, plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})).inputs()
     assert given["access"] == {"allow": ["203.0.113.0/24"], "instance_connect": False}
 
 
 def test_a_file_system_is_told_to_the_module_and_its_end_to_the_user(tmp_path: Path) -> None:
     made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
-    assert "efs" not in module.provider().module_inputs(made, "here", tmp_path)
+    assert "efs" not in aws(tmp_path, made).inputs()
     assert storage.findings(AwsSite.model_validate(plans.SITES["aws"])) == []
     site = AwsSite.model_validate({**plans.SITES["aws"], "storage": {"efs": {"throughput": "bursting"}}})
     wanted = replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}}))
-    given = module.provider().module_inputs(wanted, "here", tmp_path)
+    given = aws(tmp_path, wanted).inputs()
     assert given["efs"] == {"path": "/efs", "throughput": "bursting", "kms_key_id": None}
     (found,) = storage.findings(site)
     assert (found.status, found.subject) == ("warning", "storage")
     assert "`gpuprov down` removes the EFS file system at /efs with its data" in found.message
     assert "is in no figure here" in found.message
-    assert "elasticfilesystem:CreateFileSystem" in allowed.wanted(
+    assert "elasticfilesystem:CreateFileSystem" in permissions.wanted(
         own_vpc=True, public=True, instance_connect=False, efs=True
     )
 
@@ -104,7 +124,7 @@ def test_lustre_and_buckets_are_told_to_the_module_and_what_they_cost_to_the_use
     asked = {"fsx": {"capacity_gib": 2400}, "s3": (bucket, {"bucket": "my-out", "path": "/out", "write": True})}
     site = AwsSite.model_validate({**plans.SITES["aws"], "storage": asked})
     wanted = replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}}))
-    given = module.provider().module_inputs(wanted, "here", tmp_path)
+    given = aws(tmp_path, wanted).inputs()
     assert given["fsx"] == {"capacity_gib": 2400, "deployment": "PERSISTENT_2", "throughput": 250, "zone": None,
                             "path": "/fsx", "kms_key_id": None}  # fmt: skip
     assert given["s3"] == [
@@ -116,7 +136,7 @@ def test_lustre_and_buckets_are_told_to_the_module_and_what_they_cost_to_the_use
     assert "removes the FSx for Lustre file system at /fsx with its data" in lustre.message
     assert "is in no figure here" in lustre.message and "is in no figure here" in buckets.message
     ways = {"own_vpc": True, "public": True, "instance_connect": False}
-    assert set(allowed.wanted(**ways, fsx=True)) - set(allowed.wanted(**ways)) == {
+    assert set(permissions.wanted(**ways, fsx=True)) - set(permissions.wanted(**ways)) == {
         "fsx:CreateFileSystem", "fsx:DeleteFileSystem", "fsx:TagResource",
     }  # fmt: skip
 
@@ -138,7 +158,7 @@ def test_the_module_and_cluster_yaml_know_the_same_rates() -> None:
 
 def test_the_way_that_was_found_is_told_to_the_module(tmp_path: Path) -> None:
     Choices({"train": Way("on-demand", "us-east-1c")}).write(tmp_path)
-    given = module.provider().module_inputs(plan(access={"allow": (IPv4Network("203.0.113.0/24"),)}), "here", tmp_path)
+    given = aws(tmp_path, plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})).inputs()
     assert given["groups"]["train"]["zone"] == "us-east-1c"
     assert given["groups"]["train"]["kind"] == "on-demand"
 
@@ -147,11 +167,11 @@ def test_without_an_image_nothing_is_rendered(tmp_path: Path) -> None:
     wanted = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
     bare = Plan(spec=wanted.spec, groups=wanted.groups, simulated=False)
     with pytest.raises(GpuprovError, match="no image of"):
-        module.provider().module_inputs(bare, "here", tmp_path)
+        aws(tmp_path, bare).inputs()
 
 
 def test_a_workspace_that_was_never_rendered_has_nothing_to_clean(tmp_path: Path) -> None:
-    assert module.provider().clean(tmp_path, lambda *_, **__: None) == []  # type: ignore[arg-type]
+    assert aws(tmp_path, plan()).provider.clean(lambda *_, **__: None) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -172,12 +192,13 @@ def test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs(
     made = plan()
     site = made.spec.sites["here"].model_copy(update={"connect": connect})
     spec = made.spec.model_copy(update={"sites": {"here": site}})
-    given = module.provider().module_inputs(replace(made, spec=spec), "here", tmp_path)
+    here = aws(tmp_path, replace(made, spec=spec))
+    given = here.inputs()
     assert given["access"] == {"allow": [], "instance_connect": connect == "instance-connect"}
-    command = module.provider().proxy(site, "i-0ab")
+    command = here.provider.access.proxy("i-0ab")
     assert command is not None and said in command and command.endswith("--region us-east-1")
     with pytest.raises(GpuprovError, match="no instance id"):
-        module.provider().proxy(site, "i-0; rm -rf /")
+        here.provider.access.proxy("i-0; rm -rf /")
     monkeypatch.setenv("PATH", str(tmp_path))
     missing = [module._program(name) for name in module.TUNNEL_PROGRAMS[connect]]
     assert [finding.status for finding in missing] == ["blocks"] * len(programs)
@@ -187,12 +208,12 @@ def test_what_a_group_does_without_is_told_to_the_module_and_asked_for_where_the
     wanted = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
     here, there = Way("on-demand", "us-east-1a"), Way("on-demand", "us-east-1b")
     Choices(taken={"train": there}, tried={"train": [here]}).write(tmp_path)
-    provider = module.provider()
-    provider.do_without(tmp_path, {"train": ["train-1"]})
-    assert provider.without(tmp_path) == ["train-1"]
-    given = provider.module_inputs(wanted, "here", tmp_path)["groups"]["train"]
+    here = aws(tmp_path, wanted)
+    capacity.do_without(tmp_path, {"train": ["train-1"]})
+    assert capacity.without(tmp_path) == ["train-1"]
+    given = here.inputs()["groups"]["train"]
     assert (given["without"], given["zone"]) == (["train-1"], "us-east-1a")
-    provider.settle(tmp_path)
-    assert provider.without(tmp_path) == ["train-1"]
-    provider.do_without(tmp_path, {})
-    assert "without" not in provider.module_inputs(wanted, "here", tmp_path)["groups"]["train"]
+    capacity.settle(tmp_path)
+    assert capacity.without(tmp_path) == ["train-1"]
+    capacity.do_without(tmp_path, {})
+    assert "without" not in here.inputs()["groups"]["train"]

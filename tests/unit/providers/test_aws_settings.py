@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.providers.aws.ask import Region, Trouble
+from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.preflight import credentials
 
 ROLE = "role_arn = arn:aws:iam::123456789012:role/x\nregion = us-east-1\n"

@@ -11,7 +11,7 @@ from provisioner.catalog import load
 from provisioner.errors import GpuprovError
 from provisioner.sandbox import fault_list_cloud, fault_list_fabric, fault_list_host, fault_list_load, faults
 from provisioner.sandbox.faults import FAULTS
-from provisioner.verify.catalogue import declared
+from provisioner.verify.registry import declared
 from tests.support.sandbox_node import MakeNode, healthy
 
 OUTPUTS = {

@@ -12,8 +12,9 @@ from provisioner.catalog import load
 from provisioner.sandbox import fault_list_host
 from provisioner.sandbox.faults import Active, with_faults
 from provisioner.sandbox.node import clock, host, state, storage
-from provisioner.verify import probe_host
 from provisioner.verify.parsers.host_hardware import read_memory, read_ranges, read_space, read_swaps
+from provisioner.verify.probe import host as probe_host
+from provisioner.verify.probe import host_cpu, host_disks
 from tests.support.sandbox_node import MakeNode, healthy
 
 P4D = "p4d.24xlarge"
@@ -32,8 +33,8 @@ def test_every_machine_shows_its_own_memory_and_processors(machine: str) -> None
 
 def test_processors_lie_on_all_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     text = host.files(healthy("dgx-h100"))["cpuinfo"]
-    monkeypatch.setattr(probe_host, "lines_of", lambda *_: text.splitlines())
-    found = probe_host.processors()
+    monkeypatch.setattr(host_cpu, "lines_of", lambda *_: text.splitlines())
+    found = host_cpu.processors()
     assert (found["processors"], found["sockets"], found["cores"]) == (224, 2, 112)
 
 
@@ -61,13 +62,13 @@ def test_space_on_the_machines_disks(make_node: MakeNode, monkeypatch: pytest.Mo
     serial = healthy(P4D)["disks"][0]["serial"]
     state.write(storage.CONTENT, {serial: {"fstype": "xfs", "label": None, "uuid": "u-1"}})
     state.write(storage.MOUNTS, {"u-1": "/scratch"})
-    found = {fs.place: fs for fs in read_space(node.says("df", *probe_host.DF[1:])) or ()}
+    found = {fs.place: fs for fs in read_space(node.says("df", *host_disks.DF[1:])) or ()}
     assert set(found) == {"/", "/scratch", "/tmp"}
     assert found["/"].size == int(200 * 2**30 * 0.98)
     assert found["/scratch"].size == int(10**12 // 512 * 512 * 0.98)
     assert found["/tmp"].size == 5
     node.become(with_faults(healthy(P4D), [Active("root-full", 0)]))
-    full = {fs.place: fs for fs in read_space(node.says("df", *probe_host.DF[1:])) or ()}
+    full = {fs.place: fs for fs in read_space(node.says("df", *host_disks.DF[1:])) or ()}
     assert full["/"].used_share > 0.99
     assert node.says("df", "-h") == real
 

@@ -21,9 +21,9 @@ from provisioner.errors import GpuprovError
 from provisioner.lifecycle import baselines, down
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers.aws.capacity import Choices
+from provisioner.providers.state import Blob
 from provisioner.session import Cluster
 from provisioner.state import shared_files
-from provisioner.state.backend import Blob
 from provisioner.state.lease import current
 from provisioner.state.shared_files import SHARED, is_shared
 from provisioner.verify.report.html import html

@@ -155,8 +155,8 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
     cluster.events.subscribe(lambda event: heard.append(event.message))
     plan = build_plan(cluster.spec, cluster.lock, catalog.load())
     with sold_out("us-east-1a") as asked:
-        prepared = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
-        nodes = machines.apply(plan, prepared, cluster.events)
+        virginia = machines.of_site(cluster, "virginia", binary)
+        nodes = virginia.apply(plan, virginia.plan(plan))
     assert {node.zone for node in nodes} == {"us-east-1c"}  # the one that EC2 names
     assert set(asked) == {"us-east-1a", "us-east-1c"}
     assert any(
@@ -164,14 +164,14 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
     )
     assert sorted(node.id for node in nodes) == sorted(running(cloud))
     fleet.save(cluster.paths, nodes)
-    again = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
-    assert again.changes.total == 0  # they stay where they are
+    virginia = machines.of_site(cluster, "virginia", binary)
+    assert virginia.plan(plan).total == 0  # they stay where they are
 
     wider = replace(plan, groups=tuple(replace(g, spec=g.spec.model_copy(update={"count": 3})) for g in plan.groups))
     with sold_out("us-east-1a", "us-east-1b", "us-east-1c"):
-        prepared = machines.prepare(cluster, wider, "virginia", binary, cluster.events)
+        planned = virginia.plan(wider)
         with pytest.raises(ProviderError, match="us-east-1 has no machines for train") as caught:
-            machines.apply(wider, prepared, cluster.events)
+            virginia.apply(wider, planned)
     assert "on-demand in us-east-1c, on-demand in us-east-1a, on-demand in us-east-1b" in str(caught.value)
     assert sorted(node.id for node in nodes) == sorted(running(cloud))  # those that stood still stand
 
@@ -181,10 +181,8 @@ def test_a_zone_without_machines_gives_way_to_one_that_has_some(file: Path, clou
 
     content = replace(wider, groups=tuple(map(least, wider.groups)))
     with sold_out("us-east-1a", "us-east-1b", "us-east-1c"):
-        prepared = machines.prepare(cluster, content, "virginia", binary, cluster.events)
-        fewer = machines.apply(content, prepared, cluster.events)
+        fewer = virginia.apply(content, virginia.plan(content))
     assert fewer == nodes
-    assert machines.prepare(cluster, content, "virginia", binary, cluster.events).changes.total == 0
-    machines.hope(cluster, content)
-    prepared = machines.prepare(cluster, content, "virginia", binary, cluster.events)
-    assert len(machines.apply(content, prepared, cluster.events)) == 3
+    assert virginia.plan(content).total == 0
+    machines.ask_again(cluster, content)
+    assert len(virginia.apply(content, virginia.plan(content))) == 3

@@ -9,10 +9,10 @@ import boto3
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.providers.aws import remains as module
-from provisioner.providers.aws import tagged
-from provisioner.providers.aws.ask import Region
-from provisioner.providers.aws.remains import InRegion
+from provisioner.providers.aws import orphans as module
+from provisioner.providers.aws import tagged_resources
+from provisioner.providers.aws.client import Region
+from provisioner.providers.aws.orphans import InRegion
 from tests.support.aws_root import Root
 
 REGION = "eu-west-1"
@@ -26,7 +26,7 @@ def test_all_that_the_module_makes_is_found_and_removed(
     for name, value in root.cloud.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "remains", lambda place: InRegion(Region(place), wait_s=20, pause_s=0.05))
+    monkeypatch.setattr(module, "orphans", lambda place: InRegion(Region(place), wait_s=20, pause_s=0.05))
     root.region = REGION
     images = root.cloud.register(REGION)
     groups = {"train": {"machine": "p4d.24xlarge", "count": 2, "placement": "cluster", "capacity": {"kind": "spot"}}}
@@ -45,12 +45,12 @@ def test_all_that_the_module_makes_is_found_and_removed(
     assert run(["gc", "--region", REGION, "--cluster", "forgotten", "--yes", "--json"]) == 3
     said = json.loads(capsys.readouterr().out)
     kinds = {thing["kind"] for cluster in said["clusters"] for thing in cluster["things"]}
-    assert {kind.name for kind in tagged.KINDS} - kinds == {"spot request", "FSx file system"} | (
+    assert {kind.name for kind in tagged_resources.KINDS} - kinds == {"spot request", "FSx file system"} | (
         {"NAT gateway"} if internet == "public" else set()
     )
     assert {"role", "instance profile"} <= kinds
     assert "things of the network were not touched" in said["left"][0]
-    assert tagged.HOLDS_DATA in said["left"][1] and len(said["left"]) == 2
+    assert tagged_resources.HOLDS_DATA in said["left"][1] and len(said["left"]) == 2
 
     efs = boto3.client("efs", REGION)
     for system in efs.describe_file_systems()["FileSystems"]:
@@ -58,7 +58,7 @@ def test_all_that_the_module_makes_is_found_and_removed(
             efs.delete_mount_target(MountTargetId=target["MountTargetId"])
         efs.delete_file_system(FileSystemId=system["FileSystemId"])
     assert run(["gc", "--region", REGION, "--cluster", "forgotten", "--yes", "--json"]) == 0, capsys.readouterr().out
-    assert [thing for thing in tagged.find(Region(REGION)).things if thing.cluster == "forgotten"] == []
+    assert [thing for thing in tagged_resources.find(Region(REGION)).things if thing.cluster == "forgotten"] == []
     ec2, mine = boto3.client("ec2", REGION), [{"Name": "tag:gpuprov-cluster", "Values": ["forgotten"]}]
     assert not ec2.describe_vpcs(Filters=mine)["Vpcs"]
     assert not ec2.describe_network_interfaces(Filters=mine)["NetworkInterfaces"]

@@ -64,9 +64,9 @@ def test_both_are_planned_with_what_they_cost_and_who_may_write(
     assert lock is not None
     cluster, binary = open_cluster(file, sandbox=False), find()
     plan = build_plan(cluster.spec, lock, catalog.load())
-    prepared = machines.prepare(cluster, plan, "virginia", binary, cluster.events)
+    machines.of_site(cluster, "virginia", binary).plan(plan)
     asked = [*binary.argv, "show", "-json", PLAN_FILE]
-    shown = subprocess.run(asked, cwd=prepared.workspace.path, capture_output=True, text=True, check=True)
+    shown = subprocess.run(asked, cwd=cluster.paths.site("virginia"), capture_output=True, text=True, check=True)
     made = {r["address"]: r["values"] for r in _resources(json.loads(shown.stdout))}
     fsx = made["module.site.aws_fsx_lustre_file_system.scratch[0]"]
     assert (fsx["storage_capacity"], fsx["deployment_type"]) == (2400, "PERSISTENT_2")

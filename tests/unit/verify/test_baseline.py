@@ -25,9 +25,9 @@ from provisioner.verify.baseline import (
     measured,
     reached,
 )
-from provisioner.verify.catalogue import declared
 from provisioner.verify.facts import Facts, read
-from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
 from tests.support.healthy_load import ran, result
 

@@ -12,6 +12,7 @@ from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.facts import read
+from provisioner.verify.facts_document import facts_document
 from provisioner.verify.run import Subject, verify
 from tests.support.healthy_bundle import bundle, expected, healthy
 
@@ -33,7 +34,7 @@ def test_files_copied_by_hand_are_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     found = Bundle.read(tmp_path)
     assert set(found.files) == {"topo.txt"}
-    document = read(found).to_json()
+    document = facts_document(read(found))
     assert document["topology"]["GPU0"]["GPU7"] == "NV12"
     assert document["gpus"] is None
     assert document["unreadable"] == []
@@ -89,11 +90,11 @@ def test_no_directory(tmp_path: Path) -> None:
 def test_a_machine_that_is_simulated_says_so_whoever_asks() -> None:
     real = bundle(healthy("p4d.24xlarge"))
     assert not real.simulated
-    assert "simulated" not in read(real).to_json()
+    assert "simulated" not in facts_document(read(real))
     host = real.files["host.json"]
     words = {"cpu": {"processors": 96, "models": {"simulated by gpuprov (p4d.24xlarge)": 96}}}
     rehearsed = Bundle({**real.files, "host.json": Output(json.dumps(json.loads(host.text) | words), rc=0)})
     assert rehearsed.simulated
-    assert read(rehearsed).to_json()["simulated"] is True
+    assert facts_document(read(rehearsed))["simulated"] is True
     subject = Subject("here", "", "", "p4d.24xlarge", rehearsed, expected("p4d.24xlarge"))
     assert verify([subject], events=Events()).simulated

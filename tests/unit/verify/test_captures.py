@@ -50,8 +50,10 @@ def test_there_are_captures_of_every_kind() -> None:
 
 def read(tool: str, found: Any, key: str, wanted: dict[str, Any]) -> Any:
     """The parsed value in the words of the expectation."""
-    reader = READERS.get(tool)
-    return reader(found, key, wanted) if reader else getattr(found, key)
+    if reader := READERS.get(tool):
+        return reader(found, key, wanted)
+    plain = getattr(found, key)
+    return list(plain) if isinstance(plain, tuple) else plain
 
 
 def value(gpu: Gpu, key: str) -> Any:

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from provisioner.verify.bundle import Output
-from provisioner.verify.checked import all_checks
-from provisioner.verify.judge import Case, judge
+from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.registry import all_checks
 from provisioner.verify.report.html import html
 from provisioner.verify.report.terminal import problems, table
 from provisioner.verify.results import NodeReport, Report
@@ -81,7 +81,7 @@ def test_another_failure_hides_no_unknown_from_the_page() -> None:
 
 
 def test_files_that_a_check_silences_are_those_of_the_bundle() -> None:
-    from provisioner.verify.bundle import FILES
+    from provisioner.verify.tools import FILES
 
     assert {file for _, check in all_checks() for file in check.silences} <= set(FILES)
 

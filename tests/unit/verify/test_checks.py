@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from provisioner.catalog import load
-from provisioner.spec.models import GpuOptions, Group
-from provisioner.verify.bundle import FILES, Bundle, Output
-from provisioner.verify.catalogue import declared
-from provisioner.verify.judge import Case, Judged, judge
+from provisioner.spec.groups import GpuOptions, Group
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.registry import declared
+from provisioner.verify.tools import FILES
 from tests.support.healthy_bundle import (
     ALL,
     DIGEST,

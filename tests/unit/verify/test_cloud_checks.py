@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.spec.models import Capacity, Group
-from provisioner.verify import probe
-from provisioner.verify.collect import drift_request, request_for
+from provisioner.spec.groups import Capacity, Group
 from provisioner.verify.expectations import INTERRUPTION, Expected
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import Unreadable, interruption
+from provisioner.verify.probe import node as probe
+from provisioner.verify.request import drift_request, request_for
 from provisioner.verify.results import CheckResult
 from tests.support.healthy_bundle import bundle, expected, healthy
 from tests.support.healthy_host import NOW
@@ -58,7 +58,7 @@ def judged(file: str | None, wanted: Expected | None = None) -> dict[str, CheckR
         ({"notice": NOTICE, "hook": HOOK}, ("fail", "pass"), "hooks.interrupted ended well; `gpuprov up` restores"),
         ({"notice": NOTICE, "hook": HOOK | {"state": "running"}}, ("fail", "pass"), "hooks.interrupted runs"),
         ({"notice": NOTICE, "hook": HOOK | {"result": "exit-code", "status": 3}}, ("fail", "pass"),
-         "failed, exit status 3, its last words: drained"),
+         "failed, exit status 3; last line of its output: drained"),
         ({"notice": NOTICE, "hook": HOOK | {"result": "timeout", "status": None, "output": []}}, ("fail", "pass"),
          "hooks.interrupted failed, timeout; "),
         ({"silent_since": NOW - 30, "silent": "refused"}, ("pass", "pass"), ""),

@@ -7,15 +7,18 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioner.events import Event, Events
-from provisioner.spec.models import GpuOptions, Group
-from provisioner.verify import probe
-from provisioner.verify.collect import COMMON_FILES, ProbeRequest, collect, load_request, request_for
+from provisioner.spec.groups import GpuOptions, Group
+from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import read
+from provisioner.verify.probe import images as probe_images
+from provisioner.verify.probe import node, runner
+from provisioner.verify.request import ProbeRequest, load_request, request_for
 from tests.support.healthy_bundle import expected
 
 LOCAL = ("sh", "-c")
@@ -24,7 +27,7 @@ LOCAL = ("sh", "-c")
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that is all of the probe's PATH but for the shell's own tools."""
-    monkeypatch.setattr(probe, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(runner, "PATH", f"{tmp_path}:/usr/bin:/bin")
     return tmp_path
 
 
@@ -34,49 +37,53 @@ def tool(directory: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
+def asked(files: dict[str, float], deadline: float) -> dict[str, Any]:
+    return ProbeRequest(files).to_json() | {"deadline": deadline}
+
+
 def test_a_command_and_how_it_ended(tools: Path) -> None:
     tool(tools, "ibstat", "echo out; echo complaint >&2; exit 3")
-    found = probe.run(["ibstat"], 5)
+    found = runner.run(["ibstat"], 5)
     assert (found["text"], found["rc"], found["error"]) == ("out\n", 3, "complaint")
-    assert probe.run(["ibstat"], 5, merge=True)["text"] == "out\ncomplaint\n"
-    assert probe.run(["no-such-tool"], 5)["missing"]
+    assert runner.run(["ibstat"], 5, merge=True)["text"] == "out\ncomplaint\n"
+    assert runner.run(["no-such-tool"], 5)["missing"]
 
 
 def test_a_hung_command_is_killed_with_its_children(tools: Path) -> None:
     tool(tools, "nvidia-smi", f"echo begun; (sleep 60; echo late > {tools}/late) & sleep 60")
-    found = probe.run(["nvidia-smi"], 0.3)
+    found = runner.run(["nvidia-smi"], 0.3)
     assert (found["timed_out"], found["rc"], found["text"]) == (True, None, "begun\n")
     assert found["seconds"] < 10
 
 
 def test_a_command_that_closes_its_output_and_hangs(tools: Path) -> None:
     tool(tools, "nvidia-smi", "exec >&- 2>&-; sleep 60")
-    assert probe.run(["nvidia-smi"], 0.3)["timed_out"]
+    assert runner.run(["nvidia-smi"], 0.3)["timed_out"]
 
 
 def test_a_daemon_that_keeps_the_pipe_holds_nobody_up(tools: Path) -> None:
     tool(tools, "ibstat", "(sleep 5) & echo done")
-    found = probe.run(["ibstat"], 30)
+    found = runner.run(["ibstat"], 30)
     assert (found["text"], found["rc"]) == ("done\n", 0)
     assert found["seconds"] < 5
 
 
 def test_a_flood_is_cut_and_said(tools: Path) -> None:
     tool(tools, "ibstat", "head -c 300000 /dev/zero")
-    found = probe.run(["ibstat"], 20, limit=100_000)
+    found = runner.run(["ibstat"], 20, limit=100_000)
     assert found["truncated"]
     assert len(found["text"]) < 300_000
     tool(tools, "dmesg", 'echo "NVRM: Xid (PCI:0000:10:1c): 79, x"; yes "[1.0] noise and more noise" | head -n 200000')
-    log = probe.kernel_log(20)
+    log = node.kernel_log(20)
     assert not log["truncated"]
-    assert len(log["text"]) < 2 * probe.KEEP
+    assert len(log["text"]) < 2 * runner.KEEP
     assert "79" in log["text"].split("\n")[0]
 
 
 def test_all_commands_run_at_once_and_one_that_hangs_costs_itself(tools: Path) -> None:
     tool(tools, "ibstat", "echo fine")
     tool(tools, "nvidia-smi", 'case "$*" in *topo*) echo topo;; *) sleep 60;; esac')
-    found = probe.probe({"deadline": 20, "files": {"nvidia-smi.xml": 0.5, "topo.txt": 5, "ibstat.txt": 5}})
+    found = runner.probe(asked({"nvidia-smi.xml": 0.5, "topo.txt": 5, "ibstat.txt": 5}, deadline=20))
     assert found["files"]["nvidia-smi.xml"]["timed_out"]
     assert found["files"]["topo.txt"]["text"] == "topo\n"
     assert found["files"]["ibstat.txt"]["text"] == "fine\n"
@@ -85,13 +92,13 @@ def test_all_commands_run_at_once_and_one_that_hangs_costs_itself(tools: Path) -
 
 def test_the_whole_probe_is_bounded(tools: Path) -> None:
     tool(tools, "ibstat", "sleep 60")
-    found = probe.probe({"deadline": 0.5, "files": {"ibstat.txt": 30, "kernel.txt": 5}})
+    found = runner.probe(asked({"ibstat.txt": 30, "kernel.txt": 5}, deadline=0.5))
     assert found["files"]["ibstat.txt"]["timed_out"]
     assert found["files"]["kernel.txt"]["rc"] == 0
 
 
 def test_a_name_that_nobody_knows_costs_itself(tools: Path) -> None:
-    found = probe.probe({"deadline": 5, "files": {"strange.txt": 1, "kernel.txt": 5}})
+    found = runner.probe({**asked({"kernel.txt": 5}, deadline=5), "files": {"strange.txt": 1, "kernel.txt": 5}})
     assert "KeyError" in found["files"]["strange.txt"]["error"]
     assert found["files"]["kernel.txt"]["rc"] == 0
 
@@ -115,7 +122,7 @@ def exporter() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 def test_the_exporter_is_really_scraped(exporter: http.server.ThreadingHTTPServer) -> None:
-    found = probe.exporter(exporter.server_address[1], 5)
+    found = node.exporter(exporter.server_address[1], 5)
     assert (found["rc"], found["text"].split("{")[0]) == (0, "DCGM_FI_DEV_GPU_TEMP")
 
 
@@ -125,9 +132,9 @@ def test_a_dead_and_a_silent_exporter() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        assert probe.exporter(port, 2)["rc"] == 7
+        assert node.exporter(port, 2)["rc"] == 7
         listener.listen()
-        assert probe.exporter(port, 0.3)["rc"] == 28
+        assert node.exporter(port, 0.3)["rc"] == 28
 
 
 DOCKER = """
@@ -143,7 +150,7 @@ def test_images_and_frameworks(tools: Path) -> None:
     tool(tools, "docker", DOCKER)
     wanted = [{"reference": "r:1", "pull": "r@sha256:2"}]
     files = {"container-images.json": 5.0, "framework.json": 5.0}
-    document = probe.probe({"deadline": 20, "files": files, "images": wanted, "gpus": ["--gpus", "all"]})
+    document = runner.probe({"deadline": 20, "files": files, "images": wanted, "gpus": ["--gpus", "all"]})
     from provisioner.verify.bundle import Bundle
 
     facts = read(Bundle.from_json(document))
@@ -155,16 +162,16 @@ def test_images_and_frameworks(tools: Path) -> None:
 
 def test_no_image_at_all_is_an_answer_and_no_docker_is_none(tools: Path) -> None:
     tool(tools, "docker", "echo 'Error response from daemon: No such image: r:1' >&2; exit 1")
-    assert probe.images([{"reference": "r:1"}], 5)["text"] == "[]"
+    assert probe_images.images([{"reference": "r:1"}], 5)["text"] == "[]"
     tool(tools, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
-    assert probe.images([{"reference": "r:1"}], 5)["text"] == ""
+    assert probe_images.images([{"reference": "r:1"}], 5)["text"] == ""
     (tools / "docker").unlink()
-    assert not Path("/usr/bin/docker").exists() or probe.framework([], [], 1)["text"]
+    assert not Path("/usr/bin/docker").exists() or probe_images.framework([], [], 1)["text"]
 
 
 def test_a_container_that_hangs_is_removed(tools: Path) -> None:
     tool(tools, "docker", f'echo "$*" >> {tools}/calls; case "$1" in run) sleep 60;; esac')
-    found = json.loads(probe.framework([{"reference": "r:1"}], [], 0.3)["text"])
+    found = json.loads(probe_images.framework([{"reference": "r:1"}], [], 0.3)["text"])
     assert found["images"][0]["timed_out"]
     calls = (tools / "calls").read_text().splitlines()
     name = calls[0].split("--name ")[1].split()[0]
@@ -223,7 +230,7 @@ def test_what_is_asked_of_a_machine() -> None:
     cut = load_request(expected("p4d.24xlarge", group=Group(machine="p4d.24xlarge", gpu=GpuOptions(mig="1g.5gb"))))
     assert cut is not None and "load.json" not in cut.files  # a program sees one instance of a GPU that is cut up
     assert p4d.deadline > max(p4d.files.values())
-    assert set(COMMON_FILES) <= set(p4d.files)
+    assert {"dmesg.txt", "host.json", "packages.txt", "stamp.json", "rdma.json"} <= set(p4d.files)
 
 
 def test_expectations_survive_json() -> None:
@@ -235,6 +242,6 @@ def test_expectations_survive_json() -> None:
 
 def test_holds_are_those_of_apt_mark(tools: Path) -> None:
     tool(tools, "dpkg-query", r"printf 'install adduser\nhold libnccl2\nhold libc6:amd64\ndeinstall old\n'")
-    assert probe.holds(5)["text"] == "libnccl2\nlibc6:amd64\n"
+    assert node.holds(5)["text"] == "libnccl2\nlibc6:amd64\n"
     tool(tools, "dpkg-query", "echo 'hold half'; exit 2")
-    assert probe.holds(5)["rc"] == 2
+    assert node.holds(5)["rc"] == 2

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.catalog import load
-from provisioner.spec.models import Group
+from provisioner.spec.groups import Group
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.fabric import STATES, parse
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import bundle, expected, healthy
 from tests.support.healthy_fabric import FABRIC_CHECKS, fabric_json
 
@@ -137,7 +137,7 @@ def test_what_does_not_apply_is_skipped_and_what_is_not_known_unknown(judged: di
 def test_a_machine_for_jobs_of_several_nodes_has_a_network_for_them() -> None:
     assert {"p4d.24xlarge", "Standard_ND96asr_v4", "dgx-h100", "ecs.ebmgn7ex.32xlarge"} <= set(JOINED)
     assert not {"p3.8xlarge", "g5.xlarge", "workstation-rtx4090"} & set(JOINED)
-    from provisioner.spec.models import GpuOptions, NetworkOptions
+    from provisioner.spec.groups import GpuOptions, NetworkOptions
 
     assert expected(P4D, group=Group(machine=P4D, gpu=GpuOptions(mig="1g.5gb"))).fabric == ""
     assert expected(P4D, group=Group(machine=P4D, network=NetworkOptions(efa=False))).fabric == ""

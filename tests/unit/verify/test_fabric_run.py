@@ -14,10 +14,10 @@ from provisioner.catalog import load
 from provisioner.events import Event, Events
 from provisioner.verify import fabric_run
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.collect import ProbeRequest
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import FILE, PORTS, Member, fabric, met, wrong_way
 from provisioner.verify.parsers.fabric import Fabric, parse
+from provisioner.verify.request import ProbeRequest
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import expected, healthy
 from tests.support.healthy_fabric import done, part
@@ -208,7 +208,7 @@ def test_what_was_looked_at_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) 
     bare = subject("c", replace(WANT, images=()))
     found = verdicts(monkeypatch, Nodes(), [saved, host, bare])
     assert {name: (verdict.state, verdict.why) for name, verdict in found.items()} == {
-        "b": ("alone", "it was looked at alone, so there was nobody to meet"),
+        "b": ("alone", "verified alone, without the other nodes of its group"),
         "c": ("alone", "no locked image has PyTorch"),
     }
 

@@ -15,14 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.catalog import load
-from provisioner.spec.models import Group, Storage
-from provisioner.verify import probe, probe_fio, probe_load
+from provisioner.spec.groups import Group, Storage
 from provisioner.verify.baseline import Baseline
-from provisioner.verify.collect import load_request
 from provisioner.verify.expectations import Expected
-from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.fio import parse
+from provisioner.verify.probe import fio as probe_fio
+from provisioner.verify.probe import load as probe_load
+from provisioner.verify.probe import runner
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.request import load_request
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
 from tests.support.healthy_fio import FIO_CHECKS, REACHED, SIZE, fio_json, output, part
 
@@ -227,7 +229,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for programs, one that is scratch, and no job."""
     (tmp_path / "scratch").mkdir()
     path = f"{tmp_path}:/usr/bin:/bin"
-    for module in (probe, probe_load, probe_fio):
+    for module in (runner, probe_load, probe_fio):
         monkeypatch.setattr(module, "PATH", path)
     monkeypatch.setattr(probe_fio, "lines_of", lambda _: [f"x {tmp_path}/scratch xfs rw"])
     program(tmp_path, "nvidia-smi", "#!/bin/sh\nexit 0\n")
@@ -248,7 +250,7 @@ def ask(node: Path, then: str = "", *, fio: bool = True, **scratch: Any) -> dict
     asked = request.to_json()
     assert asked["files"]["fio.json"] == 150
     asked["load"]["scratch"] |= {"place": str(node / "scratch"), "bytes": 64 << 20} | scratch
-    found = probe.probe({**asked, "files": {"fio.json": 20.0}, "deadline": 25.0})
+    found = runner.probe({**asked, "files": {"fio.json": 20.0}, "deadline": 25.0})
     document: dict[str, Any] = json.loads(found["files"]["fio.json"]["text"])
     assert list((node / "scratch").iterdir()) == [], "nothing is left"
     return document
@@ -281,7 +283,7 @@ def test_a_failure_ends_it_and_a_hung_one_is_killed(node: Path, monkeypatch: pyt
 def test_nothing_runs_beside_a_job_or_where_it_cannot(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(node, fio=False)["why"] == "fio is not installed"
     program(node, "nvidia-smi", "#!/bin/sh\nexit 9\n")
-    assert ask(node)["why"] == "no tool says whether a job has the GPUs"
+    assert ask(node)["why"] == "cannot tell whether a job is using the GPUs"
     program(node, "nvidia-smi", "#!/bin/sh\necho '7, train'\n")
     (holder,) = ask(node)["busy"]
     assert (holder["pid"], holder["name"]) == (7, "train")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.peers import Common, Peers, Spread
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import bundle, expected, nth
 
 NDV4, P4D = "Standard_ND96asr_v4", "p4d.24xlarge"

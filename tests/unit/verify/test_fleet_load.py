@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from provisioner.catalog import load
-from provisioner.verify.catalogue import declared
-from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import bundle, expected, nth
 from tests.support.healthy_load import load_files, ran, result
 

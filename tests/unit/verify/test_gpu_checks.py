@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from provisioner.catalog import load
-from provisioner.spec.models import Group
+from provisioner.spec.groups import Group
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.catalogue import declared
 from provisioner.verify.expectations import Expected
-from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import DRIVER, bundle, capture, edit, expected, healthy, nvlink, topo, without_gpu
 from tests.support.healthy_gpu import GPU_CHECKS, nvlink_errors
 

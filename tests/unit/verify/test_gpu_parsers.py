@@ -8,6 +8,7 @@ import pytest
 
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.facts import read
+from provisioner.verify.facts_document import facts_document
 from provisioner.verify.parsers import (
     Unreadable,
     dmesg,
@@ -260,7 +261,7 @@ def test_amd_smi_in_both_shapes() -> None:
 
 def test_the_facts_document_shows_what_was_read() -> None:
     files = {"nvidia-smi.xml": A100, "nvlink-errors.txt": capture("nvlink_errors/h100-elided.txt"), "dmesg.txt": BOOT}
-    document = read(Bundle({name: Output(text, rc=0) for name, text in files.items()})).to_json()
+    document = facts_document(read(Bundle({name: Output(text, rc=0) for name, text in files.items()})))
     assert document["gpus"][0]["vbios"] == "92.00.45.00.03"
     assert document["nvlink_errors"]["0"]["17"] == {"replay": 0, "recovery": 0, "crc": 0}
     assert (document["kernel_events"], document["kernel_log_from_boot"]) == ([], True)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
 from provisioner.catalog import load
+from provisioner.configure import inventory
 from provisioner.verify import archive, health
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.checked import plain_checks
-from provisioner.verify.judge import Case, judge
+from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.registry import plain_checks
 from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
 
@@ -128,7 +128,7 @@ def test_the_same_modules_give_the_same_zip() -> None:
     archive.archive.cache_clear()
     assert archive.archive() == first
     names = zipfile.ZipFile(BytesIO(first)).namelist()
-    assert "provisioner/verify/probe.py" in names
+    assert "provisioner/verify/probe/runner.py" in names
     assert not [name for name in names if "plugin" in name or "report" in name]
 
 
@@ -141,9 +141,9 @@ def test_the_zip_lies_in_the_cache_under_its_content(tmp_path: Path, monkeypatch
 
 def test_roles_get_it_where_it_is_wanted() -> None:
     off = plans.plan(plans.cluster_spec(P4D))
-    assert fleet.group_variables("train", off)["gpuprov_health"] is None
+    assert inventory.group_variables("train", off)["gpuprov_health"] is None
     on = plans.plan(plans.cluster_spec(P4D, monitoring={"health_check": {"every": "5m"}}))
-    given = fleet.group_variables("train", on)["gpuprov_health"]
+    given = inventory.group_variables("train", on)["gpuprov_health"]
     assert (given["every"], given["textfile"]) == ("5m", "/var/lib/node_exporter/textfile_collector/gpuprov.prom")
     assert given["archive"] == archive.digest()
     assert (given["expected"]["level"], given["expected"]["simulated"]) == ("quick", True)

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from provisioner.catalog import load
-from provisioner.spec.models import Group, Storage
+from provisioner.spec.groups import Group, Storage
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import TUNED, Expected
-from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import DRIVER, KERNEL, bundle, expected, nth, stack
 from tests.support.healthy_host import HOST_CHECKS, NOW, host_document, host_files
 

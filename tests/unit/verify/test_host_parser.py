@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.catalog import load
-from provisioner.verify import probe, probe_host
 from provisioner.verify.collect import probe_source
 from provisioner.verify.parsers import Unreadable, host
 from provisioner.verify.parsers.host_hardware import read_arrays, read_cmdline, read_ranges, read_space
 from provisioner.verify.parsers.host_software import read_cdi, read_docker, read_down, read_sockets
+from provisioner.verify.probe import host as probe_host
+from provisioner.verify.probe import host_network, host_software
 from tests.support.healthy_host import host_document
 
 DOCUMENT = host_document(load().machine("p4d.24xlarge"), "580.105.08")
@@ -49,7 +50,7 @@ def test_a_document_is_read() -> None:
 
 
 def test_the_probe_writes_what_the_parser_reads() -> None:
-    written = probe.WALKS["host.json"](15, {})
+    written = probe_host.host(15, {})
     found = host.parse(written["text"])
     assert json.loads(written["text"])["failed"] == {}
     assert found.memory is not None
@@ -232,9 +233,9 @@ def test_why_docker_does_not_answer(said: dict[str, Any], error: str) -> None:
 
 def test_starts_and_shutdowns_of_wtmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def record(kind: int, user: bytes, when: int) -> bytes:
-        return probe_host.RECORD.pack(kind, 0, b"~", b"~~", user, b"6.8", 0, 0, 0, when, 0, b"", b"")
+        return host_software.RECORD.pack(kind, 0, b"~", b"~~", user, b"6.8", 0, 0, 0, when, 0, b"", b"")
 
-    assert probe_host.RECORD.size in (384, 400)
+    assert host_software.RECORD.size in (384, 400)
     rows = [
         record(2, b"reboot", 100),
         record(7, b"ubuntu", 150),
@@ -246,7 +247,7 @@ def test_starts_and_shutdowns_of_wtmp(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         "builtins.open", lambda path, *a, **k: real(str(path).replace("/var/log", str(tmp_path)), *a, **k)
     )
-    assert probe_host.boots() == [["boot", 100], ["shutdown", 200], ["boot", 300]]
+    assert host_software.boots() == [["boot", 100], ["shutdown", 200], ["boot", 300]]
 
 
 def test_no_password_of_a_repository_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +264,8 @@ def test_no_password_of_a_repository_travels(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(
         "builtins.open", lambda path, *a, **k: real(str(path).replace("/etc/apt", str(tmp_path)), *a, **k)
     )
-    monkeypatch.setattr(probe_host, "listed", lambda path: [p.name for p in folder.iterdir()])
-    assert probe_host.sources() == ["http://one.example/a", "https://mirror.example/cuda/"]
+    monkeypatch.setattr(host_software, "listed", lambda path: [p.name for p in folder.iterdir()])
+    assert host_software.sources() == ["http://one.example/a", "https://mirror.example/cuda/"]
 
 
 def test_the_machines_of_the_kernels_socket_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,4 +277,4 @@ def test_the_machines_of_the_kernels_socket_table(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(
         "builtins.open", lambda path, *a, **k: real(str(path).replace("/proc/net", str(tmp_path)), *a, **k)
     )
-    assert probe_host.listening() == ["tcp 10.0.3.17 9555", "tcp :: 22"]
+    assert host_network.listening() == ["tcp 10.0.3.17 9555", "tcp :: 22"]

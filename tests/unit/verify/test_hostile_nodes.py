@@ -18,16 +18,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provisioner.verify import item
-from provisioner.verify.bundle import FILES, SAID, Bundle, Output
-from provisioner.verify.checked import plain_checks
-from provisioner.verify.collect import MARK, decode
+from provisioner.verify import check_runner
+from provisioner.verify.bundle import SAID, Bundle, Output
+from provisioner.verify.check_runner import NodeUnderTest
+from provisioner.verify.collect import decode
 from provisioner.verify.facts import Facts, read
-from provisioner.verify.item import NodeUnderTest
-from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.facts_document import facts_document
 from provisioner.verify.parsers import LONGEST, Unreadable, dmesg
 from provisioner.verify.peers import Peers
+from provisioner.verify.probe.runner import MARK
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.registry import plain_checks
 from provisioner.verify.results import NodeReport
+from provisioner.verify.tools import FILES
 from provisioner.verify.watch import limited
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
 from tests.unit.verify.test_parsers import TEXTS
@@ -191,7 +194,7 @@ def test_a_check_that_does_not_end_on_a_node_is_unknown_there_alone(tmp_path: Pa
     good, bad = Case(bundle(healthy(P4D)), expected(P4D)), Case(bundle(healthy(P4D)), expected(P4D))
     found = judge({"bad": bad, "good": good}, checks=[tmp_path])
     late = {check.id: check for check in found["bad"].checks}["own.slow"]
-    assert (late.status, late.message) == ("unknown", "the check did not end in its time on this node")
+    assert (late.status, late.message) == ("unknown", "the check timed out on this node")
     assert [row for row in statuses(found["good"]) if row[1] != "pass"] == [
         row for row in statuses(judge({"good": good})["good"]) if row[1] != "pass"
     ]
@@ -231,7 +234,7 @@ def verdicts(nodes: Mapping[str, NodeUnderTest], of: set[str]) -> dict[tuple[str
     found = {}
     for function, declared in plain_checks():
         for name in of:
-            outcome = item.run(function, declared, nodes[name], peers)
+            outcome = check_runner.run(function, declared, nodes[name], peers)
             found[name, declared.id] = outcome.status, outcome.message
     return found
 
@@ -245,7 +248,7 @@ def costs_itself_only(texts: Mapping[str, str | Output]) -> None:
     """A node with these outputs beside three healthy ones."""
     with limited(3 * GUARD_S):
         facts = read(Bundle.from_json(bundle(dict(texts)).to_json()))
-        json.dumps(facts.to_json())
+        json.dumps(facts_document(facts))
         found = verdicts({"bad": node("bad", facts), **fleet()}, {"bad", *fleet()})
     changed = {
         key: (undisturbed()[key], now)
@@ -253,7 +256,7 @@ def costs_itself_only(texts: Mapping[str, str | Output]) -> None:
         if key[0] != "bad" and now[0] != undisturbed()[key][0]
     }
     assert not changed
-    assert all(len(message) <= item.MESSAGE for _, message in found.values())
+    assert all(len(message) <= check_runner.MESSAGE for _, message in found.values())
     unread = {name for name, source in facts.sources.items() if source.state == "unreadable"}
     assert not [name for name in unread if "the parser failed" in facts.source(name).reason]
 
@@ -374,7 +377,7 @@ test_any_outputs_cost_their_node_only_at_length = pytest.mark.slow(
 @settings(max_examples=100, derandomize=True, **COMMON)
 def test_any_answer_is_a_bundle(document: object) -> None:
     facts = read(decode(answer(document)))
-    json.dumps(facts.to_json())
+    json.dumps(facts_document(facts))
 
 
 @given(st.text())

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.verify import item
+from provisioner.verify import check_runner
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.checked import plain_checks
+from provisioner.verify.check_runner import NodeUnderTest
 from provisioner.verify.facts import read
-from provisioner.verify.item import NodeUnderTest
 from provisioner.verify.parsers import Unreadable, dmesg
 from provisioner.verify.parsers.stamps import stamp
 from provisioner.verify.peers import Peers
+from provisioner.verify.registry import plain_checks
 from tests.support.healthy_bundle import capture, expected
 
 P4D = "p4d.24xlarge"
 CHECKS = {declared.id: (function, declared) for function, declared in plain_checks()}
 
 
-def outcome(check: str, **files: str) -> item.Outcome:
+def outcome(check: str, **files: str) -> check_runner.Outcome:
     """How a check ends on a bundle of these files alone."""
     outputs = {name.replace("__", ".").replace("_", "-"): Output(text) for name, text in files.items()}
     facts = read(Bundle(outputs))
     function, declared = CHECKS[check]
-    return item.run(function, declared, NodeUnderTest("a", facts, expected(P4D), None), Peers({"a": facts}))
+    return check_runner.run(function, declared, NodeUnderTest("a", facts, expected(P4D), None), Peers({"a": facts}))
 
 
 OFF = {

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from provisioner.catalog import load
-from provisioner.spec.models import GpuOptions, Group
+from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.bundle import Output
-from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.parsers.load import parse
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
 from tests.support.healthy_load import LOAD_CHECKS, ran, result
 

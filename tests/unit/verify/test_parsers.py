@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from provisioner.catalog import load as catalogue
-from provisioner.verify.bundle import FILES, Bundle, Output
+from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.facts import read
+from provisioner.verify.facts_document import facts_document
 from provisioner.verify.parsers import (
     Unreadable,
     apt_config,
@@ -38,6 +39,7 @@ from provisioner.verify.parsers import (
     systemd,
     topo,
 )
+from provisioner.verify.tools import FILES
 from tests.support.healthy_load import ran, result
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -151,7 +153,7 @@ def test_any_bundle_gives_facts() -> None:
     chance = random.Random(7)
     for _ in range(40):
         noise = {name: Output(bytes(chance.choices(range(256), k=300)).decode("latin-1"), rc=0) for name in FILES}
-        document = read(Bundle(noise)).to_json()
+        document = facts_document(read(Bundle(noise)))
         json.dumps(document)
         assert document["gpus"] is None
         assert {entry["file"] for entry in document["unreadable"]} >= {"nvidia-smi.xml", "topo.txt", "ibstat.txt"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.verify import probe
+from provisioner.verify.probe import runner as probe
 
 
 def test_what_a_command_wrote_just_before_its_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +50,9 @@ def test_a_missing_tool_is_missing() -> None:
 
 PROBE = """
 import sys
-from provisioner.verify import probe
-probe.COMMANDS["lspci.txt"] = ["sh", "-c", "sleep 120 & echo $! > '%s'; wait" % sys.argv[1]]
-probe.main({"files": {"lspci.txt": 100}, "deadline": 110})
+from provisioner.verify.probe.runner import main
+argv = ["sh", "-c", "sleep 120 & echo $! > '%s'; wait" % sys.argv[1]]
+main({"files": {"x": 100}, "tools": {"x": {"argv": argv, "merge": False, "omit": ""}}, "deadline": 110})
 """
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from provisioner.verify import probe, probe_fabric, probe_load
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.collect import load_request
-from provisioner.verify.load import together
+from provisioner.verify.load import multi_node_launcher as launcher
 from provisioner.verify.parsers.load import Load, parse
+from provisioner.verify.probe import fabric as probe_fabric
+from provisioner.verify.probe import load as probe_load
+from provisioner.verify.probe import runner
+from provisioner.verify.request import load_request
 from tests.support.healthy_bundle import PULL, expected
 
 DOCKER = """#!/bin/sh
@@ -33,7 +35,7 @@ EXE = 0o755
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of programs that stands before all others in PATH."""
-    for module in (probe, probe_load):
+    for module in (runner, probe_load):
         monkeypatch.setattr(module, "PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(probe_fabric, "VANISH_S", 0.1)
     monkeypatch.setattr(probe_fabric, "CONF", str(tmp_path / "nccl.conf"))
@@ -58,7 +60,7 @@ def ask(deadline: float = 10.0, own: str = "127.0.0.1") -> Load:
     asked: dict[str, Any] = request.to_json()
     part = {"launcher": "# launcher\n", "nodes": 2, "node": 1, "address": "10.0.0.4", "own": own, "port": 23456}
     asked["load"] = {**request.load, "options": {"budget": 40}, "together": part}
-    found = probe.probe({**asked, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
+    found = runner.probe({**asked, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
     return parse(Bundle.from_json(found).files["fabric.json"].text)
 
 
@@ -79,7 +81,7 @@ def test_the_part_runs_in_the_locked_image_on_the_nodes_own_network(node: Path) 
     assert "/not/there" not in run
     sent = (node / "sent").read_text()
     assert sent.startswith("# launcher\n")
-    program = Path(str(together.__file__)).with_name("program.py").read_text()
+    program = Path(str(launcher.__file__)).with_name("program.py").read_text()
     assert json.dumps(json.dumps(program)) in sent
 
 
@@ -155,9 +157,9 @@ def launch(folder: Path, node: int, *more: str, bad: str = "", address: str = "1
     (folder / "torch").mkdir(exist_ok=True)
     (folder / "torch/__init__.py").write_text(TORCH)
     (folder / "torch/distributed.py").write_text("from torch import TCPStore\n")
-    assert together.__file__
+    assert launcher.__file__
     source = (
-        Path(together.__file__).read_text() + f"\nimport json\nmain(json.loads({json.dumps(json.dumps(PROGRAM))}))\n"
+        Path(launcher.__file__).read_text() + f"\nimport json\nmain(json.loads({json.dumps(json.dumps(PROGRAM))}))\n"
     )
     words = ["--nodes", "2", "--node", str(node), "--address", address, "--port", str(free_port(folder)), *more]
     process = subprocess.Popen(
@@ -210,5 +212,5 @@ def test_a_first_node_that_does_not_answer_is_told(tmp_path: Path) -> None:
 def test_an_address_that_is_not_the_nodes_says_nothing_of_the_network(tmp_path: Path) -> None:
     node = launch(tmp_path, 0, address="203.0.113.9")
     _, error = node.communicate(timeout=60)
-    assert (node.returncode, "can't listen on 203.0.113.9" in error) == (together.COULD_NOT_BEGIN, True)
-    assert together.COULD_NOT_BEGIN == probe_fabric.COULD_NOT_BEGIN
+    assert (node.returncode, "can't listen on 203.0.113.9" in error) == (launcher.COULD_NOT_BEGIN, True)
+    assert launcher.COULD_NOT_BEGIN == probe_fabric.COULD_NOT_BEGIN

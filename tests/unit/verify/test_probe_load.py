@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.verify import probe, probe_load
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.collect import load_request
 from provisioner.verify.facts import Facts, read
+from provisioner.verify.probe import load as probe_load
+from provisioner.verify.probe import node as _node  # noqa: F401 (registers dmesg-after.txt and rdma-after.json)
+from provisioner.verify.probe import runner
+from provisioner.verify.request import load_request
 from tests.support.healthy_bundle import PULL, expected
 from tests.support.healthy_load import result
 
@@ -37,7 +39,7 @@ Ask = Callable[..., Facts]
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of programs that stands before all others in PATH."""
     path = f"{tmp_path}:/usr/bin:/bin"
-    monkeypatch.setattr(probe, "PATH", path)
+    monkeypatch.setattr(runner, "PATH", path)
     monkeypatch.setattr(probe_load, "PATH", path)
     program(tmp_path, "docker", DOCKER.replace("calls", str(tmp_path / "calls")))
     program(tmp_path, "nvidia-smi", SMI.replace("apps 2", f"{tmp_path}/apps 2"))
@@ -65,7 +67,7 @@ def asked(deadline: float = 20.0, **load: Any) -> Bundle:
     assert request is not None
     document = request.to_json()
     document["load"] |= {"settle": 0.05, **load}
-    return Bundle.from_json(probe.probe({**document, "files": {"load.json": deadline}, "deadline": deadline + 5}))
+    return Bundle.from_json(runner.probe({**document, "files": {"load.json": deadline}, "deadline": deadline + 5}))
 
 
 def ask(deadline: float = 20.0, **load: Any) -> Facts:
@@ -144,7 +146,7 @@ def test_a_node_without_pytorch_says_so(node: Path, python: str) -> None:
     if python:
         program(node, "python3", python)
     else:
-        probe_load.PATH = probe.PATH = str(node)  # nothing but what is in the folder
+        probe_load.PATH = runner.PATH = str(node)  # nothing but what is in the folder
     facts = ask(image=None)
     assert facts.load is not None
     assert facts.load.state == "absent"

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from provisioner.catalog import load
-from provisioner.verify import item
+from provisioner.verify import check_runner
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.checked import plain_checks
+from provisioner.verify.check_runner import NodeUnderTest
 from provisioner.verify.facts import read
-from provisioner.verify.item import NodeUnderTest
-from provisioner.verify.judge import Case
 from provisioner.verify.parsers.nccl_tests import parse
 from provisioner.verify.peers import Peers
+from provisioner.verify.pytest_runner import Case
+from provisioner.verify.registry import plain_checks
 from provisioner.verify.results import CheckResult, blame
 from tests.support.healthy_bundle import bundle, capture, expected, healthy
 from tests.support.healthy_fabric import fabric_json
@@ -60,7 +60,7 @@ def judged(case: Case, level: str) -> dict[str, CheckResult]:
     peers = Peers({"a": node.facts})
     results, follows, silences = {}, {}, {}
     for function, declared in plain_checks():
-        found = item.run(function, declared, node, peers)
+        found = check_runner.run(function, declared, node, peers)
         results[declared.id] = CheckResult(
             declared.id, declared.severity, found.status, found.action or declared.action,  # type: ignore[arg-type]
             message=found.message, unread=found.unread,

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.catalog import load
-from provisioner.verify.catalogue import declared
 from provisioner.verify.checks.rdma import COUNTERS
-from provisioner.verify.judge import Case, Judged, judge
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.rdma_sysfs import LANE_GBPS, parse
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import bundle, expected, healthy, rdma
 
 NDV4, P4D, P5, ROCE = "Standard_ND96asr_v4", "p4d.24xlarge", "p5.48xlarge", "ebmgn7ix.32xlarge"

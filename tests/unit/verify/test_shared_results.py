@@ -12,8 +12,9 @@ import pytest
 
 from provisioner.verify import document
 from provisioner.verify.facts import read
-from provisioner.verify.judge import Case, Judged, judge
+from provisioner.verify.facts_document import facts_document
 from provisioner.verify.parsers import Unreadable, nvidia_smi
+from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.report import write
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
@@ -62,7 +63,7 @@ def test_equal_results_are_one_and_others_are_not(judged: dict[str, Judged]) -> 
 def test_each_node_has_facts_of_its_own(judged: dict[str, Judged]) -> None:
     serials = {name: one.facts["gpus"][0]["serial"] for name, one in judged.items()}
     assert len(set(serials.values())) == 3
-    own = json.loads(json.dumps(read(bundle(nth(P4D, 1))).to_json(), default=str))
+    own = json.loads(json.dumps(facts_document(read(bundle(nth(P4D, 1)))), default=str))
     assert dict(judged["b"].facts) == own
     assert len(judged["b"].facts) == len(own)
 

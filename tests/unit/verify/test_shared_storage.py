@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.verify import probe, probe_shared
-from provisioner.verify.collect import request_for
 from provisioner.verify.expectations import Expected
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import Unreadable, shared
+from provisioner.verify.probe import runner
+from provisioner.verify.probe import shared as probe_shared
+from provisioner.verify.request import ProbeRequest, request_for
 from provisioner.verify.results import CheckResult
 from tests.support.healthy_bundle import bundle, expected, healthy
 
@@ -113,7 +114,7 @@ def bucket(line: str | None, serves: str | None = "s3://my-data/sets/", **answer
         (bucket(None, None), "ro", "fail", "/efs: nothing is mounted"),
         (bucket(READING, "s3://my-data/other/"), "ro", "fail", "s3://my-data/other/ is mounted, not s3://my-data/sets/"),
         (bucket(READING, "my-data"), "ro", "fail", "my-data is mounted, not s3://my-data/sets/"),
-        (bucket(READING, None), "ro", "fail", "nobody knows which bucket is mounted, not s3://my-data/sets/"),
+        (bucket(READING, None), "ro", "fail", "an unknown bucket is mounted, not s3://my-data/sets/"),
         (bucket(READING.replace("mountpoint-s3", "s3fs")), "ro", "fail", "s3fs (fuse) is mounted, not s3://my-data"),
         (bucket(READING.replace(" fuse ", " fuse.s3fs ")), "ro", "fail", "(fuse.s3fs) is mounted"),
         (bucket(READING), "rw", "fail", "mounted read-only"),
@@ -179,7 +180,7 @@ def test_a_server_that_hangs_is_given_up(tool: str, tmp_path: Path, monkeypatch:
     for name in ("stat", "find"):
         (tmp_path / name).write_text(f"#!/bin/sh\n{'exec sleep 600' if name == tool else ':'}\n")
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setattr(probe, "PATH", f"{tmp_path}:{os.defpath}")
+    monkeypatch.setattr(runner, "PATH", f"{tmp_path}:{os.defpath}")
     monkeypatch.setattr(probe_shared, "ANSWER_S", 0.5)
     began = time.monotonic()
     said = json.loads(probe_shared.shared(20, {"shared": ["/proc"]})["text"])["/proc"]["answers"]
@@ -193,7 +194,7 @@ def test_a_server_that_hangs_holds_no_probe_up(tmp_path: Path) -> None:
 
     (tmp_path / "stat").write_text("#!/bin/sh\ntrap '' TERM INT HUP\nexec sleep 600\n")
     (tmp_path / "stat").chmod(0o755)
-    asked = json.dumps({"deadline": 20, "files": {"shared.json": 15, "kernel.txt": 5}, "shared": ["/proc"]})
+    asked = json.dumps(ProbeRequest({"shared.json": 15, "kernel.txt": 5}, shared=("/proc",)).to_json())
     program = probe_source().replace("ANSWER_S = 10.0", "ANSWER_S = 0.5", 1)
     program += f"\nPATH = {str(tmp_path)!r} + ':' + PATH\nmain(json.loads({asked!r}))\n"
     done = subprocess.run(["python3", "-I", "-"], input=program, capture_output=True, text=True, timeout=60, check=True)

@@ -6,21 +6,22 @@ import re
 from pathlib import Path
 
 from provisioner.cli.main import COMMANDS
-from provisioner.verify.bundle import FILES
-from provisioner.verify.catalogue import declared, table
-from provisioner.verify.runbook import by_hand, page
+from provisioner.verify.registry import declared
+from provisioner.verify.runbook import by_hand
+from provisioner.verify.tools import FILES
+from scripts.check_docs import page, table
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_table_of_checks_is_the_codes() -> None:
     text = (DOCS / "checks.md").read_text()
-    assert text.endswith("\n\n" + table()), "run: python -m provisioner.verify.catalogue"
+    assert text.endswith("\n\n" + table()), "run: python scripts/check_docs.py"
 
 
 def test_the_runbook_is_the_codes() -> None:
     text = (DOCS / "runbook.md").read_text()
-    assert text.endswith("\n\n" + page(declared())), "run: python -m provisioner.verify.catalogue"
+    assert text.endswith("\n\n" + page(declared())), "run: python scripts/check_docs.py"
 
 
 def test_every_check_of_the_runbook_can_be_seen_by_hand_or_says_how_its_tool_ended() -> None:

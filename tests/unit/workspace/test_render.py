@@ -14,7 +14,7 @@ import pytest
 from provisioner import paths, spec
 from provisioner.errors import InputError
 from provisioner.plan import Plan
-from provisioner.providers.base import ProviderBlock
+from provisioner.providers.base import Module
 from provisioner.workspace.binary import find
 from provisioner.workspace.render import main_tf, outputs_to_nodes, render
 from tests.support import plans
@@ -43,21 +43,17 @@ ECHO = "".join(
 
 
 @dataclass
-class Echo:
-    """A provider whose module tells what it was given."""
+class Echo(Module):
+    """A module that tells what it was given."""
 
-    inputs: dict[str, Any]
-    name: str = "echo"
-    module: str = "echo"
+    given: dict[str, Any]
+    folder = "echo"
 
-    def module_inputs(self, plan: Plan, site: str, workspace: Path) -> dict[str, Any]:
-        return self.inputs
+    def inputs(self, plan: Plan) -> dict[str, Any]:
+        return self.given
 
-    def user_data(self, plan: Plan, site: str, ssh_public_key: str) -> str:
-        return ""
-
-    def terraform(self, plan: Plan, site: str) -> dict[str, ProviderBlock]:
-        return {}
+    def address(self, node: str) -> str:
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -152,17 +148,17 @@ def test_free_text_arrives_in_terraform_as_it_is_or_is_refused(modules: Path, tm
     assert arrived >= len(HOSTILE) - 2
 
 
-def test_a_group_is_one_line_however_many_nodes_it_has(tmp_path: Path) -> None:
+def test_a_group_is_one_line_however_many_nodes_it_has() -> None:
     def length(count: int) -> int:
         plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=count))
-        return len(main_tf(plan, "here", Echo({}), tmp_path, ssh_public_key="k", identity="0123456789ab"))  # type: ignore[arg-type]
+        return len(main_tf(plan, "here", Echo({}), ssh_public_key="k", identity="0123456789ab"))
 
     assert length(9_999) - length(1) == len("9999") - len("1")
 
 
 def test_only_the_groups_of_the_site_are_rendered(tmp_path: Path) -> None:
     wanted = spec.load(_written(tmp_path, TWO_SITES))
-    text = main_tf(plans.plan(wanted), "b", Echo({}), tmp_path, ssh_public_key="k", identity="0123456789ab")  # type: ignore[arg-type]
+    text = main_tf(plans.plan(wanted), "b", Echo({}), ssh_public_key="k", identity="0123456789ab")
     assert '"second" = ' in text
     assert '"first" = ' not in text
     assert '"gpuprov-site" = "b"' in text

@@ -1,0 +1,15 @@
+"""The shape of `gpuprov down --json`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from provisioner.documents.base import OpenOutput
+
+
+class DownOutput(OpenOutput):
+    """`gpuprov down --json`"""
+
+    cluster: str
+    removed: int = Field(ge=0, description="Terraform resources removed")
+    left: list[str] = Field(description="What is still there, one sentence each")

@@ -1,0 +1,62 @@
+"""The shape of `gpuprov plan --json`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from provisioner.documents.base import OpenOutput
+from provisioner.documents.cost import PlannedCost
+from provisioner.documents.drift import DriftOutput
+
+
+class PlannedNode(OpenOutput):
+    """One node that is wanted."""
+
+    name: str
+    group: str
+    site: str
+    machine: str
+    drift: list[DriftOutput] | None = Field(
+        default=None, description="What `up` would mend; null where there is no node yet, or it did not answer"
+    )
+    reboot: bool | None = Field(default=None, description="Whether it will have to reboot for that")
+    waiting: list[str] = Field(default=[], description="What only `gpuprov upgrade` would change")
+
+
+class SiteChanges(OpenOutput):
+    """What Terraform would do at a site: numbers of resources."""
+
+    add: int = Field(ge=0)
+    change: int = Field(ge=0)
+    destroy: int = Field(ge=0)
+
+
+class PlannedStack(OpenOutput):
+    """Versions that would be installed; null where the machine has no such thing."""
+
+    driver: str | None
+    cuda: str | None
+    nccl: str | None
+
+
+class FindingOutput(OpenOutput):
+    """One preflight finding."""
+
+    status: Literal["ok", "warning", "blocks", "unknown"] = Field(description="blocks: `up` refuses while it stands")
+    subject: str
+    message: str
+    action: str
+
+
+class PlanOutput(OpenOutput):
+    """`gpuprov plan --json`"""
+
+    cluster: str
+    sandbox: bool
+    nodes: list[PlannedNode]
+    changes: dict[str, SiteChanges] = Field(description="By site")
+    stack: dict[str, PlannedStack] = Field(description="By group")
+    findings: list[FindingOutput]
+    cost: PlannedCost | None = Field(default=None, description="By list prices; null for a rehearsal")

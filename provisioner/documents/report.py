@@ -1,0 +1,97 @@
+"""The shape of `gpuprov up --json`, `gpuprov verify --json` and `gpuprov replace --json`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from provisioner.documents.base import OpenOutput, Output
+
+
+class CheckOutput(Output):
+    """One check on one node."""
+
+    id: str = Field(pattern=r"^[a-z0-9_]+\.[a-z0-9_.]+$", description="area.what, such as gpu.count")
+    severity: Literal["fatal", "warn", "info"]
+    status: Literal["pass", "fail", "unknown", "skip"] = Field(
+        description="skip: does not apply to this machine; unknown: applies and could not be answered"
+    )
+    expected: object = None
+    actual: object = None
+    message: str
+    action: Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
+
+
+class QuarantineOutput(OpenOutput):
+    """Who keeps a node out of service, and why."""
+
+    owner: str = Field(description="gpuprov where a verdict did, else a person")
+    reason: str
+    since: str = Field(description="UTC, 2026-01-31T12:00:00Z")
+    checks: list[str] = Field(description="What failed")
+
+
+class BreakerOutput(OpenOutput):
+    """Too many nodes turned bad at once: none of them was touched."""
+
+    message: str
+    bad: list[str] = Field(description="Those nodes")
+    quarantined: int = Field(ge=0, description="Nodes that were in quarantine already")
+    bound: int = Field(ge=1, description="Nodes that may be in quarantine")
+    check: str = Field(description="What condemns most of the bad nodes: the common cause to look for")
+    shared: int = Field(ge=1, description="How many of them")
+
+
+class MeasureOutput(OpenOutput):
+    """What a node reached at work, of one kind: the slowest GPU's of what is measured for each."""
+
+    value: float = Field(gt=0)
+    unit: str = Field(description="GB/s, TFLOP/s, MHz, samples/s")
+    record: float | None = Field(description="The fleet's own record of it; null where there is none")
+    of: Literal["node", "group"] | None = Field(
+        description="Whose record: this machine's, or the median of its group's where the machine is new"
+    )
+    change: float | None = Field(description="Share above the record: -0.07 is seven per cent below it")
+    published: float | None = Field(description="Published of a healthy node of this type; it is not judged")
+    slower: bool = Field(description="Further below the record than the catalogue allows")
+
+
+class NodeOutput(OpenOutput):
+    """One node with its verdict."""
+
+    name: str
+    group: str
+    machine: str
+    ok: bool
+    checks: list[CheckOutput]
+    error: str | None = Field(default=None, description="Why it was not looked at")
+    absent: bool = Field(default=False, description="cluster.yaml wants it, and no machine is there")
+    quarantine: QuarantineOutput | None = None
+    measures: dict[str, MeasureOutput] | None = Field(
+        default=None,
+        description="Given where the level measures: host_copy, peer_copy, memory, compute, clock, busbw, training",
+    )
+
+
+class ChangesOutput(OpenOutput):
+    """What `up` did."""
+
+    resources: int = Field(ge=0, description="Terraform resources made, changed and removed")
+    configured: int = Field(ge=0, description="Nodes that the roles ran on")
+
+
+class ReportOutput(OpenOutput):
+    """`gpuprov up --json`, `gpuprov verify --json` and `gpuprov replace --json`"""
+
+    ok: bool
+    nodes: list[NodeOutput]
+    seconds: dict[str, float] = Field(description="Duration of each stage")
+    changes: ChangesOutput | None = Field(default=None, description="Given by `up` alone")
+    report: str | None = Field(default=None, description="Path of the report for a browser, given by `up` alone")
+    breaker: BreakerOutput | None = Field(
+        default=None, description="Given where more nodes turned bad than may be in quarantine at once"
+    )
+    waiting: dict[str, list[str]] | None = Field(
+        default=None, description="Nodes that stay on an older lock, with what `gpuprov upgrade` would change"
+    )

@@ -1,0 +1,1 @@
+"""How a site's machines come to be: by Terraform. Nothing above knows how."""

@@ -1,0 +1,75 @@
+"""The machines of one site: planned, applied, destroyed. Terraform makes them (terraform.py); machines that exist
+already, or that a BMC installs, would be other implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from provisioner.errors import ProviderError
+from provisioner.fleet import Node
+from provisioner.plan import Plan
+
+
+class Action(NamedTuple):
+    """What is to be done to one thing. `what`: create, update, replace or delete; `name`: for people; `node`: the node
+    whose machine it is, or belongs to (`attached`), empty for all others."""
+
+    what: str
+    name: str
+    node: str = ""
+    attached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One site, ready to be applied. `add`, `change`, `destroy`: numbers of things, `actions` one by one."""
+
+    site: str
+    add: int = 0
+    change: int = 0
+    destroy: int = 0
+    actions: tuple[Action, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return self.add + self.change + self.destroy
+
+    def refuse_more(self, names: Collection[str], anew: Collection[str]) -> None:
+        """Raise ProviderError where more than these nodes' machines would be touched, or those of `anew` not made."""
+        more = [
+            f"{one.what} {one.name}"
+            for one in self.actions
+            if one.node not in names or not (one.attached or one.what in ("replace", "create"))
+        ]
+        touched = {one.node for one in self.actions if not one.attached}
+        less = [name for name in names if name in anew and name not in touched]
+        if more or less:
+            what = f"would also {'; '.join(more[:10])}" if more else f"would not recreate {', '.join(less)}"
+            raise ProviderError(
+                f"Terraform {what}. Nothing was done",
+                where=f"site {self.site}",
+                hint="`gpuprov plan` shows what differs from cluster.yaml; `gpuprov up` applies it, then replace",
+            )
+
+
+class Machines(Protocol):
+    """One site. All methods raise ProviderError naming it."""
+
+    site: str
+
+    def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
+        """Work out what `apply` would do. `replace`: nodes whose machines are to be made anew. Makes no machine; with
+        `repair`, machines that a run which died could not write down are recorded first."""
+
+    def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
+        """Do what was planned; give the site's nodes. `always`: also where there is nothing to do, because the last
+        apply may have been killed."""
+
+    def destroy(self, plan: Plan | None = None) -> int:
+        """Remove every machine and what was made for them; gives how many things were removed. `plan`: where the
+        machines were made on another computer."""
+
+    def forget(self) -> None:
+        """Remove what planning left for machines that were never made."""

@@ -1,0 +1,201 @@
+"""Machines that a Terraform module makes: one root module, one state for each site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner import fleet, mounts
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.fleet import Node
+from provisioner.machines.base import Action, Planned
+from provisioner.paths import private_dir
+from provisioner.plan import Plan
+from provisioner.providers import capacity
+from provisioner.providers.base import Module, Provider
+from provisioner.providers.capacity import Instead
+from provisioner.workspace.binary import Binary
+from provisioner.workspace.render import Backend, outputs_to_nodes, render
+from provisioner.workspace.terraform import Changes, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a root module has beside the plan, asked for when it is written. `key`: the public key that nodes let in;
+    `identity`: the cluster's, for tags; `backend`: None for a state beside the module."""
+
+    key: Callable[[], str]
+    identity: Callable[[], str]
+    backend: Callable[[], Backend] | None = None
+
+
+class TerraformMachines:
+    """See machines/base.py for the contract. `known`: names of the site's nodes that the last run made."""
+
+    def __init__(
+        self, provider: Provider, root: Root, binary: Binary, events: Events, *, known: Collection[str] = (),
+        log: Path | None = None,
+    ) -> None:  # fmt: skip
+        assert provider.module is not None
+        self.site = provider.place.site
+        self._provider, self._module, self._root, self._events = provider, provider.module, root, events
+        self._known, self._folder = frozenset(known), provider.place.workspace
+        self._workspace = Workspace(self._folder, binary, events, log=log)
+
+    def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
+        self._render(plan)
+        if damage := self._workspace.damage():
+            if not self._provider.simulated:
+                hint = "restore terraform.tfstate from your own backup"
+                raise ProviderError(damage, where=f"site {self.site}", hint=hint)
+            self._events("terraform", "warning", f"{damage}: the sandbox's nodes are removed and made again")
+            self._provider.clean(self._events)
+            (self._folder / "terraform.tfstate").unlink(missing_ok=True)
+        self._workspace.init()
+        self._adopt(plan, repair=repair)
+        lost = self._module.lost(self._known)
+        changes = self._workspace.plan(replace=list(dict.fromkeys([*lost, *map(self._module.address, replace)])))
+        mounts.refuse_loss(changes.actions, self.site, self._module.data_resources)
+        return self._planned(plan, changes)
+
+    def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
+        if planned.total:
+            self._events("terraform", "started", f"{self.site}: {planned.total} resources", total=planned.total)
+        if planned.total or always:
+            self._apply(plan)
+        outputs = outputs_to_nodes(self._workspace.outputs())
+        nodes = fleet.from_outputs(plan, self.site, outputs, capacity.without(self._folder))
+        self._events("terraform", "done", f"{self.site}: {planned.total} changes")
+        return nodes
+
+    def destroy(self, plan: Plan | None = None) -> int:
+        if damage := self._workspace.damage():
+            if not self._provider.simulated:
+                raise ProviderError(damage, where=f"site {self.site}", hint="restore it from your own backup")
+            self._events("down", "warning", f"{damage}: looking for nodes by their labels instead")
+            return 0
+        module = (self._folder / "main.tf").exists()
+        if not self._root.backend and not (module and (self._folder / "terraform.tfstate").exists()):
+            return 0
+        if not module and plan is not None:
+            self._render(plan)
+        self._workspace.init()
+        return self._workspace.destroy().destroy
+
+    def forget(self) -> None:
+        self._provider.clean(self._events)
+
+    def _render(self, plan: Plan) -> None:
+        private_dir(self._folder)
+        root = self._root
+        render(
+            plan, self.site, self._module, self._folder, ssh_public_key=root.key(), identity=root.identity(),
+            backend=root.backend() if root.backend else None,
+        )  # fmt: skip
+
+    def _again(self, plan: Plan, replace: Collection[str] = ()) -> None:
+        """Render and plan once more; `replace` are addresses to be made anew."""
+        self._render(plan)
+        self._workspace.init()
+        self._workspace.plan(replace=list(replace))
+
+    def _planned(self, plan: Plan, changes: Changes) -> Planned:
+        nodes = {name for name, group in plan.nodes() if group.site == self.site} | self._known
+        machines = {self._module.address(name): (name, False) for name in nodes}
+        machines |= {address: (name, True) for name in nodes for address in self._module.attached(name)}
+        actions = tuple(Action(what, address, *machines.get(address, ("", False))) for address, what in changes.actions)
+        return Planned(self.site, changes.add, changes.change, changes.destroy, actions)
+
+    def _adopt(self, plan: Plan, *, repair: bool) -> None:
+        """Write machines into Terraform's state that a run which died had made and could not write there. Raises
+        ProviderError for those of somebody else, and where the state is lost."""
+        standing = self._module.standing()
+        recorded = self._workspace.recorded() if standing else set()
+        strays = [machine for machine in standing if machine.id not in recorded]
+        if not strays:
+            return
+        told = ", ".join(f"{machine.id} ({machine.node})" for machine in strays[:5])
+        told += f" and {len(strays) - 5} more" if len(strays) > 5 else ""
+        if not all(machine.ours for machine in strays):
+            raise ProviderError(
+                f"machines of a cluster {plan.spec.name} stand there already, made from another folder: {told}",
+                where=f"site {self.site}",
+                hint="share that folder's state (docs/operators.md), or give this cluster another name",
+            )
+        if not recorded:
+            raise ProviderError(
+                f"Terraform's state knows nothing of machines that were made here: {told}",
+                where=f"site {self.site}",
+                hint="the state is lost, or the run that made them was killed before it was written: restore it, or "
+                "remove them with `gpuprov down` and run `gpuprov up` again",
+            )
+        known = set(self._workspace.addresses())
+        for machine in strays:
+            address = self._module.address(machine.node)
+            if address in known or machine.node not in dict(plan.nodes()):
+                raise ProviderError(
+                    f"{machine.id} is tagged as {machine.node}, and Terraform's state or cluster.yaml says otherwise",
+                    where=f"site {self.site}",
+                    hint="look at it, then terminate it",
+                )
+            if repair:
+                message = f"{machine.id} was made by a run that died: taken in as {machine.node}"
+                self._workspace.adopt(address, machine.id)
+                known.add(address)
+            else:
+                message = f"{machine.id} was made by a run that died: `gpuprov up` takes it in as {machine.node}"
+            self._events("terraform", "warning", message, node=machine.node)
+
+    def _apply(self, plan: Plan) -> None:
+        """Apply; where machines can't be had, ask in the ways that the provider still knows. A group is had whole or
+        not at all: what was made of it meanwhile moves along, and goes where nothing is left to ask."""
+        there = {self._module.address(name) for name in self._known}
+        while True:
+            try:
+                self._workspace.apply()
+            except ProviderError as error:
+                self._shop(plan, there, error)
+            else:
+                capacity.settle(self._folder)
+                return
+
+    def _shop(self, plan: Plan, there: Collection[str], error: ProviderError) -> None:
+        """Plan to ask for what was short in another way. Raises the error where nothing is short, and ProviderError
+        where everything was tried. `there`: addresses of machines that stood before."""
+        knows = self._provider.capacity
+        other = capacity.instead(knows, plan, self._folder, error.message) if knows else None
+        if other is None:
+            raise error
+        standing = set(self._workspace.addresses())
+        if enough := enough_without(plan, other, standing, self._module):
+            told = "; ".join(f"{group} does without {', '.join(lost)}" for group, lost in enough.items())
+            self._events("terraform", "warning", f"{other.message}. {told}: `gpuprov up` asks for them again")
+            capacity.do_without(self._folder, enough)
+            self._again(plan)
+            return
+        names = [name for group in other.short for name in plan.group(group).node_names()]
+        made = {self._module.address(name) for name in names} & standing - set(there)
+        if not other.groups:
+            if made:
+                message = f"removing {len(made)} machines of groups that can't be had whole"
+                self._events("terraform", "warning", message)
+                self._workspace.destroy(only=sorted(made))
+            hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
+            raise ProviderError(other.message, where=f"site {self.site}", hint=hint) from None
+        self._events("terraform", "warning", other.message)
+        self._again(plan, sorted(made))
+
+
+def enough_without(plan: Plan, other: Instead, standing: Collection[str], module: Module) -> Mapping[str, list[str]]:
+    """Group → nodes that it can do without, where every group that is short has its `capacity.min`; else nothing."""
+    found = {}
+    for name in other.short:
+        group = plan.group(name)
+        lost = [node for node in group.node_names() if module.address(node) not in standing]
+        least = group.spec.capacity.min
+        if least is None or group.spec.count - len(lost) < least:
+            return {}
+        found[name] = lost
+    return found

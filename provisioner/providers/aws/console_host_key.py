@@ -1,0 +1,46 @@
+"""A machine's console as EC2 hands it out: the one place where a host key can be read that no network is in between."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from provisioner.providers.aws.client import Region, Trouble
+
+KEYS = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.S)
+"""What cloud-init writes there at first boot (module keys-to-console)."""
+WAIT_S, PAUSE_S = 30.0, 3.0
+"""sshd answers a little before cloud-init writes the keys."""
+
+
+def host_key(region: Region, machine: str, *, wait_s: float = WAIT_S) -> str | None:
+    """The ed25519 key of the last boot that wrote keys; None where the console has none within `wait_s` seconds, or may
+    not be read."""
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            answer = region.ask("ec2", "get_console_output", InstanceId=machine, Latest=True)
+        except Trouble as trouble:
+            if trouble.code == "UnsupportedOperation":  # Latest is for Nitro machines alone (P3 is none)
+                return _latest(region, machine)
+            return None
+        if key := read(answer.get("Output", "")):
+            return key
+        if time.monotonic() > until:
+            return None
+        time.sleep(PAUSE_S)
+
+
+def _latest(region: Region, machine: str) -> str | None:
+    """What the console of an older machine had some minutes ago."""
+    try:
+        return read(region.ask("ec2", "get_console_output", InstanceId=machine).get("Output", ""))
+    except Trouble:
+        return None
+
+
+def read(text: str) -> str | None:
+    """The ed25519 key in a console's text."""
+    blocks = KEYS.findall(text.replace("\r", ""))
+    found = re.findall(r"(?m)(ssh-ed25519 [A-Za-z0-9+/=]{40,})", blocks[-1]) if blocks else []
+    return found[-1] if found else None

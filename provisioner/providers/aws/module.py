@@ -1,0 +1,108 @@
+"""terraform/aws: what the module is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.providers.aws import storage, tagged_resources
+from provisioner.providers.aws.capacity import Ec2Capacity
+from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.public_address import PublicAddress
+from provisioner.providers.aws.site import AwsSite
+from provisioner.providers.base import Module, Place, ProviderBlock, Standing
+from provisioner.providers.capacity import Choices
+
+VERSION = ">= 5.74, < 6.0"
+"""As terraform/aws/versions.tf; a test holds them equal."""
+RETRIES = 6
+"""Of one call: Terraform's own 25 would ask for ten minutes where EC2 has said that it has no such machine."""
+
+
+class Ec2Module(Module):
+    """See providers/base.py for the contract."""
+
+    folder = "aws"
+    data_resources = ("aws_efs_file_system", "aws_fsx_lustre_file_system")
+
+    def __init__(self, place: Place, site: AwsSite, capacity: Ec2Capacity, here: PublicAddress) -> None:
+        self._place, self._site, self._capacity, self._here = place, site, capacity, here
+
+    def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
+        configuration = {"region": self._site.region, "max_retries": RETRIES}
+        return {"aws": ProviderBlock("hashicorp/aws", VERSION, configuration)}
+
+    def inputs(self, plan: Plan) -> dict[str, Any]:
+        site, place = self._site, self._place
+        allow = [str(network) for network in plan.spec.access.allow if network.version == 4]
+        if self._here.asked(plan):
+            allow = [self._here.network]
+        zones = self._capacity.zones(plan)
+        choices = Choices.read(place.workspace)
+        groups = [group for group in plan.groups if group.site == place.site]
+        return {
+            "site": place.site if len(plan.spec.sites) > 1 else "",
+            "zones": list(zones),
+            "groups": {group.name: self._group(plan, group, choices) for group in groups},
+            "internet": site.internet,
+            "access": {"allow": allow, "instance_connect": site.connect == "instance-connect"},
+            **({"vpc": {"id": site.vpc.id, "subnet_ids": list(site.vpc.subnets)}} if site.vpc else {}),
+            **storage.inputs(site),
+        }
+
+    def _group(self, plan: Plan, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
+        """What the module is told of a group beside what all modules are."""
+        way, without = choices.taken.get(group.name), choices.without.get(group.name)
+        base = plan.bases.get(self._place.site, {}).get(group.stack.os)
+        if base is None or base.id is None:
+            raise GpuprovError(
+                f"the lock has no image of {group.stack.os} for {self._place.site}",
+                hint="run `gpuprov lock` again, signed in to AWS",
+            )
+        return {
+            "image_id": base.id,
+            "efa_interfaces": group.efa_devices,
+            **({"zone": way.zone, "kind": way.kind} if way else {}),
+            **({"without": without} if without else {}),
+        }
+
+    def user_data(self, plan: Plan, ssh_public_key: str) -> str:
+        user = {
+            "name": plan.spec.access.user, "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL", "lock_passwd": True,
+            "ssh_authorized_keys": [ssh_public_key.strip()],
+        }  # fmt: skip
+        return "#cloud-config\n" + json.dumps({"users": [user], "disable_root": True, "ssh_pwauth": False}) + "\n"
+
+    def address(self, node: str) -> str:
+        return f'module.site.aws_instance.node["{node}"]'
+
+    def attached(self, node: str) -> Collection[str]:
+        return (f'module.site.aws_eip_association.node["{node}"]',)
+
+    def standing(self) -> list[Standing]:
+        place = self._place
+        try:
+            rows = _machines(Region(self._site.region), place.cluster, place.site)
+        except Trouble as trouble:
+            message = f"which machines stand in {self._site.region}: {trouble}"
+            raise ProviderError(message, where=f"site {place.site}") from None
+        found = [(row["InstanceId"], tagged_resources.tags_of(row)) for row in rows]
+        mine = place.identity
+        return [
+            Standing(
+                tags.get(tagged_resources.NODE, ""), number, bool(mine) and tags.get(tagged_resources.IDENTITY) == mine
+            )
+            for number, tags in found
+        ]
+
+
+def _machines(region: Region, cluster: str, site: str) -> list[dict[str, Any]]:
+    """The instances of a site that are not gone, by tag. Raises Trouble."""
+    tags = {tagged_resources.CLUSTER: cluster, tagged_resources.SITE: site}
+    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags.items()]
+    filters.append({"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]})
+    rows = region.all("ec2", "describe_instances", "Reservations", Filters=filters)
+    return [one for row in rows for one in row["Instances"]]

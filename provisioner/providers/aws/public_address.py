@@ -1,0 +1,36 @@
+"""The address that this computer is seen with: ssh is opened to it where cluster.yaml names nobody."""
+
+from __future__ import annotations
+
+import urllib.request
+from functools import cached_property
+from ipaddress import ip_address
+
+from provisioner.errors import GpuprovError
+from provisioner.plan import Plan
+from provisioner.providers.aws.site import AwsSite
+
+MY_ADDRESS = "https://checkip.amazonaws.com/"
+"""Answers with the address that it was called from (AWS's own service)."""
+
+
+class PublicAddress:
+    """Asked once, and only where it is needed."""
+
+    def __init__(self, site: AwsSite) -> None:
+        self._site = site
+
+    def asked(self, plan: Plan) -> bool:
+        """Whether ssh is opened to this computer, because its address is called and nobody was named."""
+        return self._site.internet == "public" and self._site.connect == "direct" and not plan.spec.access.allow
+
+    @cached_property
+    def network(self) -> str:
+        """The network of that one address, 203.0.113.7/32. Raises GpuprovError where it can't be known."""
+        try:
+            with urllib.request.urlopen(MY_ADDRESS, timeout=10) as answer:
+                return f"{ip_address(answer.read(64).decode().strip())}/32"
+        except (OSError, ValueError) as error:
+            raise GpuprovError(
+                f"this computer's public address is not known: {error}", hint="say in access.allow who may log in"
+            ) from None

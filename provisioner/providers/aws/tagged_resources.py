@@ -1,0 +1,167 @@
+"""Everything in a region that has the tag gpuprov-cluster, as EC2, EFS, FSx and IAM describe it.
+
+One row for each kind of thing that terraform/aws makes. What is terminated or deleted keeps its tags for up to an hour
+and is left out. The tag is looked at once more here: nothing is removed because a filter was misread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.preflight import unknown
+from provisioner.providers.orphans import Found, Thing, many
+
+CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
+GONE = {"terminated", "deleted", "delete-complete", "cancelled", "closed", "failed"}
+"""Last states of what keeps its tags for a while: instances, NAT gateways, endpoints, spot requests, file systems."""
+HOLDS_DATA = "it holds data: remove it yourself where nobody needs that any more"
+SOMEWHERE = "IAM is global, and nothing here uses it: it may be of the same cluster in another region"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a kind is asked for. `number`, `state`, `since`: keys of a row. `filtered`: EC2 filters by tag."""
+
+    name: str
+    call: str
+    key: str
+    number: str
+    state: str = ""
+    since: str = ""
+    service: str = "ec2"
+    filtered: bool = True
+    kept: str = ""
+
+    @property
+    def permission(self) -> str:
+        service = {"efs": "elasticfilesystem"}.get(self.service, self.service)
+        return f"{service}:{''.join(word.capitalize() for word in self.call.split('_'))}"
+
+
+KINDS = (
+    Kind("spot request", "describe_spot_instance_requests", "SpotInstanceRequests", "SpotInstanceRequestId", "State",
+         "CreateTime"),
+    Kind("instance", "describe_instances", "Reservations", "InstanceId", "State", "LaunchTime"),
+    Kind("instance connect endpoint", "describe_instance_connect_endpoints", "InstanceConnectEndpoints",
+         "InstanceConnectEndpointId", "State", "CreatedAt"),
+    Kind("VPC endpoint", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", "State", "CreationTimestamp"),
+    Kind("NAT gateway", "describe_nat_gateways", "NatGateways", "NatGatewayId", "State", "CreateTime"),
+    Kind("network interface", "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId", "Status"),
+    Kind("elastic IP address", "describe_addresses", "Addresses", "AllocationId"),
+    Kind("volume", "describe_volumes", "Volumes", "VolumeId", "State", "CreateTime"),
+    Kind("launch template", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", "", "CreateTime"),
+    Kind("placement group", "describe_placement_groups", "PlacementGroups", "GroupName", "State"),
+    Kind("key pair", "describe_key_pairs", "KeyPairs", "KeyName", "", "CreateTime"),
+    Kind("security group", "describe_security_groups", "SecurityGroups", "GroupId"),
+    Kind("subnet", "describe_subnets", "Subnets", "SubnetId"),
+    Kind("route table", "describe_route_tables", "RouteTables", "RouteTableId"),
+    Kind("internet gateway", "describe_internet_gateways", "InternetGateways", "InternetGatewayId"),
+    Kind("VPC", "describe_vpcs", "Vpcs", "VpcId"),
+    Kind("EFS file system", "describe_file_systems", "FileSystems", "FileSystemId", "LifeCycleState", "CreationTime",
+         service="efs", filtered=False, kept=HOLDS_DATA),
+    Kind("FSx file system", "describe_file_systems", "FileSystems", "FileSystemId", "Lifecycle", "CreationTime",
+         service="fsx", filtered=False, kept=HOLDS_DATA),
+)  # fmt: skip
+
+
+def find(region: Region) -> Found:
+    """Everything that has the tag. Raises Trouble where nobody is signed in, or AWS is not reached at all."""
+    region.ask("sts", "get_caller_identity")
+    things: list[Thing] = []
+    puzzles: list[str] = []
+    profiles: dict[str, set[str]] = {}
+    for kind in KINDS:
+        try:
+            for row in _rows(region, kind):
+                thing = _thing(region, kind, row)
+                if thing is None:
+                    continue
+                things.append(thing)
+                profiles.setdefault(thing.cluster, set()).update(_profiles(region, kind, row))
+        except Trouble as trouble:
+            puzzles.append(_puzzle(many(kind.name), trouble, kind.permission))
+    for one in ("instance profile", "role"):
+        try:
+            things += _iam(region, one, profiles)
+        except Trouble as trouble:
+            names = "InstanceProfile" if one == "instance profile" else "Role"
+            puzzles.append(_puzzle(f"{one}s", trouble, f"iam:List{names}s and iam:Get{names}"))
+    return Found(tuple(things), tuple(puzzles))
+
+
+def standing(region: Region, kind: str) -> set[str]:
+    """The ids of a kind that are not gone yet. Raises Trouble."""
+    (row,) = [one for one in KINDS if one.name == kind]
+    return {thing.id for thing in (_thing(region, row, found) for found in _rows(region, row)) if thing is not None}
+
+
+def _puzzle(what: str, trouble: Trouble, permission: str) -> str:
+    found = unknown(what, trouble, permission)
+    return f"whether there are {what}: {found.message} ({found.action})"
+
+
+def _rows(region: Region, kind: Kind) -> Iterator[dict[str, Any]]:
+    filters = {"Filters": [{"Name": "tag-key", "Values": [CLUSTER]}]} if kind.filtered else {}
+    for row in region.all(kind.service, kind.call, kind.key, **filters):
+        yield from row["Instances"] if kind.name == "instance" else (row,)
+
+
+def tags_of(row: dict[str, Any]) -> dict[str, str]:
+    """Of any service's row: each has its own name for them."""
+    found = row.get("Tags") or row.get("TagSet") or ()
+    return {tag["Key"]: tag["Value"] for tag in found}
+
+
+def _thing(region: Region, kind: Kind, row: dict[str, Any]) -> Thing | None:
+    """None for what is gone already, what has no tag, and a VPC's default group, which goes with it."""
+    tags, state = tags_of(row), row.get(kind.state, "") if kind.state else ""
+    state = str(state["Name"] if isinstance(state, dict) else state)
+    default = kind.name == "security group" and row.get("GroupName") == "default"
+    if not tags.get(CLUSTER) or state.lower() in GONE or default:
+        return None
+    since = row.get(kind.since) if kind.since else None
+    return Thing(
+        kind.name, str(row[kind.number]), tags[CLUSTER], tags.get(SITE, ""), region.name, name=tags.get("Name", ""),
+        state="" if state == "available" else state, since=since if isinstance(since, datetime) else None,
+        kept=kind.kept, identity=tags.get(IDENTITY, ""),
+    )  # fmt: skip
+
+
+def _profiles(region: Region, kind: Kind, row: dict[str, Any]) -> Iterator[str]:
+    """The instance profiles that an instance or a launch template names."""
+    if kind.name == "instance" and row.get("IamInstanceProfile"):
+        yield str(row["IamInstanceProfile"]["Arn"]).rpartition("/")[2]
+    if kind.name == "launch template":
+        number = row["LaunchTemplateId"]
+        versions = region.ask("ec2", "describe_launch_template_versions", LaunchTemplateId=number, Versions=["$Latest"])
+        for version in versions["LaunchTemplateVersions"]:
+            if name := version["LaunchTemplateData"].get("IamInstanceProfile", {}).get("Name"):
+                yield str(name)
+
+
+def _iam(region: Region, kind: str, profiles: dict[str, set[str]]) -> Iterator[Thing]:
+    """Roles or instance profiles of the module: both have the same name. One that nothing in this region uses is kept,
+    because IAM does not say which region's cluster it is of."""
+    role = kind == "role"
+    call, key, number = ("list_roles", "Roles", "RoleName") if role else (
+        "list_instance_profiles", "InstanceProfiles", "InstanceProfileName",
+    )  # fmt: skip
+    for row in region.all("iam", call, key):
+        name = str(row[number])
+        if not name.startswith("gpuprov-"):
+            continue
+        # The list has no tags.
+        if role:
+            tags = tags_of(region.ask("iam", "get_role", RoleName=name)["Role"])
+        else:
+            tags = tags_of(region.ask("iam", "get_instance_profile", InstanceProfileName=name)["InstanceProfile"])
+        if cluster := tags.get(CLUSTER):
+            kept = "" if name in profiles.get(cluster, ()) else SOMEWHERE
+            yield Thing(
+                kind, name, cluster, tags.get(SITE, ""), "IAM", since=row["CreateDate"], kept=kept,
+                identity=tags.get(IDENTITY, ""),
+            )  # fmt: skip

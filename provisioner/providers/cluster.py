@@ -1,0 +1,90 @@
+"""The providers of one cluster: one object for each site, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pydantic import TypeAdapter, ValidationError
+
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, write_whole
+from provisioner.providers.base import SANDBOX, Place, Provider, named, provider_of
+from provisioner.spec.models import ClusterSpec
+from provisioner.spec.site import Site
+from provisioner.spec.sites import AnySite
+
+MADE_BY = "provider"
+"""File in a workspace: the name of the provider that made it."""
+SETTINGS = "site.json"
+"""File in a workspace: the site's block of cluster.yaml, for a site that is not there any more."""
+_SITE: TypeAdapter[Site] = TypeAdapter(AnySite)
+
+
+class Providers:
+    """Made with the cluster, whatever is known of its machines by then."""
+
+    def __init__(self, spec: ClusterSpec, paths: ClusterPaths) -> None:
+        self._spec, self._paths = spec, paths
+        self._known: dict[str, Provider] = {}
+
+    def at(self, site: str) -> Provider:
+        """The provider of a site of cluster.yaml; the sandbox for a rehearsal. Raises GpuprovError for one that makes
+        no machines yet."""
+        if site not in self._known:
+            self._known[site] = provider_of(self._place(site, self._spec.sites[site]), sandbox=self._paths.sandbox)
+        return self._known[site]
+
+    def record(self, site: str) -> None:
+        """Write down who makes a site's machines, before any is made: `down` goes by it."""
+        workspace = self._paths.site(site)
+        write_whole(workspace / MADE_BY, self.at(site).name + "\n")
+        write_whole(workspace / SETTINGS, self._spec.sites[site].model_dump_json() + "\n")
+
+    def made(self) -> dict[str, Provider]:
+        """Site → provider of every workspace that is there, also of sites that cluster.yaml no longer names. Raises
+        GpuprovError for a workspace whose provider is not known: its machines would be forgotten."""
+        folder = self._paths.root / "sites"
+        there = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        return {site: self._made(site) for site in there}
+
+    def _made(self, site: str) -> Provider:
+        workspace, now = self._paths.site(site), self._spec.sites.get(site)
+        try:
+            name = (workspace / MADE_BY).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            name = SANDBOX if self._paths.sandbox else now.provider if now else ""
+        if self._paths.sandbox:
+            return self.at(site) if now else named(SANDBOX, self._place(site, Site(provider=name)))
+        if now is not None and now.provider == name:
+            return self.at(site)
+        return named(name, self._place(site, self._settings(site)))
+
+    def _settings(self, site: str) -> Site:
+        """The block of a site that cluster.yaml does not name any more, or names with another provider."""
+        file = self._paths.site(site) / SETTINGS
+        try:
+            return _SITE.validate_json(file.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            raise GpuprovError(
+                f"cannot determine the provider of this workspace: {SETTINGS} is missing or damaged",
+                where=str(file.parent),
+                hint=f"put site {site} back into cluster.yaml, then run `gpuprov down`",
+            ) from None
+
+    def proxies(self, nodes: Collection[Node]) -> dict[str, str]:
+        """Node → ssh's ProxyCommand, for those that are not called by their address."""
+        found = {}
+        for node in nodes:
+            access = self.at(node.site).access if node.site in self._spec.sites else None
+            if access is not None and (command := access.proxy(node.id)):
+                found[node.name] = command
+        return found
+
+    def host_key(self, node: Node) -> str | None:
+        """A new machine's host key as its provider knows it by another way than the network; None where it does not."""
+        access = self.at(node.site).access
+        return access.host_key(node.id) if access is not None else None
+
+    def _place(self, site: str, settings: Site) -> Place:
+        return Place(self._spec.name, site, settings, self._paths.site(site))

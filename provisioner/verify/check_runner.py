@@ -1,0 +1,134 @@
+"""One check on one node: what is asked before, and what its end means. No pytest is needed for it: plugin.py calls this
+for a fleet, health.py on a node."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from provisioner.verify import check as dsl
+from provisioner.verify.baseline import Baseline
+from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
+from provisioner.verify.expectations import LEVELS, Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.peers import Peers
+from provisioner.verify.tools import FILES
+from provisioner.verify.watch import TooLong
+
+PLAIN = {"node", "expected", "peers", "baseline", "name"}
+"""What a check can ask for without asking anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnderTest:
+    """What a check can ask for of one node. `host` is a testinfra connection or None; `baseline` what the fleet's own
+    record says of it, where there is one."""
+
+    name: str
+    facts: Facts
+    expected: Expected
+    host: str | None
+    group: str = ""
+    baseline: Baseline | None = None
+
+
+MESSAGE, COMPARED = 1000, 8000
+"""Characters that a report keeps of a check's message, and of each of what it compared (as JSON)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a check ended. `action` is None where it is the declared one."""
+
+    status: str
+    message: str
+    action: str | None
+    expected: Any
+    actual: Any
+    unread: str = ""
+    """The file that could not be read, where it is unknown for that."""
+
+    @classmethod
+    def of(cls, error: BaseException | None, *, called: bool = True) -> Outcome:
+        """Of what the check raised, with what it has compared; `called` false where it did not come to run."""
+        status, message, action = _verdict(error, called=called)
+        looked = (seen.expected, seen.actual) if called else (None, None)
+        unread = error.unread if isinstance(error, Unknown) else ""
+        return cls(status, (message or seen.note)[:MESSAGE], action, looked[0], looked[1], unread)
+
+    def bounded(self) -> Outcome:
+        """With what was compared in a length that a report can hold."""
+        return replace(self, expected=_bounded(self.expected), actual=_bounded(self.actual))
+
+
+def _bounded(value: Any) -> Any:
+    text = json.dumps(value, default=str)
+    return value if len(text) <= COMPARED else f"{text[:COMPARED]} … ({len(text)} characters)"
+
+
+def plain(function: object) -> Check | None:
+    """The declaration of a check that asks for nothing but PLAIN; None of anything else."""
+    declared = getattr(function, "__check__", None)
+    if isinstance(declared, Check) and inspect.isfunction(function):
+        return declared if set(asks(function)) <= PLAIN else None
+    return None
+
+
+@cache
+def asks(function: Callable[..., None]) -> tuple[str, ...]:
+    """The names of a check's arguments: looked up once, not for each node of a fleet."""
+    return tuple(inspect.signature(function).parameters)
+
+
+def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, peers: Peers) -> Outcome:
+    """Call a plain check on a node."""
+    given = {"node": node.facts, "expected": node.expected, "name": node.name, "peers": peers}
+    given["baseline"] = node.baseline
+    dsl.saw()
+    try:
+        ready(declared, node)
+        function(**{name: given[name] for name in asks(function)})
+    except Exception as raised:
+        return Outcome.of(raised)
+    return Outcome.of(None)
+
+
+def ready(declared: Check, node: NodeUnderTest) -> None:
+    """The first rule of check.py: what a check needs must have been read."""
+    facts, expected = node.facts, node.expected
+    if reason := declared.inapplicable(expected):
+        raise Skipped(reason)
+    needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
+    asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
+    absent = [facts.source(file).state == "absent" for file in needs or declared.reads]
+    if not asked and (any(absent) if needs else all(absent)):
+        raise Skipped(f"only from level {declared.level} on")
+    for need in needs:
+        source = facts.source(need)
+        if not FILES[need].by_hand and source.state == "absent" and facts.collected is None and facts.outputs:
+            raise Skipped(f"{need} is written by gpuprov's probe alone, and this bundle was not collected by gpuprov")
+        if source.state != "read":
+            raise Unknown(source.reason, need)
+
+
+def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:
+    """(status, message, action). What is neither a verdict nor an assertion is a crash, and a crash is unknown."""
+    match error:
+        case None:
+            return "pass", "", None
+        case Failed():
+            return "fail", error.message, error.action
+        case Unknown():
+            return "unknown", str(error), None
+        case Skipped():
+            return "skip", str(error), None
+        case TooLong():
+            return "unknown", "the check timed out on this node", None
+        case AssertionError() if called:
+            return "fail", str(error).strip() or "assertion failed", None
+        case _:
+            return "unknown", f"the check crashed: {type(error).__name__}: {error}", None

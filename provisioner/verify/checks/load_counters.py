@@ -1,0 +1,199 @@
+"""What a node's GPUs showed under load, and every counter of errors that grew meanwhile."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.checks.load import LOAD, NEEDS, reached, worked
+from provisioner.verify.checks.nvlink_health import COUNTERS, errors_of
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers import pci
+from provisioner.verify.parsers.nvidia_smi import THROTTLE, Gpu
+
+
+def _working(node: Facts, expected: Expected) -> tuple[Gpu, ...]:
+    """The GPUs as nvidia-smi saw them under load."""
+    load = reached(node, expected)
+    if node.under_load is None:
+        unknown(node.source("nvidia-smi-load.xml").reason, "nvidia-smi-load.xml")
+    if load.simulated and not node.under_load.gpus:
+        unknown("no GPU answered under load")
+    return tuple(gpu for gpu in node.under_load.gpus if not gpu.lost)
+
+
+@check(
+    "load.throttle",
+    severity="fatal",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    follows=(LOAD, "gpu.throttle", "gpu.power_brake"),
+    says="GPUs slow down under load because of heat or the power supply. Look at fans, air flow, coolant and feeds.",
+)
+def test_throttle(node: Facts, expected: Expected) -> None:
+    gpus = _working(node, expected)
+    slowed = {f"GPU {g.index}": [r for r in g.throttle if r in THROTTLE] for g in gpus}
+    saw(expected="no slowdown", actual={gpu: reasons for gpu, reasons in slowed.items() if reasons} or "none")
+    if told := [f"{gpu}: {', '.join(reasons)}" for gpu, reasons in slowed.items() if reasons]:
+        fail("; ".join(told))
+
+
+@check(
+    "load.pcie_link",
+    severity="fatal",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    follows=(LOAD, "gpu.pcie", "gpu.pcie_gen"),
+    says="A GPU's PCIe link stays below what GPU and host can do even under load. Reseat the board, change the slot.",
+)
+def test_pcie_link(node: Facts, expected: Expected) -> None:
+    low, seen = [], {}
+    for gpu in _working(node, expected):
+        name, now, best = f"GPU {gpu.index}", gpu.pcie_gen, gpu.pcie_gen_max
+        seen[name] = f"generation {now} x{gpu.pcie_width}"
+        if now is not None and best is not None and now < best:
+            low.append(f"{name}: generation {now}, could be {best}")
+        if gpu.pcie_width is not None and expected.pcie_width is not None and gpu.pcie_width < expected.pcie_width:
+            low.append(f"{name}: x{gpu.pcie_width} instead of x{expected.pcie_width}")
+    saw(expected="the generation and width that both sides can do", actual=seen)
+    if low:
+        fail("; ".join(low))
+
+
+def _pairs(node: Facts, expected: Expected) -> list[tuple[str, Gpu, Gpu]]:
+    """Each GPU before and after the load."""
+    worked(node, expected)
+    assert node.after is not None
+    if node.after.smi is None or node.smi is None:
+        why = node.source("nvidia-smi-after.xml").reason
+        unknown(why or "nvidia-smi did not answer before the load", "nvidia-smi-after.xml" if why else "nvidia-smi.xml")
+    before = {gpu.pci or gpu.index: gpu for gpu in node.smi.gpus}
+    return [
+        (f"GPU {gpu.index}", before[key], gpu) for gpu in node.after.smi.gpus if (key := gpu.pci or gpu.index) in before
+    ]
+
+
+def _grown(old: int | None, new: int | None) -> int:
+    return new - old if old is not None and new is not None else 0
+
+
+@check(
+    "load.survives",
+    severity="fatal",
+    action="replace",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    follows=("load.xid",),
+    says="A GPU was there before the load and is not there after it. Reboot once; if it goes again, replace the node.",
+)
+def test_survives(node: Facts, expected: Expected) -> None:
+    pairs = _pairs(node, expected)
+    alive = [name for name, _, gpu in pairs if not gpu.lost]
+    assert node.gpus is not None
+    saw(expected=f"{len(node.gpus)} GPUs", actual=f"{len(alive)} GPUs")
+    if len(alive) < len(node.gpus):
+        fail(f"{len(node.gpus)} GPUs before the load, {len(alive)} after it")
+
+
+@check(
+    "load.ecc",
+    severity="fatal",
+    action="replace",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    follows=("load.xid", "load.survives"),
+    says="A GPU's memory had errors while it worked. Uncorrectable ones end a job; a flood of corrected ones will.",
+)
+def test_ecc(node: Facts, expected: Expected) -> None:
+    most = expected.most.get("load.ecc_correctable", 0.0)
+    told = []
+    for name, before, after in _pairs(node, expected):
+        lost = max(_grown(before.ecc_volatile, after.ecc_volatile), _grown(before.ecc_aggregate, after.ecc_aggregate))
+        mended = _grown(before.ecc_correctable, after.ecc_correctable)
+        told += [f"{name}: {lost} uncorrectable errors under load"] if lost > 0 else []
+        told += [f"{name}: {mended} corrected errors under load"] if mended > most else []
+    saw(expected=f"no uncorrectable and at most {most:g} corrected ones", actual=told or "none")
+    if told:
+        fail("; ".join(told))
+
+
+@check(
+    "load.nvlink",
+    severity="fatal",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    follows=("load.xid", "load.survives", "nvlink.links"),
+    applies=lambda e: any(e.nvlinks_per_gpu or ()),
+    otherwise="this machine has no NVLink",
+    says="NVLinks had errors while data went over them: a link, a bridge or a switch is failing. Keep it out of jobs.",
+)
+def test_nvlink(node: Facts, expected: Expected) -> None:
+    worked(node, expected)
+    assert node.after is not None
+    before, after = node.nvlink_errors, node.after.nvlink_errors
+    if before is None or after is None:
+        file = "nvlink-errors-after.txt" if after is None else "nvlink-errors.txt"
+        unknown(node.source(file).reason, file)
+    told = []
+    for gpu, links in sorted(after.items()):
+        for link, counters in sorted(links.items()):
+            old = before.get(gpu, {}).get(link, {})
+            for what in COUNTERS if counters != old else ():
+                grown = errors_of(counters, what) - errors_of(old, what)
+                told += [f"GPU {gpu} link {link}: {grown} {what}"] if grown > 0 else []
+    saw(expected="no counter grows", actual=told[:16] or "none grew")
+    if told:
+        fail("; ".join(told[:4]) + (f"; and {len(told) - 4} more" if len(told) > 4 else ""))
+
+
+@check(
+    "load.pcie_replay",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    follows=("load.xid", "load.survives", "load.pcie_link"),
+    says="A GPU's PCIe link repeats transfers under load: a bad slot, riser or cable. Copies get slow and then fail.",
+)
+def test_pcie_replay(node: Facts, expected: Expected) -> None:
+    most = expected.most.get("load.pcie_replays", 0.0)
+    grown = {name: _grown(old.pcie_replays, new.pcie_replays) for name, old, new in _pairs(node, expected)}
+    saw(expected=f"{most:g} at most", actual=grown)
+    if told := [f"{gpu}: {count} replays" for gpu, count in grown.items() if count > most]:
+        fail("; ".join(told))
+
+
+@check(
+    "load.xid",
+    severity="fatal",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    says="The driver reported GPU errors (Xid) while the node worked: what an idle GPU hides. Keep the log, drain it.",
+)
+def test_xid(node: Facts, expected: Expected) -> None:
+    worked(node, expected)
+    assert node.after is not None
+    if node.log is None or node.after.log is None:
+        unknown(node.source("dmesg-after.txt" if node.log else "dmesg.txt").reason)
+    table = expected.xids or {}
+    had = {(x.code, pci(x.pci)): x.count for x in (*node.log.xids, *node.log.sxids)}
+    new = [
+        x
+        for x in (*node.after.log.xids, *node.after.log.sxids)
+        if x.count > had.get((x.code, pci(x.pci)), 0)
+        and (x in node.after.log.sxids or table.get(str(x.code), {}).get("severity") != "info")
+    ]
+    saw(expected="none", actual=[f"Xid {x.code} on {x.pci}" for x in new] or "none")
+    if new:
+        told = [f"Xid {x.code} on {x.pci}: {table.get(str(x.code), {}).get('advice', x.text)}" for x in new]
+        fail("; ".join(told[:3]))

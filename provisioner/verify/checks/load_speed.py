@@ -1,0 +1,140 @@
+"""How fast the GPUs of a node were at work, beside each other and beside what the machine can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.checks.load import LOAD, NEEDS, reached
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+
+def _fastest(node: Facts, expected: Expected, of: str) -> dict[str, float]:
+    """ "GPU 0" → what it reached of one measure; unknown where a GPU has none."""
+    load = reached(node, expected)
+    found = {f"GPU {gpu.index}": getattr(gpu, of) for gpu in load.gpus}
+    if None in found.values():
+        unknown(f"no {of} of {', '.join(gpu for gpu, value in found.items() if value is None)}")
+    return found
+
+
+def _lag(found: Mapping[str, float], share: float) -> list[str]:
+    """The GPUs that are behind the node's median by more than a share."""
+    middle = median(found.values())
+    return [f"{gpu}: {value:.4g}, median {middle:.4g}" for gpu, value in found.items() if value < middle * (1 - share)]
+
+
+@check(
+    "load.compute",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "load.throttle", "gpu.clocks", "gpu.power_limit", "gpu.throttle"),
+    applies=lambda e: e.gpu_count > 1,
+    otherwise="needs at least two GPUs",
+    says="A GPU multiplies matrices slower than its neighbours: all of them wait for it in every step.",
+)
+def test_compute(node: Facts, expected: Expected) -> None:
+    _alike(node, expected, "tflops_last", "TFLOP/s")
+
+
+@check(
+    "load.memory",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "load.throttle", "gpu.ecc"),
+    applies=lambda e: e.gpu_count > 1,
+    otherwise="needs at least two GPUs",
+    says="A GPU's memory is slower than its neighbours'. Look at its remapped rows and temperature, then the vendor.",
+)
+def test_memory(node: Facts, expected: Expected) -> None:
+    _alike(node, expected, "memory_gbps", "GB/s")
+
+
+def _alike(node: Facts, expected: Expected, of: str, unit: str) -> None:
+    share = expected.most.get("load.gpu_spread", 0.0)
+    found = _fastest(node, expected, of)
+    saw(
+        expected=f"within {share:.0%} of {median(found.values()):.4g} {unit}, the node's median",
+        actual={gpu: round(value, 1) for gpu, value in found.items()},
+    )
+    if behind := _lag(found, share):
+        fail(f"{'; '.join(behind)} {unit}")
+
+
+@check(
+    "load.sustained",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "load.throttle", "load.compute"),
+    says="GPUs start fast and fall back under load: cooling or power does not hold what the machine is sold for.",
+)
+def test_sustained(node: Facts, expected: Expected) -> None:
+    first, last = _fastest(node, expected, "tflops"), _fastest(node, expected, "tflops_last")
+    share = expected.most.get("load.fall_back", 0.0)
+    fell = [f"{gpu}: {last[gpu]:.4g} after {first[gpu]:.4g}" for gpu in first if last[gpu] < first[gpu] * (1 - share)]
+    saw(
+        expected=f"at most {share:.0%} below the start",
+        actual={gpu: round(last[gpu] / first[gpu], 2) if first[gpu] else None for gpu in first},
+    )
+    if fell:
+        fail(f"{'; '.join(fell)} TFLOP/s")
+
+
+@check(
+    "load.host_copy",
+    severity="fatal",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "gpu.pcie", "gpu.pcie_gen", "load.pcie_link"),
+    says="Copies between host and GPU are too slow: the PCIe link, the slot or the processor's side of it is bad.",
+)
+def test_host_copy(node: Facts, expected: Expected) -> None:
+    to, back = _fastest(node, expected, "h2d_gbps"), _fastest(node, expected, "d2h_gbps")
+    least = expected.least.get("host_copy")
+    saw(
+        expected=f"{least:g} GB/s or more" if least else "alike on all GPUs",
+        actual={gpu: f"{to[gpu]:.1f} to, {back[gpu]:.1f} from the GPU" for gpu in to},
+    )
+    if least is not None:
+        low = [f"{gpu}: {min(to[gpu], back[gpu]):.1f}" for gpu in to if min(to[gpu], back[gpu]) < least]
+    else:
+        # Nobody has published this machine's: half of what its neighbours reach is a link of half its lanes.
+        low = [*_lag(to, 0.4), *_lag(back, 0.4)]
+    if low:
+        fail(f"{'; '.join(low)} GB/s")
+
+
+@check(
+    "load.peer_copy",
+    severity="fatal",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "nvlink.links", "nvlink.speed", "nvlink.topology", "nvswitch.fabric", "load.host_copy"),
+    applies=lambda e: e.gpu_count > 1,
+    otherwise="needs at least two GPUs",
+    says="Copies from a GPU to its neighbour are too slow: a bad NVLink, or they go through the host.",
+)
+def test_peer_copy(node: Facts, expected: Expected) -> None:
+    found = _fastest(node, expected, "peer_gbps")
+    least = expected.least.get("peer_copy")
+    saw(
+        expected=f"{least:g} GB/s or more" if least else "alike on all GPUs",
+        actual={gpu: round(value, 1) for gpu, value in found.items()},
+    )
+    low = (
+        [f"{gpu}: {value:.1f}" for gpu, value in found.items() if value < least]
+        if least is not None
+        else _lag(found, 0.4)
+    )
+    if low:
+        fail(f"{'; '.join(low)} GB/s")

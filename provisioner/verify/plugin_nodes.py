@@ -1,0 +1,79 @@
+"""The nodes of one run of the checks: their bundles read to facts, on all cores where there are many."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from provisioner.verify.baseline import Baseline, measured
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.check_runner import NodeUnderTest
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts, read
+from provisioner.verify.facts_document import facts_document
+from provisioner.verify.peers import Peers
+
+to_json = json.JSONEncoder(default=str).encode
+
+
+DOCUMENT = 4 << 20
+"""Characters of a node's facts as JSON, at most: eight B200 with all that is read of them have a twentieth."""
+
+MANY = 32
+"""Nodes from which on reading them is worth a process for each core: 20 ms a node, against 0.1 s to start."""
+
+
+def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
+    """The nodes of pytest_runner.py's file (a line for each expectation, then a line for each node) with their `facts`
+    documents as lines for the output. Facts of many nodes are read on all cores."""
+    with given.open("rb") as lines:
+        count = json.loads(next(lines))
+        expectations = [Expected.from_json(json.loads(next(lines))) for _ in range(count["expectations"])]
+        ends = itertools.accumulate(map(len, lines), initial=lines.tell())
+        places = [(given, start) for start in list(ends)[: count["nodes"]]]
+    cores = min(len(os.sched_getaffinity(0)), 8)
+    with ExitStack() as stack:
+        found: Iterable[tuple[Facts, str, dict[str, Any]]] = map(_read, places)
+        if count["nodes"] >= MANY and cores > 1:
+            # Nothing that reading makes goes in circles, so it is not looked for.
+            pool = stack.enter_context(multiprocessing.get_context("fork").Pool(cores, gc.disable))
+            found = pool.imap(_read, places, chunksize=8)
+        for facts, document, data in found:
+            expected = expectations[data["expects"]]
+            record = Baseline.from_json(data["baseline"]) if data["baseline"] is not None else None
+            yield NodeUnderTest(data["node"], facts, expected, data["host"], data["group"], record), document
+
+
+def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:
+    """Facts of the node whose line begins at a place of the file, their document as a line, and what else was given of
+    the node."""
+    with place[0].open("rb") as lines:
+        lines.seek(place[1])
+        data = json.loads(next(lines))
+    facts = read(Bundle.from_json(data.pop("bundle")))
+    try:
+        document, reached = to_json(facts_document(facts)), measured(facts)
+        why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts" if len(document) > DOCUMENT else ""
+    except Exception as error:
+        why = f"its answers could not be read: {type(error).__name__}: {error}"[:200]
+    if why:
+        facts = read(Bundle(error=why))
+        document, reached = to_json(facts_document(facts)), {}
+    # The document is a string in this record: it is parsed if somebody looks at it.
+    found = {"kind": "facts", "node": data["node"], "facts": document, "measures": reached}
+    return facts, to_json(found) + "\n", data
+
+
+def peers_by_node(nodes: Iterable[NodeUnderTest]) -> dict[str, Peers]:
+    """Node name → the nodes of its group, itself among them."""
+    groups: dict[str, dict[str, Facts]] = {}
+    for node in nodes:
+        groups.setdefault(node.group or f"{node.name} alone", {})[node.name] = node.facts
+    return {name: peers for members in groups.values() for peers in [Peers(members)] for name in members}

@@ -1,0 +1,132 @@
+"""This node's part in a run of several nodes together (load/multi_node_launcher.py).
+
+fabric.json says the same as load.json (load.py) of this node's part; fabric_run.py makes one
+verdict of all. The request's "load" holds "together" beside what load.py needs: {"launcher": its text, "nodes",
+"node", "address" of the first node, "own" (this node's), "port"}.
+
+Standard library only, Python 3.8 or newer. Nothing is left on the node: the container is removed, whatever happens.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import socket
+import struct
+import time
+from typing import Any
+
+from provisioner.verify.probe.load import ASK_S, busy, container, document, follow
+from provisioner.verify.probe.runner import COLLECTORS, listed, run
+
+CONF = "/etc/nccl.conf"
+SIOCGIFADDR = 0x8915
+"""netdevice(7)"""
+COULD_NOT_BEGIN = 75
+VANISH_S = 15.0
+"""What was killed at the end of the round before takes a while to let go of its GPU."""
+
+
+def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
+    """Take part once; `seconds` is the deadline, start of the container and all."""
+    asked = request["load"]
+    holders = busy(asked["vendor"])
+    until = time.monotonic() + VANISH_S
+    while holders and time.monotonic() < until:
+        time.sleep(0.5)
+        holders = busy(asked["vendor"])
+    if holders is None:
+        return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
+    if holders:
+        return document({"state": "busy", "busy": holders})
+    interface = interface_of(asked["together"]["own"])
+    if interface is None:
+        why = "no interface of this node has its address {}".format(asked["together"]["own"])
+        return document({"state": "absent", "why": why})
+    command, feed = together(asked, request["gpus"], interface, seconds)
+    try:
+        told = follow(command, feed, seconds, None, 0.0)
+    finally:
+        # Also of a container whose client was killed, or that docker has not removed yet.
+        run(["docker", "rm", "--force", container()], ASK_S)
+    if told["rc"] == COULD_NOT_BEGIN or told["rc"] == 125:  # docker's own failure: no image, no such option
+        return document({"state": "absent", "why": last_line(told["error"]), "error": told["error"]})
+    return document(dict(told, state="ran", launcher="docker " + asked["reference"]))
+
+
+def together(asked: dict[str, Any], gpus: list[str], interface: str, seconds: float) -> tuple[list[str], bytes]:
+    """The command and what it gets on its standard input."""
+    part = asked["together"]
+    command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--network", "host", "--pull=never"]
+    command += ["--shm-size", "8g", "--security-opt", "no-new-privileges"]
+    if unlimited():
+        command += ["--ulimit", "memlock=-1"]  # RDMA locks what it registers
+    if listed("/dev/infiniband"):
+        command += ["--device=/dev/infiniband"]
+    settings = conf()
+    for path in node_files(settings):
+        command += ["--volume", path + ":" + path + ":ro"]
+    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4", "GLOO_SOCKET_IFNAME": interface}
+    if "NCCL_SOCKET_IFNAME" not in settings:
+        environment["NCCL_SOCKET_IFNAME"] = "=" + interface
+    command += [item for pair in sorted(environment.items()) for item in ("--env", "=".join(pair))]
+    command += [*gpus, "--entrypoint", "python3", asked["image"], "-", "gpuprov-together"]
+    for name in ("nodes", "node", "address", "port"):
+        command += ["--" + name, str(part[name])]
+    command += ["--wait", str(int(seconds / 2)), "--only", "all_reduce"]
+    command += [word for name, value in sorted(asked["options"].items()) for word in ("--" + name, str(value))]
+    text = part["launcher"] + "\nimport json\nmain(json.loads(" + json.dumps(json.dumps(asked["program"])) + "))\n"
+    return command, text.encode()
+
+
+def unlimited() -> bool:
+    """Whether this node lets a process lock all memory; a node that is a container itself may not, and docker refuses
+    to start one that asks for it."""
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def conf() -> dict[str, str]:
+    """NCCL's settings on this node; the first line of a name counts, as it does for NCCL."""
+    found: dict[str, str] = {}
+    try:
+        with open(CONF, encoding="utf-8", errors="replace") as stream:  # noqa: PTH123 (a plain script)
+            for line in stream:
+                name, equals, value = line.strip().partition("=")
+                if equals and not name.startswith("#"):
+                    found.setdefault(name.strip(), value.strip())
+    except OSError:
+        pass
+    return found
+
+
+def node_files(settings: dict[str, str]) -> list[str]:
+    """What the container has to see of the node: NCCL's settings, and the files that they name."""
+    named = [value for name, value in sorted(settings.items()) if name.endswith("_FILE") and value.startswith("/")]
+    return [path for path in [CONF, *named] if os.path.isfile(path) and ":" not in path]  # noqa: PTH113
+
+
+def interface_of(address: str) -> str | None:
+    """The interface that has this IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has none
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def last_line(text: str) -> str:
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    return said[-1][:300] if said else "it said nothing"
+
+
+COLLECTORS["fabric.json"] = fabric

@@ -1,0 +1,132 @@
+"""A host's processors, memory errors, processes and limits, for host.json.
+
+Standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import time
+from typing import Any
+
+from provisioner.verify.probe.runner import lines_of, listed, texts
+
+
+def processors() -> dict[str, Any]:
+    """/proc/cpuinfo in a few numbers: of 192 processors it is a quarter of a MiB."""
+    models: dict[str, int] = {}
+    places, cores, count, clock = set(), set(), 0, []
+    package = "0"
+    for line in lines_of("/proc/cpuinfo", 8 << 20):
+        key, _, value = line.partition(":")
+        key, value = key.strip(), value.strip()
+        if key == "processor":
+            count += 1
+        elif key in ("model name", "CPU part"):
+            models[value] = models.get(value, 0) + 1
+        elif key == "physical id":
+            package = value
+            places.add(value)
+        elif key == "core id":
+            cores.add((package, value))
+        elif key == "cpu MHz":
+            with contextlib.suppress(ValueError):
+                clock.append(float(value))
+    return {
+        "processors": count, "models": models, "sockets": len(places) or None, "cores": len(cores) or None,
+        "mhz": [min(clock), max(clock)] if clock else None,
+    }  # fmt: skip
+
+
+def governors() -> dict[str, int]:
+    found: dict[str, int] = {}
+    base = "/sys/devices/system/cpu"
+    for name in listed(base):
+        if re.fullmatch("cpu[0-9]+", name):
+            for value in texts(base + "/" + name + "/cpufreq", ["scaling_governor"]).values():
+                found[value] = found.get(value, 0) + 1
+    return found
+
+
+def edac() -> dict[str, dict[str, str]]:
+    base = "/sys/devices/system/edac/mc"
+    return {m: texts(base + "/" + m, ["ue_count", "ce_count"]) for m in listed(base) if re.fullmatch("mc[0-9]+", m)}
+
+
+def processes() -> dict[str, Any]:
+    """How many there are, zombies, and those that stay blocked in the kernel for a second without a single switch."""
+    count, zombies, blocked = 0, [], {}
+    for pid in listed("/proc"):
+        if pid.isdigit():
+            state = process(pid)
+            if state is None:
+                continue
+            count += 1
+            if state[1] == "Z":
+                zombies.append([state[0], state[3]])
+            elif state[1] == "D" and state[2] != "2":
+                blocked[pid] = (state, switches(pid))
+    if blocked:
+        time.sleep(1.0)
+    stuck = [state[0] for pid, (state, before) in blocked.items() if stays(pid, before)]
+    return {"count": count, "zombies": zombies[:200], "zombie_count": len(zombies), "stuck": stuck[:50]}
+
+
+def process(pid: str) -> tuple[str, str, str, float] | None:
+    """Name, state, parent and age in seconds."""
+    said = texts("/proc/" + pid, ["stat"]).get("stat", "")
+    name, _, rest = said.partition("(")[2].rpartition(")")
+    words = rest.split()
+    if len(words) < 20:
+        return None
+    age = float(texts("/proc", ["uptime"]).get("uptime", "0").split()[0]) - int(words[19]) / os.sysconf("SC_CLK_TCK")
+    return name[:40], words[0], words[1], round(max(0.0, age), 1)
+
+
+def switches(pid: str) -> list[str]:
+    said = texts("/proc/" + pid, ["status"]).get("status", "")
+    return [line for line in said.splitlines() if "ctxt_switches" in line]
+
+
+def stays(pid: str, before: list[str]) -> bool:
+    now = process(pid)
+    return now is not None and now[1] == "D" and switches(pid) == before
+
+
+def limits() -> dict[str, Any]:
+    """Of this session: the nearest process above the probe that is not root's, else the probe; of services that start
+    jobs: theirs."""
+    found: dict[str, Any] = {}
+    own = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    shown = ["unlimited" if value == resource.RLIM_INFINITY else str(value) for value in own]
+    found["session"] = {"user": "root", "Max locked memory": shown}
+    found["session"]["Max open files"] = [str(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE)]
+    pid = str(os.getppid())
+    for _ in range(12):
+        said = texts("/proc/" + pid, ["status"]).get("status", "")
+        fields = dict(line.split(":", 1) for line in said.splitlines() if ":" in line)
+        user = fields.get("Uid", "0").split()[0]
+        if user != "0":
+            found["session"] = {"user": user, **limits_of(pid)}
+            break
+        pid = fields.get("PPid", "0").strip()
+        if pid in ("0", "1"):
+            break
+    for other in listed("/proc"):
+        if other.isdigit():
+            name = texts("/proc/" + other, ["comm"]).get("comm")
+            if name in ("dockerd", "containerd", "slurmd", "kubelet", "k3s", "sshd") and name not in found:
+                found[name] = limits_of(other)
+    return found
+
+
+def limits_of(pid: str) -> dict[str, list[str]]:
+    found = {}
+    for line in texts("/proc/" + pid, ["limits"]).get("limits", "").splitlines():
+        for name in ("Max locked memory", "Max open files", "Max processes"):
+            if line.startswith(name):
+                found[name] = line[len(name) :].split()[:2]
+    return found

@@ -1,0 +1,110 @@
+"""A host's boots, crashes, kernels, repositories, CDI descriptions and settings, for host.json.
+
+Standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+from typing import Any
+
+from provisioner.verify.probe.runner import ASK, lines_of, listed, run
+
+TIMES = "qqq16s20s4x" if os.uname().machine == "aarch64" else "iii16s20s"
+RECORD = struct.Struct("=hxxi32s4s32s256shh" + TIMES)
+"""A record of wtmp (utmp(5)): type, process, line, id, user, host, exit status, session, seconds, microseconds, …; the
+times are of 64 bits on arm64 (unverified)."""
+VARIABLES = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_", "FI_")
+"""Beginnings of variables of /etc/environment that travel."""
+SSHD = ("passwordauthentication", "permitrootlogin", "kbdinteractiveauthentication", "port", "listenaddress")
+
+
+def crashes() -> list[list[Any]]:
+    """What crashed kernels left: [path, time]. Of /var/crash only dumps of kernels, not of programs."""
+    found: list[list[Any]] = []
+    for folder, pattern in (
+        ("/sys/fs/pstore", "dmesg|console"),
+        ("/var/lib/systemd/pstore", "."),
+        ("/var/crash", r"[0-9]{8,}|.*vmcore|linux-image|127\.0\.0\.1-"),
+    ):
+        for name in listed(folder):
+            if re.match(pattern, name):
+                with contextlib.suppress(OSError):
+                    found.append([folder + "/" + name, os.stat(folder + "/" + name).st_mtime])  # noqa: PTH116
+    return found[:50]
+
+
+def boots() -> list[list[Any]]:
+    """Starts and orderly shutdowns that wtmp remembers, oldest first."""
+    with open("/var/log/wtmp", "rb") as stream:  # noqa: PTH123
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - 2000 * RECORD.size) // RECORD.size * RECORD.size)
+        raw = stream.read(2000 * RECORD.size)
+    found: list[list[Any]] = []
+    for record in RECORD.iter_unpack(raw[: len(raw) // RECORD.size * RECORD.size]):
+        user = record[4].rstrip(b"\0")
+        if record[0] == 2:
+            found.append(["boot", record[9]])
+        elif record[0] == 1 and user == b"shutdown":
+            found.append(["shutdown", record[9]])
+    return found[-40:]
+
+
+def cdi() -> dict[str, list[str]]:
+    """Descriptions of GPUs for containers: their kinds, the names of devices, the driver's library that they mount."""
+    found = {}
+    for folder in ("/etc/cdi", "/run/cdi"):
+        for name in listed(folder):
+            if name.endswith((".yaml", ".yml", ".json")):
+                rows = [line.strip() for line in lines_of(folder + "/" + name)]
+                kept = [row for row in rows if re.match(r"-? ?\"?(name|kind)\"?:", row) or "libcuda.so." in row]
+                found[folder + "/" + name] = [row[:300] for row in kept[:400]]
+    return found
+
+
+def gpu_links() -> list[str]:
+    """Links to NVIDIA's devices; systemd knows by them which devices a container may use."""
+    return [name for name in listed("/dev/char") if name.startswith("195:")][:64]
+
+
+def sources() -> list[str]:
+    """Addresses of apt's repositories that are switched on, without anybody's password."""
+    files = ["/etc/apt/sources.list"]
+    files += [
+        "/etc/apt/sources.list.d/" + n for n in listed("/etc/apt/sources.list.d") if n.endswith((".list", ".sources"))
+    ]
+    found: set[str] = set()
+    for file in files:
+        with contextlib.suppress(OSError):
+            text = "\n".join(line for line in lines_of(file) if not line.lstrip().startswith("#"))
+            for block in re.split(r"\n\s*\n", text):
+                if not re.search(r"(?im)^enabled:\s*no\b", block):
+                    found.update(re.sub(r"//[^/@\s]*@", "//", one) for one in re.findall(r"[a-z]+:/[^\s\]]+", block))
+    return sorted(found)[:200]
+
+
+def kernels() -> dict[str, bool]:
+    """Kernels that have modules here, and whether the NVIDIA driver's is among them."""
+    found = {}
+    for release in listed("/lib/modules"):
+        base = "/lib/modules/" + release
+        if os.path.exists(base + "/modules.dep"):  # noqa: PTH110
+            with contextlib.suppress(OSError):
+                found[release] = any(
+                    re.search(r"/nvidia\.ko", line) for line in lines_of(base + "/modules.dep", 8 << 20)
+                )
+    return found
+
+
+def environment() -> list[str]:
+    return [line.strip()[:200] for line in lines_of("/etc/environment") if line.strip().startswith(VARIABLES)]
+
+
+def sshd() -> dict[str, Any]:
+    """The settings that sshd would start with; of its keys, paths and users nothing travels."""
+    said = run(["sshd", "-T"], ASK)
+    said["text"] = "\n".join(line for line in said["text"].splitlines() if line.split(" ")[0].lower() in SSHD)
+    return said

@@ -1,0 +1,189 @@
+"""The load program on the node (load.json), and the tools that are asked beside it and after it.
+
+Runs only where a level asks for it. load.json says what became of the load program (load/program.py):
+{"state": "ran", "busy" or "absent", "launcher", "why", "busy": [{"pid", "name"}], "rc", "timed_out", "seconds",
+"output", "error"}. Busy means that a process has the GPUs, so nothing was started; each has its "cgroup" (proc(5)) and
+its "parent" too, which tell whose it is. Beside it lie the files of the request's "during" (in the middle of the
+matrix products) and "after".
+
+Standard library only, Python 3.8 or newer. Nothing is written on the node: the program travels through a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, result, run
+
+LOAD_MARK = "@gpuprov-load-1 "
+ASK_S = 30.0
+"""For every tool that is asked beside the load and after it."""
+IN_CONTAINER = "cat > /tmp/gpuprov-load.py && exec torchrun {} /tmp/gpuprov-load.py {}"
+
+
+def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
+    """Run the load program once; `seconds` is its deadline, start of the container and all."""
+    asked = request["load"]
+    holders = busy(asked["vendor"])
+    if holders is None:
+        return document({"state": "absent", "why": "cannot tell whether a job is using the GPUs"})
+    if holders:
+        return document({"state": "busy", "busy": holders})
+    command, feed, launcher = launch(asked, request)
+    if command is None:
+        return document({"state": "absent", "why": launcher})
+    watched: dict[str, Any] = {}
+
+    def look() -> None:
+        watched.update({name: job(name, ASK_S, request) for name in asked["during"]})
+
+    told = follow(command, feed, seconds, look, float(asked.get("settle", 2.0)))
+    if told["timed_out"] and command[0] == "docker":
+        run(["docker", "rm", "--force", container()], ASK_S)
+    watched.update({name: job(name, ASK_S, request) for name in asked["after"]})
+    told.update(state="ran", launcher=launcher)
+    return document(told, watched)
+
+
+def document(content: dict[str, Any], beside: dict[str, Any] | None = None) -> dict[str, Any]:
+    """load.json as a result of the probe, with the files that lie beside it."""
+    found = result(json.dumps(content), 0, content.get("seconds", 0.0))
+    found["beside"] = beside or {}
+    return found
+
+
+def container() -> str:
+    return f"gpuprov-load-{os.getpid()}"
+
+
+def busy(vendor: str) -> list[dict[str, Any]] | None:
+    """Processes that compute on the GPUs; None where nobody says."""
+    if vendor == "amd":
+        if not listed("/sys/class/kfd/kfd"):
+            return None
+        return [owned({"pid": int(name), "name": program(name)}) for name in listed("/sys/class/kfd/kfd/proc")]
+    out = run(["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"], ASK_S)
+    if out["rc"] != 0:
+        return None
+    rows = [line.split(",", 1) for line in out["text"].splitlines() if line.strip() and line[0].isdigit()]
+    return [owned({"pid": int(row[0]), "name": row[-1].strip()}) for row in rows if row[0].strip().isdigit()]
+
+
+def owned(holder: dict[str, Any]) -> dict[str, Any]:
+    """The process with its control group and its parent; without them where it is not in /proc."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{holder['pid']}/cgroup", "rb") as stream:  # noqa: PTH123 (a plain script)
+            group = stream.read(4096).decode("utf-8", "replace").strip()
+        with open(f"/proc/{holder['pid']}/stat", "rb") as stream:  # noqa: PTH123
+            # The name stands in brackets and may have any characters: state and parent are behind the last one.
+            parent = int(stream.read(1024).rpartition(b")")[2].split()[1])
+        holder.update(cgroup=group, parent=parent)
+    return holder
+
+
+def program(pid: str) -> str:
+    """Its name, without its arguments."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", "rb") as stream:  # noqa: PTH123 (a plain script)
+        return stream.read().decode("utf-8", "replace").strip()
+    return ""
+
+
+def launch(asked: dict[str, Any], request: dict[str, Any]) -> tuple[list[str] | None, bytes, str]:
+    """The command, what it gets on its standard input, and a name for people; no command and the reason where neither a
+    locked image nor the node's own Python has PyTorch."""
+    given = " ".join(f"--{name} {value}" for name, value in sorted(asked["options"].items()))
+    ranks = "--standalone --local-addr 127.0.0.1 --nproc-per-node gpu"
+    text = asked["program"].encode()
+    # The container has no network but its own loopback, which is enough for one node.
+    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4"}
+    environment.update(GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
+    if asked.get("image"):
+        command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--network", "none", "--pull=never"]
+        command += ["--shm-size", "8g", "--security-opt", "no-new-privileges"]
+        command += [item for pair in environment.items() for item in ("--env", "=".join(pair))]
+        command += [*request["gpus"], "--entrypoint", "sh", asked["image"], "-c", IN_CONTAINER.format(ranks, given)]
+        return command, text, "docker " + asked["reference"]
+    there = run(["python3", "-c", "import torch; print(torch.__version__)"], 2 * ASK_S)
+    if there["rc"] != 0:
+        return None, b"", "no locked image has PyTorch, and the node's own python3 has none either"
+    # A file that exists in memory only: torchrun wants a path, and nothing is to be left on the node.
+    handle = os.memfd_create("gpuprov-load", 0)  # type: ignore[attr-defined,unused-ignore]
+    os.write(handle, text)
+    command = ["env", *("=".join(pair) for pair in environment.items()), "python3", "-m", "torch.distributed.run"]
+    command += [*ranks.split(), f"/proc/{os.getpid()}/fd/{handle}", *given.split()]
+    return command, b"", "python3 of the node, PyTorch " + there["text"].strip()
+
+
+def follow(
+    command: list[str], feed: bytes, deadline: float, look: Callable[[], None] | None, settle: float
+) -> dict[str, Any]:
+    """Run it to its end or its deadline; its marked lines, and the end of what it complained of. `look` is called in a
+    thread, `settle` seconds after the matrix products have begun."""
+    started = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={"PATH": PATH, "LC_ALL": "C", "HOME": "/root"}, cwd="/", start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return {"rc": None, "timed_out": False, "seconds": 0.0, "output": "", "error": str(error)}
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    kept: list[str] = []
+    complaints: list[str] = []
+    looks: list[threading.Thread] = []
+
+    def watch() -> None:
+        time.sleep(settle)
+        if look is not None and process.poll() is None:
+            look()
+
+    def read() -> None:
+        for raw in process.stdout:  # type: ignore[union-attr]
+            line = raw[: 1 << 20].decode("utf-8", "replace").rstrip("\n")
+            if not line.startswith(LOAD_MARK) or len(kept) > 100:
+                continue
+            kept.append(line)
+            if line == LOAD_MARK + "phase compute" and look is not None:
+                looks.append(threading.Thread(target=watch, daemon=True))
+                looks[-1].start()
+
+    def complain() -> None:
+        for raw in process.stderr:  # type: ignore[union-attr]
+            complaints.append(raw[:500].decode("utf-8", "replace"))
+            del complaints[:-40]
+
+    readers = [threading.Thread(target=of, daemon=True) for of in (read, complain)]
+    for reader in readers:
+        reader.start()
+    with contextlib.suppress(OSError):
+        process.stdin.write(feed)
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(max(1.0, deadline - (time.monotonic() - started)))
+        timed_out = False
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    seconds = time.monotonic() - started
+    for thread in [*readers, *looks]:
+        thread.join(ASK_S if thread in looks else 5.0)
+    return {
+        "rc": None if timed_out else process.returncode,
+        "timed_out": timed_out,
+        "seconds": round(seconds, 3),
+        "output": "\n".join(kept),
+        "error": "".join(complaints)[-3000:],
+    }
+
+
+COLLECTORS["load.json"] = load

@@ -1,0 +1,165 @@
+"""Files of a bundle that take more than one command: the kernel's log, packages on hold, RDMA devices, the exporter.
+
+Standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import stat
+import time
+from typing import Any
+
+from provisioner.verify.probe.runner import COLLECTORS, KEEP, LIMIT, listed, read_file, result, run, texts
+
+UNIT = "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result"
+INTERRUPTION = ("/run/gpuprov/interruption.json", "/etc/gpuprov/interrupted")
+
+BEFORE = ["journalctl", "-k", "-b", "-1", "-o", "short-monotonic", "--no-hostname", "--no-pager", "-q", "-n", "20000"]
+"""The kernel log of the boot before, where the journal is kept (journald.conf(5), Storage=)."""
+
+
+def kernel_log(deadline: float, command: list[str] | None = None) -> dict[str, Any]:
+    """dmesg, bounded: of a flood every line about GPUs and PCIe errors is kept, and the end."""
+    out = run(command or ["dmesg"], deadline)
+    if len(out["text"]) > KEEP:
+        words = (
+            "NVRM",
+            "SXid",
+            "nvidia",
+            "AER",
+            "fallen off",
+            "Linux version",
+            "Hardware Error",
+            "EDAC",
+            "amdgpu",
+            "mlx5",
+        )
+        head = [line for line in out["text"][:-KEEP].split("\n") if any(word in line for word in words)]
+        kept = "\n".join(head)
+        out["truncated"] = out["truncated"] or len(kept) > KEEP
+        out["text"] = kept[-KEEP:] + "\n" + out["text"][-KEEP:].partition("\n")[2]
+    return out
+
+
+def holds(deadline: float) -> dict[str, Any]:
+    """What `apt-mark showhold` prints, from dpkg, where the hold is kept: half a second of work less."""
+    out = run(["dpkg-query", "-W", "-f", "${db:Status-Want} ${binary:Package}\n"], deadline)
+    names = [line[5:] for line in out["text"].splitlines() if line.startswith("hold ")]
+    if out["rc"] == 0:
+        out["text"] = "".join(name + "\n" for name in names)
+    return out
+
+
+def exporter(port: int, deadline: float) -> dict[str, Any]:
+    """A real scrape. rc as curl's: 7 refused, 22 not status 200, 28 too slow."""
+    started = time.monotonic()
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=deadline)
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        body = answer.read(LIMIT)
+    except OSError as error:
+        slow = isinstance(error, TimeoutError) or "timed out" in str(error)
+        return result("", 28 if slow else 7, time.monotonic() - started, error=str(error))
+    except http.client.HTTPException as error:
+        return result("", 22, time.monotonic() - started, error=f"no HTTP answer: {error!r}")
+    rc = 0 if answer.status == 200 else 22
+    seconds = time.monotonic() - started
+    return result(body.decode("utf-8", "replace"), rc, seconds, error="" if rc == 0 else f"HTTP {answer.status}")
+
+
+def interruption(record: str, hook: str) -> dict[str, Any]:
+    """What the node's watcher wrote (None: nothing), and the sha256 of its hook ("": there is none)."""
+    found: list[Any] = []
+    for path in (record, hook):
+        answer = read_file(path)
+        if answer["missing"] and os.path.lexists(path):
+            return answer
+        found.append(None if answer["missing"] else answer["text"])
+    digest = "" if found[1] is None else hashlib.sha256(found[1].encode()).hexdigest()
+    return result(json.dumps({"record": found[0], "hook": digest}), 0)
+
+
+def device_nodes() -> dict[str, Any]:
+    """What `ls -l /dev/nvidia*` prints, without a program: type and rights, device numbers, name."""
+    rows = []
+    for name in sorted(os.listdir("/dev")):  # noqa: PTH208 (a plain script)
+        if name.startswith("nvidia"):
+            with contextlib.suppress(OSError):
+                seen = os.lstat("/dev/" + name)
+                number = f"{os.major(seen.st_rdev)}, {os.minor(seen.st_rdev)}"
+                owner = f"{seen.st_uid} {seen.st_gid}"
+                rows.append(f"{stat.filemode(seen.st_mode)} 1 {owner} {number} /dev/{name}\n")
+    return result("".join(rows), 0, missing=not rows, error="" if rows else "there is no /dev/nvidia*")
+
+
+def modules(deadline: float) -> dict[str, Any]:
+    """What lsmod prints says the same; it is asked where /proc/modules is not there."""
+    there = os.path.exists("/proc/modules")  # noqa: PTH110 (a plain script)
+    return read_file("/proc/modules") if there else run(["lsmod"], deadline)
+
+
+RDMA = "/sys/class/infiniband"
+DEVICE_FILES = (
+    "fw_ver", "hca_type", "board_id", "device/numa_node", "device/current_link_speed", "device/current_link_width",
+    "device/max_link_width", "device/p2p",
+)  # fmt: skip
+PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
+
+
+def rdma() -> dict[str, Any]:
+    """RDMA devices as the kernel shows them, file by file; a file that can't be read is left out."""
+    found: dict[str, Any] = {}
+    for device in listed(RDMA):
+        base = RDMA + "/" + device
+        row: dict[str, Any] = texts(base, DEVICE_FILES)
+        row["ports"] = {}
+        for port in listed(base + "/ports"):
+            where = base + "/ports/" + port
+            one: dict[str, Any] = texts(where, PORT_FILES)
+            one["counters"] = {}
+            for kind in ("counters", "hw_counters"):
+                one["counters"].update(texts(where + "/" + kind, listed(where + "/" + kind)))
+            one["pkeys"] = list(texts(where + "/pkeys", listed(where + "/pkeys")[:128]).values())
+            one["gids"] = texts(where + "/gids", listed(where + "/gids")[:256])
+            one["gid_types"] = texts(where + "/gid_attrs/types", list(one["gids"]))
+            row["ports"][port] = one
+        found[device] = row
+    verbs = [texts("/sys/class/infiniband_verbs/" + name, ["ibdev"]).get("ibdev") for name in listed("/dev/infiniband")]
+    return result(json.dumps({"devices": found, "uverbs": [name for name in verbs if name]}), 0)
+
+
+def units(deadline: float, names: list[str]) -> dict[str, Any]:
+    return run(["systemctl", "show", UNIT, "--no-pager", "--", *names], deadline)
+
+
+def diag(deadline: float, level: int) -> dict[str, Any]:
+    return run(["dcgmi", "diag", "-r", str(level), "-j"], deadline)
+
+
+def all_reduce(deadline: float, gpus: int) -> dict[str, Any]:
+    return run(["all_reduce_perf", "-b", "1G", "-e", "8G", "-f", "2", "-g", str(gpus)], deadline, merge=True)
+
+
+COLLECTORS.update(
+    {
+        "dmesg.txt": lambda seconds, _: kernel_log(seconds),
+        "dmesg-after.txt": lambda seconds, _: kernel_log(seconds),
+        "dmesg-before.txt": lambda seconds, _: kernel_log(seconds, BEFORE),
+        "holds.txt": lambda seconds, _: holds(seconds),
+        "modules.txt": lambda seconds, _: modules(seconds),
+        "dcgm-exporter.prom": lambda seconds, request: exporter(int(request.get("port", 9400)), seconds),
+        "interruption.json": lambda _, __: interruption(*INTERRUPTION),
+        "nvidia-dev.txt": lambda _, __: device_nodes(),
+        "rdma.json": lambda _, __: rdma(),
+        "rdma-after.json": lambda _, __: rdma(),
+        "units.txt": lambda seconds, request: units(seconds, request.get("units", [])),
+        "dcgmi-diag.json": lambda seconds, request: diag(seconds, request.get("diag", 1)),
+        "all_reduce.txt": lambda seconds, request: all_reduce(seconds, request.get("gpu_count", 1)),
+    }
+)

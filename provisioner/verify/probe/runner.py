@@ -1,0 +1,243 @@
+"""Runs on a node: every tool of a request at once, each with its deadline; one line of JSON comes out.
+
+Standard library only, Python 3.8 or newer. Sent over ssh's standard input in one round trip, with the other modules of
+this package behind it and a call of `main` with the request at the end. Nothing is installed, written or changed on the
+node.
+
+The request: {"deadline": seconds for everything, "files": {name: seconds}, "tools": {name: {"argv", "merge", "omit"} or
+{"paths", "empty"}} (tool.py: Tool), "images": [{"reference", "pull"}], "gpus": [docker's options that give a container
+the GPUs], "gpu_count": n, "port": of the DCGM exporter, "units": [names], "shared": [paths], "diag": dcgmi's run level,
+"load": {"vendor", "program", "image", "reference", "options", "settle", "during": [names], "after": [names],
+"scratch": {"place", "bytes", "write_s", "read_s"}}}.
+With "load" the files are made one after the other, in their order, because each of them loads the node.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+MARK = "@gpuprov-probe-1 "
+LIMIT = 16 * 1024 * 1024
+KEEP = 2 * 1024 * 1024
+PARALLEL = 16
+PATH = (
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/amazon/efa/bin:/opt/rocm/bin:/usr/local/cuda/bin"
+)
+ASK = 20.0
+"""Seconds for each program: on a node at full load a start alone takes some."""
+
+
+def result(
+    text: str = "",
+    rc: int | None = None,
+    seconds: float = 0.0,
+    timed_out: bool = False,
+    missing: bool = False,
+    truncated: bool = False,
+    error: str = "",
+) -> dict[str, Any]:
+    return {
+        "text": text,
+        "rc": rc,
+        "seconds": round(seconds, 3),
+        "timed_out": timed_out,
+        "missing": missing,
+        "truncated": truncated,
+        "error": error[-600:],
+    }
+
+
+def run(argv: list[str], deadline: float, merge: bool = False, limit: int = LIMIT) -> dict[str, Any]:
+    """Run one command. After its deadline its process group is killed; what cannot be killed is left behind."""
+    started = time.monotonic()
+    environment = {"PATH": PATH, "LC_ALL": "C", "HOME": "/root", "TERM": "dumb"}
+    program = shutil.which(argv[0], path=PATH)
+    if program is None:
+        return result(missing=True, error=argv[0] + " is not installed")
+    try:
+        process = subprocess.Popen(
+            [program, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge else subprocess.PIPE,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return result(missing=True, error=str(error))
+    pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
+    streams: dict[int, list[bytes]] = {pipe.fileno(): [] for pipe in pipes}
+    kept = dict.fromkeys(streams, 0)
+    waiting, truncated, timed_out = set(streams), False, False
+    while waiting:
+        left = started + deadline - time.monotonic()
+        if left <= 0:
+            timed_out = True
+            break
+        # A daemon that the command left behind can hold the pipe: the command's own end is enough. It is asked first,
+        # so that what the command wrote before its end is in the pipe when select looks.
+        ended = process.poll() is not None
+        ready = select.select(list(waiting), [], [], min(left, 0.5))[0]
+        if not ready and ended:
+            break
+        for stream in ready:
+            chunk = os.read(stream, 65536)
+            if not chunk:
+                waiting.discard(stream)
+            elif kept[stream] < limit:
+                kept[stream] += len(chunk)
+                streams[stream].append(chunk)
+            else:
+                truncated = True
+    while not timed_out and process.poll() is None:
+        if time.monotonic() > started + deadline:
+            timed_out = True
+        else:
+            time.sleep(0.01)
+    if timed_out:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for _ in range(50):
+            if process.poll() is not None:
+                break
+            time.sleep(0.02)
+    for pipe in pipes:
+        pipe.close()
+    text, said = [b"".join(chunks) for chunks in streams.values()] + ([b""] if merge else [])
+    return result(
+        text.decode("utf-8", "replace"),
+        None if timed_out else process.returncode,
+        time.monotonic() - started,
+        timed_out,
+        False,
+        truncated,
+        said.decode("utf-8", "replace").strip(),
+    )
+
+
+def read_file(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123 (a plain script)
+            return result(stream.read(LIMIT).decode("utf-8", "replace"), 0)
+    except OSError as error:
+        return result(missing=True, error=str(error))
+
+
+def files_there(paths: list[str]) -> dict[str, Any]:
+    """What those of the files that exist hold, one after the other; that none exists is an answer too."""
+    found = [read_file(path) for path in paths if os.path.lexists(path)]
+    broken = [one for one in found if one["missing"]]
+    return broken[0] if broken else result("".join(one["text"] for one in found), 0)
+
+
+def listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 (a plain script)
+    except OSError:
+        return []
+
+
+def texts(folder: str, names: Iterable[str]) -> dict[str, str]:
+    """What small files hold; an empty slot of a table (gids, their types) gives an error when it is read."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(OSError), open(folder + "/" + name, "rb") as stream:  # noqa: PTH123
+            found[name] = stream.read(4096).decode("utf-8", "replace").strip()
+    return found
+
+
+def lines_of(path: str, limit: int = 1 << 20) -> list[str]:
+    with open(path, "rb") as stream:  # noqa: PTH123
+        return stream.read(limit).decode("utf-8", "replace").splitlines()
+
+
+COLLECTORS: dict[str, Callable[[float, dict[str, Any]], dict[str, Any]]] = {}
+"""Files that are more than one command's output or a file of the node: the other modules of this package register their
+functions here. Each gets its deadline and the request; "beside" in a result holds results for further files."""
+
+
+def job(name: str, seconds: float, request: dict[str, Any]) -> dict[str, Any]:
+    """Make one file of the request: by its function, or as its declaration says."""
+    if name in COLLECTORS:
+        return COLLECTORS[name](seconds, request)
+    tool = request["tools"][name]
+    if "paths" in tool:
+        several = tool["empty"] or len(tool["paths"]) > 1
+        return files_there(tool["paths"]) if several else read_file(tool["paths"][0])
+    answer = run(tool["argv"], seconds, merge=tool["merge"])
+    if tool["omit"]:
+        answer["text"] = re.sub(tool["omit"], "", answer["text"], flags=re.S)
+    return answer
+
+
+def probe(request: dict[str, Any]) -> dict[str, Any]:
+    """Everything that was asked for, by name; what is not done at the deadline is timed out."""
+    started, slots = time.monotonic(), threading.Semaphore(PARALLEL)
+    in_turn = bool(request.get("load"))
+    done: dict[str, Any] = {}
+    wanted: dict[str, float] = dict(request["files"])
+
+    def work(name: str, seconds: float) -> None:
+        with slots:
+            begun = time.monotonic()
+            try:
+                found = job(name, seconds, request)
+                done.update(found.pop("beside", {}))
+                done[name] = found
+            except Exception as error:  # one file must not cost the others
+                done[name] = result("", None, time.monotonic() - begun, error=f"probe: {error!r}")
+
+    threads = [threading.Thread(target=work, args=item, daemon=True) for item in wanted.items()]
+    for thread in threads:
+        thread.start()
+        if in_turn:
+            thread.join(max(0.0, started + request["deadline"] - time.monotonic()))
+    for thread in threads:
+        thread.join(max(0.0, started + request["deadline"] - time.monotonic()))
+    seconds = time.monotonic() - started
+    late = {name: result("", None, seconds, timed_out=True) for name in wanted if name not in done}
+    return {"files": dict(late, **dict(done)), "collected": time.time(), "seconds": round(seconds, 3), "error": ""}
+
+
+def end_with_reader() -> None:
+    """Wait until nobody can read the answer any more (the connection has ended: gpuprov was killed, or the network
+    failed); then end all that was started, so that no load goes on beside the next run's."""
+    poll = select.poll()
+    poll.register(1, 0)  # POLLERR and POLLHUP come unasked; a file has neither
+    poll.poll()
+    for entry in os.listdir("/proc"):  # noqa: PTH208 (a plain script)
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{int(entry)}/stat", "rb") as stat:  # noqa: PTH123
+            if int(stat.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                os.killpg(int(entry), signal.SIGKILL)
+    mine = f"name=^gpuprov-[a-z]+-{os.getpid()}(-[0-9]+)?$"
+    remove = f"command -v docker && docker ps --all --quiet --filter '{mine}' | xargs -r docker rm --force"
+    with contextlib.suppress(OSError):
+        subprocess.Popen(
+            ["sh", "-c", remove], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env={"PATH": PATH, "HOME": "/root"}, cwd="/", start_new_session=True,
+        )  # fmt: skip
+    os._exit(1)
+
+
+def main(request: dict[str, Any]) -> None:
+    threading.Thread(target=end_with_reader, daemon=True).start()
+    document = json.dumps(probe(request)).encode()
+    line = MARK + base64.b64encode(zlib.compress(document, 6)).decode() + "\n"
+    sys.stdout.write("\n" + line)
+    sys.stdout.flush()
+    os._exit(0)  # threads that wait for a hung command must not keep the node's sshd waiting

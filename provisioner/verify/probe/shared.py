@@ -1,0 +1,70 @@
+"""File systems of the network (shared.json), each asked by programs that can be given up.
+
+A server that has gone holds whoever touches its file system. So the mounts are read from the kernel's table, and only
+programs of their own, with a deadline, go there. Runs where such a file system is expected. shared.json:
+{path: {"mounted": the kernel's line for what is on top there, "answers": {"rc", "timed_out", "seconds", "error"},
+"serves": of a bucket (type fuse) what mount-s3's process for that path was told to mount, null where there is none}}.
+Standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from provisioner.verify.probe.runner import COLLECTORS, lines_of, result, run
+
+ANSWER_S = 10.0
+"""Seconds for statfs and for the first name of the directory: a healthy server takes milliseconds."""
+PROC = "/proc"
+
+
+def shared(_seconds: float, request: dict[str, Any]) -> dict[str, Any]:
+    """All paths of the request at once."""
+    tops: dict[str, str] = {}
+    for line in lines_of("/proc/self/mounts"):
+        words = line.split(" ")
+        if len(words) > 3:
+            tops[words[1]] = " ".join([*words[:3], words[3][:200]])  # the last one on a path is on top
+    found: dict[str, Any] = {}
+
+    def ask(path: str) -> None:
+        top = tops.get(path)
+        found[path] = {"mounted": top, "answers": answers(path) if top is not None else None}
+        if top is not None and top.split(" ")[2] == "fuse":
+            found[path]["serves"] = serves(path)
+
+    threads = [threading.Thread(target=ask, args=(path,), daemon=True) for path in request.get("shared", [])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * ANSWER_S + 5)
+    return result(json.dumps(dict(found)), 0)
+
+
+def answers(path: str) -> dict[str, Any]:
+    """Whether the server tells of its space, which the kernel never answers by itself, and lists the directory."""
+    for command in (["stat", "--file-system", "--", path], ["find", path, "-mindepth", "1", "-maxdepth", "1",
+                                                            "-print", "-quit"]):  # fmt: skip
+        out = run(command, ANSWER_S)
+        if out["rc"] != 0:
+            break
+    return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
+
+
+def serves(path: str) -> str | None:
+    """The kernel knows every bucket as "mountpoint-s3": which one it is stands in the command line of its process."""
+    for process in Path(PROC).iterdir():
+        if process.name.isdigit():
+            try:
+                words = (process / "cmdline").read_bytes()[:8192].decode(errors="replace").split("\0")
+            except OSError:  # it has ended meanwhile
+                continue
+            if Path(words[0]).name in ("mount-s3", "mount.mount-s3") and path in words[2:]:
+                return words[1]
+    return None
+
+
+COLLECTORS["shared.json"] = shared

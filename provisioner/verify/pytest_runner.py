@@ -1,0 +1,195 @@
+"""Run the checks over all nodes in one pytest process of their own, with a deadline.
+
+The process can crash, hang or be killed: what it had found until then counts, and every check that it had not come to
+is unknown. Nothing of the user's pytest configuration reaches it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import provisioner
+from provisioner import keeper, ownership
+from provisioner import paths as paths_of
+from provisioner.verify.baseline import Baseline
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.check import ACTIONS, SEVERITIES
+from provisioner.verify.document import Document
+from provisioner.verify.expectations import Expected
+from provisioner.verify.results import CheckResult, blame
+
+CHECKS = Path(__file__).parent / "checks"
+GIVEN, FOUND, LOG = "in.jsonl", "out.jsonl", "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One node to judge. `host` is a pytest-testinfra connection (ssh://node?ssh_config=FILE, local://); nodes of one
+    `group` are compared with each other, a node of none ("") with nobody; `baseline` is what the fleet's own record
+    says of the node."""
+
+    bundle: Bundle
+    expected: Expected
+    host: str | None = None
+    group: str = ""
+    baseline: Baseline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    checks: tuple[CheckResult, ...]
+    facts: Mapping[str, Any]
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What was measured under load, by baseline.Measure's name."""
+
+
+def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s: float = 120.0) -> dict[str, Judged]:
+    """Judge every node by gpuprov's checks and those in the directories `checks`."""
+    if not cases:
+        return {}
+    with tempfile.TemporaryDirectory(prefix=keeper.scratch("judge")) as scratch:
+        root = Path(scratch)
+        found, log = root / FOUND, root / LOG
+        _give(root / GIVEN, cases)
+        (root / "pytest.ini").write_text("[pytest]\npython_files = *.py\n", encoding="utf-8")
+        ended = _run(root, [CHECKS, *(path.absolute() for path in checks)], deadline_s)
+        records = _Records(found, cases)
+        trouble = ended or ("" if records.tests else f"no check was found: {_tail(log)}")
+    return {name: _judged(name, records, trouble) for name in cases}
+
+
+def _give(file: Path, cases: Mapping[str, Case]) -> None:
+    """Lines of JSON for plugin_nodes.nodes_of. Nodes of one group mostly share what is expected of them."""
+    expected = {id(case.expected): case.expected for case in cases.values()}
+    place = {key: index for index, key in enumerate(expected)}
+    with file.open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps({"expectations": len(expected), "nodes": len(cases)}) + "\n")
+        stream.writelines(json.dumps(one.to_json()) + "\n" for one in expected.values())
+        for name, case in cases.items():
+            given = {"node": name, "expects": place[id(case.expected)], "host": case.host, "group": case.group}
+            given["baseline"] = case.baseline.to_json() if case.baseline is not None else None
+            stream.write(json.dumps(given | {"bundle": case.bundle.to_json()}) + "\n")
+
+
+def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
+    """Run pytest in the scratch directory; the reason why it did not end by itself, or ""."""
+    log = root / LOG
+    package = str(Path(provisioner.__file__).parent.parent)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in (package, environment.get("PYTHONPATH")) if p)
+    if ownership.person() is not None:  # root's compiled checks are not for a person's folder
+        environment["PYTHONPYCACHEPREFIX"] = str(paths_of.cache() / "pycache")
+    command = [sys.executable, "-m", "pytest", "-c", str(root / "pytest.ini"), "--rootdir", str(root)]
+    for plugin in ("cacheprovider", "terminal", "junitxml", "pastebin", "doctest", "unittest", "logging", "warnings"):
+        command += ["-p", f"no:{plugin}"]
+    command += ["-p", "provisioner.verify.plugin", "--import-mode=importlib", "--continue-on-collection-errors"]
+    command += ["--gpuprov-in", str(root / GIVEN), "--gpuprov-out", str(root / FOUND), *map(str, paths)]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        try:
+            process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            return f"the checks did not end within {deadline_s:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+    # 0 and 1 are verdicts; 5 (nothing collected) and the rest are trouble that _trouble words.
+    return "" if process.returncode in (0, 1, 2) else f"pytest ended with status {process.returncode}: {_tail(log)}"
+
+
+def _tail(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace", encoding="utf-8").splitlines() if line.strip()]
+    return " / ".join(lines[-3:])[-400:] or "it said nothing"
+
+
+class _Records:
+    """What the process wrote, by node. Whole lines only: a killed process can leave half of one."""
+
+    def __init__(self, found: Path, nodes: Iterable[str]) -> None:
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.broken: list[dict[str, Any]] = []
+        self.facts: dict[str, Mapping[str, Any]] = {}
+        self.measures: dict[str, Mapping[str, float]] = {}
+        self.of: dict[str, list[str]] = {name: [] for name in nodes}
+        self.outcomes: dict[int, tuple[str, CheckResult]] = {}
+        self.results: dict[str, dict[str, CheckResult]] = {name: {} for name in self.of}
+        with suppress(FileNotFoundError), found.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                with suppress(ValueError, KeyError):
+                    self._take(json.loads(line))
+
+    def _take(self, record: dict[str, Any]) -> None:
+        match record["kind"]:
+            case "facts":
+                self.facts[record["node"]], self.measures[record["node"]] = (
+                    Document(record["facts"]),
+                    record["measures"],
+                )
+            case "broken":
+                self.broken.append(record)
+            case "collected":
+                self.tests[record["test"]] = record["check"]
+                for name in (record["node"],) if record["node"] is not None else self.of:
+                    self.of[name].append(record["test"])
+            case "outcome":
+                test = record["test"]
+                self.outcomes[record["number"]] = test, _result(self.tests[test], record)
+            case "result":
+                test, result = self.outcomes[record["outcome"]]
+                self.results[record["node"]][test] = result
+
+
+def _judged(name: str, records: _Records, trouble: str) -> Judged:
+    results: dict[str, CheckResult] = {}
+    for record in records.broken:
+        message = f"{record['where']}: {record['message']}"
+        results[f"broken:{record['where']}"] = CheckResult(
+            "verify.checks", "fatal", "unknown", "reconfigure", "an own check is broken", message=message
+        )
+    missing = {"status": "unknown", "message": f"not run: {trouble or 'stopped before it'}"}
+    found = records.results[name]
+    for test in records.of[name]:
+        results[test] = found.get(test) or _result(records.tests[test], missing)
+    if trouble and not results:
+        results["trouble"] = CheckResult(
+            "verify.checks", "fatal", "unknown", "reconfigure", "the checks could not be run", message=trouble
+        )
+    follows = {test: records.tests[test]["follows"] for test in results if test in records.tests}
+    silences = {test: records.tests[test]["silences"] for test in results if test in records.tests}
+    return Judged(tuple(blame(results, follows, silences)), records.facts.get(name, {}), records.measures.get(name, {}))
+
+
+def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:
+    action = record.get("action") or declared["action"]
+    return CheckResult(
+        id=declared["id"],
+        severity=declared["severity"] if declared["severity"] in SEVERITIES else "fatal",
+        status=record["status"] if record["status"] in ("pass", "fail", "unknown", "skip") else "unknown",
+        action=action if action in ACTIONS else "reconfigure",
+        says=declared["says"],
+        expected=record.get("expected"),
+        actual=record.get("actual"),
+        message=record["message"],
+        unread=record.get("unread", ""),
+    )

@@ -1,0 +1,188 @@
+"""What the probe is asked to run on a node: which tools, with which deadlines, and how hard a level loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files as resources
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from provisioner.verify.tool import Tool
+from provisioner.verify.tools import FILES
+
+if TYPE_CHECKING:
+    from provisioner.verify.expectations import Expected
+
+CONNECTION_S = 20
+"""Seconds beyond the probe's own deadline, for the connection and the way back."""
+GPU_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("--gpus", "all"),
+    "amd": ("--device=/dev/kfd", "--device=/dev/dri"),
+}
+"""docker's options that give a container the GPUs of a maker (container toolkit and ROCm installation guides)."""
+
+FRAMEWORK_S = 60.0
+"""Seconds: a first torch import from a cold disk takes tens of them."""
+ALL_REDUCE_S = 300.0
+REHEARSED_S = 30.0
+"""For a load program that is simulated, and takes a second."""
+SETTLE_S = 2.0
+"""Seconds of matrix products before clocks, power and links are those of a GPU at work."""
+FIO_S = 150.0
+"""For fio on scratch: writing, reading and small reads, each with its own seconds (SCRATCH), and 20 s around each."""
+SCRATCH: Mapping[str, Any] = {"bytes": 8 << 30, "write_s": 30, "read_s": 10}
+"""The file that fio works on, written twice over at most, and for how long. 8 GiB are more than disks keep in memory of
+their own."""
+AFTER_S = 150.0
+"""For what is asked when the load has ended, at least: four tools of 30 s at most, and the time to kill them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How hard a level works a node: dcgmi's run level and its deadline; for how long matrices are multiplied, how long
+    messages may take, and the deadline of the whole load program. Seconds."""
+
+    diag: int
+    diag_s: float
+    products_s: float
+    messages_s: float
+    load_s: float
+    scratch: bool = False
+    """Whether fio works on the local disks."""
+
+
+DEPTHS: Mapping[str, Depth] = {
+    "standard": Depth(1, 180, 5, 60, 300),
+    "stress": Depth(3, 2700, 300, 180, 1200, scratch=True),
+}
+"""NVIDIA gives -r 1 seconds and -r 3 about 15 minutes; awsome-distributed-training saw -r 2 alone take up to 10.5
+minutes, so -r 3 gets three times its word. 300 s of products: imbue-ai/cluster-health's stress test."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """What the probe is to run: file → deadline in seconds, and the images of the lock."""
+
+    files: Mapping[str, float]
+    images: tuple[Mapping[str, str], ...] = ()
+    gpus: tuple[str, ...] = GPU_OPTIONS["nvidia"]
+    gpu_count: int = 1
+    port: int = 9400
+    units: tuple[str, ...] = ()
+    """systemd units to ask for."""
+    shared: tuple[str, ...] = ()
+    """Paths of file systems of the network to ask."""
+    load: Mapping[str, Any] | None = None
+    """What to load the node with (head of probe/runner.py); then the files are made one after the other."""
+    diag: int = 1
+    """Run level of dcgmi diag."""
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for the whole probe: the slowest command, or all in turn, and the time to kill it."""
+        if self.load is not None:
+            return sum(self.files.values()) + max(AFTER_S, 30.0 * (1 + len(self.load.get("after", ()))))
+        return max(self.files.values(), default=5.0) + 8.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "files": dict(self.files),
+            "images": [dict(image) for image in self.images],
+            "gpus": list(self.gpus),
+            "gpu_count": self.gpu_count,
+            "port": self.port,
+            "units": list(self.units),
+            "shared": list(self.shared),
+            "diag": self.diag,
+            "tools": self._tools(),
+            **({"load": dict(self.load)} if self.load is not None else {}),
+            "deadline": self.deadline,
+        }
+
+    def _tools(self) -> dict[str, Any]:
+        """How each file is made that no function of the probe's makes."""
+        load = self.load or {}
+        names = [*self.files, *load.get("during", ()), *load.get("after", ())]
+        return {name: made for name in names if (made := FILES[name].to_json()) is not None}
+
+
+def request_for(expected: Expected) -> ProbeRequest:
+    """What there is to ask of a node: no fi_info where there is no EFA, no images where the lock names none."""
+    return _request(_deadlines(lambda tool: _applies(tool, expected)), expected)
+
+
+def drift_request(expected: Expected) -> ProbeRequest:
+    """Only what tells whether a node is what the lock says: nothing that starts a container or wakes a GPU."""
+    return _request(
+        _deadlines(lambda tool: (tool.drift or tool.configured) and _applies(tool, expected)),
+        expected,
+    )
+
+
+def unknown_machine_request() -> ProbeRequest:
+    """Everything that can be asked of a machine of which nothing is known, whoever made its GPUs and network."""
+    return ProbeRequest(_deadlines(lambda tool: not tool.configured))
+
+
+def _deadlines(select: Callable[[Tool], object]) -> dict[str, float]:
+    """File → deadline of the tools that only look; the longest first, because 16 run at once."""
+    tools = [tool for tool in FILES.values() if tool.asked == "look" and select(tool)]
+    return {tool.file: tool.seconds for tool in sorted(tools, key=lambda tool: -tool.seconds)}
+
+
+def _applies(tool: Tool, expected: Expected) -> object:
+    return tool.when is None or tool.when(expected)
+
+
+def load_request(expected: Expected) -> ProbeRequest | None:
+    """What a level starts on a node, beyond looking at it; None at level quick, which starts nothing."""
+    depth = DEPTHS.get(expected.level)
+    if depth is None:
+        return None
+    files: dict[str, float] = {}
+    if expected.images:
+        files["framework.json"] = FRAMEWORK_S
+    if expected.vendor == "nvidia":
+        files["dcgmi-diag.json"] = depth.diag_s
+    image = next((image for image in expected.images or () if image.get("torch")), None)
+    if not expected.mig:
+        files["load.json"] = depth.load_s if not expected.simulated else REHEARSED_S
+        if image is None:
+            files["all_reduce.txt"] = ALL_REDUCE_S  # nccl-tests, where they are on the node
+    load: dict[str, Any] = {
+        "vendor": expected.vendor,
+        "program": (resources("provisioner.verify") / "load" / "program.py").read_text(encoding="utf-8"),
+        "image": image and (image.get("pull") or image["reference"]),
+        "reference": image and image["reference"],
+        "options": {"seconds": depth.products_s, "budget": depth.messages_s},
+        "settle": 0.3 if expected.simulated else SETTLE_S,
+        **{moment: _beside(moment, expected) for moment in ("during", "after")},
+    }
+    if expected.scratch and depth.scratch:
+        files["fio.json"] = FIO_S if not expected.simulated else REHEARSED_S
+        size = SCRATCH["bytes"] if not expected.simulated else 4 << 20
+        load["scratch"] = {**SCRATCH, "place": expected.scratch, "bytes": size}
+    return replace(_request(files, expected), load=load, diag=depth.diag)
+
+
+def _beside(moment: str, expected: Expected) -> list[str]:
+    """The files that are made beside the load program, or when it has ended."""
+    return [tool.file for tool in FILES.values() if tool.asked == moment and _applies(tool, expected)]
+
+
+def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
+    images = tuple({"reference": str(i["reference"]), "pull": str(i["pull"])} for i in expected.images or ())
+    return ProbeRequest(
+        files,
+        images,
+        gpus=GPU_OPTIONS[expected.vendor],
+        gpu_count=expected.gpu_count,
+        units=(*(expected.units or ()), *expected.timers),
+        shared=tuple(one["path"] for one in expected.shared),
+    )
+
+
+def waits_until(requests: Iterable[ProbeRequest]) -> float:
+    """When the last of these probes is given up, in seconds since 1970, if all begin now."""
+    return time() + max((request.deadline for request in requests), default=0.0) + CONNECTION_S

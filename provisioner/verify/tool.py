@@ -1,0 +1,89 @@
+"""How a tool is declared: what runs on the node, the file of the bundle that keeps its output, and what reads it.
+
+Each module of parsers/ ends with its TOOLS. The probe's commands, the files that a bundle can hold, what is asked of a
+machine, the facts and their JSON document all follow from them (tools.py finds them). docs/extending/tool.md shows how
+to add one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from provisioner.verify.document import plain
+
+if TYPE_CHECKING:
+    from provisioner.verify.expectations import Expected
+
+Asked = Literal["look", "load", "during", "after"]
+"""When a tool runs: with every look at a node; as a load of its own (from level standard on, by request.py); beside the
+load program in the middle of its matrix products; when the load has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One file of a bundle. Made by `command`, read off `paths`, or else by the function that a module of probe/ has
+    registered for this name. Two declarations can share a file, each with a field of its own: the first one says how it
+    is made."""
+
+    file: str
+    """Its name in a bundle."""
+    field: str
+    """Field of facts.Facts that gets what `parse` returns; "after.log" is the field `log` of `Facts.after`."""
+    parse: Callable[[str], Any]
+    """Text to facts; raises parsers.Unreadable for text that it does not understand, and nothing else."""
+    command: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    """Files of the node, one after the other; of several, or with `empty`, those that exist."""
+    seconds: float = 15.0
+    """Deadline."""
+    when: Callable[[Expected], object] | None = None
+    """Whether it is asked of a machine that is expected to be so; None: of every one."""
+    asked: Asked = "look"
+    configured: bool = False
+    """Only asked of nodes that gpuprov has configured."""
+    drift: bool = False
+    """Also asked where only drift from the lock is looked for (those that are `configured` always are)."""
+    merge: bool = False
+    """Standard error belongs into the output: the tool complains in the middle of its answer."""
+    omit: str = ""
+    """Regular expression (. matches newlines too) of what is left out of the output before it travels."""
+    empty: bool = False
+    """No output, or no such file, is an answer."""
+    complaint_answers: bool = False
+    """Where there is no output, standard error is the answer."""
+    joined: Callable[[str, str], str] | None = None
+    """(output, standard error) → the text that is parsed, where part of the answer is on standard error."""
+    label: str = ""
+    """The command for people; by default `command`, or the first of `paths`."""
+    by_hand: bool = True
+    """Whether a person could put the file into a bundle; False of what only the probe writes."""
+    document: Mapping[str, Callable[[Any], Any]] | None = None
+    """Key of the facts document → its value, made of the field (null where that is None). By default the field, whole,
+    under its own name."""
+
+    @property
+    def source(self) -> str:
+        """What makes the file, for messages and the runbook."""
+        return self.label or " ".join(self.command) or next(iter(self.paths), self.file)
+
+    @property
+    def entries(self) -> Mapping[str, Callable[[Any], Any]]:
+        return {self.field: plain} if self.document is None else self.document
+
+    def to_json(self) -> dict[str, Any] | None:
+        """What the probe has to know to make the file; None where a function of the probe's makes it."""
+        if self.command:
+            return {"argv": list(self.command), "merge": self.merge, "omit": self.omit}
+        return {"paths": list(self.paths), "empty": self.empty} if self.paths else None
+
+
+def nvidia(expected: Expected) -> bool:
+    """`when` for tools of NVIDIA's driver."""
+    return expected.vendor == "nvidia"
+
+
+def listed(values: Any) -> list[Any]:
+    """For `document`: a tuple of texts or of dataclasses as a list."""
+    return [plain(value) for value in values]

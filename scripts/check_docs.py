@@ -1,0 +1,56 @@
+"""The generated parts of docs/checks.md and docs/runbook.md, made of what the checks declare.
+
+python scripts/check_docs.py writes both; what stands above their generated parts stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from provisioner.verify.check import Check
+from provisioner.verify.registry import declared
+from provisioner.verify.runbook import STEPS, anchor, by_hand
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def table() -> str:
+    """The Markdown table of docs/checks.md."""
+    rows = ["| check | severity | do | level | reads | failure explained by | what a failure means |"]
+    rows.append("| --- | --- | --- | --- | --- | --- | --- |")
+    for c in declared():
+        reads = (
+            ", ".join("the list of GPUs" if need == "gpus" else f"`{need}`" for need in c.needs) or "how its tool ended"
+        )
+        follows = ", ".join(f"`{other}`" for other in c.follows) or "-"
+        rows.append(f"| `{c.id}` | {c.severity} | {c.action} | {c.level} | {reads} | {follows} | {c.says} |")
+    return "\n".join(rows) + "\n"
+
+
+def page(checks: Sequence[Check]) -> str:
+    """The generated part of docs/runbook.md."""
+    lines = ["## What to do", ""]
+    for action, steps in STEPS.items():
+        lines += [f"### {action}", "", *(f"{n}. {step}" for n, step in enumerate(steps, 1)), ""]
+    lines += ["## Check by check", ""]
+    for check in checks:
+        lines += [f"### {check.id}", "", check.says, ""]
+        lines.append(f"- severity: {check.severity}; usual next step: [{check.action}](#{check.action})")
+        if seen := by_hand(check):
+            lines.append("- see it by hand: " + ", ".join(f"`{command}`" for command in seen))
+        if check.follows:
+            lines.append("- look first at: " + ", ".join(f"[{other}](#{anchor(other)})" for other in check.follows))
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    for name, begins, text in (("checks.md", "| check |", table()), ("runbook.md", "## What to do", page(declared()))):
+        file = DOCS / name
+        head = file.read_text(encoding="utf-8").partition(begins)[0]
+        file.write_text(head + text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
