@@ -35,7 +35,7 @@ def status(
 
         if json_:
             raise GpuprovError(
-                "--watch and --json cannot be combined", hint="for events as JSON, read the run's events.jsonl"
+                "--watch and --json cannot be combined", hint="for JSON, read the run's events.jsonl"
             )
         follow(open_cluster(file, sandbox=sandbox, offline=offline))
         return

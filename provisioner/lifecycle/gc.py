@@ -80,7 +80,7 @@ def chosen(found: Remainder, name: str) -> list[Cluster]:
     mine = [cluster for cluster in found.clusters if cluster.name == name]
     if alive := next((cluster.alive for cluster in mine if cluster.alive), ""):
         raise GpuprovError(
-            f"{name} is in use on this machine: {alive}", where=name, hint="remove it with `gpuprov down FILE`"
+            f"{name} is alive here: {alive}", where=name, hint="remove it with `gpuprov down FILE`"
         )
     return mine
 

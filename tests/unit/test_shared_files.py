@@ -368,7 +368,7 @@ def test_gc_takes_a_shared_cluster_for_alive_while_anything_of_it_is_there(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(operators.root))
-    assert "could not be asked" in alive_here("vision", [operators.root], first.spec)
+    assert "could not be read" in alive_here("vision", [operators.root], first.spec)
 
 
 def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_path: Path) -> None:

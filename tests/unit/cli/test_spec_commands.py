@@ -106,7 +106,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text("mine")
     assert run(["init", str(path)]) == 2
     assert path.read_text() == "mine"
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
