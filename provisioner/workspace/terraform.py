@@ -144,7 +144,7 @@ class Workspace:
                 f"Terraform's state or lock file asks for the provider {', '.join(foreign)[:300]}, which this cluster "
                 "has no use for: it was not run",
                 where=str(lock),
-                hint="look who wrote the state (`terraform state pull`); to go on, take its resources out of the state "
+                hint="check who wrote the state (`terraform state pull`); to go on, take its resources out of the state "
                 "and remove the lock file",
             )
 
@@ -245,7 +245,7 @@ class Workspace:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             said = f"{told} did not end within {ASK_TIMEOUT_S:.0f} s"
-            raise ProviderError(said, where=str(self.path), hint="the state can't be reached; try it again") from None
+            raise ProviderError(said, where=str(self.path), hint="the state is not reachable; run it again") from None
         if done.returncode and not (fine and fine in done.stderr):
             raise ProviderError(f"{told}: {done.stderr.strip()[-500:]}", where=str(self.path))
         return done.stdout
