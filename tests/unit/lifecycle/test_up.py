@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from provisioner import fleet, node_state
-from provisioner.configure import drift
-from provisioner.configure import inventory as inventory_file
+from provisioner.configure import drift, inventory
 from provisioner.configure import run as roles
 from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, down, locking, machines, running_cost, verifying
+from provisioner.lifecycle import configuring, down, locking, machines, verifying
 from provisioner.lifecycle.up import Run, up
 from provisioner.machines.base import Planned
 from provisioner.paths import private_dir
@@ -85,20 +84,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
             missing = [name for name, _ in plan.nodes() if name not in made.machines]
             return Planned(self.site, add=len(missing))
 
-    def make(cluster: Cluster, plan: Plan, *_: Any) -> list[Node]:
-        for name, _group in plan.nodes():
-            if name not in made.machines:
-                made.count += 1
-                made.machines[name] = f"i-{made.count}"
-        if made.killed:
-            raise KeyboardInterrupt
-        nodes = [
-            Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
-            for name, id in made.machines.items()
-        ]
-        fleet.save(cluster.paths, nodes)
-        running_cost.seen(cluster, nodes)
-        return nodes
+        def apply(self, plan: Plan, _: Planned) -> list[Node]:
+            for name, _group in plan.nodes():
+                if name not in made.machines:
+                    made.count += 1
+                    made.machines[name] = f"i-{made.count}"
+            if made.killed:
+                raise KeyboardInterrupt
+            return [
+                Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
+                for name, id in made.machines.items()
+            ]
 
     def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], *_: Any) -> dict[str, str]:
         return {node.name: str(releases[node.name].stack(node.group).driver) for node in nodes}
@@ -110,7 +106,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         there = bundle.files["driver"].text
         return () if there == driver else (Difference("package", "driver", driver, there, f"driver {there}"),)
 
-    def inventory(_: Any, __: Any, plan: Plan, *___: Any) -> Path:
+    def write(_: Any, __: Any, plan: Plan, *___: Any) -> Path:
         made.driver = str(plan.groups[0].stack.driver)
         return Path("inventory.yml")
 
@@ -134,12 +130,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(locking, "current", lambda *_: made.lock)
     monkeypatch.setattr(machines, "preflight", lambda *_: made.findings)
     monkeypatch.setattr(machines, "of_site", Site)
-    monkeypatch.setattr(machines, "make", make)
+    monkeypatch.setattr(fleet, "contact", lambda *_, **__: None)
     monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
     monkeypatch.setattr(configuring, "wanted", wanted)
     monkeypatch.setattr(configuring, "look", look)
     monkeypatch.setattr(drift, "differences", differences)
-    monkeypatch.setattr(inventory_file, "write", inventory)
+    monkeypatch.setattr(inventory, "write", write)
     monkeypatch.setattr(roles, "configure", configure)
     monkeypatch.setattr(verifying, "prove", prove)
     return made
