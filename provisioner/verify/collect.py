@@ -173,14 +173,14 @@ def decode(out: bytes) -> Bundle:
         unpack = zlib.decompressobj()
         text = unpack.decompress(base64.b64decode(marked[-1][len(MARK) :]), LIMIT)
         if unpack.unconsumed_tail:
-            return Bundle(error=f"the probe's answer is larger than {LIMIT // 2**20} MiB")
+            return Bundle(error=f"invalid answer from the probe: larger than {LIMIT // 2**20} MiB")
         if text.count(b"{") + text.count(b"[") > VALUES:
-            return Bundle(error=f"the probe's answer has more than {VALUES} values")
+            return Bundle(error=f"invalid answer from the probe: more than {VALUES} values")
         document = json.loads(text)
     except (ValueError, zlib.error, RecursionError) as error:
-        return Bundle(error=f"the probe's answer cannot be read: {type(error).__name__}")
+        return Bundle(error=f"invalid answer from the probe: {type(error).__name__}")
     if not isinstance(document, dict):
-        return Bundle(error="the probe's answer cannot be read: not a JSON object")
+        return Bundle(error="invalid answer from the probe: not a JSON object")
     return Bundle.from_json(document)
 
 

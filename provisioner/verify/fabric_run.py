@@ -201,7 +201,7 @@ def met(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
             why = came[name].error or (output.error if output else "") or "the probe gave no answer"
             return Met(names, False, why=why, absent=(name,))
         if part.state != "ran":
-            why = f"a job has the GPUs: {', '.join(part.busy[:3])}" if part.state == "busy" else part.why
+            why = f"a job is using the GPUs: {', '.join(part.busy[:3])}" if part.state == "busy" else part.why
             return Met(names, False, why=why, absent=(name,))
         parts[name] = part
     first, expected = parts[names[0]], nodes[0].expected
@@ -246,7 +246,7 @@ def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[st
     """fabric.json of one node."""
     why, state = verdict.why, str(verdict.state)
     # What it had failed before a job came stays: a program that hangs can look like a job.
-    if state == "untested" and why.startswith("a job has the GPUs"):
+    if state == "untested" and why.startswith("a job is using the GPUs"):
         state, why = "busy", f"not tested, because {why}"
     pairs = [(met, met in verdict.good) for met in search.pairs if name in met.nodes]
     ring = next((m for m in search.rings if m.nodes == verdict.ring), None)

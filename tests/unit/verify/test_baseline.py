@@ -193,7 +193,7 @@ def test_without_a_record_or_a_measurement_there_is_nothing_to_say(judged: dict[
     skipped = dict.fromkeys(BASELINE, "skip")
     assert statuses(judged["no record"]) == statuses(judged["busy"]) == statuses(judged["quick"]) == skipped
     assert "--save-baseline" in message(judged["no record"], "baseline.memory")
-    assert "a job has the GPUs: python3 (pid 7)" in message(judged["busy"], "baseline.memory")
+    assert "a job is using the GPUs: python3 (pid 7)" in message(judged["busy"], "baseline.memory")
     assert statuses(judged["half a record"]) == skipped | {"baseline.memory": "pass"}
     alone = statuses(judged["one GPU"])
     assert (alone["baseline.peer_copy"], alone["baseline.busbw"]) == ("skip", "skip")

@@ -63,7 +63,7 @@ def judged(file: str | None, wanted: Expected | None = None) -> dict[str, CheckR
          "hooks.interrupted failed, timeout; "),
         ({"silent_since": NOW - 30, "silent": "refused"}, ("pass", "pass"), ""),
         ({"silent_since": NOW - 90, "silent": "refused"}, ("pass", "fail"), "no answer for 90 s: refused"),
-        ({"notice": NOTICE, "silent_since": NOW - 90}, ("fail", "fail"), "it does not say why"),
+        ({"notice": NOTICE, "silent_since": NOW - 90}, ("fail", "fail"), "no reason reported"),
     ],
 )  # fmt: skip
 def test_what_the_watcher_wrote(changed: dict[str, Any], statuses: tuple[str, str], says: str) -> None:

@@ -198,7 +198,7 @@ def test_nodes_are_collected_at_once_and_half_dead_ones_say_so() -> None:
     assert found["good"].collected is not None
     assert "no answer within 8 s" in found["hung"].error
     assert "Connection refused" in found["refused"].error
-    assert "no answer from the probe" in found["nonsense"].error
+    assert "invalid answer from the probe" in found["nonsense"].error
     assert "No such file" in found["nothing"].error
     assert "no run has reached it yet, and `gpuprov up` goes on" in found["killed before"].error
     assert sorted(event.node or "" for event in seen) == sorted(targets)

@@ -158,7 +158,7 @@ def test_a_node_whose_program_hangs_does_not_pass_for_one_with_a_job(monkeypatch
 
     found = verdicts(monkeypatch, Nodes(rule), some(4))["train-1"]
     assert found.state == "undecided"
-    assert "no end within 184 s" in found.why and "a job has the GPUs" in found.why
+    assert "no end within 184 s" in found.why and "a job is using the GPUs" in found.why
 
 
 def test_a_node_that_goes_away_is_untested_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_what_the_parts_say_together(first: dict[str, Any], second: dict[str, An
         (Bundle({FILE: Output('{"state": "absent", "why": "no such image"}', rc=0)}), "no such image"),
         (
             Bundle({FILE: Output(json.dumps({"state": "busy", "busy": [{"pid": 7, "name": "x"}]}), rc=0)}),
-            "a job has the GPUs",
+            "a job is using the GPUs",
         ),
     ],
 )

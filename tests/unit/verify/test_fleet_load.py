@@ -104,7 +104,7 @@ def test_slow_training_is_explained_by_what_is_slow(judged: dict[str, Judged]) -
 def test_a_node_that_a_job_has_is_not_compared_and_the_others_are(judged: dict[str, Judged]) -> None:
     assert of(judged, "busy", "skip") == {str(ODD): SLOW}
     assert of(judged, "busy", "pass") == {str(i): SLOW for i in range(COUNT) if i != ODD}
-    assert "a job has the GPUs" in message(judged, f"busy/{ODD}", "fleet.slow_nccl")
+    assert "a job is using the GPUs" in message(judged, f"busy/{ODD}", "fleet.slow_nccl")
 
 
 def test_two_nodes_are_too_few(judged: dict[str, Judged]) -> None:

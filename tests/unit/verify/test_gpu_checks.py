@@ -132,7 +132,7 @@ FAULTS: dict[str, Fault] = {
             }
         ),
         {"gpu.count"},
-        says="8 attached and lists 7; lost: 0004:00:00",
+        says="8 attached GPUs and lists 7; lost: 0004:00:00",
     ),
     "no handle": Fault(
         P4D,

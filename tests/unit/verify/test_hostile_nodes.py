@@ -144,16 +144,16 @@ def test_numbers_that_are_some_are_kept() -> None:
         (MARK.encode() + b"\xff\xfe\n", "ValueError"),
         (MARK.encode() + base64.b64encode(zlib.compress(b"[" * 100_000)) + b"\n", "RecursionError"),
         (MARK.encode() + base64.b64encode(zlib.compress(b"9" * 5000)) + b"\n", "ValueError"),
-        (MARK.encode() + base64.b64encode(zlib.compress(b"[]")) + b"\n", "no object"),
+        (MARK.encode() + base64.b64encode(zlib.compress(b"[]")) + b"\n", "not a JSON object"),
         (MARK.encode() + base64.b64encode(zlib.compress(b"[" + b"[],"[:3] * 1_000_000)) + b"\n", "1000000 values"),
-        (MARK.encode() + base64.b64encode(zlib.compress(b" " * (33 << 20))) + b"\n", "more than 32 MiB"),
+        (MARK.encode() + base64.b64encode(zlib.compress(b" " * (33 << 20))) + b"\n", "larger than 32 MiB"),
     ],
     ids=range(9),
 )
 def test_what_is_no_answer_is_a_bundle_that_says_so(out: bytes, why: str) -> None:
     found = decode(out)
     assert not found.files
-    assert found.error.startswith("no answer from the probe")
+    assert "answer from the probe" in found.error
     assert why in found.error
 
 

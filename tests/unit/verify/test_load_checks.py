@@ -85,7 +85,7 @@ def busy(**of: Any) -> str:
 
 FAULTS: dict[str, Fault] = {
     "died": Fault(P4D, program(rc=1, error=ERROR), {"load.completes"}, "RuntimeError: CUDA error: unspecified"),
-    "killed at its deadline": Fault(P4D, program(rc=None, timed_out=True), {"load.completes"}, "no end after 61 s"),
+    "killed at its deadline": Fault(P4D, program(rc=None, timed_out=True), {"load.completes"}, "timed out after 61 s"),
     "no word": Fault(
         P4D, program(rc=125, output="", error="docker: no such image"), {"load.completes"}, "no such image"
     ),
