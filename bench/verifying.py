@@ -141,9 +141,12 @@ def _commands(fleet: Fleet) -> list[list[str]]:
 
 def _expected(fleet: Fleet) -> dict[str, object]:
     """What the rival compares with: taken from the lock and the catalogue, as gpuprov does."""
+    from provisioner import catalog
+    from provisioner.plan import build_plan
     from provisioner.session import open_cluster
 
-    group = open_cluster(fleet.file, sandbox=True).plan().groups[0]
+    cluster = open_cluster(fleet.file, sandbox=True)
+    group = build_plan(cluster.spec, cluster.lock, catalog.load()).groups[0]
     return {
         "gpus": group.machine.gpu_count,
         "model": group.gpu.product_names[0],

@@ -1,4 +1,4 @@
-"""The machines as they are: Terraform's outputs → nodes, pinned host keys, ssh configuration, inventory."""
+"""The machines as they are: Terraform's outputs → nodes, pinned host keys, ssh configuration."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from provisioner import ssh, stored
-from provisioner.catalog import mig
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
-from provisioner.mounts import Mount
 from provisioner.paths import ClusterPaths, write_whole
-from provisioner.plan import Plan, PlannedGroup
-from provisioner.stack.texts import TEMPLATES
+from provisioner.plan import Plan
 
 SSH_WAIT_S = 300.0
 """How long a new machine may take until its sshd answers; clouds boot GPU machines in one to five minutes."""
@@ -47,6 +43,22 @@ _MOUNT = {
     "path": (r"/[A-Za-z0-9._/-]+", "folder"),
     "options": (r"([A-Za-z0-9_][A-Za-z0-9=_,.:-]*)?", "list of options"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """As the module's output `nodes` has it: type, source and options are fstab's; of a bucket the type is s3, the
+    source bucket/prefix, the options ro or rw."""
+
+    type: str
+    source: str
+    path: str
+    options: str
+
+    @classmethod
+    def read(cls, rows: Iterable[Mapping[str, str]]) -> tuple[Mount, ...]:
+        """Of a module's output, or of nodes.json. Raises KeyError, TypeError for anything else."""
+        return tuple(cls(row["type"], row["source"], row["path"], row["options"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,141 +267,3 @@ def _wait_for_port(address: str, patience: Patience, port: int = 22) -> str | No
         if patience.over:
             return error
         patience.pause(0.2)
-
-
-def write_inventory(
-    paths: ClusterPaths,
-    nodes: list[Node],
-    plan: Plan,
-    variables: dict[str, Any],
-    fingerprints: dict[str, str],
-    obsolete: Mapping[str, Sequence[str]] | None = None,
-) -> Path:
-    """The Ansible inventory: a group per cluster.yaml group, the lock's stack as its variables. No secret is in it.
-
-    `fingerprints`: group → what its nodes are configured from; the playbook leaves it on the node. `obsolete`: group →
-    packages of earlier locks that this one has not; the roles take them out.
-    """
-    groups = {}
-    for planned in plan.groups:
-        groups[planned.name] = {
-            "hosts": {
-                n.name: {"gpuprov_node": n.name, "gpuprov_private_address": n.private_address}
-                for n in nodes
-                if n.group == planned.name
-            },
-            "vars": {
-                **group_variables(planned.name, plan),
-                "gpuprov_fingerprint": fingerprints[planned.name],
-                "gpuprov_obsolete": list((obsolete or {}).get(planned.name, ())),
-            },
-        }
-    refuse_templates({"children": groups, "vars": variables})
-    inventory = {"all": {"children": _untrusted(groups), "vars": _untrusted(variables)}}
-    # JSON is YAML, and Ansible reads it an order of magnitude faster than YAML's long form.
-    write_whole(paths.inventory, json.dumps(inventory, indent=1) + "\n")
-    return paths.inventory
-
-
-_UNTRUSTED = "__ansible_unsafe"
-"""The key under which Ansible's JSON has a text that is no template, as !unsafe has it in YAML."""
-
-
-def _untrusted(value: Any) -> Any:
-    """The value with each text in it marked so that Ansible evaluates none."""
-    if isinstance(value, str):
-        return {_UNTRUSTED: value}
-    if isinstance(value, dict):
-        return {key: _untrusted(inner) for key, inner in value.items()}
-    return [_untrusted(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def plain(value: Any) -> Any:
-    """What write_inventory was given, of what it has written."""
-    if isinstance(value, dict):
-        return value[_UNTRUSTED] if value.keys() == {_UNTRUSTED} else {k: plain(inner) for k, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, list) else value
-
-
-def refuse_templates(value: Any, place: str = "") -> None:
-    """Raise GpuprovError where a text for the roles opens a template, or a key is one of Ansible's own: nothing that
-    gpuprov gives them has one."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if str(key).startswith("__ansible"):
-                _refuse_template(f"{place}.{key}", str(key))
-            refuse_templates(str(key), place)
-            refuse_templates(inner, f"{place}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            refuse_templates(inner, f"{place}[{index}]")
-    elif isinstance(value, str) and any(opening in value for opening in TEMPLATES):
-        _refuse_template(place, value)
-
-
-def _refuse_template(place: str, text: str) -> NoReturn:
-    raise GpuprovError(
-        f"{place} holds a template ({text[:80]!r}), which nothing that gpuprov writes has",
-        hint="look who wrote it: cluster.lock, .gpuprov/*/locks, or the bucket of the shared state",
-    )
-
-
-def group_variables(name: str, plan: Plan) -> dict[str, Any]:
-    """What the roles know of a group's machines: facts of the catalogue and of the lock, never of the node."""
-    from provisioner import interruption
-
-    group = plan.group(name)
-    return {
-        "gpuprov_group": name,
-        "gpuprov_site": group.site,
-        # Why a version was chosen is for people: a better sentence is no reason to configure a node again.
-        "gpuprov_stack": group.stack.model_dump(
-            mode="json", exclude={"components": True, "packages": {"__all__": {"asked"}}}
-        ),
-        "gpuprov_gpu_vendor": group.gpu.vendor,
-        "gpuprov_gpu_arch": group.gpu.arch,
-        "gpuprov_gpu_count": group.machine.gpu_count,
-        "gpuprov_network_kind": group.machine.network.kind,
-        "gpuprov_network_ports": group.machine.network.ports,
-        "gpuprov_efa_devices": efa_devices(group),
-        "gpuprov_fabric_manager": group.machine.fabric_manager_required,
-        "gpuprov_subnet_manager": group.machine.subnet_manager_required,
-        "gpuprov_imex": group.machine.imex_required,
-        "gpuprov_persistence": group.spec.gpu.persistence,
-        "gpuprov_mig": group.spec.gpu.mig,
-        "gpuprov_mig_instances": mig.instances(group.gpu, group.spec.gpu.mig),
-        "gpuprov_mig_capable": group.gpu.mig,
-        "gpuprov_scratch": group.spec.storage.scratch,
-        "gpuprov_local_nvme": group.machine.local_nvme.count,
-        "gpuprov_dcgm_exporter": plan.spec.monitoring.dcgm_exporter,
-        "gpuprov_user": plan.spec.access.user,
-        "gpuprov_health": health(group, plan),
-        "gpuprov_interruption": interruption.variables(group, plan),
-    }
-
-
-def health(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
-    """What role health is given: when the nodes look at themselves, what is expected of them, and which checks (their
-    sha256, so that other checks are a reason to run the role). None where cluster.yaml wants none of it."""
-    wanted = plan.spec.monitoring.health_check
-    if wanted is None:
-        return None
-    from provisioner import catalog
-    from provisioner.verify import archive
-    from provisioner.verify.expectations import expect
-
-    expected = expect(
-        group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=plan.simulated
-    )
-    return {
-        "every": wanted.every,
-        "textfile": wanted.textfile,
-        "expected": expected.to_json(),
-        "archive": archive.digest(),
-    }
-
-
-def efa_devices(group: PlannedGroup) -> int:
-    """EFA devices of one machine of the group; 0 where the machine has none or cluster.yaml does not want them."""
-    machine = group.machine
-    return machine.network.ports if machine.uses_efa(group.spec.network.wanted) else 0

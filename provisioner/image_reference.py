@@ -45,5 +45,5 @@ def parse(reference: str) -> Name:
     tag = tag or "latest"
     parts = ((_HOST, registry), (_PATH, name), (_TAG, tag), *(((_DIGEST, digest),) if at else ()))
     if not all(pattern.fullmatch(part) for pattern, part in parts):
-        raise GpuprovError(f"image {reference}: no registry has such a name", hint="write registry/repository:tag")
+        raise GpuprovError(f"image {reference}: not a valid image reference", hint="expected registry/repository:tag")
     return Name(reference, registry, name, tag, digest)

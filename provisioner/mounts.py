@@ -4,32 +4,13 @@ mounted on a node (role mounts)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from provisioner.errors import ProviderError
+from provisioner.fleet import Mount, Node
 from provisioner.plan import Plan
 from provisioner.spec.shared_storage import SharedFileSystem
-
-if TYPE_CHECKING:
-    from provisioner.fleet import Node
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """As the module's output `nodes` has it: type, source and options are fstab's; of a bucket the type is s3, the
-    source bucket/prefix, the options ro or rw."""
-
-    type: str
-    source: str
-    path: str
-    options: str
-
-    @classmethod
-    def read(cls, rows: Iterable[Mapping[str, str]]) -> tuple[Mount, ...]:
-        """Of a module's output, or of nodes.json. Raises KeyError, TypeError for anything else."""
-        return tuple(cls(row["type"], row["source"], row["path"], row["options"]) for row in rows)
 
 
 def unit(path: str) -> str:

@@ -91,7 +91,7 @@ def refuse_foreign(root: Path) -> None:
             raise GpuprovError(
                 f"the run directory is not trusted: {why}",
                 where=str(path),
-                hint="look who made it; if it is yours, `chown` and `chmod 700` it, else move it away",
+                hint="check who created it; if it is yours, `chown` and `chmod 700` it, else move it away",
             )
 
 

@@ -25,7 +25,7 @@ def data(name: str) -> Path:
     for base in (package / "_data", package.parent):
         if (base / name).is_dir():
             return base / name
-    raise GpuprovError(f"gpuprov's own folder {name}/ is missing", hint="install gpuprov again")
+    raise GpuprovError(f"gpuprov's data folder {name}/ is missing", hint="reinstall gpuprov")
 
 
 def cache() -> Path:
@@ -49,7 +49,7 @@ def below(folder: Path, name: str) -> Path:
     """`folder`/`name`. Raises GpuprovError where the name leads out of it: by .., from the root, or through a link."""
     path = folder / name
     if ".." in Path(name).parts or "\0" in name or not path.resolve().is_relative_to(folder.resolve()):
-        raise GpuprovError(f"{name!r} leads out of {folder}", hint="look who wrote that name; nothing was written")
+        raise GpuprovError(f"{name!r} points outside of {folder}", hint="check where that name comes from")
     return path
 
 

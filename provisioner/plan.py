@@ -27,6 +27,11 @@ class PlannedGroup:
     def node_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}-{i}" for i in range(self.spec.count))
 
+    @property
+    def efa_devices(self) -> int:
+        """EFA devices of one machine; 0 where it has none or cluster.yaml does not want them."""
+        return self.machine.network.ports if self.machine.uses_efa(self.spec.network.wanted) else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG = 1
 AGAIN_S = 5.0
 """For a child that was asked twice to stop."""
 
-AGAIN = "Ctrl-C again ends it at once"
+AGAIN = "press Ctrl-C again to kill it now"
 """For whoever sits at the run's own terminal."""
 
 _kept: subprocess.Popen[bytes] | None = None

@@ -20,6 +20,7 @@ from provisioner.paths import ClusterPaths, below, private_dir, write_whole
 from provisioner.plan import Plan, build_plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
+from provisioner.stack.components import COMPONENTS, title
 from provisioner.stack.models import Image, Lock, Stack
 
 _RELEASE = re.compile(r"[0-9a-f]{12}")
@@ -75,12 +76,12 @@ class Ledger:
             nodes = stored.load(self._file)["nodes"]
             entries = {name: {"id": entry["id"], "lock": entry["lock"]} for name, entry in nodes.items()}
             if not all(isinstance(e["id"], str) and _RELEASE.fullmatch(e["lock"]) for e in entries.values()):
-                raise ValueError("an entry is not whole")
+                raise ValueError("an entry is incomplete")
             return entries
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            hint = "remove it: the next `gpuprov up` then takes every node for a new one and brings it to cluster.lock"
+            hint = "remove it: the next `gpuprov up` then configures every node with cluster.lock"
             raise GpuprovError("is damaged", where=str(self._file), hint=hint) from error
 
     def of(self, node: Node) -> str | None:
@@ -93,9 +94,9 @@ class Ledger:
         found = lockfile.read(below(self._locks, f"{release}.lock"))
         if found is None:
             raise GpuprovError(
-                f"the lock {release} is missing, and nodes run it",
+                f"the lock {release}, which nodes run, is missing",
                 where=str(self._locks),
-                hint=f"remove {self._file}: the next `gpuprov up` then brings every node to cluster.lock",
+                hint=f"remove {self._file}: the next `gpuprov up` then configures every node with cluster.lock",
             )
         return found
 
@@ -157,23 +158,14 @@ def assigned_releases(spec: ClusterSpec, ledger: Ledger, nodes: Sequence[Node], 
     return assigned
 
 
-VERSIONS = {
-    "os": "distribution", "driver": "driver", "fabric_manager": "fabric manager", "kernel": "kernel",
-    "cuda_toolkit": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "dcgm": "DCGM", "dcgm_exporter": "DCGM exporter",
-    "container_toolkit": "container toolkit", "efa": "EFA", "ofed": "OFED", "gdrcopy": "GDRCopy", "rocm": "ROCm",
-    "pytorch": "PyTorch", "tensorflow": "TensorFlow",
-}  # fmt: skip
-"""Fields of a stack whose versions people know, with their names."""
-
-
 def changes(old: Stack, new: Stack) -> list[str]:
     """What differs between two stacks, one short phrase each: versions by name, images by reference, and how many
     packages move; empty where both install the same."""
     found = []
-    for field, name in VERSIONS.items():
-        before, after = getattr(old, field), getattr(new, field)
-        if before != after:
-            found.append(f"{name} {before or 'none'} → {after or 'none'}")
+    for name in COMPONENTS:
+        versions = old.version_of(name), new.version_of(name)
+        if versions[0] != versions[1]:
+            found.append(f"{title(name)} {versions[0] or 'none'} → {versions[1] or 'none'}")
     images = {i.reference for i in old.images}, {i.reference for i in new.images}
     found += [f"without {name}" for name in sorted(images[0] - images[1])]
     found += [f"with {name}" for name in sorted(images[1] - images[0])]

@@ -25,10 +25,10 @@ from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.providers.cluster import Providers
+from provisioner.providers.state import Remote
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.state import shared_files
-from provisioner.state.backend import Remote
 from provisioner.state.shared_files import IDENTITY, SharedFiles
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Cluster:
         return self.paths.sandbox
 
     @property
-    def told(self) -> str:
-        """Its name for a question: which of the two of that name it is."""
+    def label(self) -> str:
+        """Its name for a prompt: which of the two of that name it is."""
         return f"{self.spec.name} (rehearsal)" if self.sandbox else str(self.spec.name)
 
     @cached_property
@@ -66,7 +66,7 @@ class Cluster:
         found = lockfile.read(self.paths.lock_file)
         if found is None:
             raise GpuprovError(
-                "there is no lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.file}` first"
+                "no cluster.lock yet", where=str(self.paths.lock_file), hint=f"run `gpuprov up {self.file}` first"
             )
         return found
 
@@ -103,8 +103,8 @@ class Cluster:
         with contextlib.suppress(FileNotFoundError):
             kept = file.read_text(encoding="utf-8", errors="replace")
             if not IDENTITY.fullmatch(kept):
-                hint = "bring it back from a backup: machines that were made here bear it in their tags"
-                raise GpuprovError(f"{kept[:40]!r} is no cluster's identity", where=str(file), hint=hint)
+                hint = "restore it from a backup: it is in the tags of the machines that were created here"
+                raise GpuprovError(f"{kept[:40]!r} is not a cluster id", where=str(file), hint=hint)
             return kept.strip()
         made = secrets.token_hex(6)
         write_whole(private_dir(self.paths.root) / "id", made + "\n")
@@ -143,7 +143,7 @@ class Cluster:
                     stack.enter_context(self.exclusively(command))
                     held = True
                 except LockedError as error:
-                    self.events("run", "warning", f"what is found now stays on this machine: {error.message}")
+                    self.events("run", "warning", f"results are kept on this machine only: {error.message}")
             yield held
 
     @contextlib.contextmanager
@@ -157,7 +157,7 @@ class Cluster:
             lock.acquire()
         except Timeout:
             raise LockedError(
-                f"another run is at work on {self.spec.name}{_described(holder)}",
+                f"{self.spec.name} is locked by another run{_described(holder)}",
                 where=str(self.paths.run_lock),
                 hint="wait until it ends, or stop it with Ctrl-C",
             ) from None
@@ -234,9 +234,9 @@ def open_cluster(
             real, rehearsal = (paths.made() for paths in both)  # nobody means what was only looked at
         if real and rehearsal:
             raise GpuprovError(
-                f"{loaded.name} exists for real and as a rehearsal",
+                f"{loaded.name} exists both as a real cluster and as a rehearsal",
                 where=str(path),
-                hint="say which with --sandbox or --no-sandbox",
+                hint="pass --sandbox or --no-sandbox",
             )
         sandbox = rehearsal
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)

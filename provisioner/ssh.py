@@ -17,14 +17,21 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from provisioner import keeper, ownership, process, stored
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 
-if TYPE_CHECKING:
-    from provisioner.fleet import Node
+
+class Host(Protocol):
+    """What ssh has to know of a node."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+
 
 Pins = dict[str, tuple[str, str]]
 """Node name → (machine id, host key as "ssh-ed25519 AAAA…")."""
@@ -104,7 +111,7 @@ def load_pins(paths: ClusterPaths) -> Pins:
 
 
 def save(
-    paths: ClusterPaths, nodes: Sequence[Node], pins: Pins, user: str, proxies: Mapping[str, str] | None = None
+    paths: ClusterPaths, nodes: Sequence[Host], pins: Pins, user: str, proxies: Mapping[str, str] | None = None
 ) -> None:
     """Write pins, known_hosts and ssh's configuration for these nodes. `proxies`: node → the command that carries the
     connection. Raises GpuprovError for what is no name, address or key: it would be read as configuration."""
@@ -327,7 +334,7 @@ def abandon(paths: ClusterPaths) -> None:
         keeper.close_shared(str(folder))
 
 
-def close(paths: ClusterPaths, nodes: Sequence[Node]) -> None:
+def close(paths: ClusterPaths, nodes: Sequence[Host]) -> None:
     """End all shared connections, this user's and those of whoever called sudo, and remove their sockets."""
     whose = ownership.person()
     for uid in {os.getuid(), whose.uid if whose else os.getuid()}:

@@ -15,7 +15,7 @@ def load(file: Path) -> Any:
     """What a file holds. Raises FileNotFoundError where there is none, and ValueError for everything that is no JSON or
     could not be written again: too long, nested too deeply, numbers that are none, halves of characters."""
     if not stat.S_ISREG(file.stat().st_mode):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     with file.open("rb") as stream:
         content = stream.read(LIMIT + 1)
     return loads(content)
@@ -24,7 +24,7 @@ def load(file: Path) -> Any:
 def loads(content: bytes | str) -> Any:
     """As `load`, of what was read already."""
     if len(content) > LIMIT:
-        raise ValueError(f"it is longer than {LIMIT >> 20} MiB")
+        raise ValueError(f"it is larger than {LIMIT >> 20} MiB")
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
         found = json.loads(text, parse_constant=_refuse)
@@ -36,4 +36,4 @@ def loads(content: bytes | str) -> Any:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -245,7 +245,20 @@ class Provider(Row):
     spot_notice: str | None = None
     """Address and port of the instance metadata service that announces to a node that its spot machine ends; null where
     the provider announces nothing that gpuprov can hear."""
+    virtual: bool = True
+    """Whether its machines are virtual ones, or may be."""
+    root_disk: tuple[str, str | None] = ("vda", None)
+    """Name and model of the disk that a machine boots from; a virtio disk has no model."""
+    local_disk: str = "NVMe SSD"
+    """Model of a machine's own NVMe disks."""
+    adapter_slot: str = "0000:{bus:02x}:00.0"
+    """PCI address of a machine's InfiniBand adapters: `number` counts from 0, `bus` is that of a DGX's."""
     source: str
+
+    @property
+    def sells(self) -> bool:
+        """Whether machines are bought there, in regions."""
+        return bool(self.region)
 
 
 Currency = Literal["USD", "CNY"]

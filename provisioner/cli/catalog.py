@@ -17,7 +17,7 @@ COLUMNS = ("MACHINE", "PROVIDER", "GPUS", "GIB EACH", "LINKS", "NETWORK", "LOCAL
 
 
 def catalog(
-    machine: Annotated[str | None, typer.Argument(metavar="[MACHINE]", help="One machine type in full.")] = None,
+    machine: Annotated[str | None, typer.Argument(metavar="[MACHINE]", help="Show one machine type in full.")] = None,
     provider: Annotated[str | None, typer.Option(help="Only the types of this provider.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -34,7 +34,7 @@ def catalog(
     if not machines:
         names = [p.name for p in known.providers()]
         raise GpuprovError(
-            f"there is no provider {provider!r}", hint=did_you_mean(provider or "", names) or ", ".join(names)
+            f"unknown provider {provider!r}", hint=did_you_mean(provider or "", names) or ", ".join(names)
         )
     if as_json:
         json_output.write([m.model_dump(mode="json") for m in machines])

@@ -44,7 +44,7 @@ def cost(
         found = catalog.load().machine(machine)
         fleet, cluster = [Wanted(found)], None
     _known(fleet[0].provider if machine else None, region or [])
-    places = compare([one for one in fleet if one.provider != "baremetal"], region or [])
+    places = compare([one for one in fleet if catalog.load().provider(one.provider).sells], region or [])
     heard = None if offline else listen(fleet, places, spot=machine is not None)
     answer = document(fleet, places, heard, cluster=cluster)
     if as_json:

@@ -12,7 +12,7 @@ from provisioner.errors import Exit
 
 
 def doctor(json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False) -> None:
-    """Say what this machine lacks. Exits with 2 where something is missing."""
+    """Show what this machine lacks. Exits with 2 if something is missing."""
     from provisioner.doctor import examine
 
     found = examine()

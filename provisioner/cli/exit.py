@@ -1,7 +1,8 @@
 """How a call ends that raised something: its exit code, what is said on standard error, and the document that stands in
 for the answer where `--json` was given.
 
-A defect of gpuprov itself exits with 1, because then nothing is proven, and leaves its traceback in a file.
+An internal error, that is a bug in gpuprov, exits with 1, because then nothing is proven, and leaves its traceback in a
+file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MACHINE_REFUSES = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.EMFILE, errno.ENOTDIR,
     errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENFILE,
 }  # fmt: skip
-"""What the machine that gpuprov runs on may answer to a write, and a user can mend: no defect of ours."""
+"""What the machine that gpuprov runs on may answer to a write, and a user can fix: no bug of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def resumable(again: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted("interrupted. Nothing is lost", hint=again) from None
+        raise Interrupted("interrupted; progress is saved", hint=again) from None
 
 
 def ending_with(code: int) -> Ending:
@@ -89,7 +90,7 @@ def ending_of(error: BaseException) -> Ending:
         return Ending(int(Exit.BAD_INPUT), said, reason, where, hint)
     if interrupted():  # it came while a library was at work that made something else of it
         return Ending(int(Exit.INTERRUPTED), "gpuprov: interrupted", "interrupted")
-    said = _defect(error)
+    said = _internal_error(error)
     return Ending(int(Exit.CHECK_FAILED), said, said.partition("\n")[0], hint="\n".join(said.splitlines()[1:2]).strip())
 
 
@@ -103,12 +104,12 @@ def _who_may(error: OSError) -> str:
     return f"{found[0]} belongs to root: run the same command with sudo"
 
 
-def _defect(error: BaseException) -> str:
+def _internal_error(error: BaseException) -> str:
     import traceback
 
     text = "".join(traceback.format_exception(error))
     place = _keep(f"gpuprov {__version__}\n{' '.join(sys.argv)}\n\n{text}")
-    summary = f"gpuprov: this is a defect of gpuprov, not of your input: {type(error).__name__}: {error}"
+    summary = f"gpuprov: internal error, a bug in gpuprov: {type(error).__name__}: {error}"
     return f"{summary}\n  the full traceback is in {place}" if place else f"{summary}\n{text}"
 
 
@@ -119,7 +120,7 @@ def _keep(text: str) -> Path | None:
     from pathlib import Path
 
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-    name = f"defect-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
+    name = f"internal-error-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
     for folder in (state / "gpuprov", Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

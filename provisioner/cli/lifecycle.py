@@ -37,13 +37,13 @@ def lock(
     ] = None,
     sandbox: Sandbox = None,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Take newer versions: of everything, or of the components named.")
+        bool, typer.Option("--upgrade", help="Upgrade to newer versions: all components, or only those named.")
     ] = False,
     explain: Annotated[
-        str | None, typer.Option("--explain", metavar="NAME", help="Say why a component has its version, and stop.")
+        str | None, typer.Option("--explain", metavar="NAME", help="Explain why a component has its version, and exit.")
     ] = None,
 ) -> None:
-    """Choose versions that go together and write cluster.lock. What is locked stays where it still fits."""
+    """Choose compatible versions and write cluster.lock. Locked versions are kept where they still fit."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import locking
     from provisioner.paths import private_dir
@@ -63,13 +63,13 @@ def lock(
             private_dir(cluster.paths.root)
         made = locking.renew(cluster, cluster.events, keep)
     changes = lockfile.changes(before, made)
-    for change in changes or ["nothing moves"]:
+    for change in changes or ["no version changes"]:
         typer.echo(change)
     typer.echo(f"written: {cluster.paths.lock_file}", err=True)
 
 
 def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: TerraformBinary = None) -> None:
-    """Say what `up` would make and change. Makes nothing."""
+    """Show what `up` would create, change and cost. Creates nothing."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import planning
     from provisioner.session import open_cluster
@@ -91,7 +91,7 @@ def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: Te
 def up(
     file: File, sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None
 ) -> None:
-    """Make the fleet, install the stack, prove every node. Safe to run again: it goes on where it stopped."""
+    """Create the fleet, install the stack, verify every node. Safe to run again: it resumes where it stopped."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import up as lifecycle
     from provisioner.session import open_cluster
@@ -101,17 +101,17 @@ def up(
     cluster.require_rights()
     screen = display(quiet=json_)
     confirm = _confirm(screen, cluster, yes=yes)
-    with resumable(f"`{_again(file, cluster.sandbox)}` goes on from here."), screen as show:
+    with resumable(f"resume with `{_again(file, cluster.sandbox)}`"), screen as show:
         cluster.events.subscribe(show)
         run = lifecycle.up(cluster, find(terraform), confirm=confirm)
     if run.report is None:
-        raise Declined("nothing was made")
+        raise Declined("nothing was created")
     tell(run, as_json=json_)
     for name, what in run.waiting.items():
-        typer.echo(f"{name} stays on the lock that it runs; a new one would change {', '.join(what)}", err=True)
+        typer.echo(f"{name} keeps its lock; the new one would change {', '.join(what)}", err=True)
     if run.waiting:
         again = f"gpuprov upgrade {file}{' --sandbox' if cluster.sandbox else ''}"
-        typer.echo(f"{len(run.waiting)} nodes run an older lock than is wanted: `{again}` moves them", err=True)
+        typer.echo(f"{len(run.waiting)} nodes run an older lock; `{again}` moves them to the new one", err=True)
     raise typer.Exit(run.exit)
 
 
@@ -132,8 +132,8 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
             missing = {g.name: len(set(g.node_names()) - there) for g in wanted.groups}
             price = summary.making(asked_for(cluster.spec), missing)
         counts = f"{counted(changes, 'change')}{f'; new: {price}' if price else ''}"
-        question = f"{'Rehearse' if cluster.sandbox else 'Make'} {what} ({counts})?"
-        return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was made", screen=screen)
+        question = f"Create {what}{' in the sandbox' if cluster.sandbox else ''} ({counts})?"
+        return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
 
     return ask
 
@@ -163,7 +163,7 @@ def tell(run: Run, *, as_json: bool) -> None:
 def down(
     file: File, sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None
 ) -> None:
-    """Remove everything that `up` made, and say so."""
+    """Remove everything that `up` created, and verify that nothing is left."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import down as lifecycle
     from provisioner.session import open_cluster
@@ -175,10 +175,10 @@ def down(
         return
     cluster.require_rights()
     names = lifecycle.made(cluster)
-    question = f"Remove {_some(names) or 'what is left'} of {cluster.told}?"
+    question = f"Remove {_some(names) or 'all remaining resources'} of {cluster.label}?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed"):
         raise Declined("nothing was removed")
-    with resumable("the same command goes on from here."), display(quiet=json_) as show:
+    with resumable("run the same command to resume"), display(quiet=json_) as show:
         cluster.events.subscribe(show)
         removal = lifecycle.down(cluster, find(terraform))
     _say_down(cluster.spec.name, removal.removed, as_json=json_)
@@ -194,20 +194,20 @@ def _say_down(name: str, removed: int, *, as_json: bool) -> None:
     if as_json:
         json_output.write({"cluster": name, "removed": removed, "left": []})
     else:
-        typer.echo(f"{name}: {removed} resources removed, nothing is left" if removed else f"{name}: nothing is there")
+        typer.echo(f"{name}: {removed} resources removed, nothing is left" if removed else f"{name}: nothing to remove")
 
 
 def unlock(file: File, sandbox: Sandbox = None) -> None:
-    """Clear what a dead run left of its lock. A living one is never disturbed."""
+    """Clear the lock of a run that died. The lock of a running process is never cleared."""
     from provisioner.lifecycle import unlocking
     from provisioner.session import open_cluster
 
     cluster = open_cluster(file, sandbox=sandbox)
     if not cluster.paths.exists() and cluster.sharing is None:
-        typer.echo(f"{cluster.spec.name}: nothing is there")
+        typer.echo(f"{cluster.spec.name}: not locked")
         return
     stale = unlocking.unlock(cluster)
-    typer.echo(f"{cluster.spec.name}: no run holds it" + (f", {len(stale)} stale file(s) removed" if stale else ""))
+    typer.echo(f"{cluster.spec.name}: not locked" + (f", {len(stale)} stale file(s) removed" if stale else ""))
 
 
 def upgrade(
@@ -215,15 +215,15 @@ def upgrade(
     sandbox: Sandbox = None,
     yes: Yes = False,
     json_: Json = False,
-    batch: Annotated[str | None, typer.Option(metavar="N|N%", help="Nodes moved at once, after the canaries.")] = None,
-    canary: Annotated[str | None, typer.Option(metavar="NODE", help="The node that goes first.")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="N|N%", help="Nodes to move at once.")] = None,
+    canary: Annotated[str | None, typer.Option(metavar="NODE", help="The node to move first.")] = None,
     rollback_all: Annotated[
-        bool, typer.Option("--rollback-all", help="Bring back also the nodes that have moved already.")
+        bool, typer.Option("--rollback-all", help="Also roll back the nodes that have moved already.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Try a release that was rolled back here.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Retry a release that was rolled back.")] = False,
     terraform: TerraformBinary = None,
 ) -> None:
-    """Move a running fleet to the lock that cluster.yaml wants now: canary, batches, stop and roll back."""
+    """Move a running fleet to the current lock: canaries, then batches; stop and roll back on failure."""
     from provisioner.cli.display import display
     from provisioner.lifecycle.upgrade import command as lifecycle
     from provisioner.session import open_cluster
@@ -237,11 +237,11 @@ def upgrade(
     def confirm(moving: dict[str, list[str]], size: int, first: list[str]) -> bool:
         kinds = Counter(", ".join(changed) for changed in moving.values())
         what = "; ".join(f"{counted(count, 'node')}: {changed}" for changed, count in kinds.items())
-        order = f"first {_some(first) or 'what was begun'}, then {size} at once"
-        question = f"Upgrade {cluster.told}{f', {what}' if what else ''} ({order})?"
+        order = f"first {_some(first) or 'nodes in progress'}, then {size} at once"
+        question = f"Upgrade {cluster.label}{f', {what}' if what else ''} ({order})?"
         return confirmed(question, yes=yes, where=str(file), declined="no node was moved", screen=screen)
 
-    with resumable("the same command goes on from here."), screen as show:
+    with resumable("run the same command to resume"), screen as show:
         cluster.events.subscribe(show)
         done = lifecycle.upgrade(cluster, find(terraform), options, confirm=confirm)
     document = lifecycle.document(cluster, done)
@@ -260,5 +260,5 @@ def _batch(text: str | None) -> int | str | None:
         return None
     number = text.removesuffix("%")
     if not number.isdecimal() or not 1 <= int(number) <= (100 if text.endswith("%") else 10_000):
-        raise GpuprovError(f"--batch {text}: a number of nodes, or a percentage such as 25%")
+        raise GpuprovError(f"invalid --batch {text}: expected a number of nodes, or a percentage such as 25%")
     return text if text.endswith("%") else int(number)

@@ -12,8 +12,8 @@ Sandbox = Annotated[
     bool | None,
     typer.Option("--sandbox/--no-sandbox", help="Rehearse on this machine: podman nodes with simulated hardware."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 TerraformBinary = Annotated[
-    str | None, typer.Option("--terraform", metavar="PATH", help="The terraform or tofu to run.")
+    str | None, typer.Option("--terraform", metavar="PATH", help="Path of the terraform or tofu binary.")
 ]

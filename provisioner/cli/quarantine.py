@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from provisioner.session import Cluster
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml")]
-Nodes = Annotated[list[str], typer.Argument(metavar="NODE…", help="nodes of it")]
+Nodes = Annotated[list[str], typer.Argument(metavar="NODE…", help="nodes of FILE")]
 Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
 
 
 def quarantine(
     file: File,
     nodes: Nodes,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="why, for whoever finds it")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="why; shown by `status` and reports")],
     sandbox: Sandbox = None,
 ) -> None:
-    """Take nodes out of service in your name: drained, and in quarantine until somebody releases them."""
+    """Drain nodes and keep them in quarantine, in your name, until they are released."""
     from provisioner.lifecycle import hooks
     from provisioner.lifecycle.quarantine import actions as lifecycle
 
     if not hooks.plain(reason):
-        raise GpuprovError("--reason is empty", hint="say why: others will find the node out of service")
+        raise GpuprovError("--reason is empty", hint="pass a reason; `status` and reports show it")
     cluster = _open(file, sandbox)
     bad = lifecycle.put(cluster, nodes, reason, lifecycle.person())
     for name in dict.fromkeys(nodes):
@@ -37,12 +37,12 @@ def quarantine(
         )
     held, bound = len(lifecycle.held(cluster)), cluster.spec.quarantine.bound(len(cluster.nodes()))
     if held > bound:
-        typer.echo(f"{held} nodes are in quarantine, more than gpuprov itself would put there ({bound})", err=True)
+        typer.echo(f"{held} nodes are in quarantine, more than the automatic limit ({bound})", err=True)
     raise typer.Exit(Exit.CHECK_FAILED if bad else Exit.OK)
 
 
 def release(file: File, nodes: Nodes, sandbox: Sandbox = None) -> None:
-    """Put nodes back into service, whoever put them into quarantine."""
+    """Put nodes in quarantine back into service, whoever quarantined them."""
     from provisioner.lifecycle.quarantine import actions as lifecycle
 
     free, bad = lifecycle.release(_open(file, sandbox), nodes)

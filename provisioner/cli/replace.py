@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def replace(
     file: File,
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE…", help="nodes of it")],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE…", help="nodes of FILE")],
     force_budget: Annotated[
         bool,
-        typer.Option("--force-budget", help="More at once than quarantine.share; never more than quarantine.most."),
+        typer.Option("--force-budget", help="Ignore quarantine.share; quarantine.most still holds."),
     ] = False,
     even_if_healthy: Annotated[
-        bool, typer.Option("--even-if-healthy", help="Also nodes that the last verdict found healthy.")
+        bool, typer.Option("--even-if-healthy", help="Also replace nodes that the last verdict found healthy.")
     ] = False,
     sandbox: Annotated[
         bool | None, typer.Option("--sandbox/--no-sandbox", help="The rehearsal, or the real fleet.")
@@ -33,7 +33,7 @@ def replace(
     json_: Json = False,
     terraform: TerraformBinary = None,
 ) -> None:
-    """Drain nodes, make new machines for them, prove those, put them into service. Goes on where it stopped."""
+    """Drain nodes, replace their machines, verify the new ones, put them into service. Resumes where it stopped."""
     from provisioner.cli.display import display
     from provisioner.cli.lifecycle import tell
     from provisioner.lifecycle.replace import command as replacement
@@ -46,10 +46,10 @@ def replace(
 
     def confirm(_: Plan, changes: int) -> bool:
         new = "a new machine" if len(nodes) == 1 else "new machines"
-        question = f"Destroy {', '.join(nodes)} of {cluster.told} and make {new} ({counted(changes, 'change')})?"
+        question = f"Destroy {', '.join(nodes)} of {cluster.label} and create {new} ({counted(changes, 'change')})?"
         return confirmed(question, yes=yes, where=str(file), declined="nothing was destroyed", screen=screen)
 
-    with resumable("the same command goes on from here."), screen as show:
+    with resumable("run the same command to resume"), screen as show:
         cluster.events.subscribe(show)
         run = replacement.replace(cluster, find(terraform), nodes, options, confirm=confirm)
     if run.report is None:

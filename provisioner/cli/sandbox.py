@@ -10,7 +10,7 @@ import typer
 from provisioner.cli import json_output
 
 app = typer.Typer(
-    help="Hardware faults on sandbox nodes: list, break, mend.",
+    help="Hardware faults on sandbox nodes: list, inject, clear.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -21,7 +21,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="cluster.yaml of the 
 
 @app.command("faults")
 def faults(
-    machine: Annotated[str | None, typer.Option(help="only those that this machine type can have")] = None,
+    machine: Annotated[str | None, typer.Option(help="only faults that this machine type can have")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on standard output")] = False,
 ) -> None:
     """List the faults that can be injected, with the check that finds each."""
@@ -46,7 +46,7 @@ def fault(
         int | None, typer.Option("--gpu", help="index of the GPU; by default the fourth, or the last")
     ] = None,
 ) -> None:
-    """Break a node."""
+    """Inject a fault into a node."""
     from provisioner.sandbox import containers, faults
     from provisioner.session import open_cluster
 
@@ -62,7 +62,7 @@ def clear(
     node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="only this node")] = None,
     name: Annotated[str | None, typer.Argument(metavar="[FAULT]", help="only this fault")] = None,
 ) -> None:
-    """Mend one fault, all faults of a node, or all faults of the cluster."""
+    """Clear one fault, all faults of a node, or all faults of the cluster."""
     from provisioner.sandbox import containers, faults
     from provisioner.session import open_cluster
 
@@ -75,4 +75,4 @@ def clear(
         nodes = [c for c in containers.list_containers(cluster) if c.role == "node" and c.state == "running"]
     for found in nodes:
         for mended in faults.clear(found.name, name):
-            typer.echo(f"{found.node}: {mended.name} mended", err=True)
+            typer.echo(f"{found.node}: {mended.name} cleared", err=True)

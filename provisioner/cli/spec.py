@@ -22,17 +22,17 @@ def init(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="The file to write.")] = "cluster.yaml",
     provider: Annotated[
         str | None,
-        typer.Option(help="aws, alicloud, azure, tencent or baremetal (default: who sells the machine, or aws)."),
+        typer.Option(help="A provider of `gpuprov catalog` (default: who sells the machine)."),
     ] = None,
     machine: Annotated[str | None, typer.Option(help="A machine type of `gpuprov catalog`.")] = None,
 ) -> None:
-    """Write a commented cluster.yaml to start from. An existing file is left alone."""
+    """Write a commented cluster.yaml to start from. An existing file is not overwritten."""
     from provisioner.spec.starter import starter
 
     text = starter(catalog.load(), provider=provider, machine=machine)
     try:
         if os.path.lexists(file):
-            raise GpuprovError("is there already and is left as it is", where=file, hint="name another file")
+            raise GpuprovError("already exists and was not overwritten", where=file, hint="pass another file name")
         write_whole(Path(file), text, mode=0o644)
     except (OSError, ValueError) as error:
         raise GpuprovError(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=file) from None

@@ -22,7 +22,7 @@ def ssh(
     command: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]…")] = None,
     sandbox: Sandbox = None,
 ) -> None:
-    """Log in to a node, or run one command there, as ssh would. Exits as the remote does."""
+    """Log in to a node, or run one command there, as ssh would. Exits with the status of the remote command."""
     from provisioner import process
     from provisioner import ssh as openssh
     from provisioner.session import open_cluster
@@ -40,16 +40,16 @@ def ssh(
 def exec_(
     file: File,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND…")],
-    node: Annotated[list[str] | None, typer.Option("--node", help="Only there; may be given several times.")] = None,
+    node: Annotated[list[str] | None, typer.Option("--node", help="Only on this node; can be repeated.")] = None,
     sandbox: Sandbox = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a node may take.")] = EXEC_DEADLINE_S,
+    timeout: Annotated[float, typer.Option(help="Timeout of each node, in seconds.")] = EXEC_DEADLINE_S,
 ) -> None:
-    """Run a command on all nodes at once; each line is headed by its node. Exits with the highest status."""
+    """Run a command on all nodes at once; each line is prefixed with its node. Exits with the highest status."""
     from provisioner.lifecycle.remote_exec import run_on
     from provisioner.session import open_cluster
 
     if not 0 < timeout <= LONGEST_S:  # also what is no number: nan
-        raise GpuprovError(f"--timeout {timeout:g}: a number of seconds, at most {LONGEST_S:.0f}")
+        raise GpuprovError(f"invalid --timeout {timeout:g}: expected a number of seconds, at most {LONGEST_S:.0f}")
     cluster = open_cluster(file, sandbox=sandbox)
     names = [cluster.node(name).name for name in node] if node else [n.name for n in cluster.nodes()]
 

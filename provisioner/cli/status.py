@@ -21,12 +21,12 @@ def status(
     file: File,
     sandbox: Sandbox = None,
     json_: Json = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Read files only; ask no node.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Read local files only; connect to no node.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Stay, and show what the run at work is doing; Ctrl-C ends it.")
+        bool, typer.Option("--watch", "-w", help="Follow the run in progress; Ctrl-C stops watching.")
     ] = False,
 ) -> None:
-    """Nodes, how far they are, their last verdict, which lock they run, and what differs from it."""
+    """Show each node: its stage, last verdict, the lock that it runs, and what differs from it."""
     from provisioner.lifecycle.status import status as read
     from provisioner.session import open_cluster
 
@@ -34,7 +34,9 @@ def status(
         from provisioner.cli.watch import watch as follow
 
         if json_:
-            raise GpuprovError("--watch has no --json", hint="events.jsonl of a run has its events as they happen")
+            raise GpuprovError(
+                "--watch and --json cannot be combined", hint="for events as JSON, read the run's events.jsonl"
+            )
         follow(open_cluster(file, sandbox=sandbox, offline=offline))
         return
     document = read(open_cluster(file, sandbox=sandbox, offline=offline), ask=not offline)
@@ -80,7 +82,7 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
             yield f"{node['name']}: {in_quarantine(node['quarantine'])}"
         if node["replace"]:
             again = f"gpuprov replace {file} {node['name']}"
-            yield f"{node['name']}: replacement: {node['replace']['step']}; `{again}` goes on"
+            yield f"{node['name']}: replacement: {node['replace']['step']}; `{again}` resumes it"
         if node["upgrade"]:
             reason = f": {node['upgrade']['reason']}" if node["upgrade"]["reason"] else ""
             yield f"{node['name']}: upgrade: {node['upgrade']['step']}{reason}"

@@ -41,16 +41,16 @@ def verify(
     bundle: BundleDir = None,
     host: Host = None,
     machine: MachineName = None,
-    node: Annotated[list[str] | None, typer.Option("--node", help="only this node; may be given again")] = None,
+    node: Annotated[list[str] | None, typer.Option("--node", help="only this node; can be repeated")] = None,
     level: Annotated[Level | None, typer.Option("--level", help="quick, standard or stress")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="write report.json, .xml and .html here")] = None,
     as_json: Json = False,
     sandbox: Sandbox = None,
     save_baseline: Annotated[
-        bool, typer.Option("--save-baseline", help="what healthy nodes reach now is what they are held to from now on")
+        bool, typer.Option("--save-baseline", help="save what healthy nodes measure, to compare later")
     ] = False,
 ) -> None:
-    """Prove the fleet of FILE again, one machine (--host) or a bundle (--bundle). Exit status 1: not healthy."""
+    """Verify the fleet of FILE, one machine (--host) or a bundle (--bundle). Exits with 1 if it is not healthy."""
     from provisioner.lifecycle.verifying import keeping
 
     _one_of(file, bundle, host)
@@ -130,7 +130,7 @@ def _room(folder: Path, what: str = "report") -> None:
         reason = error.strerror or str(error)
         if folder.is_file():
             reason = "it is a file"
-        raise GpuprovError(f"no {what} can be written: {reason}", where=str(folder), hint="give a directory") from None
+        raise GpuprovError(f"cannot write the {what}: {reason}", where=str(folder), hint="pass a directory") from None
 
 
 def _tell_saved(saved: Saved, file: Path) -> None:
@@ -138,7 +138,7 @@ def _tell_saved(saved: Saved, file: Path) -> None:
     for name, why in saved.left.items():
         print(f"baseline: {name} left out: {why}", file=sys.stderr)
     for name, what in saved.slower.items():
-        print(f"baseline: {name} is held to less than before: {what}", file=sys.stderr)
+        print(f"baseline: {name} is lower than its previous baseline: {what}", file=sys.stderr)
     where = f"saved in {file}" if saved.saved else "nothing was saved"
     print(f"baseline: {len(saved.saved)} of {len(saved.saved) + len(saved.left)} nodes, {where}", file=sys.stderr)
 
@@ -165,7 +165,7 @@ def facts(
     as_json: Json = False,
     sandbox: Sandbox = None,
 ) -> None:
-    """Show what was read, tool by tool, before any judgement. Exit status 1: nothing could be read."""
+    """Show the facts read from each tool, before any check. Exits with 1 if nothing could be read."""
     from provisioner.verify.facts import read
     from provisioner.verify.facts_document import facts_document
 
@@ -192,7 +192,7 @@ def collect(
     """Fetch a node's raw outputs as a support bundle."""
     _room(output, "bundle")
     if any(output.iterdir()):
-        raise GpuprovError("there is something in it", where=str(output), hint="give a new directory")
+        raise GpuprovError("the directory is not empty", where=str(output), hint="pass a new directory")
     raw = _fetch(file, node, None, None, sandbox)
     if raw.error:
         raise GpuprovError(raw.error, where=node, hint="`gpuprov status` says where the node should be")
@@ -202,7 +202,7 @@ def collect(
 
 def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
     if sum(given is not None for given in (file, bundle, host)) != 1:
-        raise GpuprovError("give one of FILE, --bundle DIRECTORY and --host USER@ADDRESS")
+        raise GpuprovError("pass exactly one of FILE, --bundle DIRECTORY and --host USER@ADDRESS")
 
 
 def _cluster(file: Path, sandbox: bool | None) -> Any:
@@ -220,7 +220,7 @@ def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Lev
     from provisioner.verify.run import Subject
 
     if machine is None:
-        raise GpuprovError("--machine is missing: what should it be?", hint="`gpuprov catalog` lists the names")
+        raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
     catalog = load()
     row = catalog.machine(machine)
     expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
@@ -239,7 +239,7 @@ def _target(host: str) -> tuple[str, ...]:
     if host == "local":
         return ("sh", "-c")
     if host.startswith("-") or any(c.isspace() for c in host):
-        raise GpuprovError(f"not a host: {host!r}", hint="--host USER@ADDRESS, or --host local")
+        raise GpuprovError(f"invalid host {host!r}", hint="--host USER@ADDRESS, or --host local")
     return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15", "--", host)
 
 
@@ -252,13 +252,13 @@ def _probe(host: str, request: ProbeRequest) -> Bundle:
         address = host.rpartition("@")[2]
         if "has changed" in raw.error:
             raise GpuprovError(
-                "its host key is not that of your known_hosts: another machine answers there, or somebody in between",
+                "host key verification failed: not the key in known_hosts; possible man-in-the-middle attack",
                 where=host,
-                hint="nothing was asked of it. Only where you know that the machine was made anew: `ssh-keygen -R "
-                f"{shlex.quote(address)}`, and compare the new key's fingerprint with what its console says",
+                hint="nothing was sent to it. If the machine was reinstalled: `ssh-keygen -R "
+                f"{shlex.quote(address)}`, and compare the new key's fingerprint with that on its console",
             )
         pin = f"ssh-keyscan {shlex.quote(address)} >> ~/.ssh/known_hosts, after comparing the key's fingerprint"
-        raise GpuprovError("its host key is not in your known_hosts", where=host, hint=pin)
+        raise GpuprovError("host key is not in known_hosts", where=host, hint=pin)
     return raw
 
 
@@ -274,7 +274,7 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
         return _probe(host, unknown_machine_request())
     assert file is not None
     if node is None:
-        raise GpuprovError("which node? gpuprov facts FILE NODE")
+        raise GpuprovError("NODE is required: gpuprov facts FILE NODE")
     cluster = _cluster(file, sandbox)
     from provisioner.lifecycle.subjects import subjects_of
 

@@ -194,7 +194,7 @@ def draw(
     counts = Counter(node["stage"] for node in nodes)
     summary = f"{len(nodes)} nodes: {', '.join(f'{count} {stage}' for stage, count in counts.items())}"
     more = f"; {len(nodes) - len(shown)} not shown" if len(shown) < len(nodes) else ""
-    head = Text(running or "no run is at work here", style="bold")
+    head = Text(running or "no run in progress", style="bold")
     parts: list[RenderableType] = [head, display.draw(rows, width, now, plain=plain)]
     if shown:
         parts += [Text(""), table({**document, "nodes": shown}, offline=True)]

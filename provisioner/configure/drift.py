@@ -1,28 +1,23 @@
 """What on a node is not what the lock says: a pure function of what its probe brought home.
 
-The answer comes from what is really installed and running; the stamp that the playbook leaves only says for which
-inputs (roles, variables) it ran. What could not be read is a difference of kind "unknown", never fine. A node without a
-difference that `up` mends costs no Ansible.
+The answer comes from what is really installed and running; the stamp that the playbook leaves only says which text and
+variables each role ran with (stamps.py). What could not be read is a difference of kind "unknown", never fine. A node
+without a difference that `up` mends costs no Ansible.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-
-from provisioner import paths
-from provisioner.fleet import group_variables
-from provisioner.interruption import digest
+from provisioner import roles
+from provisioner.configure import playbook
 from provisioner.mounts import unit
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.roles.interruption import digest
 from provisioner.stack.models import Image, Package
 from provisioner.text import printable
 from provisioner.verify.bundle import Bundle
@@ -30,12 +25,11 @@ from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.parsers.images import tag
 from provisioner.verify.parsers.kernel import is_kernel, newest_kernel
+from provisioner.verify.parsers.stamp import RoleStamp
 from provisioner.verify.parsers.systemd import Unit
 
 Kind = Literal["unknown", "stamp", "package", "hold", "unit", "hook", "image", "updates", "system", "kernel", "reboot"]
 
-MOUNTS = "mounts"
-"""The tag of role mounts."""
 ON = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", "linked")
 """Unit file states (systemctl(1), is-enabled) of what starts at boot, or by what needs it."""
 
@@ -44,8 +38,8 @@ ON = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated", 
 class Difference:
     """One thing that is not as locked. `wanted` and `found` are versions, states or digests, None where there is none.
 
-    `part` says which roles have to do with it (the tags of playbooks/site.yml); None: all of them. `mended` is whether
-    `up` mends it by running them.
+    `role` is the role that has to run for it, None where all of them have to; `mended` is whether `up` mends it by
+    that. `reboots`: the node will have to reboot to be as locked, for a kernel or for a driver that is loaded.
     """
 
     kind: Kind
@@ -53,17 +47,13 @@ class Difference:
     wanted: str | None
     found: str | None
     message: str
-    part: str | None = None
+    role: str | None = None
     mended: bool = True
+    reboots: bool = False
 
     def __post_init__(self) -> None:
         for text in ("subject", "wanted", "found", "message"):
             object.__setattr__(self, text, printable(getattr(self, text)))
-
-    @property
-    def reboots(self) -> bool:
-        """Whether the node will have to reboot to be as locked: for a kernel, and for a driver that is loaded."""
-        return self.kind in ("kernel", "reboot") or (self.kind == "package" and self.part == "driver")
 
     def to_json(self) -> dict[str, str | None]:
         keys = ("kind", "subject", "wanted", "found", "message")
@@ -75,7 +65,7 @@ class Wanted:
     """What a node of a group is compared with. `kernel` is None where the lock names none, or the kernel is not the
     node's own (a rehearsal's nodes run on this machine's); `system` is the distribution, such as ubuntu-24.04."""
 
-    stamp: str
+    stamps: Mapping[str, RoleStamp]
     packages: tuple[Package, ...]
     images: tuple[Image, ...]
     units: tuple[str, ...]
@@ -85,43 +75,19 @@ class Wanted:
     """sha256 of what a node runs when its machine is taken away, empty for nothing; None where no machine is."""
 
 
-def wanted(plan: Plan, group: PlannedGroup, stamp: str, units: Sequence[str]) -> Wanted:
-    """What the lock, the catalogue and cluster.yaml want of this group's nodes."""
+def wanted(plan: Plan, group: PlannedGroup, stamps: Mapping[str, RoleStamp], units: Sequence[str]) -> Wanted:
+    """What the lock, the catalogue and cluster.yaml want of this group's nodes; `stamps` are those of stamps.wanted."""
     stack = group.stack
     kernel = None if plan.simulated else stack.kernel
     timers = (HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else ()
-    return Wanted(stamp, stack.packages, stack.images, (*units, *timers), stack.os, kernel,
+    return Wanted(stamps, stack.packages, stack.images, (*units, *timers), stack.os, kernel,
                   digest(plan) if INTERRUPTION in units else None)  # fmt: skip
-
-
-def fingerprint(plan: Plan, group: str, role_variables: dict[str, Any]) -> str:
-    """What a node of this group is configured from: the roles' text, the group's variables, the provider's."""
-    variables = group_variables(group, plan)
-    if variables["gpuprov_interruption"] is not None:
-        # The hook is looked at itself (_hook), so that another one costs its role alone.
-        variables["gpuprov_interruption"] = {**variables["gpuprov_interruption"], "hook": None}
-    content = json.dumps([variables, role_variables], sort_keys=True)
-    return hashlib.sha256(f"{_roles()}{content}".encode()).hexdigest()[:32]
-
-
-@cache
-def _roles() -> str:
-    digest, root = hashlib.sha256(), paths.data("ansible")
-    for file in sorted(root.rglob("*")):
-        if file.is_file() and file.suffix in (".yml", ".py", ".j2"):
-            digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def stamps(plan: Plan, role_variables: dict[str, Any]) -> dict[str, str]:
-    """Group → fingerprint."""
-    return {group.name: fingerprint(plan, group.name, role_variables) for group in plan.groups}
 
 
 def differences(bundle: Bundle, lock: Wanted) -> tuple[Difference, ...]:
     """Everything on the node that is not as wanted, most telling first; empty for a node that is what the lock says."""
     if bundle.error:
-        return (Difference("unknown", "node", None, None, f"it could not be asked: {bundle.error}"),)
+        return (Difference("unknown", "node", None, None, f"could not be probed: {bundle.error}"),)
     facts = read(bundle)
     return tuple(
         difference
@@ -130,23 +96,13 @@ def differences(bundle: Bundle, lock: Wanted) -> tuple[Difference, ...]:
     )
 
 
-@cache
-def playbook_tags() -> frozenset[str]:
-    """The tags that playbooks/site.yml gives its roles: the parts and units that each has to do with."""
-    text = (paths.data("ansible") / "playbooks" / "site.yml").read_text(encoding="utf-8")
-    found: set[str] = set()
-    for task in yaml.safe_load(text)[0]["tasks"]:
-        tags = task.get("tags", [])
-        found |= {tags} if isinstance(tags, str) else set(tags)
-    return frozenset(found)
-
-
-def tags(found: Iterable[Difference]) -> frozenset[str]:
-    """The tags of the roles that mend these differences; empty where all roles have to run: for a driver, which others
-    hang on, for what no single role answers for, and for what a role has no tag for."""
-    parts = {difference.part for difference in found if difference.mended}
-    whole = not parts or None in parts or "driver" in parts or not parts <= playbook_tags()
-    return frozenset() if whole else frozenset(part for part in parts if part is not None)
+def roles_to_run(found: Iterable[Difference]) -> frozenset[str]:
+    """The roles that mend these differences; empty where all roles have to run: for what no single role answers for,
+    and for a role that others depend on, unless only a unit of it does not run."""
+    mended = [difference for difference in found if difference.mended]
+    named = {difference.role for difference in mended if difference.role is not None}
+    everything = any(d.role is None or (d.kind != "unit" and roles.get(d.role).others_follow) for d in mended)
+    return frozenset() if everything or not named <= set(playbook.load().roles) else frozenset(named)
 
 
 def _unread(facts: Facts, name: str) -> Iterator[Difference]:
@@ -154,13 +110,30 @@ def _unread(facts: Facts, name: str) -> Iterator[Difference]:
 
 
 def _stamp(facts: Facts, lock: Wanted) -> Iterator[Difference]:
-    if facts.stamp is None:
+    stamp = facts.stamp
+    if stamp is None:
         yield from _unread(facts, "stamp.json")
-    elif facts.stamp.fingerprint is None:
-        yield Difference("stamp", "roles", lock.stamp, None, "not configured yet")
-    elif facts.stamp.fingerprint != lock.stamp:
-        found = facts.stamp.fingerprint
-        yield Difference("stamp", "roles", lock.stamp, found, "configured by other roles or for other variables")
+    elif stamp.fingerprint is not None:
+        yield Difference("stamp", "roles", None, stamp.fingerprint, "configured by an earlier gpuprov")
+    elif not stamp.roles:
+        yield Difference("stamp", "roles", None, None, "not configured yet")
+    else:
+        for role, right in lock.stamps.items():
+            yield from _role(role, right, stamp.roles.get(role))
+
+
+def _role(role: str, right: RoleStamp, there: RoleStamp | None) -> Iterator[Difference]:
+    """What of one role is not as it is to be; `right` and `there` are its stamps."""
+    text = right.digest, there.digest if there else None
+    variables = right.configured, there.configured if there else None
+    if there is None:
+        yield Difference("stamp", role, *text, f"role {role} has not run yet", role)
+    elif there.configured is None:
+        yield Difference("stamp", role, *variables, f"role {role} is installed and not configured yet", role)
+    elif text[0] != text[1]:
+        yield Difference("stamp", role, *text, f"role {role} has changed since it ran", role)
+    elif variables[0] != variables[1]:
+        yield Difference("stamp", role, *variables, f"role {role} ran with other variables", role)
 
 
 def _packages(facts: Facts, lock: Wanted) -> Iterator[Difference]:
@@ -171,7 +144,8 @@ def _packages(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         found = (facts.unfinished or {}).get(package.name) or facts.packages.get(package.name)
         if found != package.version:
             message = f"{package.name} is {found or 'not installed'}, locked {package.version}"
-            yield Difference("package", package.name, package.version, found, message, package.part)
+            role, driver = roles.of_part(package.part), package.part == "driver"
+            yield Difference("package", package.name, package.version, found, message, role, reboots=driver)
 
 
 def _holds(facts: Facts, lock: Wanted) -> Iterator[Difference]:
@@ -182,7 +156,8 @@ def _holds(facts: Facts, lock: Wanted) -> Iterator[Difference]:
     for package in lock.packages:
         right = there.get(package.name) == package.version  # else the package itself is the difference
         if right and package.repository is not None and package.name not in held:
-            yield Difference("hold", package.name, "hold", None, f"{package.name} is not held", package.part)
+            role = roles.of_part(package.part)
+            yield Difference("hold", package.name, "hold", None, f"{package.name} is not held", role)
 
 
 def _units(facts: Facts, lock: Wanted) -> Iterator[Difference]:
@@ -195,9 +170,7 @@ def _units(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         unit = facts.units.get(name)
         found = _state(unit)
         if found != "active":
-            # A mount unit is called as its path: role mounts is tagged for all of them.
-            part = MOUNTS if name.endswith(".mount") else name
-            yield Difference("unit", name, "active", found, f"{name} is {found}", part)
+            yield Difference("unit", name, "active", found, f"{name} is {found}", roles.of_unit(name))
 
 
 def _state(unit: Unit | None) -> str:
@@ -220,8 +193,8 @@ def _shared(facts: Facts, lock: Wanted) -> Iterator[Difference]:
     for one in facts.shared or ():
         name = unit(one.path)
         if name in lock.units and os.strerror(errno.ENOTCONN) in one.error:
-            message = f"what served {one.path} has ended"
-            yield Difference("unit", name, "active", "ended", message, MOUNTS)
+            message = f"the process that serves {one.path} has ended"
+            yield Difference("unit", name, "active", "ended", message, roles.of_unit(name))
 
 
 def _hook(facts: Facts, lock: Wanted) -> Iterator[Difference]:
@@ -231,9 +204,13 @@ def _hook(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         yield from _unread(facts, "interruption.json")
     elif facts.interruption.digest != lock.hook:
         found = facts.interruption.digest
-        message = "hooks.interrupted is another one on the node" if found else "hooks.interrupted is not on the node"
-        message = message if lock.hook else "there is a hook on the node, and cluster.yaml has no hooks.interrupted"
-        yield Difference("hook", "hooks.interrupted", lock.hook or None, found or None, message, INTERRUPTION)
+        message = (
+            "hooks.interrupted on the node differs from cluster.yaml"
+            if found
+            else "hooks.interrupted is missing on the node"
+        )
+        message = message if lock.hook else "a hook is on the node, but cluster.yaml has no hooks.interrupted"
+        yield Difference("hook", "hooks.interrupted", lock.hook or None, found or None, message, "interruption")
 
 
 def _images(facts: Facts, lock: Wanted) -> Iterator[Difference]:
@@ -247,8 +224,8 @@ def _images(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         if any(image.digest in i.digests for i in named):
             continue
         found = next((digest for i in named for digest in i.digests), named[0].id if named else None)
-        message = f"{image.reference} is {found or 'not there'}, locked {image.digest}"
-        yield Difference("image", image.reference, image.digest, found, message, "images")
+        message = f"{image.reference} is {found or 'missing'}, locked {image.digest}"
+        yield Difference("image", image.reference, image.digest, found, message, "pytorch_images")
 
 
 def _updates(facts: Facts, lock: Wanted) -> Iterator[Difference]:
@@ -261,8 +238,8 @@ def _updates(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         return
     free = [name for name in driver if not facts.unattended.spares(name)]
     if facts.unattended.periodic and free:
-        message = f"unattended-upgrades may move {', '.join(free[:3])}: its Package-Blacklist does not name it"
-        yield Difference("updates", "unattended-upgrades", "keeps off the stack", "on", message)
+        message = f"unattended-upgrades may upgrade {', '.join(free[:3])}: not in its Package-Blacklist"
+        yield Difference("updates", "unattended-upgrades", "keeps off the stack", "on", message, "base")
 
 
 def _system(facts: Facts, lock: Wanted) -> Iterator[Difference]:
@@ -279,12 +256,13 @@ def _kernel(facts: Facts, lock: Wanted) -> Iterator[Difference]:
         return
     if lock.kernel is not None and not is_kernel(facts.kernel, lock.kernel):
         message = f"kernel {facts.kernel} is running, locked {lock.kernel}"
-        yield Difference("kernel", "kernel", lock.kernel, facts.kernel, message)
+        yield Difference("kernel", "kernel", lock.kernel, facts.kernel, message, reboots=True)
     newest = newest_kernel(facts.packages or ())
     if f"linux-image-{facts.kernel}" in (facts.packages or {}) and newest not in (None, facts.kernel, lock.kernel):
         message = f"kernel {newest} is installed and waits for a reboot; {facts.kernel} is running"
-        yield Difference("reboot", "kernel", facts.kernel, newest, message, mended=False)
+        yield Difference("reboot", "kernel", facts.kernel, newest, message, mended=False, reboots=True)
     if facts.reboot is None:
         yield from _unread(facts, "reboot.txt")
     elif facts.reboot:
-        yield Difference("reboot", "system", None, facts.reboot, f"{facts.reboot} asks for a reboot", mended=False)
+        yield Difference("reboot", "system", None, facts.reboot, f"a reboot is required by {facts.reboot}",
+                         mended=False, reboots=True)  # fmt: skip

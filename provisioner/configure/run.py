@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from provisioner import paths, ssh
+from provisioner.configure import playbook
 from provisioner.errors import ConfigureError
 from provisioner.events import Events
 from provisioner.fleet import Node
@@ -46,8 +47,8 @@ def configure(
     *,
     tags: Collection[str] = (),
 ) -> dict[str, Outcome]:
-    """Run playbooks/site.yml on these nodes, or the roles of these tags alone. Gives what happened on each, also where
-    that was a failure. Raises ConfigureError where Ansible itself did not run."""
+    """Run playbooks/site.yml on these nodes, or the roles with these tags (their names) alone. Gives what happened on
+    each, also where that was a failure. Raises ConfigureError where Ansible itself did not run."""
     folder, way = _folder(run_dir), ssh.plain_way(cluster)
 
     def plain(path: Path) -> str:
@@ -81,9 +82,9 @@ def configure(
             path.read_text(errors="replace", encoding="utf-8") for path in folder.glob("artifacts/*/stdout")
         )
         raise ConfigureError(
-            f"ansible did not run: {said.strip()[-800:] or f'status {ended.status}'}",
+            f"Ansible did not start: {said.strip()[-800:] or f'status {ended.status}'}",
             where="configure",
-            hint=f"mend the cause and run it again; Ansible's own log: {folder}/artifacts",
+            hint=f"fix the cause and run the command again; Ansible's log: {folder}/artifacts",
         )
     return outcomes
 
@@ -98,7 +99,7 @@ def refuse_failures(outcomes: Mapping[str, Outcome], run_dir: Path) -> None:
         raise ConfigureError(
             "\n  ".join(f"{', '.join(names)}: {failure}" for failure, names in found.items()),
             where="configure",
-            hint=f"mend the cause and run `gpuprov up` again; Ansible's own log: {run_dir}/ansible*/artifacts",
+            hint=f"fix the cause and run `gpuprov up` again; Ansible's log: {run_dir}/ansible*/artifacts",
         )
 
 
@@ -130,14 +131,10 @@ class Tasks:
 
 def playbook_tasks() -> Tasks:
     """What playbooks/site.yml has for one node."""
-    root = paths.data("ansible")
-    play = yaml.safe_load((root / "playbooks" / "site.yml").read_text(encoding="utf-8"))[0]
-    total = 0
-    for task in play["tasks"]:
-        role = task.get("ansible.builtin.import_role", {}).get("name")
-        files = [root / "roles" / role / "tasks" / f"{part}.yml" for part in ("install", "configure")] if role else []
-        total += sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files) if role else 1
-    return Tasks(total, play["tasks"][-1].get("name", ""))
+    book, root = playbook.load(), paths.data("ansible") / "roles"
+    files = [root / role / "tasks" / f"{part}.yml" for role in book.roles for part in ("install", "configure")]
+    total = sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
+    return Tasks(total + len(book.tasks), book.tasks[-1])
 
 
 def environment(cluster: ClusterPaths) -> dict[str, str]:
@@ -192,4 +189,4 @@ def _read(record: dict[str, Any], outcomes: dict[str, Outcome], tasks: Tasks, ev
         counts = {"done": through, "total": tasks.count, "unit": "task"}
         events("configure", "progress", task, node=record["host"], data=data, **counts)
     elif kind == "retry":
-        events("configure", "warning", f"{task}: tried again: {record.get('message', '')}", node=record["host"])
+        events("configure", "warning", f"{task}: retried: {record.get('message', '')}", node=record["host"])

@@ -16,7 +16,7 @@ def document(
     fleet: Sequence[Wanted], places: Sequence[Place], heard: Heard | None, *, cluster: str | None = None
 ) -> dict[str, Any]:
     """The document (documents/cost.py, CostOutput). `heard`: None where nobody was asked."""
-    groups = [one for one in fleet if one.region or one.provider == "baremetal"]
+    groups = [one for one in fleet if one.region or not catalog.load().provider(one.provider).sells]
     ways = {id(one): [_priced(one, kind, heard) for kind in one.kinds] for one in groups}
     first = [(one.group or one.machine.name, one.count, ways[id(one)][0]) for one in groups]
     listed = [(one.group or one.machine.name, one.count, offer(one.machine, one.region)) for one in groups]
@@ -178,7 +178,7 @@ def _there(one: Wanted, place: Place, heard: Heard | None) -> dict[str, Any]:
 def not_included(fleet: Sequence[Wanted]) -> list[str]:
     """What a bill has beside these prices."""
     known, said = catalog.load(), []
-    bought = [one for one in fleet if one.provider != "baremetal"]
+    bought = [one for one in fleet if known.provider(one.provider).sells]
     for one in bought:
         if one.root_gb:
             said.append(f"{one.count} root volumes of {one.root_gb} GB ({one.group})")

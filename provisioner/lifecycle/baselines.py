@@ -45,7 +45,7 @@ def load(paths: ClusterPaths) -> Record | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        hint = "bring it back from a backup, or remove it and run `gpuprov verify FILE --save-baseline` again"
+        hint = "restore it from a backup, or remove it and run `gpuprov verify FILE --save-baseline` again"
         raise GpuprovError(f"is damaged: {error}", where=str(paths.baseline), hint=hint) from error
 
 
@@ -59,7 +59,7 @@ def beside(
     except GpuprovError as error:
         if required:
             raise
-        cluster.events("verify", "warning", f"nothing is compared with the fleet's own record: {error}")
+        cluster.events("verify", "warning", f"the baseline is ignored: {error}")
         record = None
     if record is None:
         return list(subjects)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet, mounts, node_state
+from provisioner import mounts, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.subjects import subjects_of
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from provisioner.configure.drift import Difference, Wanted
     from provisioner.configure.run import Outcome
     from provisioner.verify.bundle import Bundle
+    from provisioner.verify.parsers.stamp import RoleStamp
     from provisioner.verify.run import Subject
 
 Differences = dict[str, tuple["Difference", ...]]
@@ -61,17 +62,17 @@ def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[st
 def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], subjects: Sequence[Subject],
            variables: dict[str, Any]) -> dict[str, Wanted]:  # fmt: skip
     """Node name → what it is compared with."""
-    from provisioner.configure import drift
+    from provisioner.configure import drift, stamps
 
     units = {subject.name: subject.expected.units or () for subject in subjects}
-    stamps: dict[tuple[str, str], str] = {}
+    known: dict[tuple[str, str], dict[str, RoleStamp]] = {}
     found = {}
     for node in nodes:
         release = releases[node.name]
         key = (release.id, node.group)
-        if key not in stamps:
-            stamps[key] = drift.fingerprint(release.plan, node.group, variables)
-        found[node.name] = drift.wanted(release.plan, release.plan.group(node.group), stamps[key], units[node.name])
+        if key not in known:
+            known[key] = stamps.wanted(release.plan, node.group, variables)
+        found[node.name] = drift.wanted(release.plan, release.plan.group(node.group), known[key], units[node.name])
     return found
 
 
@@ -92,9 +93,7 @@ def bring(
     locks = wanted(nodes, releases, subjects, variables)
     settled = proven(cluster, nodes, releases)
     if settled:
-        events(
-            "configure", "log", f"{len(settled)} nodes were proven with this lock: looked at, nothing is started there"
-        )
+        events("configure", "log", f"{len(settled)} nodes were verified with this lock: quick checks, no load")
     seen = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in new]
     bundles = look(cluster, seen, f"comparing {counted(len(seen), 'node')} with the lock")
     found = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
@@ -102,7 +101,7 @@ def bring(
     behind = [n for n in nodes if n.name in new or any(d.mended for d in found[n.name])]
     for node in behind:
         _tell(cluster, node.name, found.get(node.name, ()))
-    tags = drift.tags([d for node in behind for d in found.get(node.name, ())]) if not {*new} else frozenset()
+    tags = drift.roles_to_run([d for node in behind for d in found.get(node.name, ())]) if not {*new} else frozenset()
     for part in (tags, frozenset[str]()) if tags else (frozenset[str](),):
         if not behind:
             break
@@ -117,8 +116,8 @@ def bring(
         behind = [node for node in behind if not brought.clean(node.name)]
     for node in behind:
         if node.name not in brought.failed:
-            left = [d.message for d in brought.drift[node.name] if d.mended]
-            events("configure", "warning", f"still not as locked: {'; '.join(left[:MOST_LINES])}", node=node.name)
+            left = "; ".join([d.message for d in brought.drift[node.name] if d.mended][:MOST_LINES])
+            events("configure", "warning", f"still differs from the lock: {left}", node=node.name)
     light = settled - set(brought.configured)
     brought.subjects = [
         _seen(_lightly(subject) if subject.name in light else subject, bundles[subject.name]) for subject in subjects
@@ -176,19 +175,19 @@ def _configure(
     tags: Collection[str],
 ) -> None:
     """Run the roles, once for each release; what failed is noted, not raised."""
-    from provisioner.configure import drift
+    from provisioner.configure import inventory, stamps
     from provisioner.configure.run import configure
 
     brought.configured = tuple(dict.fromkeys([*brought.configured, *(node.name for node in behind)]))
     for release in {releases[node.name].id: releases[node.name] for node in behind}.values():
         mine = [node for node in behind if releases[node.name].id == release.id]
-        which = f"the roles of {', '.join(sorted(tags))}" if 0 < len(tags) <= MOST_LINES else "the roles"
+        which = f"role{'s' * (len(tags) > 1)} {', '.join(sorted(tags))}" if 0 < len(tags) <= MOST_LINES else "the roles"
         cluster.events("configure", "started", f"running {which} on {counted(len(mine), 'node')}", total=len(mine))
         theirs = _held_to(cluster, release, nodes, releases)
-        stamps = drift.stamps(release.plan, variables)
+        known = {group.name: stamps.wanted(release.plan, group.name, variables) for group in release.plan.groups}
         old = Ledger(cluster.paths).obsolete(release.lock)
-        inventory = fleet.write_inventory(cluster.paths, theirs, release.plan, variables, stamps, old)
-        outcomes = configure(cluster.paths, mine, inventory, run_dir, cluster.events, tags=tags)
+        written = inventory.write(cluster.paths, theirs, release.plan, variables, known, old)
+        outcomes = configure(cluster.paths, mine, written, run_dir, cluster.events, tags=tags)
         brought.outcomes |= outcomes
         for name, outcome in outcomes.items():
             brought.failed.pop(name, None)

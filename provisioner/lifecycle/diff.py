@@ -12,7 +12,7 @@ from provisioner.session import Cluster
 if TYPE_CHECKING:
     from provisioner.verify.results import NodeReport
 
-ABSENT = "it is wanted and not there: `gpuprov up` makes it"
+ABSENT = "missing: in cluster.yaml, but no machine exists; `gpuprov up` creates it"
 
 
 @dataclass(frozen=True, slots=True)

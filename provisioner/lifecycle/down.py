@@ -39,9 +39,9 @@ def _wanted(cluster: Cluster, site: str) -> Plan | None:
     plan = build_plan(cluster.spec, cluster.lock, catalog.load())
     if site not in sites(plan):
         raise GpuprovError(
-            f"machines were made at {site}, and no group is there any more",
+            f"machines exist at site {site}, which no group uses any more",
             where=str(cluster.file),
-            hint="put the site and its groups back, or run `gpuprov down` where they were made",
+            hint="put the site and its groups back, or run `gpuprov down` on the computer that created them",
         )
     return plan
 
@@ -58,7 +58,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
             removal.left += provider.clean(events)
         if removal.left:
             raise ProviderError(
-                "still there: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
+                "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
         ssh.close(cluster.paths, cluster.nodes())
         events("down", "done", f"{removal.removed} resources removed, nothing is left")

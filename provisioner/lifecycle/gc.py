@@ -18,8 +18,8 @@ from filelock import FileLock, Timeout
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths
 from provisioner.providers.orphans import Orphans, Thing
+from provisioner.providers.state import remote_of
 from provisioner.spec.models import ClusterSpec
-from provisioner.state.backend import remote_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def chosen(found: Remainder, name: str) -> list[Cluster]:
     mine = [cluster for cluster in found.clusters if cluster.name == name]
     if alive := next((cluster.alive for cluster in mine if cluster.alive), ""):
         raise GpuprovError(
-            f"{name} is alive here: {alive}", where=name, hint="`gpuprov down FILE` removes it; gc does not touch it"
+            f"{name} is in use on this machine: {alive}", where=name, hint="remove it with `gpuprov down FILE`"
         )
     return mine
 
@@ -121,7 +121,7 @@ def _elsewhere(spec: ClusterSpec) -> str:
         assert remote is not None
         return f"its state is in {remote.where}" if remote.names() else ""
     except GpuprovError as error:
-        return f"its state is kept in {spec.state.backend}, which could not be asked: {error.message}"
+        return f"its state is kept in {spec.state.backend}, which could not be read: {error.message}"
 
 
 def _directory(root: Path) -> str:
@@ -129,7 +129,7 @@ def _directory(root: Path) -> str:
     if not root.is_dir():
         return ""
     if _held(root):
-        return f"a run is at work in {root}"
+        return f"a run is in progress in {root}"
     for workspace in sorted(root.glob("sites/*")):
         if _state(workspace):
             return str(root)

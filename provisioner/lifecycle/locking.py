@@ -36,15 +36,15 @@ def current(cluster: Cluster, events: Events) -> Lock:
         raise GpuprovError(
             "the lock no longer fits cluster.yaml:\n  " + "\n  ".join(changed),
             where=str(cluster.paths.user_lock),
-            hint=f"`gpuprov lock {cluster.file}` solves again and shows what moves",
+            hint=f"`gpuprov lock {cluster.file}` resolves the versions again and shows what changes",
         )
     if cluster.sandbox:
         return _pinned(cluster, found.groups, events)
     if found.simulated and not _simulated(cluster):
         raise GpuprovError(
-            "this lock was made in a rehearsal: its packages are simulated",
+            "this lock was created in the sandbox: its packages are simulated",
             where=str(cluster.paths.user_lock),
-            hint=f"`gpuprov lock {cluster.file}` makes a real one",
+            hint=f"`gpuprov lock {cluster.file}` creates a real one",
         )
     return found
 
@@ -52,7 +52,7 @@ def current(cluster: Cluster, events: Events) -> Lock:
 def renew(cluster: Cluster, events: Events, keep: Kept | None = None) -> Lock:
     """Solve, pin packages and images, write the lock. Versions of `keep` stay where they still go together with the
     rest."""
-    events("stack", "started", "choosing versions that go together")
+    events("stack", "started", "choosing compatible versions")
     solved = stack.solve(cluster.spec, place=cluster_yaml.placer(cluster.file), keep=keep)
     return _pinned(cluster, solved, events, keep)
 
@@ -100,7 +100,7 @@ def _refuse_component(name: str, known: Sequence[str]) -> NoReturn:
     hint = (
         f"did you mean {' or '.join(near)}?"
         if near
-        else f"there are: {', '.join(known) or 'none, before it is locked'}"
+        else f"components: {', '.join(known) or 'none, before it is locked'}"
     )
     raise GpuprovError(f"the lock has no component {name}", hint=hint)
 
@@ -149,7 +149,7 @@ def _refuse_architecture(cluster: Cluster) -> None:
         machine = machines.machine(group.machine)
         if machine.cpu != "amd64":
             raise GpuprovError(
-                f"{machine.name} has {machine.cpu} processors, and packages are locked for amd64 only",
+                f"{machine.name} has {machine.cpu} processors, but packages can be locked for amd64 only",
                 where=place(f"groups.{name}.machine"),
                 hint="rehearse it with --sandbox, or leave the group out of this file",
             )
@@ -176,7 +176,8 @@ def _bases(cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept 
     try:
         provider = cluster.providers.at(site)
     except GpuprovError:
-        why = f"gpuprov can't ask {cluster.spec.sites[site].provider} for its images yet; the kernel is the image's"
+        name = cluster.spec.sites[site].provider
+        why = f"gpuprov cannot query the images of {name} yet; the kernel is the image's"
         return {system: BaseImage(id=None, why=f"{why}, unless stack.kernel pins one") for system in systems}
     before = lockfile.read(cluster.paths.lock_file)
     known = before.bases.get(site, {}) if before is not None and not before.simulated and keep else {}

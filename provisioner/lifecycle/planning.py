@@ -85,7 +85,7 @@ def text(document: dict[str, Any]) -> str:
         known = "".join(f", {what} {version}" for what, version in versions.items() if version)
         lines.append(f"  {group}: {len(names)} × {machine}{known}")
     for site, counts in document["changes"].items():
-        lines.append(f"  {site}: {counts['add']} to make, {counts['change']} to change, {counts['destroy']} to remove")
+        lines.append(f"  {site}: {counts['add']} to add, {counts['change']} to change, {counts['destroy']} to destroy")
     lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
     for node in document["nodes"]:
         lines += [f"  {node['name']}: {line}" for line in told(node)]
@@ -104,7 +104,7 @@ def told(node: dict[str, Any]) -> list[str]:
     drift = [difference["message"] for difference in node.get("drift") or ()]
     lines = drift[:MOST_LINES] + ([f"and {len(drift) - MOST_LINES} more"] if len(drift) > MOST_LINES else [])
     if node.get("reboot"):
-        lines.append("it will have to reboot")
+        lines.append("reboot required")
     if node.get("waiting"):
         lines.append(f"runs an older lock; `gpuprov upgrade` would change {', '.join(node['waiting'])}")
     return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from provisioner import fleet, node_state, stored
+from provisioner import node_state, stored
 from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, running_cost
 from provisioner.lifecycle.quarantine import book as quarantine_book
@@ -120,8 +120,10 @@ def drifted(
 
 def _last(cluster: Cluster) -> dict[str, Any]:
     """The providers' variables for the roles, as the last run wrote them into the inventory."""
+    from provisioner.configure import inventory
+
     try:
-        found = fleet.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
+        found = inventory.plain(stored.load(cluster.paths.inventory)["all"]["vars"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -107,7 +107,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             releases = upgrade_journal.assign(cluster, nodes, lock)
             run.waiting = waiting(nodes, releases, lock)
             for name, what in run.waiting.items():
-                events("configure", "log", f"stays on its lock; a new one would change {', '.join(what)}", node=name)
+                events("configure", "log", f"keeps its lock; the new one would change {', '.join(what)}", node=name)
             new = {node.name for node in nodes if node.id not in before}
             brought = configure(cluster, run, nodes, releases, new=new)
         with run.stage("verify"):

@@ -46,7 +46,7 @@ class Planned:
         touched = {one.node for one in self.actions if not one.attached}
         less = [name for name in names if name in anew and name not in touched]
         if more or less:
-            what = f"would also {'; '.join(more[:10])}" if more else f"would not make {', '.join(less)} anew"
+            what = f"would also {'; '.join(more[:10])}" if more else f"would not recreate {', '.join(less)}"
             raise ProviderError(
                 f"Terraform {what}. Nothing was done",
                 where=f"site {self.site}",

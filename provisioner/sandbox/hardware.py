@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from provisioner.catalog import Catalog
-from provisioner.catalog.models import Gpu, Machine
+from provisioner.catalog.models import Gpu, Machine, Provider
 from provisioner.errors import GpuprovError
 from provisioner.sandbox.mig_layout import mig_layout
 from provisioner.sandbox.reaches import between, reaches
@@ -38,9 +38,10 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
     """
     numa = machine.numa_nodes or 1
     gpus = [_gpu(machine, gpu, node, index, numa, catalog) for index in range(machine.gpu_count)]
-    nics = _nics(machine, node, numa)
+    provider = catalog.provider(machine.provider)
+    nics = _nics(machine, provider, node, numa)
     efa = _efa(machine, numa)
-    disks = _disks(machine, node)
+    disks = _disks(machine, provider, node)
     switches = _switches(machine, gpu)
     return {
         "simulated": "by gpuprov",
@@ -52,7 +53,7 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         "topology": _cells(machine, catalog),
         "nics": nics,
         "efa": efa,
-        "root_disk": root_disk(machine, f"SIM{_number(12, node, machine.name, 'root'):012d}"),
+        "root_disk": root_disk(provider, f"SIM{_number(12, node, machine.name, 'root'):012d}"),
         "disks": disks,
         "switches": switches,
         "pci": [
@@ -65,7 +66,7 @@ def hardware(machine: Machine, gpu: Gpu, node: str, catalog: Catalog) -> Json:
         "numa_nodes": numa,
         "vcpus": machine.vcpus,
         "memory_gib": machine.memory_gib,
-        "cloud": machine.provider != "baremetal",
+        "cloud": provider.virtual,
         "unsourced": list(machine.unverified_fields),
         "fabric_manager": {
             "required": machine.fabric_manager_required,
@@ -150,7 +151,7 @@ def _gpu(machine: Machine, gpu: Gpu, node: str, index: int, numa: int, catalog: 
             "status": "Success" if fabric else "N/A",
             "needs_manager": machine.fabric_manager_required,
         },
-        "virtualised": machine.provider != "baremetal",
+        "virtualised": catalog.provider(machine.provider).virtual,
     }
 
 
@@ -162,7 +163,7 @@ def _cells(machine: Machine, catalog: Catalog) -> list[list[str]]:
     return cells
 
 
-def _nics(machine: Machine, node: str, numa: int) -> list[Json]:
+def _nics(machine: Machine, provider: Provider, node: str, numa: int) -> list[Json]:
     network = machine.network
     if network.kind not in ("infiniband", "roce"):
         return []
@@ -180,7 +181,7 @@ def _nics(machine: Machine, node: str, numa: int) -> list[Json]:
             "rate_gbps": network.rate_gbps,
             "lid": 100 + _number(3, node, machine.name, "lid", name),
             "link_layer": "InfiniBand" if network.kind == "infiniband" else "Ethernet",
-            "slot": f"0101:{i:02x}:00.0" if machine.provider == "azure" else f"0000:{0x18 + 8 * i:02x}:00.0",
+            "slot": provider.adapter_slot.format(number=i, bus=0x18 + 8 * i),
             "numa": i * numa // len(names),
         }
         for i, name in enumerate(names)
@@ -197,10 +198,8 @@ def _efa(machine: Machine, numa: int) -> list[Json]:
     ]
 
 
-def _disks(machine: Machine, node: str) -> list[Json]:
-    model = {"aws": "Amazon EC2 NVMe Instance Storage", "azure": "Microsoft NVMe Direct Disk"}.get(
-        machine.provider, "NVMe SSD"
-    )
+def _disks(machine: Machine, provider: Provider, node: str) -> list[Json]:
+    model = provider.local_disk
     return [
         {
             "name": f"nvme{i + 1}n1",

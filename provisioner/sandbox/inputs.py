@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.catalog import load
-from provisioner.interruption import watched
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
+from provisioner.roles.interruption import watched
 from provisioner.sandbox.assets import Assets
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.network import allocate_octet, node_numbers

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.catalog.models import Machine
-
-ROOT_DISKS = {
-    "aws": ("nvme0n1", "Amazon Elastic Block Store"),
-    "azure": ("sda", "Virtual Disk"),
-    "baremetal": ("nvme0n1", "NVMe SSD"),
-}
-"""Name and model of the disk that a machine boots from; virtio disks of the other clouds have no model."""
+from provisioner.catalog.models import Provider
 
 
-def root_disk(machine: Machine, serial: str) -> dict[str, Any]:
+def root_disk(provider: Provider, serial: str) -> dict[str, Any]:
     """The disk that a machine boots from, with its partitions; sizes in bytes."""
-    name, model = ROOT_DISKS.get(machine.provider, ("vda", None))
+    name, model = provider.root_disk
     part = f"{name}p" if name[-1].isdigit() else name
     return {
         "name": name,

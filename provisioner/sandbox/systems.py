@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from provisioner.catalog import distributions
 from provisioner.errors import GpuprovError
-
-UBUNTU = {
-    "ubuntu-22.04": ("22.04", "Jammy Jellyfish", "bookworm/sid"),
-    "ubuntu-24.04": ("24.04", "Noble Numbat", "trixie/sid"),
-}
-"""Release: VERSION_ID, its name in words, and what /etc/debian_version says there. Source: base-files of both."""
 
 ORIGINS = """\
 // As Ubuntu ships it: what unattended-upgrades may install.
@@ -29,20 +24,19 @@ Unattended-Upgrade::Package-Blacklist {
 """
 
 OWN = "debian-12"
-"""What the nodes really are: nothing has to be told."""
+"""What the nodes really are, whatever they say."""
 
 
 def system(os: str) -> dict[str, Any]:
-    """{"name": as cluster.yaml writes it, "files": path → text} of a node.
-
-    Raises `GpuprovError` for a distribution that can't be rehearsed.
-    """
+    """{"name": as cluster.yaml writes it, "files": path → text} of a node. Raises `GpuprovError` for a distribution
+    that the sandbox cannot show."""
     if os == OWN:
         return {"name": os, "files": {}}
-    if os not in UBUNTU:
-        known = ", ".join([*UBUNTU, OWN])
-        raise GpuprovError(f"{os} can't be rehearsed", hint=f"a node of the sandbox can be {known}")
-    version, words, debian = UBUNTU[os]
+    shown = distributions.row(os)["sandbox"] if os in distributions.names() else None
+    if shown is None:
+        known = [row["version"] for row in distributions.rows() if row["sandbox"] or row["version"] == OWN]
+        raise GpuprovError(f"the sandbox cannot show {os}", hint=f"sandbox nodes can be {', '.join(known)}")
+    version, words, debian = os.partition("-")[2], shown["words"], shown["debian_version"]
     codename = words.split()[0].lower()
     # Small letters for debian: Ansible takes a system for Debian where the capital word stands anywhere in this file.
     pretty = f"Ubuntu {version} LTS (rehearsed on debian 12)"

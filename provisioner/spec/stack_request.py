@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from provisioner.catalog import distributions
 from provisioner.errors import GpuprovError
 from provisioner.image_reference import parse
 from provisioner.spec.base import Model, Name
+
+if TYPE_CHECKING:
+    Distribution = str
+else:
+    Distribution = Literal[distributions.names()]
 
 
 def _image(text: str) -> str:
@@ -125,9 +131,9 @@ class StackRequest(Model):
         description="cuDNN on the nodes; framework images bring their own, so null installs none",
         examples=["9.10"],
     )
-    os: Literal["ubuntu-24.04", "ubuntu-22.04", "debian-12"] | None = Field(
+    os: Distribution | None = Field(
         default=None,
-        title="ubuntu-24.04, ubuntu-22.04 or debian-12",
+        title=f"{', '.join(distributions.names()[:-1])} or {distributions.names()[-1]}",
         description="Distribution of the nodes; null takes the newest that has everything else",
         examples=["ubuntu-22.04"],
     )

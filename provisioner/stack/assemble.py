@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from provisioner.catalog import distributions
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.spec.stack_request import OwnRepository
 from provisioner.stack.candidates import TRAITS, Candidate, newest_first, proven
+from provisioner.stack.components import component_of
+from provisioner.stack.facts import rows
 from provisioner.stack.models import Component, Image, Package, Part, Repository, Stack
-from provisioner.stack.rows import rows
 
 Modules = Literal["open", "proprietary"]
 
@@ -152,16 +154,11 @@ def _names(block: Mapping[str, Any]) -> list[str]:
 
 
 def _parts(chosen: Chosen, machine: Machine) -> list[Part]:
-    parts: list[Part] = ["driver"] if "driver" in chosen else []
-    if parts and machine.fabric_manager_required:
-        parts.append("fabric_manager")
-    if parts and machine.imex_required:
-        parts.append("imex")
-    rest: tuple[Part, ...] = (
-        "cuda", "cudnn", "nccl", "dcgm", "dcgm_exporter", "container_toolkit", "efa", "ofed", "gdrcopy", "rocm",
-        "lustre", "mount_s3",
-    )  # fmt: skip
-    return parts + [part for part in rest if part in chosen]
+    """The parts of the stack that have packages, in the order of data/packages.yaml."""
+    unused = {"fabric_manager"} if not machine.fabric_manager_required else set()
+    unused |= {"imex"} if not machine.imex_required else set()
+    parts = dict.fromkeys(block["part"] for block in rows("packages"))
+    return [part for part in parts if component_of(part) in chosen and part not in unused]
 
 
 def _values(chosen: Chosen, asked: Mapping[str, str]) -> dict[str, str]:
@@ -193,10 +190,11 @@ def _packages(part: Part, values: Mapping[str, str], modules: str | None, machin
 
 
 def _holds(block: Mapping[str, Any], values: Mapping[str, str], modules: str | None, machine: Machine) -> bool:
-    part = values["driver"] if block["part"] in ("driver", "fabric_manager", "imex") else values[block["part"]]
+    part = values[component_of(block["part"])]
     # newest_first turns the order round: what is newer is smaller
     return (
         values["os"] in block.get("os", [values["os"]])
+        and block.get("family") in (None, distributions.row(values["os"])["family"])
         and modules in (block.get("modules"), *((modules,) if "modules" not in block else ()))
         and (machine.subnet_manager_required or not block.get("nvlink5"))
         and ("from" not in block or newest_first(part) <= newest_first(block["from"]))

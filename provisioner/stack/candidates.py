@@ -15,23 +15,17 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from provisioner.stack.rows import as_of, rows
+from provisioner.stack.components import COMPONENTS, label
+from provisioner.stack.facts import as_of, rows
 
 Spec = str | tuple[str, ...]
 """A PEP 440 range (">=525.60.13"), or the values that are allowed (("turing", "ampere"))."""
 
-TITLES = {
-    "os": "", "kernel": "kernel", "driver": "driver", "rocm": "ROCm", "pytorch": "PyTorch", "tensorflow": "TensorFlow",
-    "cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "efa": "EFA installer", "ofed": "DOCA", "gdrcopy": "GDRCopy",
-    "container_toolkit": "container toolkit", "dcgm_exporter": "DCGM exporter", "dcgm": "DCGM",
-    "lustre": "Lustre client", "mount_s3": "Mountpoint for S3",
-}  # fmt: skip
-"""What people call a component; the order is that in which they are chosen, after what the machine is."""
-
 TRAITS = ("gpu", "gpu_class", "network")
 """What the machine is: not chosen, but asked for like a version."""
 
-ORDER = (*TRAITS, *TITLES)
+ORDER = (*TRAITS, *COMPONENTS)
+"""The order in which versions are chosen, after what the machine is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +45,7 @@ class Candidate:
         """How a sentence names it: CUDA 13.0.2, the image by its reference."""
         if self.name.startswith("image "):
             return self.version
-        return f"{TITLES.get(self.name, self.name)} {self.version}".strip()
+        return label(self.name, self.version)
 
 
 @lru_cache(maxsize=20_000)

@@ -14,36 +14,28 @@ from resolvelib.resolvers import ResolutionTooDeep
 
 from provisioner.errors import GpuprovError
 from provisioner.stack.assemble import floating, least
+from provisioner.stack.components import COMPONENTS
 from provisioner.stack.dependencies import Against, Dependencies, Either, Want, Way
-from provisioner.stack.models import Package, Part
-from provisioner.stack.shelf import Entry, Relation, Shelf, is_version, release
+from provisioner.stack.models import Package
+from provisioner.stack.package_index import Entry, PackageIndex, Relation, is_version, release
 
 ROUNDS = 50_000
 FEW = 5
 """Versions that an error names."""
 
-PINNED_BY: Mapping[Part, str] = {
-    "driver": "stack.driver", "fabric_manager": "stack.driver", "imex": "stack.driver", "cuda": "stack.cuda",
-    "cudnn": "stack.cudnn", "nccl": "stack.nccl", "ofed": "stack.ofed", "gdrcopy": "stack.gdrcopy",
-    "lustre": "stack.kernel",
-}  # fmt: skip
-"""Part → the key of cluster.yaml that says its version; the others follow gpuprov's data."""
-
-
 _BUILD = re.compile(r"(.+)\+cuda(\d+)\.(\d+)")
 
 
-def close(asked: Sequence[Package], shelf: Shelf, *, keep: Mapping[str, str]) -> tuple[Package, ...]:
+def close(asked: Sequence[Package], available: PackageIndex, *, keep: Mapping[str, str]) -> tuple[Package, ...]:
     """The packages to lock: those asked for, and all that they pull in, each with its version there. `keep`: name →
     the version that stays where it fits.
 
-    Raises GpuprovError for a package or version that its repository has not, and where packages are in each other's
-    way.
+    Raises GpuprovError for a package or version that its repository does not have, and for conflicting dependencies.
     """
     # A driver's parts are released together: of what they pull in, the versions that are asked for come first.
     releases = {release(p.version) for p in asked if is_version(p.version) and not floating(p)}
-    provider = Dependencies(shelf, keep, releases)
-    wanted = [_asked(package, shelf, keep) for package in asked]
+    provider = Dependencies(available, keep, releases)
+    wanted = [_asked(package, available, keep) for package in asked]
     resolver: Any = Resolver(provider, BaseReporter())
     try:
         chosen = resolver.resolve(wanted, max_rounds=ROUNDS).mapping
@@ -51,30 +43,32 @@ def close(asked: Sequence[Package], shelf: Shelf, *, keep: Mapping[str, str]) ->
         raise _conflict(error, provider, asked) from None
     except ResolutionTooDeep:
         names = ", ".join(sorted({p.name for p in asked})[:FEW])
-        raise GpuprovError(f"no set of packages was found for {names} in {ROUNDS} steps", hint="pin more") from None
+        raise GpuprovError(
+            f"dependencies of {names} not resolved after {ROUNDS} steps", hint="pin more versions"
+        ) from None
     return tuple(_locked(asked, {k: v for k, v in chosen.items() if isinstance(v, Entry)}, chosen, provider))
 
 
-def _asked(package: Package, shelf: Shelf, keep: Mapping[str, str]) -> Want:
+def _asked(package: Package, available: PackageIndex, keep: Mapping[str, str]) -> Want:
     """What is asked for as a requirement at one version, or at any of the repository where any will do."""
-    there = [e for e in shelf.entries(package.name) if e.repository == package.repository]
+    there = [e for e in available.entries(package.name) if e.repository == package.repository]
     if not there:
         from rapidfuzz import fuzz, process
 
-        own = shelf.names(package.repository or "")
+        own = available.names(package.repository or "")
         near = [m[0] for m in process.extract(package.name, own, scorer=fuzz.ratio, limit=3, score_cutoff=75)]
         raise GpuprovError(
             f"repository {package.repository} has no package {package.name}",
-            hint=f"it has {', '.join(near)}{_chooser(package)}" if near else _other_version(package),
+            hint=f"similar names there: {', '.join(near)}{_chooser(package)}" if near else _other_version(package),
         )
     versions = [e.version for e in there]
     if floating(package):
         wanted = Relation(package.name, ">=", oldest) if (oldest := least(package)) else Relation(package.name)
         if not any(wanted.holds(version) for version in versions):
             raise GpuprovError(
-                f"repository {package.repository} has no {package.name} of {oldest} or newer; its newest are "
+                f"repository {package.repository} has no {package.name} {oldest} or newer; newest there: "
                 f"{', '.join(dict.fromkeys(versions[:FEW]))}",
-                hint="put a newer one there",
+                hint="add a newer version to the repository",
             )
         return Want(package.name, wanted, package.repository)
     if package.version in versions:
@@ -84,7 +78,7 @@ def _asked(package: Package, shelf: Shelf, keep: Mapping[str, str]) -> Want:
         fitting = fitting or _built_for_the_same_cuda(package.version, versions)
     if not fitting:
         raise GpuprovError(
-            f"repository {package.repository} has no {package.name} {package.version}; its newest are "
+            f"repository {package.repository} has no {package.name} {package.version}; newest there: "
             f"{', '.join(dict.fromkeys(versions[:FEW]))}",
             hint=_other_version(package),
         )
@@ -105,16 +99,16 @@ def _built_for_the_same_cuda(version: str, versions: Sequence[str]) -> list[str]
 
 
 def _chooser(package: Package) -> str:
-    key = PINNED_BY.get(package.part)
-    return f"; {key} chooses" if key else ""
+    key = COMPONENTS[package.part].key
+    return f"; {key} chooses the version" if key else ""
 
 
 def _other_version(package: Package) -> str:
     """What moves a package's version."""
-    if (key := PINNED_BY.get(package.part)) is not None:
-        return f"pin another version in {key}, or lock again when the repository has this one"
+    if (key := COMPONENTS[package.part].key) is not None:
+        return f"pin another version in {key}, or run `gpuprov lock` again when the repository has this one"
     mirror = f"a repository of your own that has it (stack.repositories.{package.repository})"
-    return f"take {mirror}, or a newer gpuprov: its data choose this version"
+    return f"use {mirror}, or a newer gpuprov: the version is chosen by its data"
 
 
 def _locked(
@@ -149,7 +143,7 @@ def _pulled(entry: Entry, chosen: Mapping[str, Any], provider: Dependencies) -> 
 
 
 def _conflict(error: Any, provider: Dependencies, asked: Sequence[Package]) -> GpuprovError:
-    """What resolvelib failed on last, in words: who needs what, and what there is of it."""
+    """What resolvelib failed on last: which package depends on what, and the versions of that which exist."""
     said: dict[str, None] = {}
     wanted: dict[str, None] = {}
     for cause in error.causes:
@@ -158,7 +152,7 @@ def _conflict(error: Any, provider: Dependencies, asked: Sequence[Package]) -> G
             parent = provider.owners.get(parent.group)
         text = need.group if isinstance(need, Either) else str(need.relation)
         if isinstance(parent, Entry):
-            verb = "can't be beside" if isinstance(need, Against) else "needs"
+            verb = "conflicts with" if isinstance(need, Against) else "depends on"
             said[f"{parent} ({_whose(parent, provider, asked)}) {verb} {text}"] = None
         elif isinstance(need, Want):
             said[f"the stack asks for {need.name} {' '.join(need.versions)} (repository {need.repository})"] = None
@@ -166,11 +160,11 @@ def _conflict(error: Any, provider: Dependencies, asked: Sequence[Package]) -> G
             wanted[need.name] = None
     there = []
     for name in wanted:
-        versions = dict.fromkeys(entry.version for entry in provider.shelf.entries(name))
-        there.append(f"of {name} there is {', '.join(list(versions)[:FEW])}")
+        versions = dict.fromkeys(entry.version for entry in provider.available.entries(name))
+        there.append(f"available versions of {name}: {', '.join(list(versions)[:FEW])}")
     return GpuprovError(
-        "packages are in each other's way:\n  " + "\n  ".join([*list(said)[:3], *there[:1]]),
-        hint="pin other versions, or lock again when their repositories agree",
+        "conflicting package dependencies:\n  " + "\n  ".join([*list(said)[:3], *there[:1]]),
+        hint="pin other versions, or run `gpuprov lock` again once the repositories are consistent",
     )
 
 

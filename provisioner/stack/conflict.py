@@ -1,45 +1,59 @@
-"""Why there is no answer: which requirements are in each other's way, the facts, and the nearest set that works."""
+"""Why no versions are compatible: which requirements conflict, the facts, and the nearest set that works."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from provisioner.errors import GpuprovError
-from provisioner.stack.candidates import TITLES, Candidate, candidates, readable, starts
+from provisioner.stack.candidates import Candidate, candidates, readable, starts
+from provisioner.stack.components import label, title
+from provisioner.stack.facts import rows
 from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve, solvable
-from provisioner.stack.rows import rows
 
 Place = Callable[[str], str]
 """A dotted key of cluster.yaml → where it stands ("cluster.yaml:7"); the key itself where nobody knows the file."""
 
 
 class StackConflict(GpuprovError):
-    """Requirements that no set of versions satisfies together. `paths`: the keys of cluster.yaml that ask for them,
-    pins first."""
+    """Requirements that no set of versions satisfies together. `asked`: the key of cluster.yaml of each → what it asks
+    for and where it stands, pins first; `reasons`: the facts against it, one sentence each."""
 
-    def __init__(self, message: str, *, where: str, hint: str, paths: tuple[str, ...]) -> None:
+    def __init__(
+        self, message: str, *, where: str, hint: str, asked: Mapping[str, str], reasons: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message, where=where, hint=hint)
-        self.paths = paths
+        self.asked, self.reasons = asked, reasons
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The keys of cluster.yaml that conflict."""
+        return tuple(self.asked)
 
 
 def conflict(problem: Problem, title: str, place: Place) -> StackConflict:
     """Explain an unsolvable problem in at most five lines. `title` names the group and its machine."""
     least = _minimal(problem)
-    asked = _distinct(least)
-    said = " and ".join(f"{need.says} ({place(need.path)})" for need in asked)
-    reasons = _reasons(least)[:2]
-    paths = tuple(need.path for need in asked)
-    pins = [path for path in paths if path.startswith("stack.")]
-    head = f"{title}: no set of versions has {said}"
+    asked = {need.path: f"{need.says} ({place(need.path)})" for need in _distinct(least)}
+    reasons = tuple(_reasons(least)[:2])
+    pins = [path for path in asked if path.startswith("stack.")]
+    first, *others = asked.values()
+    head = f"{title}: no compatible versions: {first} conflicts with {joined(others)}" if others else (
+        f"{title}: no compatible versions for {first}")  # fmt: skip
     return StackConflict(
         "\n  ".join([head, *reasons]),
-        where=place(pins[0] if pins else paths[0]),
+        where=place(pins[0] if pins else next(iter(asked))),
         hint=_nearest(problem, pins),
-        paths=paths,
+        asked=asked,
+        reasons=reasons,
     )
+
+
+def joined(texts: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 
 def _minimal(problem: Problem) -> Problem:
@@ -87,12 +101,11 @@ def _sentence(parent: Candidate, need: Need) -> str:
         return f"{parent.label} is packaged for {values}{source}"
     if need.name == "gpu_class":
         return f"{parent.label} takes such an old driver on {values} GPUs only{source}"
-    return f"{parent.label} needs {TITLES.get(need.name, need.name)} {readable(values)}{source}"
+    return f"{parent.label} needs {title(need.name)} {readable(values)}{source}"
 
 
 def _what_exists(need: Need, problem: Problem) -> str:
     """That nothing has the version that is asked for, and what there is around it."""
-    title = TITLES.get(need.name, need.name)
     pin = need.pin or str(need.spec)
     release, plus, build = pin.partition("+")
     if need.name == "pytorch" and plus:
@@ -106,7 +119,7 @@ def _what_exists(need: Need, problem: Problem) -> str:
         branches = sorted({str(c.facts["branch"]) for c in problem.candidates["driver"]})
         return f"no driver branch {pin[:3]} is known; known: {', '.join(branches)}"
     around = _by_distance((c.version for c in problem.candidates.get(need.name, ())), pin)[:4]
-    return f"no {title} {pin} is known; the nearest: {', '.join(around) or 'none'}"
+    return f"no {label(need.name, pin)} is known; the nearest: {', '.join(around) or 'none'}"
 
 
 def _builds(problem: Problem) -> str:
@@ -144,7 +157,7 @@ def _nearest(problem: Problem, pins: list[str]) -> str:
         return f"nearest that works: {' or '.join(offers[:2])}"
     if together := _all_moved(problem, pins):
         return f"nearest that works: {together}"
-    return f"leave out {', '.join(pins)}" if pins else "no version of this stack drives such a machine"
+    return f"leave out {', '.join(pins)}" if pins else "no known version supports this machine"
 
 
 def _all_moved(problem: Problem, pins: list[str]) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 from resolvelib import AbstractProvider
 
 from provisioner.errors import GpuprovError
+from provisioner.stack.package_index import Entry, PackageIndex, Relation, newest_first, release
 from provisioner.stack.resolve import InOrder
-from provisioner.stack.shelf import Entry, Relation, Shelf, newest_first, release
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,13 @@ Candidate = Entry | Nothing | Way
 
 
 class Dependencies(AbstractProvider[Any, Any, str]):
-    """resolvelib's questions, answered from the shelf. `keep`: name → the version that comes first; after it come those
-    of `releases`, then the newest."""
+    """resolvelib's questions, answered from the packages that are available. `keep`: name → the version that comes
+    first; after it come those of `releases`, then the newest."""
 
-    def __init__(self, shelf: Shelf, keep: Mapping[str, str], releases: Collection[tuple[int, str, str]]) -> None:
-        self.shelf, self.keep, self.releases = shelf, keep, releases
+    def __init__(
+        self, available: PackageIndex, keep: Mapping[str, str], releases: Collection[tuple[int, str, str]]
+    ) -> None:
+        self.available, self.keep, self.releases = available, keep, releases
         self.chosen: dict[str, Entry] = {}
         """What was chosen last of each name; it may have been given up since, and only orders what is tried."""
         self.owners: dict[str, Entry] = {}
@@ -115,7 +117,9 @@ class Dependencies(AbstractProvider[Any, Any, str]):
         if isinstance(needs[0], Either):
             return InOrder([way for way in needs[0].ways if way not in refused], self._there_already)
         if any(isinstance(need, Want) for need in needs):
-            found = [e for e in self.shelf.entries(identifier) if all(n.met_by(e) for n in needs) and e not in refused]
+            found = [
+                e for e in self.available.entries(identifier) if all(n.met_by(e) for n in needs) and e not in refused
+            ]
             return sorted(found, key=self._order)
         return [Nothing(identifier)] if Nothing(identifier) not in refused else []
 
@@ -137,8 +141,8 @@ class Dependencies(AbstractProvider[Any, Any, str]):
             return [candidate.want] if candidate.want is not None else []
         if candidate.unreadable:
             raise GpuprovError(
-                f"repository {candidate.repository}: what {candidate} needs can't be read: {candidate.unreadable}",
-                hint="its maker has to mend it; until then pin another version",
+                f"repository {candidate.repository}: invalid dependencies of {candidate}: {candidate.unreadable}",
+                hint="report it to the repository's maintainer; until it is fixed, pin another version",
             )
         self.chosen[candidate.name] = candidate
         needs = [need for group in candidate.needs if (need := self.need(group, candidate)) is not None]
@@ -154,15 +158,15 @@ class Dependencies(AbstractProvider[Any, Any, str]):
         for relation in group:
             if by.gives(relation):  # it is what it needs
                 return None
-            names = ([relation.name] if self.shelf.entries(relation.name) else []) + [
-                name for name in self.shelf.providers(relation.name) if name != relation.name
+            names = ([relation.name] if self.available.entries(relation.name) else []) + [
+                name for name in self.available.providers(relation.name) if name != relation.name
             ]
             distribution = distribution or not names
             ways += [Want(name, relation) for name in names]
         if not ways:
             return None
         # What no version meets is kept only where there is nothing else: then it is what the error is about.
-        ways = [want for want in ways if any(map(want.met_by, self.shelf.entries(want.name)))] or ways
+        ways = [want for want in ways if any(map(want.met_by, self.available.entries(want.name)))] or ways
         if len(ways) == 1 and not distribution:
             return ways[0]
         self.owners.setdefault(text, by)
@@ -171,6 +175,6 @@ class Dependencies(AbstractProvider[Any, Any, str]):
 
     def _conflicts(self, by: Entry) -> Iterator[Against]:
         for relation in by.against:
-            for name in (relation.name, *self.shelf.providers(relation.name)):
-                if name != by.name and self.shelf.entries(name):
+            for name in (relation.name, *self.available.providers(relation.name)):
+                if name != by.name and self.available.entries(name):
                     yield Against(name, relation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from provisioner import catalog
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.candidates import newest_first
-from provisioner.stack.conflict import Place, StackConflict, conflict
+from provisioner.stack.conflict import Place, StackConflict, conflict, joined
 from provisioner.stack.resolve import Need, Unsolvable, resolve
 from provisioner.stack.solve import group_problem
 
@@ -28,10 +28,9 @@ def alternatives(spec: ClusterSpec, group: str, name: str, chosen: str, place: P
         asked = problem.with_need(wanted)
         try:
             resolve(asked)
-            lines.append(f"{version}: would go too, but comes after {chosen}")
+            lines.append(f"{version}: compatible, but {chosen} is preferred")
         except Unsolvable:
             error: StackConflict = conflict(asked, f"group {group} on {machine.name}", place)
-            head, *reasons = error.message.split("\n  ")
-            against = head.partition(" has ")[2].replace(f" and {wanted.says} ({place(wanted.path)})", "")
-            lines.append(f"{version}: {reasons[0] if reasons else f'against {against}'}")
+            others = [said for path, said in error.asked.items() if path != wanted.path]
+            lines.append(f"{version}: {error.reasons[0] if error.reasons else f'conflicts with {joined(others)}'}")
     return lines

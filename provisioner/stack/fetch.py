@@ -38,6 +38,14 @@ PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers that may be others in a moment."""
 
 
+class FetchError(GpuprovError):
+    """A file that could not be read. `status`: the last HTTP status, None where there was none."""
+
+    def __init__(self, message: str, *, hint: str, status: int | None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What was answered. `headers` has lower-case names."""
@@ -70,26 +78,27 @@ class Fetch:
         `who` begins the sentence of an error; `limit`: bytes that the body may have. Raises GpuprovError where nothing
         answers in time, where an answer is longer, or where https leads to http.
         """
-        pause, said, tries = self.pause_s, "", 0
+        pause, said, tries, status = self.pause_s, "", 0, None
         self._watch()
         while True:
             wait, tries = pause, tries + 1
             try:
                 answer = self._once(url, who, limit, method, headers or {}, redirect=redirect)
             except urllib3.exceptions.HTTPError as error:
-                said = _plain(error) if self._left() > 0 else said or f"not whole after {self.deadline_s:g} s"
+                said = _plain(error) if self._left() > 0 else said or f"incomplete after {self.deadline_s:g} s"
                 reason = getattr(error, "reason", error)
                 if isinstance(reason, urllib3.exceptions.SSLError | urllib3.exceptions.ResponseError):
                     raise self._failed(who, url, said) from None  # no certificate, or round in circles: it stays so
             else:
                 if answer.status not in PASSING:
                     return answer
-                said, wait = f"answers {answer.status}", max(pause, _asked_to_wait(answer))
+                status = answer.status
+                said, wait = f"HTTP {status}", max(pause, _asked_to_wait(answer))
             if self._ended.is_set() or wait >= self._left() or tries >= TRIES:
                 after = f"{tries} {'try' if tries == 1 else 'tries'}"
-                wanted = f", and asks to come back in {wait:.0f} s" if wait > pause else ""
-                raise self._failed(who, url, f"{said}{wanted}; given up after {after}")
-            self.say(f"{who}: {said}; again in {wait:.1f} s")
+                wanted = f", Retry-After {wait:.0f} s" if wait > pause else ""
+                raise self._failed(who, url, f"{said}{wanted}; gave up after {after}", status)
+            self.say(f"{who}: {said}; retrying in {wait:.1f} s")
             self._ended.wait(wait)
             pause *= 2
 
@@ -140,14 +149,14 @@ class Fetch:
             while chunk := response.read1(65536, decode_content=False):
                 body += chunk
                 if len(body) > limit:
-                    raise self._failed(who, url, f"is longer than the {limit} bytes that it may have")
+                    raise self._failed(who, url, f"larger than the limit of {limit} bytes")
             if self._left() <= 0 or self._ended.is_set():  # where it was cut, an end looks like any other
-                raise urllib3.exceptions.TimeoutError("is too slow")
+                raise urllib3.exceptions.TimeoutError("too slow")
         finally:
             response.release_conn()
         hops = [str(hop.redirect_location) for hop in response.retries.history] if response.retries else []
         if parse_url(url).scheme == "https" and any(hop.startswith("http:") for hop in hops):
-            raise self._failed(who, url, f"leads away from https, to {hops[-1]}")
+            raise self._failed(who, url, f"refused redirect from https to {hops[-1]}")
         return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, bytes(body))
 
     def _left(self) -> float:
@@ -164,8 +173,12 @@ class Fetch:
             return self._pools[proxy]
 
     @staticmethod
-    def _failed(who: str, url: str, message: str) -> GpuprovError:
-        return GpuprovError(f"{who}: {url}: {message}", hint="look whether this machine reaches it, then lock again")
+    def _failed(who: str, url: str, message: str, status: int | None = None) -> FetchError:
+        return FetchError(
+            f"{who}: {url}: {message}",
+            hint="check that this machine can reach the URL, then run `gpuprov lock` again",
+            status=status,
+        )
 
 
 def loopback(host: str) -> bool:
@@ -207,6 +220,6 @@ def _plain(error: urllib3.exceptions.HTTPError) -> str:
     """A sentence of urllib3's, without the objects in it."""
     reason = getattr(error, "reason", None) or error
     if type(reason).__name__ in ("ConnectTimeoutError", "ReadTimeoutError"):
-        return "no answer in time"
+        return "timed out"
     # "HTTPConnection(host='…', port=…): Failed to establish a new connection: [Errno 111] Connection refused"
     return re.sub(r"^<?[\w.]*(HTTPS?Connection\w*|Retry)\b.*?: ", "", str(reason)).strip("[]")

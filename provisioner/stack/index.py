@@ -62,7 +62,7 @@ def read(origin: Origin, fetch: Fetch) -> tuple[str, ...]:
     """The texts of its package lists, one for each suite and component. Raises GpuprovError naming the repository."""
     repository = origin.repository
     key = origin.key if origin.key is not None else _key(origin, fetch)
-    ring = openpgp.keyring(key, repository.fingerprint, origin.refuse)
+    ring = openpgp.keyring(key, repository.fingerprint, origin.refuse, source=repository.key_url or "its signing key")
     folder = private_dir(cache() / "indexes")
     _sweep(folder)
     found = []
@@ -87,7 +87,10 @@ def _key(origin: Origin, fetch: Fetch) -> bytes:
     url = origin.repository.key_url
     answer = fetch.get(url, who=f"the key of repository {origin.repository.name}", limit=KEY_LIMIT)
     if answer.status != 200:
-        raise origin.refuse(f"its key {url} is not to be had: answers {answer.status}", "look for it at its maker's")
+        raise origin.refuse(
+            f"could not download signing key {url}: HTTP {answer.status}",
+            "find its current address in the vendor's documentation",
+        )
     return answer.body
 
 
@@ -110,11 +113,12 @@ def _release(origin: Origin, fetch: Fetch, base: str, ring: bytes) -> _Release:
     else:
         plain = _file(origin, fetch, f"{base}Release", RELEASE_LIMIT)
         if plain.status != 200:
-            raise origin.refuse(f"there is no repository at {base}: InRelease answers {inline.status}, Release "
-                                f"{plain.status}", "compare its address and suite with its maker's page")  # fmt: skip
+            answers = f"InRelease: HTTP {inline.status}, Release: HTTP {plain.status}"
+            raise origin.refuse(f"no repository at {base}: {answers}",
+                                "compare its address and suite with the vendor's documentation")  # fmt: skip
         signature = _file(origin, fetch, f"{base}Release.gpg", KEY_LIMIT)
         if signature.status != 200:
-            raise refuse("it is not signed", "a repository needs InRelease, or Release with Release.gpg")
+            raise refuse("not signed", "a repository needs InRelease, or Release with Release.gpg")
         text = check(signed=plain.body, detached=signature.body)
     release = _parsed(text.decode("utf-8", errors="replace"), refuse)
     _refuse_older(base, origin.repository.fingerprint, release, refuse)
@@ -122,8 +126,8 @@ def _release(origin: Origin, fetch: Fetch, base: str, ring: bytes) -> _Release:
 
 
 def _refuse_older(base: str, fingerprint: str, release: _Release, refuse: openpgp.Refuse) -> None:
-    """Whoever stands between can keep newer packages back by sending an old Release again: most have no date until
-    which they are valid. So the newest that this machine has seen is remembered in the cache."""
+    """An attacker in the network can replay an old Release to hide newer packages: most have no Valid-Until date. So
+    the newest that this machine has seen is remembered in the cache."""
     if release.made is None:
         return
     which = hashlib.sha256(f"{fingerprint} {base}".encode()).hexdigest()
@@ -133,10 +137,10 @@ def _refuse_older(base: str, fingerprint: str, release: _Release, refuse: openpg
         seen = datetime.fromisoformat(file.read_text(encoding="ascii")).astimezone(UTC)
     if seen is not None and release.made < seen:
         raise refuse(
-            f"it was made on {release.made:%Y-%m-%d %H:%M} UTC, and this machine has seen the one of "
+            f"older than before: made on {release.made:%Y-%m-%d %H:%M} UTC, this machine has already seen the one of "
             f"{seen:%Y-%m-%d %H:%M}",
-            "a mirror that is behind (lock again in some minutes), or somebody keeps newer packages back; where its "
-            f"maker has gone back, remove {file}",
+            "the mirror is behind (run `gpuprov lock` again in some minutes), or it is a replay of old packages; if "
+            f"the vendor really went back, remove {file}",
         )
     write_whole(file, release.made.isoformat())
 
@@ -157,20 +161,19 @@ def _parsed(text: str, refuse: openpgp.Refuse) -> _Release:
     now = datetime.now(UTC)
     until = _moment(fields.get("valid-until"), refuse)
     if until is not None and until < now:
-        raise refuse(f"it was valid until {until:%Y-%m-%d %H:%M} UTC; here it is {now:%Y-%m-%d %H:%M}",
-                     "a mirror that is no longer kept up, or this machine's clock is wrong")  # fmt: skip
+        raise refuse(f"expired: valid until {until:%Y-%m-%d %H:%M} UTC, this machine's clock says {now:%Y-%m-%d %H:%M}",
+                     "the mirror is no longer updated, or this machine's clock is wrong")  # fmt: skip
     made = _moment(fields.get("date"), refuse)
     if made is not None and (made - now).total_seconds() > FUTURE:
         raise refuse(
-            f"it was made on {made:%Y-%m-%d %H:%M} UTC; here it is {now:%Y-%m-%d %H:%M}", "set this machine's clock"
+            f"made in the future, on {made:%Y-%m-%d %H:%M} UTC; this machine's clock says {now:%Y-%m-%d %H:%M}",
+            "set this machine's clock",
         )
     rows = re.findall(
         r"^[ \t]*([0-9a-fA-F]{64})[ \t]+(\d{1,15})[ \t]+(\S+)[ \t]*$", fields.get("sha256", ""), re.MULTILINE
     )
     if not rows:
-        raise refuse(
-            "it lists no file with its SHA-256", "an old kind of repository: gpuprov does not take weaker hashes"
-        )
+        raise refuse("no SHA-256 checksums", "an old repository format: gpuprov does not accept weaker hashes")
     return _Release({name: (digest.lower(), int(size)) for digest, size, name in rows},
                     fields.get("acquire-by-hash", "").lower() == "yes", made)  # fmt: skip
 
@@ -181,7 +184,7 @@ def _moment(value: str | None, refuse: openpgp.Refuse) -> datetime | None:
     try:
         found = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError, OverflowError):
-        raise refuse(f"{value[:60]!r} is not a date", "its maker has to write it as RFC 5322 says") from None
+        raise refuse(f"{value[:60]!r} is not a date", "the repository has to write it as in RFC 5322") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -189,7 +192,9 @@ def _list(origin: Origin, fetch: Fetch, base: str, place: str, release: _Release
     """A list of packages as text: out of the cache where the Release still names that file, else fetched."""
     offered = [name for kind in (".xz", ".gz", "") if (name := f"{place}Packages{kind}") in release.files]
     if not offered:
-        raise origin.refuse(f"{base}InRelease names no {place}Packages", f"it has no packages for {ARCHITECTURE} there")
+        raise origin.refuse(
+            f"{base}InRelease lists no {place}Packages", f"the repository has no packages for {ARCHITECTURE} there"
+        )
     for name in offered:
         digest, size = release.files[name]
         kept = folder / digest
@@ -208,15 +213,15 @@ def _list(origin: Origin, fetch: Fetch, base: str, place: str, release: _Release
         seen = hashlib.sha256(found).hexdigest()
         if (len(found), seen) != (size, digest):
             raise origin.refuse(
-                f"{base}{name} is not what its signed Release says: {len(found)} bytes of {size}, SHA-256 {seen[:16]}… "
-                f"and not {digest[:16]}…",
-                "it is being updated (lock again in some minutes), or somebody has changed it",
+                f"{base}{name} does not match its signed Release: {len(found)} of {size} bytes, SHA-256 {seen[:16]}…, "
+                f"expected {digest[:16]}…",
+                "the repository is being updated (run `gpuprov lock` again in some minutes), or possible tampering",
             )
         text = _unpacked(origin, name, found)
         write_whole(folder / digest, found)
         return text
-    raise origin.refuse(f"{base}{offered[0]} is not to be had, though its Release names it",
-                        "it is being updated (lock again in some minutes), or half of it is missing")  # fmt: skip
+    raise origin.refuse(f"{base}{offered[0]} is missing, though its Release lists it",
+                        "the repository is being updated or incomplete: run `gpuprov lock` again later")  # fmt: skip
 
 
 def _fetched(origin: Origin, fetch: Fetch, base: str, name: str, release: _Release) -> bytes | None:
@@ -234,7 +239,9 @@ def _unpacked(origin: Origin, name: str, packed: bytes) -> str:
     try:
         return b"".join(_pieces(name, packed)).decode("utf-8", errors="replace")
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise origin.refuse(f"{name} can't be unpacked ({error})", "its maker has to write it again") from None
+        raise origin.refuse(
+            f"{name} cannot be decompressed ({error})", "corrupt in the repository; report it to its maintainer"
+        ) from None
     except OverflowError:
         raise origin.refuse(f"{name} unpacks to more than {LIST_LIMIT} bytes", "take a smaller repository") from None
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
 from provisioner.spec.source_map import dotted
+from provisioner.stack.components import component_of
 from provisioner.stack.models import LOCK_VERSION, Lock, Stack
 
 _HEAD = """\
@@ -41,7 +42,7 @@ def read(path: Path) -> Lock | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise GpuprovError(
-            f"can't be read: {error}", where=str(path), hint="make it again with `gpuprov lock`"
+            f"cannot be read: {error}", where=str(path), hint="recreate it with `gpuprov lock`"
         ) from error
     return parse(text, str(path))
 
@@ -55,15 +56,15 @@ def parse(text: str, path: str) -> Lock:
         mark = error.problem_mark
         at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         said = f"is not YAML ({error.problem or error.context})"
-        raise GpuprovError(said, where=f"{path}{at}", hint="make it again with `gpuprov lock`") from None
+        raise GpuprovError(said, where=f"{path}{at}", hint="recreate it with `gpuprov lock`") from None
     except (yaml.YAMLError, ValueError) as error:  # a control character; a number of 5000 digits
         said = f"is not YAML ({str(error).splitlines()[0]})"
-        raise GpuprovError(said, where=path, hint="make it again with `gpuprov lock`") from None
+        raise GpuprovError(said, where=path, hint="recreate it with `gpuprov lock`") from None
     if isinstance(loaded, dict) and loaded.get("version") not in (LOCK_VERSION, None):
         raise GpuprovError(
             f"has format {loaded['version']}, this gpuprov reads {LOCK_VERSION}",
             where=path,
-            hint="upgrade gpuprov, or make the lock again with `gpuprov lock`",
+            hint="upgrade gpuprov, or recreate the lock with `gpuprov lock`",
         )
     try:
         return Lock.model_validate(loaded)
@@ -73,7 +74,7 @@ def parse(text: str, path: str) -> Lock:
         raise GpuprovError(
             f"is not a lock that gpuprov wrote ({dotted(loc) or 'the file'}: {first['msg']})",
             where=f"{path}{_position(text, loc)}",
-            hint="make it again with `gpuprov lock`; where another wrote it, ask who",
+            hint="recreate it with `gpuprov lock`; if you did not change it, find out who did",
         ) from None
 
 
@@ -81,15 +82,15 @@ def _refuse_size(text: str) -> None:
     """Raise ValueError for a lock that is too long, MarkedYAMLError for one that is too deep: libyaml's own reader then
     ends the process."""
     if len(text) > LIMIT:
-        raise ValueError(f"it is longer than {LIMIT >> 20} MiB")
+        raise ValueError(f"larger than {LIMIT >> 20} MiB")
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        wrong = "an alias, which no lock has" if isinstance(event, yaml.AliasEvent) else ""
-        wrong = f"{depth} blocks in each other" if depth > DEPTH else wrong
+        wrong = "aliases are not allowed" if isinstance(event, yaml.AliasEvent) else ""
+        wrong = f"{depth} nested blocks" if depth > DEPTH else wrong
         if wrong:
             raise yaml.MarkedYAMLError(problem=wrong, problem_mark=event.start_mark)  # type: ignore[arg-type] # libyaml's
 
@@ -140,8 +141,7 @@ def _moved(group: str, old: Stack, new: Stack) -> list[str]:
     had = {p.name: p for p in old.packages}
     for package in new.packages:
         was = had.get(package.name)
-        part = "driver" if package.part in ("fabric_manager", "imex") else package.part
-        if part in same and (was is None or was.version != package.version):
+        if component_of(package.part) in same and (was is None or was.version != package.version):
             found.append(f"{group}: package {package.name} {was.version if was else 'none'} → {package.version}")
     digests = {i.reference: i.digest for i in old.images}
     found += [

@@ -6,9 +6,9 @@ Versions are strings as their makers write them ("580.173.02", "13.0", "2.27.7")
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from provisioner.stack.texts import (
     Address,
@@ -33,11 +33,17 @@ from provisioner.stack.texts import (
 
 LOCK_VERSION: Final = 3
 
-Part = Literal[
-    "driver", "fabric_manager", "imex", "cuda", "cudnn", "nccl", "dcgm", "dcgm_exporter", "container_toolkit",
-    "efa", "ofed", "gdrcopy", "rocm", "lustre", "mount_s3",
-]  # fmt: skip
-"""What a package belongs to; each role installs the packages of its parts."""
+
+def _part(name: str) -> str:
+    from provisioner.stack.components import PARTS
+
+    if name not in PARTS:
+        raise ValueError(f"unknown part; known: {', '.join(sorted(PARTS))}")
+    return name
+
+
+Part = Annotated[str, AfterValidator(_part)]
+"""The component that a package belongs to (data/components.yaml); each role installs the packages of its parts."""
 
 
 class Locked(BaseModel):
@@ -134,6 +140,16 @@ class Stack(Locked):
 
     def package(self, name: str) -> Package | None:
         return next((p for p in self.packages if p.name == name), None)
+
+    def version_of(self, component: str) -> str | None:
+        """The version of a component; None where the stack does not have it."""
+        from provisioner.stack.components import COMPONENTS
+
+        field = COMPONENTS[component].field or component
+        if field in type(self).model_fields:
+            version: str | None = getattr(self, field)
+            return version
+        return self.components[component].version if component in self.components else None
 
 
 class Lock(Locked):

@@ -18,11 +18,11 @@ DEADLINE = 30.0
 BEGIN = b"-----BEGIN PGP SIGNED MESSAGE-----"
 
 Refuse = Callable[[str, str], GpuprovError]
-"""What is wrong, what would be right → the error that names whose it is."""
+"""What is wrong, what to do → the error that names the repository."""
 
 
-def keyring(key: bytes, fingerprint: str, refuse: Refuse) -> bytes:
-    """The keyring for `verified`, of a file that holds this key and no other.
+def keyring(key: bytes, fingerprint: str, refuse: Refuse, *, source: str = "its signing key") -> bytes:
+    """The keyring for `verified`, of a file that holds this key and no other; `source` is where it was read.
 
     Raises what `refuse` makes for a file that is no key, another key, or one that is expired or revoked.
     """
@@ -31,23 +31,25 @@ def keyring(key: bytes, fingerprint: str, refuse: Refuse) -> bytes:
         file.write_bytes(key)
         found = _primary_keys(_gpg("gpg", home, "--with-colons", "--show-keys", str(file)).stdout)
         if not found:
-            raise refuse("what lies where its key should be is no OpenPGP key", "compare with the vendor's page")
+            raise refuse(
+                f"{source} is not an OpenPGP public key", "compare its address with the vendor's documentation"
+            )
         if [row[0] for row in found] != [fingerprint]:
             seen = ", ".join(row[0] for row in found)
             raise refuse(
-                f"its key is not the one that is trusted: wanted {fingerprint}, found {seen}",
-                "either it has changed (look for the announcement of its maker) or somebody is in between",
+                f"signing key mismatch: expected fingerprint {fingerprint}, got {seen}",
+                "the vendor has rotated its key (look for an announcement), or the download was tampered with",
             )
         _, validity, expires = found[0]
         if validity == "r":
-            raise refuse(f"its key {fingerprint} was revoked", "look for the announcement of its maker")
+            raise refuse(f"its signing key {fingerprint} is revoked", "look for the vendor's announcement of a new key")
         if 0 < expires < time.time():
-            raise refuse(f"its key {fingerprint} expired on {_day(expires)}; here it is {_day(time.time())}",
-                         "take the key again from its maker, or set this machine's clock")  # fmt: skip
+            raise refuse(f"its signing key {fingerprint} expired on {_day(expires)}; today is {_day(time.time())}",
+                         "download the key again from the vendor, or set this machine's clock")  # fmt: skip
         _gpg("gpg", home, "--quiet", "--import", str(file))
         exported = _gpg("gpg", home, "--quiet", "--export", fingerprint).stdout
     if not exported:
-        raise refuse(f"its key {fingerprint} can't be used by gpg", "compare with the vendor's page")
+        raise refuse(f"gpg cannot use its signing key {fingerprint}", "compare it with the vendor's documentation")
     return exported
 
 
@@ -76,7 +78,7 @@ def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, de
         try:
             return (at / "text").read_bytes()
         except FileNotFoundError:
-            raise refuse("its signature covers nothing", "a repository needs InRelease") from None
+            raise refuse("its signature covers no content", "a repository needs InRelease") from None
 
 
 def _judge(status: str, fingerprint: str, refuse: Refuse) -> None:
@@ -95,22 +97,22 @@ def _judge(status: str, fingerprint: str, refuse: Refuse) -> None:
     for signature in signatures:
         said = {**signature, **said}
     if "BADSIG" in said:
-        raise refuse("it was changed after it was signed", "somebody is in between, or a transfer broke: lock again")
+        raise refuse("bad signature", "possible tampering or corrupt download; run `gpuprov lock` again")
     if "EXPSIG" in said:
         until = said.get("VALIDSIG", ["", "", "", ""])[3]
         when = f" on {_day(int(until))}" if until.isdigit() and int(until) else ""
-        raise refuse(f"its signature expired{when}; here it is {_day(time.time())}",
-                     "its maker has to sign it again, or this machine's clock is wrong")  # fmt: skip
+        raise refuse(f"its signature expired{when}; today is {_day(time.time())}",
+                     "the repository has to be signed again, or this machine's clock is wrong")  # fmt: skip
     if "EXPKEYSIG" in said or "KEYEXPIRED" in said:
-        raise refuse(f"the key {fingerprint} had expired when it was looked at", "take the key again from its maker")
+        raise refuse(f"its signing key {fingerprint} has expired", "download the key again from the vendor")
     if "REVKEYSIG" in said:
-        raise refuse(f"its key {fingerprint} was revoked", "look for the announcement of its maker")
+        raise refuse(f"its signing key {fingerprint} is revoked", "look for the vendor's announcement of a new key")
     if "NO_PUBKEY" in said:
-        raise refuse(f"it is signed by another key, {' '.join(said['NO_PUBKEY'])}, not by {fingerprint}",
-                     "compare the key with its maker's page")  # fmt: skip
+        raise refuse(f"signed by another key: {' '.join(said['NO_PUBKEY'])}, expected {fingerprint}",
+                     "compare the key with the vendor's documentation")  # fmt: skip
     if "ERRSIG" in said:
         raise refuse(
-            "its signature can't be checked: gpgv does not take its kind", "its maker has to sign it with SHA-256"
+            "unsupported signature: gpgv does not accept its algorithm", "the repository has to be signed with SHA-256"
         )
     raise refuse("it is not signed", "a repository needs InRelease, or Release with Release.gpg")
 

@@ -12,18 +12,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.image_reference import Name, parse
 from provisioner.stack import index, registry
 from provisioner.stack.closure import close
+from provisioner.stack.components import component_of
 from provisioner.stack.conflict import Place
+from provisioner.stack.facts import rows
 from provisioner.stack.fetch import Fetch
 from provisioner.stack.index import Origin
-from provisioner.stack.models import Image, Package, Part, Repository, Stack
-from provisioner.stack.shelf import Shelf
+from provisioner.stack.models import Image, Package, Repository, Stack
+from provisioner.stack.package_index import PackageIndex
 
 READERS = 8
 """Repositories and images that are read at once."""
@@ -31,16 +33,6 @@ READERS = 8
 KeyT = TypeVar("KeyT")
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-
-NEEDED_BY: Mapping[str, tuple[str, str]] = {
-    "efa": ("groups.{group}.machine", "the EFA installer's packages"),
-    "doca": ("stack.ofed", "DOCA's packages"),
-    "gdrcopy": ("stack.gdrcopy", "GDRCopy's packages"),
-    "lustre": ("sites.{site}.storage.fsx", "AWS's Lustre client"),
-    "mount-s3": ("sites.{site}.storage.s3", "Mountpoint for S3"),
-}
-"""Repository that no vendor keeps, or whose key nobody vouches for → the key of cluster.yaml that asks for it, and what
-it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,7 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
         stays = _staying(group, stack, sources)
         key = (asked, stack.repositories, tuple(sorted(stays.items())))
         if key not in done:
-            done[key] = close(asked, Shelf({r.name: read[r] for r in stack.repositories}), keep=stays)
+            done[key] = close(asked, PackageIndex({r.name: read[r] for r in stack.repositories}), keep=stays)
         pinned[group] = stack.model_copy(
             update={
                 "packages": (*(p for p in stack.packages if p.repository is None), *done[key]),
@@ -113,38 +105,40 @@ def _all(
 
 
 def _refuse_missing(group: str, stack: Stack, sources: Sources) -> None:
-    """A repository that nobody keeps has to be the user's own: say what to write, and where."""
+    """A repository that no vendor publishes has to be the user's own: say what to write, and where."""
     missing = [r.name for r in stack.repositories if not r.uri]
     if not missing:
         for repository in stack.repositories:
             if not repository.fingerprint:
                 _refuse_unknown_key(group, repository, sources)
         return
-    path, what = NEEDED_BY.get(missing[0], ("stack", "its packages"))
+    row = rows("repositories")[missing[0]]
     lines = "".join(
         f"\n        {name}:\n          uri: https://…/   # your repository\n"
         "          key: …           # its public key: an address, or a path beside this file\n"
         "          fingerprint: …   # 40 hex digits, as `gpg --show-keys` prints them"
         for name in missing
     )
-    away = {"efa": "leave EFA off with `network: { rdma: false }`", "doca": "leave out stack.ofed",
-            "gdrcopy": "leave out stack.gdrcopy",
-            "mount-s3": "leave out storage.s3"}.get(missing[0], "leave it out")  # fmt: skip
     raise GpuprovError(
-        f"group {group} needs {what}, and their maker keeps no signed apt repository",
-        where=sources.place(path.format(group=group, site=sources.sites.get(group, ""))),
-        hint=f"{away}, or put them into a repository of your own (docs/stack.md says how) and write\n"
+        f"group {group} needs {row['holds']}, and their vendor has no signed apt repository",
+        where=_needed_by(row, group, sources),
+        hint=f"{row['without']}, or put them into a repository of your own (docs/stack.md says how) and write\n"
         f"    stack:\n      repositories:{lines}",
     )
 
 
+def _needed_by(row: Mapping[str, Any], group: str, sources: Sources) -> str:
+    """Where the key of cluster.yaml stands that asks for a repository's packages."""
+    return sources.place(row["needed_by"].format(group=group, site=sources.sites.get(group, "")))
+
+
 def _refuse_unknown_key(group: str, repository: Repository, sources: Sources) -> None:
-    """The vendor signs, and says nowhere by which key: whose word that is stands in cluster.yaml."""
-    path, what = NEEDED_BY.get(repository.name, ("stack", "its packages"))
+    """The vendor publishes no fingerprint of its key: cluster.yaml has to state it."""
+    row = rows("repositories")[repository.name]
     raise GpuprovError(
-        f"group {group} needs {what}, and no two sources tell the fingerprint of its repository's key",
-        where=sources.place(path.format(group=group, site=sources.sites.get(group, ""))),
-        hint=f"look at {repository.key_url} with `gpg --show-keys`, compare it with what AWS support or a machine of "
+        f"group {group} needs {row['holds']}, and no two sources confirm the fingerprint of its repository's key",
+        where=_needed_by(row, group, sources),
+        hint=f"look at {repository.key_url} with `gpg --show-keys`, compare it with what the vendor or a machine of "
         f"yours has, and write\n    stack:\n      repositories:\n        {repository.name}: {{ fingerprint: … }}   "
         "# 40 hex digits",
     )
@@ -160,12 +154,12 @@ def _origin(repository: Repository, sources: Sources) -> Origin:
             key = (sources.folder / Path(repository.key_url).expanduser()).read_bytes()
         except OSError as error:
             raise GpuprovError(
-                f"the key {repository.key_url} can't be read: {error.strerror}",
+                f"cannot read signing key {repository.key_url}: {error.strerror}",
                 where=sources.place(f"{path}.key"),
-                hint=f"a path is looked for beside cluster.yaml, in {sources.folder}",
+                hint=f"paths are relative to the folder of cluster.yaml, {sources.folder}",
             ) from None
         if len(key) > index.KEY_LIMIT or b"PRIVATE KEY BLOCK" in key:
-            raise GpuprovError(f"{repository.key_url} is no public key", where=sources.place(f"{path}.key"),
+            raise GpuprovError(f"{repository.key_url} is not an OpenPGP public key", where=sources.place(f"{path}.key"),
                                hint="write it with `gpg --armor --export FINGERPRINT`")  # fmt: skip
     return Origin(repository, sources.place(path), key)
 
@@ -178,17 +172,13 @@ def _with_key(origin: Origin) -> Repository:
     return origin.repository.model_copy(update={"key_url": f"data:application/pgp-keys;base64,{text}"})
 
 
-def _component(part: Part) -> str:
-    return "driver" if part in ("fabric_manager", "imex") else part
-
-
 def _staying(group: str, stack: Stack, sources: Sources) -> dict[str, str]:
     """Packages of the lock before whose component may stay and has stayed: name → version."""
     before, keep = sources.before.get(group), sources.keep.get(group, {})
     if before is None:
         return {}
     same = {name for name, c in stack.components.items() if keep.get(name) == c.version}
-    return {p.name: p.version for p in before.packages if _component(p.part) in same}
+    return {p.name: p.version for p in before.packages if component_of(p.part) in same}
 
 
 def _locked_digest(group: str, image: Image, sources: Sources) -> str:
@@ -208,7 +198,7 @@ def _image(image: Image, name: Name, found: str, locked: str, events: Events) ->
         events(
             "stack",
             "warning",
-            f"{image.reference} is another image now ({found[:19]}…); the lock keeps {locked[:19]}…, "
+            f"the tag of {image.reference} has moved to {found[:19]}…; the lock keeps {locked[:19]}…, "
             "`gpuprov lock --upgrade` takes the new one",
         )
     digest = locked or found

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -21,7 +22,7 @@ from urllib3.util import parse_url
 
 from provisioner.errors import GpuprovError
 from provisioner.image_reference import HUB, Name
-from provisioner.stack.fetch import Answer, Fetch, loopback
+from provisioner.stack.fetch import Answer, Fetch, FetchError, loopback
 
 MANIFEST_LIMIT = 4 << 20
 """Bytes; the OCI specification lets registries refuse more."""
@@ -59,10 +60,12 @@ class Registries:
         found = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
         said = answer.headers.get("docker-content-digest", found)
         if said != found:
-            raise _refuse(name, f"the registry says {said[:26]}…, and what it sends is {found[:26]}…",
-                          "somebody is in between, or a cache before the registry is broken")  # fmt: skip
+            raise _refuse(name, f"digest mismatch: the registry announces {said[:26]}… and sends {found[:26]}…",
+                          "possible tampering, or a broken cache in front of the registry")  # fmt: skip
         if name.digest and found != name.digest:
-            raise _refuse(name, f"the registry sends {found[:26]}… in its place", "a cache before it is broken")
+            raise _refuse(
+                name, f"digest mismatch: the registry sends {found[:26]}…", "a cache in front of the registry is broken"
+            )
         _check(name, answer)
         return found
 
@@ -83,9 +86,9 @@ class Registries:
         who = f"image {name.written}"
         try:
             return self.fetch.get(f"{api(name)}{wanted}", who=who, limit=MANIFEST_LIMIT, headers=headers, method=method)
-        except GpuprovError as error:
-            if "answers 429" in error.message:
-                hint = f"wait (anonymous readers have a quota), or `docker login {name.registry}`"
+        except FetchError as error:
+            if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                hint = f"wait (anonymous pulls are rate-limited), or run `docker login {name.registry}`"
                 raise GpuprovError(error.message, where=error.where, hint=hint) from None
             raise
 
@@ -100,7 +103,9 @@ class Registries:
         if kind.lower() != "bearer" or not realm.host:
             raise self._refused(name, 401)
         if realm.scheme != "https" and not loopback(realm.host):
-            raise _refuse(name, f"the registry sends us to {realm.host} for a token, without TLS", "ask its keeper")
+            raise _refuse(
+                name, f"the registry requests a token from {realm.host} without TLS", "ask the registry's operator"
+            )
         query = {"service": asked.get("service", ""), "scope": f"repository:{name.repository}:pull"}
         answer = self.fetch.get(
             f"{realm.url}{'&' if realm.query else '?'}{urlencode(query)}", who=f"image {name.written}", limit=1 << 20,
@@ -111,7 +116,7 @@ class Registries:
         found = _object(answer.body)
         token = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            raise _refuse(name, f"what {realm.host} sends is no token", "ask its keeper")
+            raise _refuse(name, f"{realm.host} did not send a token", "ask the registry's operator")
         return f"Bearer {token}"
 
     @staticmethod
@@ -119,18 +124,18 @@ class Registries:
         known = account_of(name.registry) is not None
         login = f"`docker login {name.registry}`"
         if status == 401:
-            why = (
-                "the account that docker has for it is not taken" if known else "it is not there, or not for everybody"
-            )
-            return _refuse(name, f"{name.registry} answers 401: {why}", f"look at its name, or {login}")
+            why = "the credentials of `docker login` are rejected" if known else "no such image, or it is not public"
+            return _refuse(name, f"{name.registry}: HTTP 401: {why}", f"check its name, or {login}")
         if status == 403:
-            whose = "this account" if known else "readers without an account"
-            return _refuse(name, f"{name.registry} answers 403: {whose} may not read it",
+            whose = "this account" if known else "anonymous access"
+            return _refuse(name, f"{name.registry}: HTTP 403: {whose} is denied",
                            f"ask its owner, or {login} with another account")  # fmt: skip
         if status == 404:
             return _refuse(name, f"{name.registry} has no {name.repository} with {name.digest or f'tag {name.tag}'}",
-                           "look at its name and tag")  # fmt: skip
-        return _refuse(name, f"{name.registry} answers {status}", "look whether it is in order, then lock again")
+                           "check its name and tag")  # fmt: skip
+        return _refuse(
+            name, f"{name.registry}: HTTP {status}", "check the registry's status, then run `gpuprov lock` again"
+        )
 
 
 def api(name: Name) -> str:
@@ -166,14 +171,16 @@ def _check(name: Name, answer: Answer) -> None:
     found = _object(answer.body)
     kind = str(found.get("mediaType") or answer.headers.get("content-type", "").partition(";")[0])
     if kind not in KINDS or found.get("schemaVersion") != 2:
-        raise _refuse(name, f"it is no container image of today ({kind[:80] or 'no kind'})", "look at its name")
+        raise _refuse(name, f"not a container image: media type {kind[:80] or 'missing'}", "check its name")
     listed = found.get("manifests")
     if isinstance(listed, list):
         platforms = [m.get("platform") for m in listed if isinstance(m, dict)]
         there = {(p.get("os"), p.get("architecture")) for p in platforms if isinstance(p, dict)}
         if PLATFORM not in there:
             seen = ", ".join(sorted(f"{system}/{machine}" for system, machine in there if system and machine))
-            raise _refuse(name, f"it is not for {'/'.join(PLATFORM)}: it has {seen or 'nothing'}", "take another tag")
+            raise _refuse(
+                name, f"not available for {'/'.join(PLATFORM)}; platforms: {seen or 'none'}", "use another tag"
+            )
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from resolvelib import AbstractProvider, BaseReporter, ResolutionImpossible, Resolver
 
-from provisioner.stack.candidates import ORDER, TITLES, Candidate, Spec, pinned, within
+from provisioner.stack.candidates import ORDER, Candidate, Spec, pinned, within
+from provisioner.stack.components import label
 
 ChoiceT = TypeVar("ChoiceT")
 
@@ -38,9 +39,8 @@ class Need:
         return within(candidate.version, self.spec)
 
     def __str__(self) -> str:
-        title = TITLES.get(self.name, self.name)
         spec = " or ".join(self.spec) if isinstance(self.spec, tuple) else self.spec
-        return f"{title} {self.pin or spec}".strip()
+        return label(self.name, str(self.pin or spec))
 
 
 @dataclass(frozen=True, slots=True)

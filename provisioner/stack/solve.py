@@ -7,7 +7,7 @@ both makers, NVIDIA's pins are for the NVIDIA machines.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -17,7 +17,6 @@ from provisioner.spec.models import ClusterSpec
 from provisioner.spec.source_map import dotted
 from provisioner.stack.assemble import assemble
 from provisioner.stack.candidates import (
-    TITLES,
     TRAITS,
     Candidate,
     branch_of,
@@ -28,18 +27,11 @@ from provisioner.stack.candidates import (
     starts,
     trait,
 )
+from provisioner.stack.components import COMPONENTS, on_request, pins, title
 from provisioner.stack.conflict import Place, StackConflict, conflict
+from provisioner.stack.facts import rows
 from provisioner.stack.models import Stack
 from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve
-from provisioner.stack.rows import rows
-
-NVIDIA = ("driver", "cuda", "nccl", "cudnn", "gdrcopy", "tensorflow")
-"""Keys of `stack` that mean nothing to an AMD GPU."""
-
-OPTIONAL = ("tensorflow", "cudnn", "gdrcopy", "ofed", "kernel")
-"""Components that a node has only where cluster.yaml asks for them."""
-
-PINS = (*NVIDIA, "pytorch", "os", "kernel", "ofed")
 
 
 def request(spec: ClusterSpec) -> dict[str, str]:
@@ -117,10 +109,11 @@ def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
     machines = [known.machine(group.machine) for group in spec.groups.values()]
     if any(known.gpu(m.gpu_model).vendor == "nvidia" for m in machines):
         return
-    for key in NVIDIA:
-        if getattr(spec.stack, key) is not None:
-            message = f"{machines[0].gpu_model} is an AMD GPU: {key} is NVIDIA's"
-            raise StackConflict(message, where=place(f"stack.{key}"), hint="leave it out", paths=(f"stack.{key}",))
+    for key in pins("nvidia"):
+        if key not in pins("amd") and getattr(spec.stack, key) is not None:
+            message = f"{key} is NVIDIA software and {machines[0].gpu_model} is an AMD GPU"
+            path = f"stack.{key}"
+            raise StackConflict(message, where=place(path), hint="leave it out", asked={path: message})
 
 
 def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
@@ -129,21 +122,25 @@ def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
     for name, own in spec.stack.repositories.items():
         path = f"stack.repositories.{name}"
         if name in known and own.uri is None and known[name]["uri"] is None:
-            said = f"nobody but you keeps a repository {name}: its address and its key are needed too"
-            raise StackConflict(said, where=place(path), hint="write uri: … and key: …", paths=(path,))
+            message = f"no vendor publishes repository {name}: uri and key are required"
+            raise StackConflict(message, where=place(path), hint="write uri: … and key: …", asked={path: message})
         if name not in known:
             from rapidfuzz import process
 
             near = process.extractOne(name, list(known), score_cutoff=60)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-            raise StackConflict(f"no stack has a repository {name}", where=place(path), hint=hint, paths=(path,))
+            hint = f"did you mean {near[0]}?" if near else f"repositories: {', '.join(known)}"
+            message = f"unknown repository {name}"
+            raise StackConflict(message, where=place(path), hint=hint, asked={path: message})
 
+
+FRAMEWORKS = ("pytorch", "tensorflow")
+"""Components that come in a container image."""
 
 Pins = tuple[tuple[str, str], ...]
 
 
 def _pins(spec: ClusterSpec, gpu: Gpu) -> Pins:
-    found = {key: getattr(spec.stack, key) for key in PINS if gpu.vendor == "nvidia" or key not in NVIDIA}
+    found = {key: getattr(spec.stack, key) for key in pins(gpu.vendor)}
     return tuple((key, value) for key, value in found.items() if value is not None)
 
 
@@ -200,7 +197,7 @@ def problem_of(
     for rule in rows("machines"):
         if all(traits[name] in values for name, values in rule["when"].items()):
             for name, spec in rule["needs"].items():
-                reason = f"{machine.name} needs {TITLES[name]} {readable(spec)} [{rule['source']}]"
+                reason = f"{machine.name} needs {title(name)} {readable(spec)} [{rule['source']}]"
                 needs += [Need(name, spec, path="machine", says=says, reason=reason)] if name in found else []
     needs += [Need(key, pin=pin, path=f"stack.{key}", says=_said(key, pin)) for key, pin in pins if key in found]
     if "pytorch" in found and "cuda" in wanted and "pytorch" in wanted and "+" not in wanted["pytorch"]:
@@ -209,7 +206,7 @@ def problem_of(
     needs += [
         Need(name, (some[0].version,), path="stack.containers", says=some[0].version) for name, some in images.items()
     ]
-    optional = {name: f"stack.{name}" for name in OPTIONAL if name in found}
+    optional = {name: f"stack.{name}" for name in on_request() if name in found}
     if "pytorch" in wanted and (images or "tensorflow" in wanted):
         optional["pytorch"] = "stack.pytorch"
     return Problem(tuple(needs), found, optional | dict.fromkeys(images, "stack.containers"), dict(keep))
@@ -224,17 +221,17 @@ def _components(
     rdma: bool,
 ) -> list[str]:  # fmt: skip
     """The components of a node's stack: what every machine of its maker has, and what is asked for."""
-    names = ["os", "kernel"] if "kernel" in wanted else ["os"]
-    if gpu.vendor == "amd":
-        names += ["rocm"]
-    else:
-        names += ["driver", "cuda", "nccl", "dcgm", "container_toolkit"]
-        names += ["dcgm_exporter"] if exporter else []
-        names += ["efa"] if efa else []
-        names += [name for name in ("cudnn", "gdrcopy") if name in wanted]
-    names += ["ofed"] if "ofed" in wanted and rdma and not efa else []
-    held = {name for some in images.values() for name in ("pytorch", "tensorflow") if _holds(some, name, wanted)}
-    names += [name for name in ("pytorch", "tensorflow") if name in wanted and name not in held]
+    here: dict[str, Callable[[str], bool]] = {
+        "always": lambda _: True,
+        "pinned": lambda name: name in wanted,
+        "rdma": lambda name: name in wanted and rdma and not efa,
+        "efa": lambda _: efa,
+        "exporter": lambda _: exporter,
+    }
+    known = [c for c in COMPONENTS.values() if c.vendor in (None, gpu.vendor) and c.name not in FRAMEWORKS]
+    names = [c.name for c in known if c.when in here and here[c.when](c.name)]
+    held = {name for some in images.values() for name in FRAMEWORKS if _holds(some, name, wanted)}
+    names += [name for name in FRAMEWORKS if name in wanted and name not in held]
     if not images and "tensorflow" not in wanted and "pytorch" not in names:
         names.append("pytorch")
     return names

@@ -29,7 +29,7 @@ def _shape(pattern: str, what: str, limit: int = 255) -> Callable[[str], str]:
 
     def check(text: str) -> str:
         if len(text) > limit or not compiled.fullmatch(text):
-            raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is no {what}"})
+            raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is not a valid {what}"})
         return text
 
     return check
@@ -39,13 +39,15 @@ def _image(text: str) -> str:
     try:
         parse(text)
     except GpuprovError:
-        raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is no container image"}) from None
+        raise PydanticCustomError(
+            "text", "{said}", {"said": f"{shown(text)} is not a valid container image reference"}
+        ) from None
     return text
 
 
 def _said(text: str) -> str:
     if any(opening in text for opening in TEMPLATES) or printable(text) != text or len(text) > 100_000:
-        raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is no plain sentence"})
+        raise PydanticCustomError("text", "{said}", {"said": f"{shown(text)} is not plain text"})
     return text
 
 

@@ -21,7 +21,7 @@ from provisioner import stored
 from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import private_dir, write_whole
-from provisioner.state.backend import Conflict, Remote
+from provisioner.providers.state import Conflict, Remote
 
 HOLDER = "holder.json"
 BEAT_S = 30.0

@@ -27,10 +27,10 @@ from provisioner.events import Events
 from provisioner.paths import ClusterPaths, data, private_dir, write_whole
 from provisioner.preflight import Finding
 from provisioner.providers.cluster import Providers
+from provisioner.providers.state import Conflict, Remote, remote_of
 from provisioner.spec import problem_at
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
-from provisioner.state.backend import Conflict, Remote, remote_of
 from provisioner.state.lease import HOLDER, Lease, clear
 
 SHARED = (

@@ -198,8 +198,8 @@ def expect(
         kernel_modules=stack.kernel_modules if stack and nvidia else None,
         # ansible/roles/nvidia_driver/defaults: NVreg_CreateImexChannel0
         module_params={"CreateImexChannel0": "1"} if stack and group and machine.imex_required else None,
-        bare_metal=machine.provider == "baremetal",
-        pcie_gen=_pcie_gen(machine, gpu) if nvidia else None,
+        bare_metal=not catalog.provider(machine.provider).virtual,
+        pcie_gen=_pcie_gen(machine, gpu, catalog) if nvidia else None,
         nvlink_gbps=machine.nvlink.gbps_per_link / 2 * catalog.nvlink_share
         if nvidia and machine.nvlink.links_per_gpu
         else None,
@@ -254,36 +254,17 @@ def _joined(machine: Machine, group: Group | None) -> Literal["", "rdma", "socke
     return "sockets" if group is not None and group.placement == "cluster" else ""
 
 
-def _pcie_gen(machine: Machine, gpu: Gpu) -> int | None:
+def _pcie_gen(machine: Machine, gpu: Gpu, catalog: Catalog) -> int | None:
     """Generation of a healthy GPU's PCIe link. Known for boards with NVSwitch on bare metal alone: their hosts are
     built for them, while a virtual machine may show less and a card's slot is anything."""
-    if machine.provider != "baremetal" or machine.nvlink.topology != "nvswitch":
+    if catalog.provider(machine.provider).virtual or machine.nvlink.topology != "nvswitch":
         return None
     host = re.match(r"gen(\d)", machine.pcie_host_link or "")
     return min(gpu.pcie_gen, int(host[1])) if host else gpu.pcie_gen
 
 
 def units(machine: Machine, gpu: Gpu, stack: Stack, group: Group) -> tuple[str, ...]:
-    """The units that the roles leave enabled and active on such a node; a test holds the playbook's tags to them."""
-    parts, storage = {package.part for package in stack.packages}, group.storage
-    wanted = ["gpuprov-tuning.service", "apt-daily.timer", "apt-daily-upgrade.timer", "docker.service"]
-    wanted += ["gpuprov-cdi.service"] if "container_toolkit" in parts else []
-    wanted += ["openibd.service"] if "ofed" in parts else []
-    wanted += [INTERRUPTION] if _announced(machine) and group.capacity.interruptible else []
-    wanted += ["gpuprov-scratch.service"] if storage.scratch and machine.local_nvme.count else []
-    if gpu.vendor == "nvidia":
-        wanted += ["nvidia-dcgm.service"] if "dcgm" in parts else []
-        wanted += ["nvidia-dcgm-exporter.service"] if "dcgm_exporter" in parts else []
-        wanted += ["nvidia-persistenced.service"] if group.gpu.persistence else []
-        wanted += ["nvidia-fabricmanager.service"] if machine.fabric_manager_required else []
-        wanted += ["nvidia-imex.service"] if machine.imex_required else []
-        wanted += ["gpuprov-gpudirect.service"] if "gdrcopy" in parts else []
-        wanted += ["gpuprov-mig.service"] if group.gpu.mig else []
-    return tuple(wanted)
+    """The units that the roles leave enabled and active on such a node."""
+    from provisioner import roles
 
-
-def _announced(machine: Machine) -> bool:
-    """Whether its provider announces to a node that its spot machine ends."""
-    from provisioner import catalog  # not on the nodes, where this module judges too
-
-    return catalog.load().provider(machine.provider).spot_notice is not None
+    return roles.units(machine, gpu, stack, group)

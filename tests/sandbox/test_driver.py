@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sandbox
 OTHER = "580.159.03"
 NODE = "train-0"
 STARTED = "systemctl show --property=UserspaceTimestamp --value"
-TAGS = "base,driver"
+TAGS = "base,nvidia_driver"
 
 
 @pytest.fixture(scope="module")

@@ -284,7 +284,7 @@ def test_a_node_that_loses_power_while_the_driver_is_installed(node: NodeMirror)
     run = node.rehearsal
     limit, variables = node.node, {"gpuprov_stack": node.here(stack)}
 
-    first = Thread(target=lambda: play(run, limit=limit, tags="base,driver", variables=variables), daemon=True)
+    first = Thread(target=lambda: play(run, limit=limit, tags="base,nvidia_driver", variables=variables), daemon=True)
     first.start()
     node.shell("for i in $(seq 600); do [ -e /run/test-installing ] && exit 0; sleep 0.1; done; exit 1")
     subprocess.run(["podman", "kill", node.container], check=True, capture_output=True, timeout=60)
@@ -295,6 +295,6 @@ def test_a_node_that_loses_power_while_the_driver_is_installed(node: NodeMirror)
     assert state[1] in "HUF", state  # it really was cut in the middle
     node.wait_for_boot()
     node.start()
-    assert play(run, limit=limit, tags="base,driver", variables=variables).changed()[limit] > 0
+    assert play(run, limit=limit, tags="base,nvidia_driver", variables=variables).changed()[limit] > 0
     assert node.shell("nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u") == stack["driver"]
-    assert play(run, limit=limit, tags="base,driver", variables=variables).changed()[limit] == 0
+    assert play(run, limit=limit, tags="base,nvidia_driver", variables=variables).changed()[limit] == 0

@@ -35,7 +35,7 @@ stack: {{ofed: "3.2.3", gdrcopy: "2.6"}}
 hooks:
   interrupted: 'echo "$GPUPROV_NODE {{{{ 7 }}}} $GPUPROV_ACTION $GPUPROV_TIME" | tee -a /run/interrupted; id -un'
 """
-TAGS = "ofed,efa,gdrcopy,scratch,mig,rocm,container_toolkit,dcgm,images,interruption"
+TAGS = "infiniband,efa,gpudirect,scratch,mig,rocm,container_runtime,dcgm_exporter,pytorch_images,interruption"
 METRICS = "/var/lib/node_exporter/textfile_collector/gpuprov-interruption.prom"
 
 
@@ -166,14 +166,14 @@ def test_other_layouts_and_ways(fleet: Rehearsal) -> None:
         "gpuprov_mig_instances": 0,
         "gpuprov_stack": {**stack(fleet, "fabric"), "kernel_modules": "proprietary"},
     }
-    done = play(fleet, limit="cut-0,fabric-0", tags="mig,gdrcopy", variables=other).changed()
+    done = play(fleet, limit="cut-0,fabric-0", tags="mig,gpudirect", variables=other).changed()
     assert min(done.values()) > 0
     assert json.loads(shell(fleet, "fabric-0", "cat /etc/gpuprov/gpudirect.json"))["way"] == "peermem"
     reboot(fleet, "cut-0", "fabric-0")
     assert "MIG" not in shell(fleet, "cut-0", "nvidia-smi -L")
     assert "gpuprov-mig" not in shell(fleet, "cut-0", "ls /etc/systemd/system")
     assert {"nvidia_peermem", "gdrdrv"} <= set(shell(fleet, "fabric-0", "lsmod").split())
-    done = play(fleet, limit="cut-0,fabric-0", tags="mig,gdrcopy").changed()
+    done = play(fleet, limit="cut-0,fabric-0", tags="mig,gpudirect").changed()
     assert min(done.values()) > 0
     assert mig_devices(fleet, "1g.5gb") == 56
     assert shell(fleet, "cut-0", "systemctl is-active nvidia-dcgm nvidia-dcgm-exporter") == "active\nactive"
@@ -190,7 +190,7 @@ def test_missing_devices_and_modules_are_refused(fleet: Rehearsal) -> None:
         hardware(fleet, "fabric-0", dkms={"broken": ["mlnx-ofed-kernel"]}),
         hardware(fleet, "red-0", gpus=amd["gpus"]),
     ):
-        done = play(fleet, tags="efa,ofed,rocm")
+        done = play(fleet, tags="efa,infiniband,rocm")
     assert "libfabric finds 3 EFA devices, this machine type has 4" in done.failure("cut-0")
     assert "mlnx-ofed-kernel is not built for kernel" in done.failure("fabric-0")
     # The MI300X machine has DOCA too, which does build there.
@@ -205,7 +205,7 @@ def test_wrong_disks_and_a_clashing_mpi_are_refused(fleet: Rehearsal) -> None:
     build = "mkdir -p /tmp/d/DEBIAN; cat >/tmp/d/DEBIAN/control; dpkg-deb -b /tmp/d /tmp/d.deb; dpkg -i /tmp/d.deb"
     shell(fleet, "fabric-0", build, stdin=control)
     try:
-        done = play(fleet, limit="cut-0,fabric-0", tags="scratch,ofed", variables={"gpuprov_local_nvme": 9})
+        done = play(fleet, limit="cut-0,fabric-0", tags="scratch,infiniband", variables={"gpuprov_local_nvme": 9})
     finally:
         shell(fleet, "fabric-0", "dpkg --purge openmpi-bin")
     assert "scratch consists of 9 disks, and 8 of them are there" in done.failure("cut-0")
@@ -230,7 +230,7 @@ def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: Rehe
     variables = {"gpuprov_mig": "3g.20gb", "gpuprov_mig_instances": 2, "pytorch_images_attempts": 1}
     try:
         stack_of_others = {"gpuprov_stack": {**locked, "images": images}}
-        done = play(fleet, limit="cut-0,fabric-0", tags="mig,images", variables=variables | stack_of_others)
+        done = play(fleet, limit="cut-0,fabric-0", tags="mig,pytorch_images", variables=variables | stack_of_others)
     finally:
         shell(fleet, "cut-0", f"kill {pid}; rm /{smi_mig.USERS}")
     assert f"python3 (pid {pid})" in done.failure("cut-0")
@@ -239,7 +239,7 @@ def test_a_job_keeps_its_gpus_and_images_are_only_what_the_lock_says(fleet: Rehe
     assert f"{image['reference']}: the lock says digest {gone} and pulls" in said
     assert "gone:1: the registry does not have this digest any more" in said
     assert "far:1: the registry can't be reached from the node" in said
-    assert play(fleet, limit="fabric-0", tags="images").changed() == {"fabric-0": 1}
+    assert play(fleet, limit="fabric-0", tags="pytorch_images").changed() == {"fabric-0": 1}
     same = f"docker image inspect -f '{{{{.Id}}}}' {image['reference']} {image['pull']}"
     assert len(set(shell(fleet, "fabric-0", same).split())) == 1
 

@@ -84,7 +84,7 @@ def test_without_sudo_they_meet_the_lock_of_a_run_with_it(their_folder: Path) ->
     with open_cluster(theirs.file, sandbox=True).alone_here("up"):
         said = theirs.run("unlock", theirs.file, "--sandbox")
     assert said.status == 5, said.stderr
-    assert "another run is at work" in said.stderr and "`gpuprov up`" in said.stderr
+    assert "is locked by another run" in said.stderr and "`gpuprov up`" in said.stderr
     assert theirs.run("unlock", theirs.file, "--sandbox").status == 0
 
 

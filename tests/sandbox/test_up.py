@@ -79,8 +79,8 @@ def test_another_person_watches_and_ctrl_c_ends_a_run_in_order(p4d: Rehearsal) -
         watching.wait_for("gpuprov up, process", "slowest train-2", "train-3")
         working.type(CTRL_C)
         assert working.end(DEADLINE_S) == 130
-        assert "interrupted. Nothing is lost" in working.screen
-        watching.wait_for("no run is at work here")
+        assert "interrupted; progress is saved" in working.screen
+        watching.wait_for("no run in progress")
         watching.type(CTRL_C)
         assert watching.end() == 0
     again = p4d.up()

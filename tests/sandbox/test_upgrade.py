@@ -154,7 +154,7 @@ def test_killed_in_the_middle_it_goes_on_and_ends(desk: Rehearsal) -> None:
     assert half["box-1"]["upgrade"]["step"] == "waiting"
     refused = desk.up()
     assert refused.status == 2
-    assert "an upgrade is under way" in refused.stderr
+    assert "an upgrade is in progress" in refused.stderr
     ended, screen = answered(
         desk, "upgrade", desk.file, "--sandbox", question=f"Upgrade {desk.name} (rehearsal), 3 nodes: driver"
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provisioner.fleet import plain
+from provisioner.configure.inventory import plain
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = tuple(sorted(path.stem for path in (ROOT / "examples").glob("*.yaml")))

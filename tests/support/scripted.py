@@ -104,7 +104,7 @@ def plan(cluster: Cluster) -> Any:
 def scripted(cluster: Cluster, *arguments: Any, confirm: Any) -> up.Run:
     with noted("lifecycle"):
         run = up.Run(Path())
-        cluster.events("stack", "started", "choosing versions that go together")
+        cluster.events("stack", "started", "choosing compatible versions")
         cluster.events("stack", "done", "locked: driver 580.95.05")
         gate("asked")
         if confirm(plan(cluster), 9):

@@ -147,7 +147,7 @@ def answered(
         terminal.wait_for(question, "[y/N]:", seconds=DEADLINE_S)
         terminal.type(f"{answer}\r")
         status = terminal.end(DEADLINE_S)
-        assert "defect" not in terminal.text, terminal.text
+        assert "internal error" not in terminal.text, terminal.text
         return status, terminal.text
 
 

@@ -96,31 +96,6 @@ def test_damaged_nodes_are_an_error_with_a_remedy(text: str, paths: ClusterPaths
     assert "remove it" in caught.value.hint
 
 
-def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPaths) -> None:
-    nodes = [NODE, replace(NODE, name="train-1")]
-    written = fleet.write_inventory(paths, nodes, plan, {"gpuprov_registry": "mirror:5000"}, {"train": "f" * 64})
-    found = fleet.plain(json.loads(written.read_text())["all"])
-    assert found["vars"] == {"gpuprov_registry": "mirror:5000"}
-    group = found["children"]["train"]
-    assert group["hosts"] == {
-        name: {"gpuprov_node": name, "gpuprov_private_address": NODE.private_address} for name in ("train-0", "train-1")
-    }
-    assert group["vars"]["gpuprov_fingerprint"] == "f" * 64
-    assert group["vars"]["gpuprov_gpu_count"] == 8
-    assert group["vars"]["gpuprov_network_kind"] == "efa"
-    stack = plan.group("train").stack.model_dump(mode="json", exclude={"components"})
-    assert group["vars"]["gpuprov_stack"] == stack | {
-        "packages": [{key: p[key] for key in ("name", "version", "repository", "part")} for p in stack["packages"]]
-    }
-    assert written.stat().st_mode & 0o077 == 0
-    assert "PRIVATE" not in written.read_text()
-
-
-def test_the_inventory_has_only_nodes_that_are_there(plan: Any, paths: ClusterPaths) -> None:
-    written = fleet.write_inventory(paths, [NODE], plan, {}, {"train": "f"})
-    assert list(json.loads(written.read_text())["all"]["children"]["train"]["hosts"]) == ["train-0"]
-
-
 Answer = Callable[[socket.socket], None]
 
 

@@ -15,30 +15,15 @@ from tests.support.rehearsal import ROOT
 Edges = dict[tuple[str, str], list[str]]
 """Package that imports, package that is imported → where, as module:line."""
 
-KNOWN = {
-    ("mounts", "fleet"),  # fleet writes the inventory, and asks mounts for its variables
-    ("ssh", "fleet"),  # ssh's configuration is written of fleet.Node
-    ("sandbox", "providers"),  # the sandbox's containers are found and removed as a provider's leftovers are
-    ("workspace", "providers"),  # the state's backend is AWS's own, and the rendering asks the provider
-}
-"""Imports against the direction that are still there."""
-
 
 def test_no_package_imports_one_that_imports_it() -> None:
     edges = imports(ROOT / "provisioner")
     try:
-        order(edge for edge in edges if edge not in KNOWN)
+        order(edges)
     except CycleError as error:
         cycle: list[str] = error.args[1]  # each imports what stands before it
         pairs = zip(cycle[1:], cycle, strict=False)
         pytest.fail("\n".join(f"{a} imports {b}: {', '.join(edges[a, b])}" for a, b in pairs if (a, b) in edges))
-
-
-@pytest.mark.parametrize("edge", sorted(KNOWN), ids="-".join)
-def test_a_known_cycle_is_one(edge: tuple[str, str]) -> None:
-    """An import that was mended leaves KNOWN."""
-    with pytest.raises(CycleError):
-        order(other for other in imports(ROOT / "provisioner") if other == edge or other not in KNOWN)
 
 
 def test_imports_of_every_kind_are_seen(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from provisioner import fleet, interruption, spec
+from provisioner import spec
+from provisioner.configure import inventory
 from provisioner.errors import InputError
+from provisioner.roles import interruption
 from provisioner.spec.models import ClusterSpec
 from tests.support import plans
 
@@ -22,7 +24,7 @@ def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **k
     document = plans.cluster_spec(machine, **keys).model_dump(mode="json")
     document["groups"]["train"]["capacity"] = capacity
     plan = plans.plan(ClusterSpec.model_validate_json(json.dumps(document)))
-    return fleet.group_variables("train", replace(plan, simulated=simulated))["gpuprov_interruption"]
+    return inventory.group_variables("train", replace(plan, simulated=simulated))["gpuprov_interruption"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -
 def test_a_hook_that_nobody_would_run_is_refused(tmp_path: Any, there: str, refused: bool) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text("{name: a, hooks: {interrupted: 'true'}, sites: {v: {provider: " + there + "}\n")
-    found = [] if not refused else ["no node here would be told that its machine is taken away"]
+    found = [] if not refused else ["no machine of this file announces to its node that it will be taken away"]
     try:
         spec.load(file)
         said = []

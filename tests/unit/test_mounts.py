@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from provisioner import fleet, mounts
-from provisioner.configure import drift
+from provisioner.configure import drift, stamps
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.fleet import Node
-from provisioner.mounts import Mount
+from provisioner.fleet import Mount, Node
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.plan import Plan
 from provisioner.providers.aws.module import Ec2Module
@@ -146,8 +145,9 @@ def test_a_rehearsal_installs_their_packages_and_mounts_nothing() -> None:
 
 def test_another_file_system_at_the_same_path_is_a_reason_to_configure() -> None:
     other = replace(NODE, mounts=(replace(EFS, source="fs-1.efs.us-east-1.amazonaws.com:/"),))
-    stamps = {drift.fingerprint(plan(), "train", mounts.variables(plan(), nodes)) for nodes in ([NODE], [other], [])}
-    assert len(stamps) == 3
+    found = [stamps.wanted(plan(), "train", mounts.variables(plan(), nodes)) for nodes in ([NODE], [other], [])]
+    assert len({one["mounts"] for one in found}) == 3
+    assert len({tuple(stamp for role, stamp in one.items() if role != "mounts") for one in found}) == 1
 
 
 HOLDERS = Ec2Module.data_resources
@@ -171,13 +171,13 @@ def test_a_mount_that_is_gone_is_mended_by_its_role_alone() -> None:
     shared = mounts.expected(plan(), NODE)
     wanted = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load(), shared=shared)
     assert "efs.mount" in (wanted.units or ())
-    lock = drift.Wanted("0", (), (), ("efs.mount",), group.stack.os)
+    lock = drift.Wanted({}, (), (), ("efs.mount",), group.stack.os)
     text = (
         "Id=efs.mount\nLoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=enabled\nResult=timeout\n"
     )
     found = [d for d in drift.differences(Bundle({"units.txt": Output(text, 0)}), lock) if d.kind == "unit"]
     assert [d.message for d in found] == ["efs.mount is failed"]
-    assert drift.tags(found) == {"mounts"}
+    assert drift.roles_to_run(found) == {"mounts"}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_bucket_whose_process_has_ended_is_mended_by_its_role_alone(error: str
     from provisioner.verify.bundle import Bundle, Output
 
     wanted = plan({"s3": ({"bucket": "my-data", "path": "/data"},)})
-    lock = drift.Wanted("0", (), (), ("data.mount",), wanted.groups[0].stack.os)
+    lock = drift.Wanted({}, (), (), ("data.mount",), wanted.groups[0].stack.os)
     row = {"mounted": "mountpoint-s3 /data fuse ro", "serves": None,
            "answers": {"rc": int(bool(error)), "timed_out": False, "seconds": 0.1, "error": error}}  # fmt: skip
     state = (
@@ -200,5 +200,5 @@ def test_a_bucket_whose_process_has_ended_is_mended_by_its_role_alone(error: str
     )
     bundle = Bundle({"units.txt": Output(state, 0), "shared.json": Output(json.dumps({"/data": row}), 0)})
     found = [d for d in drift.differences(bundle, lock) if d.kind == "unit"]
-    assert [d.message for d in found] == (["what served /data has ended"] if told else [])
-    assert not told or drift.tags(found) == {"mounts"}
+    assert [d.message for d in found] == (["the process that serves /data has ended"] if told else [])
+    assert not told or drift.roles_to_run(found) == {"mounts"}

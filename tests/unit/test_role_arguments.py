@@ -9,12 +9,13 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from provisioner import catalog, fleet
+from provisioner import catalog
+from provisioner.configure import inventory
 from tests.support import plans
 
 ROLES = Path(__file__).parents[2] / "ansible" / "roles"
 GIVEN_BY_THE_INVENTORY = {"gpuprov_obsolete": [], "gpuprov_mounts": {}}
-"""What fleet.write_inventory adds to the variables of a group."""
+"""What configure.inventory.write adds to the variables of a group."""
 MACHINES = sorted(machine.name for machine in catalog.load().machines())
 
 
@@ -36,7 +37,7 @@ def given() -> dict[str, dict[str, Any]]:
     found = {}
     for machine in MACHINES:
         plan = plans.plan(plans.cluster_spec(machine, count=1))
-        found[machine] = fleet.group_variables(plan.groups[0].name, plan) | GIVEN_BY_THE_INVENTORY
+        found[machine] = inventory.group_variables(plan.groups[0].name, plan) | GIVEN_BY_THE_INVENTORY
     return found
 
 

@@ -28,6 +28,7 @@ from provisioner.providers.aws import bucket as s3
 from provisioner.providers.aws.provider import Aws
 from provisioner.providers.aws.state import remote
 from provisioner.providers.base import Place
+from provisioner.release import Ledger
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
@@ -210,6 +211,27 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(operators: Operat
         make(cluster)
         bucket.write(FLEET, b"another", None)
     assert objects()[FLEET].value == b"another"
+
+
+def test_a_file_that_one_removed_is_gone_for_the_other_one_too(operators: Operators) -> None:
+    """A quarantine that was ended, or a journal of an upgrade that is over, would else be shared back as new."""
+    first = operators.open("ann")
+    with first.exclusively("up"):
+        make(first)
+        (first.paths.root / "quarantine.json").write_text('{"nodes": {}}\n')
+        kept = Ledger(first.paths).keep(LOCK)
+    second = operators.open("ben")
+    assert (second.paths.root / "quarantine.json").exists()
+    assert (second.paths.root / "locks" / f"{kept}.lock").exists()
+    (second.paths.root / "runs").mkdir()  # never shared: no one else's to remove
+    with first.exclusively("release"):
+        (first.paths.root / "quarantine.json").unlink()
+        (first.paths.root / "locks" / f"{kept}.lock").unlink()
+    operators.open("ben")
+    assert not (second.paths.root / "quarantine.json").exists()
+    assert not (second.paths.root / "locks" / f"{kept}.lock").exists()
+    assert second.nodes() == [NODE]
+    assert (second.paths.root / "runs").is_dir()
 
 
 def test_a_cluster_that_was_removed_is_gone_for_the_other_one_too(operators: Operators) -> None:

@@ -38,7 +38,7 @@ def after_verdict(cluster: Cluster, report: Report, nodes: Sequence[Node], level
                 decision = _decide(cluster, report, nodes, level)  # by what is there now that nobody else is at work
                 _act(cluster, decision)
         except LockedError as error:
-            cluster.events("quarantine", "warning", f"this verdict changes nothing: {error.message}")
+            cluster.events("quarantine", "warning", f"quarantine is unchanged: {error.message}")
             decision = Decision()
     else:
         _act(cluster, decision)
@@ -115,9 +115,7 @@ def _decide(cluster: Cluster, report: Report, nodes: Sequence[Node], level: Leve
     wanted, drains = cluster.spec.quarantine, cluster.spec.hooks.drain is not None
     decision = decide(book, seen, fleet, level, wanted, at=quarantine_book.now(), drains=drains)
     if (not decision.nothing or decision.breaker) and upgrade_journal.load(cluster.paths).busy:
-        cluster.events(
-            "quarantine", "warning", "an upgrade is under way: this verdict puts no node in or out of service"
-        )
+        cluster.events("quarantine", "warning", "an upgrade is in progress: quarantine is unchanged")
         return Decision()
     return decision
 

@@ -75,7 +75,7 @@ def load(paths: ClusterPaths) -> Book:
     except FileNotFoundError:
         return Book()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        hint = "look in your scheduler which nodes are out of service, then remove the file and quarantine those again"
+        hint = "check in your scheduler which nodes are out of service, then remove the file and quarantine those again"
         raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
 
 
@@ -84,9 +84,9 @@ def _entry(found: Mapping[str, Any]) -> Entry:
     entry = Entry(**{**found, "checks": tuple(found["checks"]), "owed": None if owed is None else tuple(owed)})
     texts = (entry.id, entry.owner, entry.reason, entry.since, entry.trouble, *entry.checks, *(entry.owed or ()))
     if not all(isinstance(text, str) for text in texts) or entry.level not in (None, *LEVELS):
-        raise ValueError("an entry is not whole")
+        raise ValueError("an entry is incomplete")
     if not isinstance(entry.drained, bool):
-        raise TypeError("drained is neither true nor false")
+        raise TypeError("drained is not a boolean")
     return entry
 
 

@@ -12,7 +12,7 @@ from provisioner.spec.models import Quarantine
 from provisioner.verify.expectations import LEVELS, Level
 from provisioner.verify.results import Breaker, NodeReport, Report
 
-UNREACHED = "the node could not be looked at"
+UNREACHED = "the node could not be probed"
 
 WORK = ("load.", "nccl.", "dcgm.diag", "framework.", "fabric.", "storage.io")
 """Checks, by the beginning of their ids, that judge a node at work. They are skipped while a job has its GPUs, and

@@ -75,7 +75,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             new = [cluster.node(name) for name in names]
             for node in new:
                 if node.id == journal.nodes[node.name].id:
-                    raise ProviderError("Terraform made no new machine", where=node.name, hint="run it again")
+                    raise ProviderError("Terraform created no new machine", where=node.name, hint="run it again")
             journal.set(cluster.paths, new, "proving")
             machines.contact(cluster, cluster.nodes(), events, waiting=names, only=names)
             node_state.note_stage(cluster.paths, "made", names)
@@ -106,19 +106,19 @@ def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: 
         also = f" with what is in quarantine, {at_once} nodes" if at_once > len(names) else f" {at_once} nodes"
         hard = at_once > limits.most
         raise GpuprovError(
-            f"that would have{also} out of service at once, and at most {limits.most if hard else bound} may be",
+            f"that would take{also} out of service at once; the limit is {limits.most if hard else bound}",
             where=cluster.spec.name,
             hint="replace fewer at a time; look for a common cause first"
-            + ("" if hard else f". --force-budget goes up to quarantine.most, {limits.most}"),
+            + ("" if hard else f". --force-budget raises the limit to quarantine.most ({limits.most})"),
         )
     for node in chosen:
         proven = noted.get(node.name, {}).get("ok") is True
         if proven and node.name in taken and not options.even_if_healthy:
             raise GpuprovError(
-                "the last verdict found it healthy",
+                "the node was healthy in the last verdict",
                 where=node.name,
-                hint=f"look again with `gpuprov verify {cluster.file} --node {node.name}`, quarantine it with a "
-                "reason, or give --even-if-healthy",
+                hint=f"verify it again with `gpuprov verify {cluster.file} --node {node.name}`, quarantine it with a "
+                "reason, or pass --even-if-healthy",
             )
 
 
@@ -132,7 +132,7 @@ def _drain(cluster: Cluster, journal: Journal, nodes: list[Node]) -> None:
         raise GpuprovError(
             "; ".join(f"{name}: {why}" for name, why in bad.items()),
             where="drain",
-            hint="nothing was replaced. Run it again, or give the nodes back with `gpuprov release`",
+            hint="nothing was replaced; run it again, or put the nodes back with `gpuprov release`",
         )
 
 

@@ -56,7 +56,7 @@ def load(cluster: Cluster) -> Journal:
     except FileNotFoundError:
         return Journal()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        hint = "remove it, then run `gpuprov up`: it makes what is missing and proves what is new"
+        hint = "remove it, then run `gpuprov up`: it creates what is missing and verifies what is new"
         raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
     book, ledger = quarantine_book.load(cluster.paths), Ledger(cluster.paths)
     machines = {node.name: node for node in cluster.nodes()}

@@ -99,7 +99,7 @@ def leave_the_quarantined(journal: Journal, actions: NodeActions, named: str | N
         if name in journal.at("waiting") and name != named:
             journal.nodes[name].step = "left"
             journal.nodes[name].reason = f"in quarantine by {entry.owner}: {entry.reason}"
-            actions.tell("warning", f"left alone, it is {journal.nodes[name].reason}", name)
+            actions.tell("warning", f"skipped: {journal.nodes[name].reason}", name)
     journal.save(actions.cluster.paths)
 
 
@@ -108,8 +108,8 @@ def leave_the_bad(journal: Journal, actions: NodeActions) -> None:
     waiting = journal.at("waiting")
     if not waiting:
         return
-    actions.tell("started", f"looking at {len(waiting)} nodes before anything is moved")
+    actions.tell("started", f"verifying {len(waiting)} nodes before the upgrade")
     for name, why in actions.verify({name: journal.nodes[name].source for name in waiting}).items():
         journal.nodes[name].step, journal.nodes[name].reason = "left", f"unhealthy before: {why}"
-        actions.tell("warning", f"left alone, it was {journal.nodes[name].reason}", name)
+        actions.tell("warning", f"skipped: {journal.nodes[name].reason}", name)
     journal.save(actions.cluster.paths)

@@ -70,9 +70,9 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
     wanted = {f"{name}-{i}" for name, group in cluster.spec.groups.items() for i in range(group.count)}
     if not nodes or {node.name for node in nodes} != wanted:
         raise GpuprovError(
-            "cluster.yaml asks for other machines than there are" if nodes else "there is no fleet yet",
+            "the machines are not those of cluster.yaml" if nodes else "there is no fleet yet",
             where=str(cluster.file),
-            hint=f"run `gpuprov up {cluster.file}` first: it makes machines and leaves running ones on their lock",
+            hint=f"run `gpuprov up {cluster.file}` first: it creates machines and keeps running ones on their lock",
         )
     with cluster.exclusively("upgrade") as run_dir:
         lock, journal, ledger = (
@@ -126,7 +126,7 @@ def summary(done: Upgrade) -> str:
     if done.declined:
         return "nothing was moved"
     if done.nothing:
-        return "every node runs the lock that cluster.yaml wants"
+        return "every node runs the current lock"
     if done.stopped:
         return f"stopped: {done.stopped}"
     if journal.phase == "rolled-back":
@@ -169,10 +169,10 @@ def _choose(
     possible."""
     if options.rollback_all:
         if not journal.at("moved", "leaving") and not journal.busy:
-            raise GpuprovError("there is nothing to bring back: no node was moved", where=cluster.spec.name)
+            raise GpuprovError("nothing to roll back: no node was moved", where=cluster.spec.name)
         journal.rollback_all = True
         if journal.phase != "moving":
-            journal.phase, journal.reason = "rolling-back", journal.reason or "brought back on request"
+            journal.phase, journal.reason = "rolling-back", journal.reason or "rolled back on request"
             journal.failed.setdefault(journal.to, journal.reason)
             for name in journal.at("moved"):
                 journal.nodes[name].reason = ""
@@ -182,9 +182,9 @@ def _choose(
     if target in journal.failed:
         if not options.again:
             raise GpuprovError(
-                f"this release was rolled back here: {journal.failed[target]}",
+                f"this release was rolled back on this cluster: {journal.failed[target]}",
                 where=cluster.spec.name,
-                hint="change cluster.yaml, or try the same again with --again",
+                hint="change cluster.yaml, or retry with --again",
             )
         del journal.failed[target]
     if journal.phase == "moving" and journal.to == target:
@@ -195,9 +195,9 @@ def _choose(
     unproven = [node.name for node in nodes if ledger.of(node) is None]
     if len(unproven) == len(nodes):
         raise GpuprovError(
-            "no node of this fleet was ever proven, so nothing runs that could be moved",
+            "no node of this fleet was ever verified: there is nothing to upgrade",
             where=cluster.spec.name,
-            hint=f"run `gpuprov up {cluster.file}`: it brings them to the new lock",
+            hint=f"run `gpuprov up {cluster.file}`: it configures them with the new lock",
         )
     out = set(journal.at("draining", "drained", "proven", "stuck", "leaving", "failed", "back"))
     runs = {
@@ -207,7 +207,7 @@ def _choose(
         and (node.name in out or not same(ledger.lock(release), lock, node.group))
     }
     for name in unproven:
-        cluster.events("upgrade", "warning", "never proven: `gpuprov up` configures it", node=name)
+        cluster.events("upgrade", "warning", "never verified: `gpuprov up` configures it", node=name)
     size = batch_size(cluster.spec.upgrade.batch if options.batch is None else options.batch, len(runs))
     if runs:
         order.begin(journal, target, runs, first=_first(cluster, nodes, runs, options), batch=size)
@@ -223,7 +223,7 @@ def _first(cluster: Cluster, nodes: Sequence[Node], runs: Mapping[str, str], opt
     if options.canary is not None:
         if options.canary not in runs:
             known = cluster.node(options.canary).name  # raises with the nearest names
-            raise GpuprovError(f"{known} runs the new lock already", where="--canary", hint="take another node")
+            raise GpuprovError(f"{known} runs the new lock already", where="--canary", hint="pass another node")
         return [options.canary]
     groups: dict[str, list[str]] = {}
     for node in nodes:
@@ -247,7 +247,7 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     prepared = [(one, one.plan(plan)) for one in mine]
     if any(planned.add > 1 or planned.change for _, planned in prepared):
         raise GpuprovError(
-            "machines are missing, or are to be made anew",
+            "machines are missing or have to be recreated",
             where=cluster.spec.name,
             hint=f"run `gpuprov up {cluster.file} --sandbox` first",
         )

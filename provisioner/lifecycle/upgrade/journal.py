@@ -83,11 +83,11 @@ def load(paths: ClusterPaths) -> Journal:
         texts = (journal.to, journal.reason, *journal.failed, *journal.failed.values())
         texts += tuple(text for place in nodes.values() for text in (place.source, place.reason))
         if not all(isinstance(text, str) for text in texts) or type(journal.batch) is not int:
-            raise ValueError("a value of another kind")
+            raise ValueError("a value of the wrong type")
     except FileNotFoundError:
         return Journal()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        hint = "look with `gpuprov status` which nodes are out of service, put them back, then remove the file"
+        hint = "check with `gpuprov status` which nodes are out of service, put them back, then remove the file"
         raise GpuprovError(f"is damaged: {error}", where=str(file), hint=hint) from error
     return journal
 
@@ -105,9 +105,9 @@ def assign(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, Rel
     journal = load(cluster.paths)
     if journal.busy:
         raise GpuprovError(
-            f"an upgrade is under way ({len(journal.at('moved'))} of {len(journal.nodes)} nodes moved)",
+            f"an upgrade is in progress ({len(journal.at('moved'))} of {len(journal.nodes)} nodes moved)",
             where=cluster.spec.name,
-            hint=f"`gpuprov upgrade {cluster.file}` goes on with it",
+            hint=f"`gpuprov upgrade {cluster.file}` resumes it",
         )
     releases = assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, lock)
     if identity(lock) in journal.failed:

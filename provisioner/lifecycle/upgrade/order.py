@@ -93,17 +93,17 @@ def _forward(journal: Journal, actions: Actions, save: Callable[[], None], batch
     for name in here:
         journal.nodes[name].reason = bad.get(name, f"in one batch with {first}")
     _set(journal, save, here, "failed")
-    actions.tell("failed", f"the release is not good: {journal.reason}. Going back")
+    actions.tell("failed", f"the release failed: {journal.reason}; rolling back")
 
 
 def _back(journal: Journal, actions: Actions, save: Callable[[], None], batch: Sequence[str]) -> None:
     """Bring nodes that are out of service back to what they ran."""
-    actions.tell("started", f"bringing back {', '.join(batch)}")
+    actions.tell("started", f"rolling back {', '.join(batch)}")
     bad = actions.move({name: journal.nodes[name].source for name in batch})
     for name in batch:
         place = journal.nodes[name]
         if name in bad:
-            place.step, place.reason = "stuck", f"could not be brought back: {bad[name]}"
+            place.step, place.reason = "stuck", f"could not be rolled back: {bad[name]}"
             actions.tell("failed", place.reason, name)
         else:
             actions.record([name], place.source)
@@ -124,7 +124,7 @@ def _out_of_service(
         place.step = refused if name in bad else done
         if name in bad:
             place.reason = NOT_DRAINED + bad[name]
-            actions.tell("warning", f"left alone, it {place.reason}", name)
+            actions.tell("warning", f"skipped: {place.reason}", name)
     save()
 
 

@@ -18,7 +18,7 @@ from provisioner.errors import ProviderError
 from provisioner.preflight import Finding
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.state import S3State
-from provisioner.state.backend import Blob, Conflict
+from provisioner.providers.state import Blob, Conflict
 
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 GONE = {"NoSuchKey", "404"}

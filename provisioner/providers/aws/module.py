@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.fleet import efa_devices
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers.aws import storage, tagged_resources
 from provisioner.providers.aws.capacity import Ec2Capacity
@@ -65,7 +64,7 @@ class Ec2Module(Module):
             )
         return {
             "image_id": base.id,
-            "efa_interfaces": efa_devices(group),
+            "efa_interfaces": group.efa_devices,
             **({"zone": way.zone, "kind": way.kind} if way else {}),
             **({"without": without} if without else {}),
         }

@@ -56,7 +56,7 @@ class S3State(State):
 
 
 def remote(spec: ClusterSpec) -> Bucket:
-    """The bucket of a cluster whose state is in S3 (state/backend.py)."""
+    """The bucket of a cluster whose state is in S3 (providers/state.py)."""
     from provisioner.providers.aws.bucket import Bucket
     from provisioner.providers.aws.client import Region
 

@@ -1,34 +1,62 @@
-"""/etc/gpuprov/node.json: what the roles left as the last thing that they did on a node."""
+"""/etc/gpuprov/node.json: which roles were installed and configured on a node, and from what."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
+class RoleStamp:
+    """One role on a node. `digest` is of the role's text; `installed` and `configured` are digests of the variables
+    that its install.yml and configure.yml ran with, None where that did not run (an image is installed only)."""
+
+    digest: str
+    installed: str | None = None
+    configured: str | None = None
+
+    def to_json(self) -> dict[str, str | None]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Stamp:
-    """`fingerprint` is of the roles and variables that ran; None where the node was never configured."""
+    """`roles` is empty where no role has run. `fingerprint` is what gpuprov wrote before it recorded each role: one
+    digest of all roles and variables; None on any other node."""
 
     fingerprint: str | None = None
     node: str | None = None
+    roles: Mapping[str, RoleStamp] = field(default_factory=dict)
 
 
 def parse(text: str) -> Stamp:
-    """An empty text is a real answer: never configured."""
+    """The stamp; an empty text says that the node was never configured. Raises Unreadable for anything else."""
     if not text.strip():
         return Stamp()
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not JSON: {first_line(text)}") from error
-    if not isinstance(loaded, dict) or not isinstance(loaded.get("fingerprint"), str):
-        raise Unreadable(f"no fingerprint in it: {first_line(text)}")
-    node = loaded.get("node")
-    return Stamp(loaded["fingerprint"], node if isinstance(node, str) else None)
+    if not isinstance(loaded, dict):
+        raise Unreadable(f"no roles in it: {first_line(text)}")
+    node = loaded.get("node") if isinstance(loaded.get("node"), str) else None
+    if isinstance(loaded.get("roles"), dict):
+        return Stamp(node=node, roles={str(name): _role(row, text) for name, row in loaded["roles"].items()})
+    if isinstance(loaded.get("fingerprint"), str):
+        return Stamp(loaded["fingerprint"], node)
+    raise Unreadable(f"no roles in it: {first_line(text)}")
+
+
+def _role(row: Any, text: str) -> RoleStamp:
+    values = [row.get(key) for key in ("digest", "installed", "configured")] if isinstance(row, dict) else [None]
+    if not isinstance(values[0], str) or not all(value is None or isinstance(value, str) for value in values):
+        raise Unreadable(f"a role without a digest: {first_line(text)}")
+    return RoleStamp(*values)
 
 
 TOOLS = (

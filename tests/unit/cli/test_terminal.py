@@ -59,7 +59,7 @@ def ended(folder: Path, name: str) -> str | None:
 UP = ("up", "cluster.yaml", "--sandbox")
 ALL = "asked ssh roles configured"
 ASKING = {
-    "up": (UP, "Rehearse 4 p4d.24xlarge (9 changes)?", "nothing was made", 0),
+    "up": (UP, "Create 4 p4d.24xlarge in the sandbox (9 changes)?", "nothing was created", 0),
     "down": (
         ("down", "cluster.yaml"),
         "Remove train-0, train-1, train-2, train-3 of vision (rehearsal)?",
@@ -94,7 +94,7 @@ def test_yes_goes_on_to_the_end(command: str, folder: Path, start: START) -> Non
         terminal.wait_for(question, QUESTION)
         terminal.type("y\r")
         assert terminal.end() == 0
-        assert "defect" not in terminal.text
+        assert "internal error" not in terminal.text
     assert ended(folder, "work") == "done"
 
 
@@ -135,7 +135,7 @@ def test_what_is_typed_before_the_question_is_no_answer_to_it(folder: Path, star
         terminal.wait_for(QUESTION)
         terminal.type("n\r")
         assert terminal.end() == 0
-        assert "nothing was made" in terminal.screen
+        assert "nothing was created" in terminal.screen
     assert ended(folder, "work") is None
 
 
@@ -183,9 +183,7 @@ def test_ctrl_c_while_at_work(gate: str, folder: Path, start: START) -> None:
         terminal.type(CTRL_C)
         assert terminal.end() == 130
         assert re.search(rf"^✗ {'fleet' if gate == 'ssh' else 'configure'} ", terminal.screen, re.M)
-        assert (
-            "interrupted. Nothing is lost\n  `gpuprov up cluster.yaml --sandbox` goes on from here." in terminal.screen
-        )
+        assert "interrupted; progress is saved\n  resume with `gpuprov up cluster.yaml --sandbox`" in terminal.screen
     assert ended(folder, "work") == "KeyboardInterrupt"
 
 
@@ -279,7 +277,7 @@ def test_help_and_errors_of_every_command_at_a_narrow_terminal(folder: Path) -> 
         words = [name, "cluster.yaml", *rest]
         with Terminal(gpuprov(*words), cwd=folder, columns=40) as terminal:
             terminal.end()
-            assert "defect" not in terminal.text, terminal.text
+            assert "internal error" not in terminal.text, terminal.text
             assert "Traceback" not in terminal.text
 
 
@@ -305,13 +303,13 @@ def test_status_watch_shows_the_run_of_another_process_until_ctrl_c(folder: Path
         say(file, "configure", "started", "running the roles on 4 nodes", total=4)
         say(file, "configure", "progress", "efa : Install EFA", node="train-1", done=3, total=65, unit="task")
         terminal.wait_for("slowest train-1", "efa : Install EFA")
-        say(file, "configure", "warning", "stopping Ansible", data={"here": "Ctrl-C again ends it at once"})
+        say(file, "configure", "warning", "stopping Ansible", data={"here": "press Ctrl-C again to kill it now"})
         say(file, "verify", "warning", "not healthy: gpu.count", node="train-2")
         terminal.wait_for("verify: train-2: not healthy: gpu.count")
         assert "Ctrl-C again" not in terminal.text
         say(file, "run", "log", "gpuprov up: interrupted", data={"ended": "interrupted"})
         (folder / ".gpuprov" / "vision.sandbox" / "holder.json").unlink()
-        terminal.wait_for("no run is at work here", "✗ configure")
+        terminal.wait_for("no run in progress", "✗ configure")
         terminal.type(CTRL_C)
         assert terminal.end() == 0
 

@@ -7,24 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import yaml
 
-from provisioner import catalog
-from provisioner.configure import drift
+from provisioner import catalog, roles
+from provisioner.configure import drift, playbook, stamps
 from provisioner.configure.drift import Difference, Wanted, differences
-from provisioner.fleet import group_variables
-from provisioner.interruption import digest
+from provisioner.configure.inventory import group_variables
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.roles import health, interruption
+from provisioner.roles.interruption import digest
 from provisioner.spec.models import ClusterSpec
-from provisioner.stack.models import Part
+from provisioner.stack.components import PARTS
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION, expect
+from provisioner.verify.parsers.stamp import RoleStamp
 from provisioner.verify.request import drift_request
 from provisioner.verify.tools import FILES
 from tests.support.plans import cluster_spec, plan, planned_group
-from tests.support.rehearsal import ROOT
 
-STAMP = "0" * 32
+STAMPS = {"base": RoleStamp("b0", "b1", "b1"), "nccl": RoleStamp("n0", "n1", "n1")}
+EARLIER = '{"fingerprint": "0123456789abcdef0123456789abcdef", "node": "train-0"}\n'
+"""What playbooks/site.yml left on a node before it recorded each role."""
 KERNEL = "6.8.0-1024-aws"
 APT = 'APT::Periodic::Unattended-Upgrade "1";\nUnattended-Upgrade::Package-Blacklist:: "^(nvidia|lib|cuda)";\n'
 
@@ -37,7 +39,7 @@ def group() -> PlannedGroup:
 @pytest.fixture(scope="module")
 def lock(group: PlannedGroup) -> Wanted:
     units = ("docker.service", "nvidia-fabricmanager.service")
-    return Wanted(STAMP, group.stack.packages, group.stack.images, units, group.stack.os)
+    return Wanted(STAMPS, group.stack.packages, group.stack.images, units, group.stack.os)
 
 
 def node(lock: Wanted, **changed: str | Output | None) -> Bundle:
@@ -46,7 +48,7 @@ def node(lock: Wanted, **changed: str | Output | None) -> Bundle:
         {"Id": f"sha256:{n}", "RepoTags": [i.reference], "RepoDigests": [i.pull]} for n, i in enumerate(lock.images)
     ]
     texts: dict[str, Any] = {
-        "stamp.json": json.dumps({"fingerprint": STAMP}),
+        "stamp.json": json.dumps({"roles": {role: stamp.to_json() for role, stamp in STAMPS.items()}}),
         "packages.txt": "".join(f"{p.name}\t{p.version}\thi \n" for p in lock.packages)
         + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",
         "holds.txt": "".join(f"{p.name}\n" for p in lock.packages),
@@ -82,9 +84,32 @@ def test_never_configured(lock: Wanted) -> None:
     assert said(differences(node(lock, stamp_json=""), lock)) == ["stamp: not configured yet"]
 
 
-def test_configured_by_other_roles(lock: Wanted) -> None:
-    (found,) = differences(node(lock, stamp_json='{"fingerprint": "f"}'), lock)
-    assert (found.kind, found.wanted, found.found, found.part) == ("stamp", STAMP, "f", None)
+def test_a_node_of_an_earlier_gpuprov_runs_all_roles_once(lock: Wanted) -> None:
+    (found,) = differences(node(lock, stamp_json=EARLIER), lock)
+    assert (found.kind, found.message) == ("stamp", "configured by an earlier gpuprov")
+    assert found.mended
+    assert drift.roles_to_run([found, *differences(node(lock, holds_txt=""), lock)]) == frozenset()
+
+
+ROLE = {"digest": "n0", "installed": "n1", "configured": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("nccl", "message"),
+    [
+        (ROLE, None),
+        (ROLE | {"digest": "x"}, "role nccl has changed since it ran"),
+        (ROLE | {"configured": "x"}, "role nccl ran with other variables"),
+        (ROLE | {"installed": "an image's"}, None),
+        (ROLE | {"configured": None}, "role nccl is installed and not configured yet"),
+        (None, "role nccl has not run yet"),
+    ],
+)
+def test_a_role_that_differs_runs_alone(lock: Wanted, nccl: dict[str, str] | None, message: str | None) -> None:
+    there = {"base": STAMPS["base"].to_json(), "gone": ROLE} | ({"nccl": nccl} if nccl else {})
+    found = differences(node(lock, stamp_json=json.dumps({"node": "train-0", "roles": there})), lock)
+    assert said(found) == ([f"stamp: {message}"] if message else [])
+    assert drift.roles_to_run(found) == ({"nccl"} if message else set())
 
 
 def test_a_stamp_alone_proves_nothing(lock: Wanted) -> None:
@@ -104,7 +129,7 @@ def test_a_package_that_moved_is_named_with_both_versions(lock: Wanted) -> None:
         "found": "1.0-1",
         "message": f"{first.name} is 1.0-1, locked {first.version}",
     }
-    assert found.part == first.part
+    assert found.role == roles.of_part(first.part)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +153,7 @@ def test_a_package_that_was_removed_and_left_its_configuration(lock: Wanted) -> 
 def test_a_hold_that_is_gone(lock: Wanted) -> None:
     names = [p.name for p in lock.packages]
     (found,) = differences(node(lock, holds_txt="\n".join(names[1:])), lock)
-    assert (found.kind, found.subject, found.part) == ("hold", names[0], lock.packages[0].part)
+    assert (found.kind, found.subject, found.role) == ("hold", names[0], roles.of_part(lock.packages[0].part))
 
 
 def test_what_is_not_from_a_repository_of_ours_is_not_held(lock: Wanted) -> None:
@@ -152,7 +177,8 @@ def test_a_service_that_does_not_run(lock: Wanted, changed: dict[str, str], word
     text = unit("docker.service") + "\n" + unit("nvidia-fabricmanager.service", **changed)
     (found,) = differences(node(lock, units_txt=text), lock)
     assert (found.kind, found.message) == ("unit", f"nvidia-fabricmanager.service is {words}")
-    assert found.part == "nvidia-fabricmanager.service"
+    assert found.role == "nvidia_driver"
+    assert drift.roles_to_run([found]) == {"nvidia_driver"}
 
 
 @pytest.mark.parametrize("state", ["static", "alias", "enabled-runtime", "indirect"])
@@ -171,7 +197,7 @@ def test_an_image_of_another_digest(lock: Wanted) -> None:
 def test_an_image_that_is_there_under_another_name_only(lock: Wanted) -> None:
     nameless = {"Id": "sha256:9", "RepoTags": [], "RepoDigests": [lock.images[0].pull]}
     (found,) = differences(node(lock, container_images_json=json.dumps(nameless)), lock)
-    assert found.message.startswith(f"{lock.images[0].reference} is not there")
+    assert found.message.startswith(f"{lock.images[0].reference} is missing")
 
 
 def test_an_image_that_is_named_by_its_digest(lock: Wanted) -> None:
@@ -287,17 +313,17 @@ def test_a_health_timer_that_was_stopped_is_drift_for_its_role_alone(
     changed: dict[str, str], found: str | None
 ) -> None:
     on = plan(cluster_spec("p4d.24xlarge", monitoring={"health_check": {"every": "5m"}}))
-    lock = drift.wanted(on, on.groups[0], STAMP, ("docker.service",))
+    lock = drift.wanted(on, on.groups[0], STAMPS, ("docker.service",))
     assert lock.units == ("docker.service", TIMER)
     units = "\n".join([unit("docker.service"), unit(TIMER, **changed)])
     told = differences(node(lock, units_txt=units), lock)
     assert [(d.kind, d.subject, d.found) for d in told] == ([("unit", TIMER, found)] if found else [])
-    assert drift.tags(told) == ({TIMER} if found else set())
+    assert drift.roles_to_run(told) == ({"health"} if found else set())
 
 
 def test_without_a_health_check_no_timer_is_asked_for() -> None:
     off = plan(cluster_spec("p4d.24xlarge"))
-    assert TIMER not in drift.wanted(off, off.groups[0], STAMP, ()).units
+    assert TIMER not in drift.wanted(off, off.groups[0], STAMPS, ()).units
 
 
 def test_the_timer_is_asked_for_and_condemns_nobody(group: PlannedGroup) -> None:
@@ -317,13 +343,13 @@ def spot(command: str | None) -> Plan:
 @pytest.mark.parametrize(("on_the_node", "wanted"), [("a", "a"), (None, None), ("a", "b"), (None, "b"), ("a", None)])
 def test_another_hook_is_drift_for_its_role_alone(on_the_node: str | None, wanted: str | None) -> None:
     before, now = spot(on_the_node), spot(wanted)
-    assert drift.fingerprint(before, "train", {}) == drift.fingerprint(now, "train", {})
-    lock = drift.wanted(now, now.groups[0], STAMP, (INTERRUPTION,))
+    assert stamps.wanted(before, "train", {}) == stamps.wanted(now, "train", {})
+    lock = drift.wanted(now, now.groups[0], STAMPS, (INTERRUPTION,))
     record = json.dumps({"record": None, "hook": digest(before)})
     told = differences(node(lock, interruption_json=record), lock)
     right = on_the_node == wanted
     assert [(d.kind, d.subject) for d in told] == ([] if right else [("hook", "hooks.interrupted")])
-    assert drift.tags(told) == (set() if right else {INTERRUPTION})
+    assert drift.roles_to_run(told) == (set() if right else {"interruption"})
     lost = differences(node(lock, interruption_json=None), lock)
     assert [(d.kind, d.subject) for d in lost] == [("unknown", "interruption.json")]
 
@@ -331,34 +357,45 @@ def test_another_hook_is_drift_for_its_role_alone(on_the_node: str | None, wante
 def test_where_no_machine_is_taken_away_no_hook_is_asked_for() -> None:
     ours = plan(cluster_spec("p4d.24xlarge", hooks={"interrupted": "true"}))
     assert group_variables("train", ours)["gpuprov_interruption"] is None
-    lock = drift.wanted(ours, ours.groups[0], STAMP, ("docker.service",))
+    lock = drift.wanted(ours, ours.groups[0], STAMPS, ("docker.service",))
     assert differences(node(lock), lock) == ()
-    assert drift.fingerprint(ours, "train", {}) != drift.fingerprint(spot("true"), "train", {})
+    without, on_spot = stamps.wanted(ours, "train", {}), stamps.wanted(spot("true"), "train", {})
+    assert on_spot.keys() - without.keys() == {"interruption"}
+    assert without["base"] != on_spot["base"]  # it stops the service where there is none to be
 
 
-def difference(part: str | None, *, mended: bool = True) -> Difference:
-    return Difference("package", "x", None, None, "x", part, mended)
+def difference(role: str | None, *, mended: bool = True) -> Difference:
+    return Difference("package", "x", None, None, "x", role, mended)
 
 
 def test_roles_are_picked_where_one_answers_for_all_of_it() -> None:
-    assert drift.tags([difference("nccl"), difference("cuda")]) == {"nccl", "cuda"}
-    assert drift.tags([difference("nccl"), difference(None, mended=False)]) == {"nccl"}
+    assert drift.roles_to_run([difference("nccl"), difference("cuda")]) == {"nccl", "cuda"}
+    assert drift.roles_to_run([difference("nccl"), difference(None, mended=False)]) == {"nccl"}
 
 
-@pytest.mark.parametrize("parts", [["driver"], [None], ["nccl", None], ["nccl", "driver"], ["no-such-part"], []])
+@pytest.mark.parametrize(
+    "parts", [["nvidia_driver"], [None], ["nccl", None], ["nccl", "nvidia_driver"], ["no-such-role"], []]
+)
 def test_else_all_roles_run(parts: list[str | None]) -> None:
-    assert drift.tags([difference(part) for part in parts]) == frozenset()
+    assert drift.roles_to_run([difference(part) for part in parts]) == frozenset()
 
 
 def test_every_part_and_unit_has_a_role_that_answers_for_it(group: PlannedGroup) -> None:
-    """Tags of the playbook: what has none costs a whole run each time."""
+    """What has none costs a whole run each time."""
     expected = expect(group.machine, group.gpu, group.stack, group.spec, catalog.load())
-    parts = {part for part in Part.__args__ if part not in ("driver", "fabric_manager", "imex")}
-    assert {*parts, *(expected.units or ()), "images"} - drift.playbook_tags() <= {"rocm"}
+    assert {part for part in PARTS if roles.of_part(part) is None} == set()
+    assert {unit for unit in expected.units or () if roles.of_unit(unit) is None} == set()
+    assert {*roles.registry()} == {*playbook.load().roles}
 
 
-def test_the_stamp_is_written_and_the_facts_are_read_whatever_roles_run() -> None:
-    play = yaml.safe_load((ROOT / "ansible/playbooks/site.yml").read_text())[0]
-    plain = [task for task in play["tasks"] if "ansible.builtin.import_role" not in task]
-    assert plain
-    assert all("always" in task.get("tags", []) for task in plain)
+def test_the_checks_of_a_node_know_the_same_units() -> None:
+    """They run on the node, where the roles' modules are not."""
+    assert (HEALTH_TIMER, INTERRUPTION) == (health.TIMER, interruption.UNIT)
+
+
+def test_each_part_and_unit_has_one_role() -> None:
+    rows = roles.registry().values()
+    units = [unit for row in rows for unit in row.units]
+    assert len(units) == len(set(units))
+    owned = [part for name, row in roles.registry().items() if name != "health" for part in row.parts]
+    assert len(owned) == len(set(owned))

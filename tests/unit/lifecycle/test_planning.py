@@ -34,8 +34,8 @@ def test_the_plan_is_read_in_one_look() -> None:
         "vision (rehearsal: simulated hardware)",
         "  train: 2 × p4d.24xlarge, driver 580.1, CUDA 13.0, NCCL 2.27.7",
         "  head: 1 × g4dn.xlarge, driver 570.2, CUDA 12.8, NCCL 2.26.2",
-        "  a: 3 to make, 1 to change, 2 to remove",
-        "  b: 0 to make, 0 to change, 0 to remove",
+        "  a: 3 to add, 1 to change, 2 to destroy",
+        "  b: 0 to add, 0 to change, 0 to destroy",
         "  warning: memory: little of it (buy some)",
     ]
 

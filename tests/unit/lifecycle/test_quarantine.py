@@ -454,7 +454,7 @@ def test_a_run_at_work_is_not_disturbed(cluster: Cluster) -> None:
     with cluster.exclusively("up"):
         after(open_cluster(cluster.file, sandbox=True, events=cluster.events), *lost("train-1"))
     assert quarantine.held(cluster) == {}
-    assert any("another run is at work" in e.message for e in heard if e.stage == "quarantine")
+    assert any("is locked by another run" in e.message for e in heard if e.stage == "quarantine")
 
 
 def test_an_upgrade_under_way_has_its_own_nodes_out_of_service(cluster: Cluster) -> None:
@@ -528,7 +528,7 @@ def test_by_command(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkey
     ]
     text = said(capsys)
     assert "train-0: in quarantine" in text
-    assert "2 nodes are in quarantine, more than gpuprov itself would put there (1)" in text
+    assert "2 nodes are in quarantine, more than the automatic limit (1)" in text
     assert {e.owner for e in quarantine.held(cluster).values()} == {"ada"}
     assert run(["status", file, "--offline"]) == Exit.OK
     assert "train-0: in quarantine by ada since 20" in said(capsys)

@@ -113,7 +113,7 @@ def test_a_damaged_ledger_is_refused(text: str, cluster: Cluster) -> None:
 
 
 def test_a_lock_that_is_gone_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(GpuprovError, match="is missing, and nodes run it"):
+    with pytest.raises(GpuprovError, match="which nodes run, is missing"):
         Ledger(cluster.paths).lock("0" * 12)
 
 

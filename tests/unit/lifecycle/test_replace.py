@@ -272,7 +272,7 @@ def refused(cluster: Cluster, world: World, *names: str, **options: bool) -> Gpu
 
 def test_a_healthy_node_needs_a_word(cluster: Cluster, world: World) -> None:
     error = refused(cluster, world, "train-2")
-    assert error.message == "the last verdict found it healthy"
+    assert error.message == "the node was healthy in the last verdict"
     assert "--even-if-healthy" in error.hint
     assert replace(cluster, "train-2", even_if_healthy=True).exit == Exit.OK
 
@@ -321,7 +321,7 @@ def test_a_plan_that_would_do_more_is_refused_and_said(cluster: Cluster, world: 
 
 def test_a_plan_that_would_not_do_it_is_refused(cluster: Cluster, world: World) -> None:
     world.deaf = True
-    assert "would not make train-1 anew" in refused(cluster, world, "train-1").message
+    assert "would not recreate train-1" in refused(cluster, world, "train-1").message
 
 
 def test_a_node_that_can_not_be_drained_keeps_its_machine(cluster: Cluster, world: World) -> None:
@@ -357,10 +357,10 @@ def test_a_damaged_journal_is_refused(text: str, cluster: Cluster, world: World)
 
 def test_not_while_an_upgrade_is_under_way(cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def assign(*_: object) -> None:
-        raise GpuprovError("an upgrade is under way")
+        raise GpuprovError("an upgrade is in progress")
 
     monkeypatch.setattr(command.upgrade_journal, "assign", assign)
-    assert "an upgrade is under way" in refused(cluster, world, "train-1").message
+    assert "an upgrade is in progress" in refused(cluster, world, "train-1").message
 
 
 def test_entries_of_the_former_machine_do_not_hold_the_new_one(cluster: Cluster, world: World) -> None:

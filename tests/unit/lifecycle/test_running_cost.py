@@ -159,7 +159,7 @@ def test_ups_question_says_the_price(tmp_path: Path, sandbox: bool, monkeypatch:
     monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(asked.append(question)))
     assert lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), 7) is False
     assert asked == [
-        "Rehearse 2 p4d.24xlarge (7 changes)?"
+        "Create 2 p4d.24xlarge in the sandbox (7 changes)?"
         if sandbox
-        else "Make 2 p4d.24xlarge (7 changes; new: 21.96 USD an hour at list prices of 2026-07-20)?"
+        else "Create 2 p4d.24xlarge (7 changes; new: 21.96 USD an hour at list prices of 2026-07-20)?"
     ]

@@ -73,7 +73,7 @@ def test_gc_tells_it_in_its_document(wrong: tuple[str, str], capsys: pytest.Capt
     out, err = capsys.readouterr()
     (unknown,) = json.loads(out)["unknown"]
     assert unknown in err
-    assert "defect" not in err
+    assert "internal error" not in err
 
 
 def test_an_endpoint_of_the_environment_is_named(clean_aws: None, monkeypatch: pytest.MonkeyPatch) -> None:

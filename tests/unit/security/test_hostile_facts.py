@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner import fleet, paths
-from provisioner.configure import run
+from provisioner import paths
+from provisioner.configure import inventory, run
 from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, private_dir
@@ -108,12 +108,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
     liar, lies = folder / "python3", folder / "lies.json"
     variables = {"ansible_connection": "local", "ansible_python_interpreter": str(liar), "gpuprov_registry": TEMPLATE}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fleet, "refuse_templates", lambda _: None)  # the wall before this one
-        inventory = fleet.write_inventory(cluster, [node], plan, variables, {"train": "f"})
-    written = json.loads(inventory.read_text())
+        patch.setattr(inventory, "refuse_templates", lambda _: None)  # the wall before this one
+        file = inventory.write(cluster, [node], plan, variables, {"train": {}})
+    written = json.loads(file.read_text())
     given = written["all"]["children"]["train"]
     given["vars"]["gpuprov_interruption"] = {"hook": None, "metadata": "127.0.0.1:80", "textfile": None}
-    inventory.write_text(json.dumps(written))
+    file.write_text(json.dumps(written))
     said = names() | {*given["vars"], *given["hosts"]["train-0"], *MAGIC, "gpuprov_strategy", "gpuprov_obsolete"}
     said |= connection
     lies.write_text(json.dumps(dict.fromkeys(sorted(said), LIE)))
@@ -121,7 +121,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
     liar.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run.paths, "data", lambda name, usual=paths.data: copied if name == "ansible" else usual(name))
-        outcomes = run.configure(cluster, [node], inventory, private_dir(cluster.root / "run"), Events())
+        outcomes = run.configure(cluster, [node], file, private_dir(cluster.root / "run"), Events())
     assert outcomes["train-0"].failed == []
     found = {}
     for event in cluster.root.glob("run/ansible/artifacts/*/job_events/*.json"):

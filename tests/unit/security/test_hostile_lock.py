@@ -13,14 +13,15 @@ import pytest
 import yaml
 
 from provisioner import fleet, ssh, stack
+from provisioner.configure import inventory
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.mounts import Mount
+from provisioner.fleet import Mount
 from provisioner.paths import ClusterPaths, private_dir
 from provisioner.providers import base
 from provisioner.providers.base import Place
 from provisioner.release import Ledger
 from provisioner.spec.site import Site
-from provisioner.stack import lockfile, shelf
+from provisioner.stack import lockfile, package_index
 from provisioner.stack.models import BaseImage, Lock, Repository
 from tests.support import plans
 
@@ -111,7 +112,7 @@ def test_no_name_of_a_group_or_site_is_a_path_or_a_template(payload: str, tmp_pa
     file = tmp_path / "cluster.lock"
     for key in ("groups", "bases"):
         file.write_text(yaml.safe_dump(LOCK | {key: {payload: next(iter(LOCK[key].values()))}}))
-        with pytest.raises(GpuprovError, match="no name of a group or site"):
+        with pytest.raises(GpuprovError, match="not a valid name of a group or site"):
             lockfile.read(file)
 
 
@@ -121,9 +122,9 @@ def test_no_name_of_a_group_or_site_is_a_path_or_a_template(payload: str, tmp_pa
 )
 def test_no_repository_is_anything_but_an_address(uri: str) -> None:
     given = {"name": "cuda", "suite": "/", "components": "", "key_url": "https://h/k", "fingerprint": "A" * 40}
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="not a valid address"):
         Repository(uri=uri, **given)
-    with pytest.raises(ValueError, match="no address of a key"):
+    with pytest.raises(ValueError, match="not a valid address of a key"):
         Repository(uri="https://h/", **given | {"key_url": uri})
 
 
@@ -147,8 +148,8 @@ def test_no_template_reaches_the_inventory(field: str, tmp_path: Path) -> None:
     private_dir(paths.root)
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge"))
     value = {"driver": [RUN]} if field == "gpuprov_stack" else RUN if field == "gpuprov_registry" else "x"
-    with pytest.raises(GpuprovError, match="holds a template"):
-        fleet.write_inventory(paths, [], plan, {field: value}, {"train": "f"})
+    with pytest.raises(GpuprovError, match="contains a template expression"):
+        inventory.write(paths, [], plan, {field: value}, {"train": {}})
     assert not paths.inventory.exists()
 
 
@@ -213,9 +214,9 @@ def test_a_pin_that_is_none_is_an_error(pin: Any, paths: ClusterPaths) -> None:
 @pytest.mark.parametrize("payload", [p for p in PAYLOADS if "\n" not in p])
 def test_no_package_of_a_signed_index_is_anything_but_a_package(payload: str) -> None:
     paragraph = "Package: {}\nVersion: {}\nArchitecture: amd64\nFilename: pool/x.deb\n"
-    assert shelf.read(paragraph.format("libnccl2", "1.0-1"), "cuda") is not None
-    assert shelf.read(paragraph.format(payload, "1.0-1"), "cuda") is None
-    assert shelf.read(paragraph.format("libnccl2", payload), "cuda") is None
-    needs = shelf.read(paragraph.format("libnccl2", "1.0-1") + f"Depends: {payload}\n", "cuda")
+    assert package_index.read(paragraph.format("libnccl2", "1.0-1"), "cuda") is not None
+    assert package_index.read(paragraph.format(payload, "1.0-1"), "cuda") is None
+    assert package_index.read(paragraph.format("libnccl2", payload), "cuda") is None
+    needs = package_index.read(paragraph.format("libnccl2", "1.0-1") + f"Depends: {payload}\n", "cuda")
     assert needs is not None
     assert needs.unreadable or payload not in str(needs.needs)

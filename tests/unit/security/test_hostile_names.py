@@ -51,7 +51,7 @@ def test_a_path_in_cluster_yaml_is_refused_at_its_line(key: str, tmp_path: Path)
 def test_nothing_is_below_a_folder_that_is_not(name: str, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "link").symlink_to(tmp_path)
-    with pytest.raises(GpuprovError, match="leads out of"):
+    with pytest.raises(GpuprovError, match="points outside of"):
         below(tmp_path / "here", name)
 
 
@@ -92,7 +92,7 @@ def test_nothing_of_a_lock_is_written_beside_the_mirror(place: str, name: str, t
     try:
         repository.write_repositories(mirror, [stack(**{place: name, **other})], secrets, "amd64")
     except GpuprovError as error:
-        assert "leads out of" in error.message
+        assert "points outside of" in error.message
     assert not (tmp_path / "out").exists()
     assert {p for p in tmp_path.rglob("*") if p.is_file() and not p.is_relative_to(mirror)} == set()
     assert not Path("/out").exists()
@@ -101,9 +101,9 @@ def test_nothing_of_a_lock_is_written_beside_the_mirror(place: str, name: str, t
 @pytest.mark.parametrize("reference", [*OUT, "nvcr.io/../../../../../../out:1", "nvcr.io/x:../../../../../../out"])
 def test_no_image_is_written_beside_the_registry(reference: str, tmp_path: Path) -> None:
     image = Image(reference="a/b:1", digest="", pull="").model_copy(update={"reference": reference})
-    with pytest.raises(GpuprovError, match="no registry has such a name"):
+    with pytest.raises(GpuprovError, match="not a valid image reference"):
         registry.build(image, b"", "amd64")
     for built in (registry.Built(reference, "1", "sha256:" + "a" * 64, {}), registry.Built("a", reference, "x", {})):
-        with pytest.raises(GpuprovError, match="leads out of"):
+        with pytest.raises(GpuprovError, match="points outside of"):
             registry.write(tmp_path / "a" / "b", [built])
     assert not (tmp_path / "out").exists()

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from provisioner.errors import GpuprovError
 from provisioner.stack import closure
 from provisioner.stack.models import Package
-from provisioner.stack.shelf import Relation, Shelf, newest_first, read, relations, release
+from provisioner.stack.package_index import PackageIndex, Relation, newest_first, read, relations, release
 from tests.support.vendors import deb, driver_debs
 
 
-def shelf(*texts: str, **repositories: str) -> Shelf:
+def available(*texts: str, **repositories: str) -> PackageIndex:
     """Texts are the list of a repository `cuda`; others come by their name."""
     lists = {"cuda": ("\n".join(texts),)} if texts else {}
-    return Shelf(lists | {name.replace("_", "-"): (text,) for name, text in repositories.items()})
+    return PackageIndex(lists | {name.replace("_", "-"): (text,) for name, text in repositories.items()})
 
 
 def stanza(name: str, version: str, **fields: str) -> str:
@@ -35,11 +35,11 @@ def asked(*items: str, part: str = "nccl", repository: str = "cuda") -> list[Pac
     ]
 
 
-def close(shelf_: Shelf, *items: str, keep: Mapping[str, str] | None = None) -> dict[str, str]:
+def close(shelf_: PackageIndex, *items: str, keep: Mapping[str, str] | None = None) -> dict[str, str]:
     return {p.name: p.version for p in closure.close(asked(*items), shelf_, keep=keep or {})}
 
 
-def refused(shelf_: Shelf, *items: str) -> str:
+def refused(shelf_: PackageIndex, *items: str) -> str:
     with pytest.raises(GpuprovError) as caught:
         close(shelf_, *items)
     assert caught.value.hint
@@ -52,25 +52,25 @@ REST = (stanza("b", "1"), stanza("b", "3"), stanza("b", "2"), stanza("c", "1"), 
 
 
 def test_what_is_needed_and_no_more() -> None:
-    assert close(shelf(A, *REST, stanza("other", "1")), "a=1") == {"a": "1", "b": "3", "c": "1", "e": "1:0~1"}
+    assert close(available(A, *REST, stanza("other", "1")), "a=1") == {"a": "1", "b": "3", "c": "1", "e": "1:0~1"}
 
 
 def test_an_alternative_that_is_there_anyway_is_taken() -> None:
-    assert close(shelf(A, *REST), "a=1", "d=1") == {"a": "1", "b": "3", "d": "1", "e": "1:0~1"}
+    assert close(available(A, *REST), "a=1", "d=1") == {"a": "1", "b": "3", "d": "1", "e": "1:0~1"}
 
 
 def test_an_alternative_of_the_vendor_before_one_of_the_distribution() -> None:
-    index = shelf(stanza("a", "1", Depends="distro | mine"), stanza("mine", "1"))
+    index = available(stanza("a", "1", Depends="distro | mine"), stanza("mine", "1"))
     assert close(index, "a=1") == {"a": "1", "mine": "1"}
 
 
 def test_an_alternative_of_the_distribution_where_the_vendor_s_can_t_be() -> None:
-    index = shelf(stanza("a", "1", Depends="mine | distro", Conflicts="mine"), stanza("mine", "1"))
+    index = available(stanza("a", "1", Depends="mine | distro", Conflicts="mine"), stanza("mine", "1"))
     assert close(index, "a=1") == {"a": "1"}
 
 
 def test_virtual_packages() -> None:
-    index = shelf(
+    index = available(
         stanza("a", "1", Depends="virtual"),
         stanza("b", "1", Depends="virtual (>= 2)"),
         stanza("one", "1", Provides="virtual, other"),
@@ -82,58 +82,58 @@ def test_virtual_packages() -> None:
 
 
 def test_a_real_package_before_a_virtual_one() -> None:
-    index = shelf(stanza("a", "1", Depends="thing"), stanza("zzz", "9", Provides="thing"), stanza("thing", "1"))
+    index = available(stanza("a", "1", Depends="thing"), stanza("zzz", "9", Provides="thing"), stanza("thing", "1"))
     assert close(index, "a=1") == {"a": "1", "thing": "1"}
 
 
 def test_a_package_does_not_conflict_with_itself() -> None:
-    index = shelf(stanza("a", "1", Provides="v", Conflicts="v", Depends="v | x"), stanza("x", "1", Provides="v"))
+    index = available(stanza("a", "1", Provides="v", Conflicts="v", Depends="v | x"), stanza("x", "1", Provides="v"))
     assert close(index, "a=1") == {"a": "1"}
 
 
 def test_conflicts_are_respected_where_there_is_another_way() -> None:
-    index = shelf(
+    index = available(
         stanza("a", "1", Depends="b, c"), stanza("b", "2", Breaks="c (<< 2)"), stanza("b", "1"), stanza("c", "1"),
     )  # fmt: skip
     assert close(index, "a=1") == {"a": "1", "b": "1", "c": "1"}
 
 
 def test_a_conflict_is_told_with_both_sides() -> None:
-    index = shelf(
+    index = available(
         stanza("a", "1", Depends="lib (= 1)"), stanza("b", "1", Depends="mid"), stanza("mid", "1", Depends="lib (= 2)"),
         stanza("lib", "1"), stanza("lib", "2"),
     )  # fmt: skip
     said = refused(index, "a=1", "b=1")
-    assert "a 1 (repository cuda) needs lib (= 1)" in said
-    assert "mid 1 (repository cuda, for b) needs lib (= 2)" in said
-    assert "of lib there is 2, 1" in said
+    assert "a 1 (repository cuda) depends on lib (= 1)" in said
+    assert "mid 1 (repository cuda, for b) depends on lib (= 2)" in said
+    assert "available versions of lib: 2, 1" in said
 
 
 def test_packages_that_can_t_be_beside_each_other() -> None:
-    said = refused(shelf(stanza("a", "1", Conflicts="b"), stanza("b", "1")), "a=1", "b=1")
-    assert "a 1 (repository cuda) can't be beside b" in said
+    said = refused(available(stanza("a", "1", Conflicts="b"), stanza("b", "1")), "a=1", "b=1")
+    assert "a 1 (repository cuda) conflicts with b" in said
 
 
 def test_a_version_that_nobody_has_of_what_is_needed() -> None:
-    said = refused(shelf(stanza("a", "1", Depends="b (>= 9)"), stanza("b", "1"), stanza("b", "2")), "a=1")
-    assert "a 1 (repository cuda) needs b (>= 9)" in said
-    assert "of b there is 2, 1" in said
+    said = refused(available(stanza("a", "1", Depends="b (>= 9)"), stanza("b", "1"), stanza("b", "2")), "a=1")
+    assert "a 1 (repository cuda) depends on b (>= 9)" in said
+    assert "available versions of b: 2, 1" in said
 
 
 def test_a_version_that_is_not_there_names_the_newest_that_are() -> None:
-    index = shelf(*(stanza("a", f"1.{n}-1") for n in range(12)))
+    index = available(*(stanza("a", f"1.{n}-1") for n in range(12)))
     said = refused(index, "a=2.0-1")
-    assert "repository cuda has no a 2.0-1; its newest are 1.11-1, 1.10-1, 1.9-1, 1.8-1, 1.7-1\n" in said
+    assert "repository cuda has no a 2.0-1; newest there: 1.11-1, 1.10-1, 1.9-1, 1.8-1, 1.7-1\n" in said
     assert "stack.nccl" in said
 
 
 def test_a_package_that_is_not_there_names_those_like_it() -> None:
-    said = refused(shelf(stanza("libnccl2", "1"), stanza("libnccl-dev", "1")), "libnccl3=1")
-    assert "repository cuda has no package libnccl3\n  it has libnccl2" in said
+    said = refused(available(stanza("libnccl2", "1"), stanza("libnccl-dev", "1")), "libnccl3=1")
+    assert "repository cuda has no package libnccl3\n  similar names there: libnccl2" in said
 
 
 def test_a_package_of_another_repository_is_not_the_one() -> None:
-    index = shelf(stanza("b", "1"), container_toolkit=stanza("a", "1"))
+    index = available(stanza("b", "1"), container_toolkit=stanza("a", "1"))
     assert "repository cuda has no package a" in refused(index, "a=1")
 
 
@@ -152,7 +152,7 @@ def test_a_package_of_another_repository_is_not_the_one() -> None:
     ],
 )
 def test_the_revision_is_the_repository_s(wanted: str, there: Sequence[str], taken: str | None) -> None:
-    index = shelf(*(stanza("a", version) for version in there))
+    index = available(*(stanza("a", version) for version in there))
     if taken is None:
         assert "has no a" in refused(index, f"a={wanted}")
     else:
@@ -160,14 +160,14 @@ def test_the_revision_is_the_repository_s(wanted: str, there: Sequence[str], tak
 
 
 def test_what_is_locked_stays_where_it_fits() -> None:
-    index = shelf(stanza("a", "1", Depends="b (>= 2)"), stanza("b", "1"), stanza("b", "2"), stanza("b", "3"))
+    index = available(stanza("a", "1", Depends="b (>= 2)"), stanza("b", "1"), stanza("b", "2"), stanza("b", "3"))
     assert close(index, "a=1", keep={"b": "2"})["b"] == "2"
     assert close(index, "a=1", keep={"b": "1"})["b"] == "3"
 
 
 def test_any_version_that_will_do_is_the_newest_of_its_own_repository() -> None:
     other = "\n".join(stanza("efa-config", v) for v in ("1.9-1", "1.10-1", "1.10~rc1-1"))
-    index = shelf(stanza("efa-config", "7"), efa=other)
+    index = available(stanza("efa-config", "7"), efa=other)
     found = closure.close(asked("efa-config=1.50.0-1", part="efa", repository="efa"), index, keep={})
     assert [(p.version, p.repository) for p in found] == [("1.10-1", "efa")]
     kept = closure.close(
@@ -177,7 +177,7 @@ def test_any_version_that_will_do_is_the_newest_of_its_own_repository() -> None:
 
 
 def test_parts_and_their_order() -> None:
-    index = shelf(
+    index = available(
         stanza("z", "1", Depends="shared, y"), stanza("y", "1", Depends="x"), stanza("x", "1"),
         stanza("n", "1", Depends="shared, own"), stanza("shared", "1"), stanza("own", "1"),
     )  # fmt: skip
@@ -190,16 +190,16 @@ def test_parts_and_their_order() -> None:
 
 @pytest.mark.parametrize("version", ["570.211.01", "580.105.08", "580.173.02", "595.91.07"])
 def test_a_driver_is_of_one_release(version: str) -> None:
-    index = shelf("\n".join(d.control() for d in driver_debs()))
+    index = available("\n".join(d.control() for d in driver_debs()))
     found = close(index, f"nvidia-open={version}-1")
     assert len(found) == 9
     assert {release(v) for v in found.values()} == {release(f"{version}-1")}
 
 
 def test_a_dependency_that_can_t_be_read_is_said_when_it_matters() -> None:
-    index = shelf(stanza("a", "1", Depends="${misc:Depends}"), stanza("b", "1"))
+    index = available(stanza("a", "1", Depends="${misc:Depends}"), stanza("b", "1"))
     assert close(index, "b=1") == {"b": "1"}
-    assert "what a 1 needs can't be read: '${misc:Depends}' is no dependency" in refused(index, "a=1")
+    assert "invalid dependencies of a 1: '${misc:Depends}' is not a dependency" in refused(index, "a=1")
 
 
 # ── the parser ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,7 +221,7 @@ def test_relations() -> None:
      "a (>= 1,0)", "a (>= -1)", "a (>= \u0661)"],
 )  # fmt: skip
 def test_what_is_no_relation(text: str) -> None:
-    with pytest.raises(ValueError, match="is no dependency"):
+    with pytest.raises(ValueError, match="is not a dependency"):
         relations(text)
 
 
@@ -244,7 +244,7 @@ PIECES = [
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=60).map("".join))
 def test_whatever_a_list_holds_there_is_no_traceback(text: str) -> None:
-    index = shelf(f"Package: a\nVersion: 1\nArchitecture: amd64\nDepends: b\n\n{text}\n\nPackage: b\nVersion: 1")
+    index = available(f"Package: a\nVersion: 1\nArchitecture: amd64\nDepends: b\n\n{text}\n\nPackage: b\nVersion: 1")
     try:
         assert "a" in close(index, "a=1")
     except GpuprovError as error:
@@ -257,7 +257,7 @@ versions = st.from_regex(r"(?:[0-9]:)?[0-9][0-9a-c.+~-]{0,6}(?:-[0-9a-c.+~]{1,4}
 @settings(max_examples=10, deadline=None)
 @given(st.lists(versions, min_size=2, max_size=8, unique=True))
 def test_versions_are_ordered_as_dpkg_orders_them(some: list[str]) -> None:
-    from provisioner.stack.shelf import is_version
+    from provisioner.stack.package_index import is_version
 
     some = [v for v in some if is_version(v)]
     ordered = sorted(some, key=newest_first)
@@ -334,7 +334,7 @@ def test_a_closure_is_found_exactly_where_there_is_one(small: Small, data: st.Da
     items = data.draw(st.lists(st.sampled_from(sorted(small)), min_size=1, max_size=2, unique_by=lambda item: item[0]))
     wanted = dict(items)
     try:
-        found = {n: int(v) for n, v in close(shelf(as_list(small)), *(f"{n}={v}" for n, v in items)).items()}
+        found = {n: int(v) for n, v in close(available(as_list(small)), *(f"{n}={v}" for n, v in items)).items()}
     except GpuprovError as error:
         assert not every_set(small, wanted), str(error)
     else:

@@ -113,7 +113,7 @@ def test_a_second_lock_is_the_same_and_reads_no_list_again(
     vendors.seen.clear()
     capsys.readouterr()
     locked(p4d)
-    assert capsys.readouterr().out == "nothing moves\n"
+    assert capsys.readouterr().out == "no version changes\n"
     assert p4d.with_name("cluster.lock").read_bytes() == first
     assert len(vendors.asked("InRelease")) == 3
     assert vendors.asked("Packages") == []
@@ -126,8 +126,8 @@ def test_what_is_tried_again_is_told(p4d: Path, vendors: Vendors, capsys: pytest
     vendors.replies[f"/v2/{IMAGE}/manifests/25.10-py3"] += [Reply(429)]
     locked(p4d)
     err = capsys.readouterr().err
-    assert "repository cuda: answers 503; again in" in err
-    assert f"image 127.0.0.1:{vendors.port}/{IMAGE}:25.10-py3: answers 429; again in" in err
+    assert "repository cuda: HTTP 503; retrying in" in err
+    assert f"image 127.0.0.1:{vendors.port}/{IMAGE}:25.10-py3: HTTP 429; retrying in" in err
 
 
 def test_the_cache_is_not_trusted(p4d: Path, vendors: Vendors) -> None:
@@ -156,7 +156,7 @@ def test_a_tag_that_moved_is_said_and_not_followed(
     moved = vendors.image(IMAGE, "25.10-py3", annotations={"built": "again"})
     capsys.readouterr()
     assert locked(p4d).groups["train"].images[0].digest == digest
-    assert "is another image now" in capsys.readouterr().err
+    assert "has moved to" in capsys.readouterr().err
     assert locked(p4d, "--upgrade", "driver").groups["train"].images[0].digest == digest
     reference = f"127.0.0.1:{vendors.port}/{IMAGE}:25.10-py3"
     assert locked(p4d, "--upgrade", reference).groups["train"].images[0].digest == moved
@@ -248,13 +248,13 @@ def test_a_repository_that_nobody_keeps_is_asked_for(
     [
         (
             ("key: {url}/efa.asc", "key: nowhere.asc"),
-            "cluster.yaml:25: the key nowhere.asc can't be read: No such file",
+            "cluster.yaml:25: cannot read signing key nowhere.asc: No such file",
         ),
-        (("key: {url}/efa.asc", "key: cluster.yaml"), "no OpenPGP key"),
-        (("{url}/efa/", "{url}/nowhere/"), "there is no repository at"),
-        (("{url}/efa.asc", "{url}/nowhere.asc"), "is not to be had: answers 404"),
-        (("suite: '{{codename}}'", "suite: bookworm"), "there is no repository at"),
-        (("- main", "- other"), "names no other/binary-amd64/Packages"),
+        (("key: {url}/efa.asc", "key: cluster.yaml"), "is not an OpenPGP public key"),
+        (("{url}/efa/", "{url}/nowhere/"), "no repository at"),
+        (("{url}/efa.asc", "{url}/nowhere.asc"), "HTTP 404"),
+        (("suite: '{{codename}}'", "suite: bookworm"), "no repository at"),
+        (("- main", "- other"), "lists no other/binary-amd64/Packages"),
     ],
 )
 def test_what_is_wrong_with_a_repository_of_one_s_own(
@@ -271,7 +271,7 @@ def test_what_is_wrong_with_a_repository_of_one_s_own(
 def test_a_name_that_no_repository_of_a_stack_has(p4d: Path, capsys: pytest.CaptureFixture[str]) -> None:
     p4d.write_text(p4d.read_text().replace("    efa:", "    effa:"))
     assert run(["validate", str(p4d)]) == 2
-    assert "no stack has a repository effa (did you mean efa?)" in capsys.readouterr().out
+    assert "unknown repository effa (did you mean efa?)" in capsys.readouterr().out
 
 
 def test_a_version_that_the_repository_has_not(
@@ -279,7 +279,7 @@ def test_a_version_that_the_repository_has_not(
 ) -> None:
     vendors.image(IMAGE, "25.10-py3")
     said = refused(cluster_yaml(vendors, keys, tmp_path, nccl="2.28.3"), capsys)
-    assert "repository cuda has no libnccl2 2.28.3-1+cuda13.0; its newest are 2.30.4-1+cuda13.2" in said
+    assert "repository cuda has no libnccl2 2.28.3-1+cuda13.0; newest there: 2.30.4-1+cuda13.2" in said
     assert "stack.nccl" in said
 
 

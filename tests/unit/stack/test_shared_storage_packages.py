@@ -14,8 +14,8 @@ from provisioner.cli.main import run
 from provisioner.sandbox.keys import Keys
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
+from provisioner.stack.facts import rows
 from provisioner.stack.models import Lock, Stack
-from provisioner.stack.rows import rows
 from tests.support.plans import cluster_spec
 from tests.support.vendors import Vendors, deb
 from tests.unit.stack.test_lock import IMAGE, REPOSITORIES, cluster_yaml
@@ -134,7 +134,7 @@ def test_a_key_that_nobody_vouches_for_is_asked_for(
 ) -> None:
     own(written, "lustre", None)
     said = refused(written, capsys)
-    assert "group train needs AWS's Lustre client, and no two sources tell the fingerprint" in said
+    assert "group train needs AWS's Lustre client, and no two sources confirm the fingerprint" in said
     assert "cluster.yaml:7" in said and "lustre: { fingerprint: … }" in said
     assert vendors.seen == []
 
@@ -150,13 +150,11 @@ def test_another_key_than_the_one_that_is_named_is_refused(
 def test_mount_s3_s_repository_is_the_user_s_own(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own(written, "mount-s3", None)
     said = refused(written, capsys)
-    assert "group train needs Mountpoint for S3, and their maker keeps no signed apt repository" in said
+    assert "group train needs Mountpoint for S3, and their vendor has no signed apt repository" in said
     assert "cluster.yaml:9" in said and "leave out storage.s3" in said
     own(written, "mount-s3", {"fingerprint": "0123456789ABCDEF0123456789ABCDEF01234567"})
     assert run(["validate", str(written)]) == 2
-    assert (
-        "nobody but you keeps a repository mount-s3: its address and its key are needed too" in capsys.readouterr().out
-    )
+    assert "no vendor publishes repository mount-s3: uri and key are required" in capsys.readouterr().out
 
 
 def test_a_mount_s3_that_systemd_can_t_call_is_refused(
@@ -164,7 +162,7 @@ def test_a_mount_s3_that_systemd_can_t_call_is_refused(
 ) -> None:
     shutil.rmtree(vendors.root / "mount-s3")
     vendors.publish("mount-s3", [deb("mount-s3", "1.9.1"), deb("mount-s3", "1.17.0")], keys)
-    assert "has no mount-s3 of 1.18.0 or newer; its newest are 1.17.0, 1.9.1" in refused(written, capsys)
+    assert "has no mount-s3 1.18.0 or newer; newest there: 1.17.0, 1.9.1" in refused(written, capsys)
 
 
 def test_a_kernel_that_has_no_modules_is_refused_with_those_that_have(
@@ -173,4 +171,4 @@ def test_a_kernel_that_has_no_modules_is_refused_with_those_that_have(
     written.write_text(written.read_text().replace(KERNEL, "6.8.0-1067-aws"))
     said = refused(written, capsys)
     assert "repository lustre has no package lustre-client-modules-6.8.0-1067-aws" in said
-    assert f"it has {MODULES}" in said and "stack.kernel chooses" in said
+    assert f"similar names there: {MODULES}" in said and "stack.kernel chooses" in said

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet
 from provisioner.catalog import load
+from provisioner.configure import inventory
 from provisioner.verify import archive, health
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.pytest_runner import Case, judge
@@ -141,9 +141,9 @@ def test_the_zip_lies_in_the_cache_under_its_content(tmp_path: Path, monkeypatch
 
 def test_roles_get_it_where_it_is_wanted() -> None:
     off = plans.plan(plans.cluster_spec(P4D))
-    assert fleet.group_variables("train", off)["gpuprov_health"] is None
+    assert inventory.group_variables("train", off)["gpuprov_health"] is None
     on = plans.plan(plans.cluster_spec(P4D, monitoring={"health_check": {"every": "5m"}}))
-    given = fleet.group_variables("train", on)["gpuprov_health"]
+    given = inventory.group_variables("train", on)["gpuprov_health"]
     assert (given["every"], given["textfile"]) == ("5m", "/var/lib/node_exporter/textfile_collector/gpuprov.prom")
     assert given["archive"] == archive.digest()
     assert (given["expected"]["level"], given["expected"]["simulated"]) == ("quick", True)

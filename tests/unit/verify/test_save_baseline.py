@@ -121,7 +121,7 @@ def test_a_fleet_that_got_slower_is_told(
     assert len((root / "measures.jsonl").read_text().splitlines()) == 2 + 3 + 3
 
     assert gpuprov("verify", file, "--save-baseline", "--node", "train-0") == 0
-    assert "baseline: train-0 is held to less than before: GPU memory -13.8%" in capsys.readouterr().err
+    assert "baseline: train-0 is lower than its previous baseline: GPU memory -13.8%" in capsys.readouterr().err
     assert gpuprov("verify", file, "--node", "train-0") == 0
     assert "slower than" not in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""What the vendors' repositories have: a package's versions, what each needs, provides and can't be beside.
+"""What the vendors' repositories have: a package's versions, what each needs, provides and conflicts with.
 
 A list has some ten thousand paragraphs and a lock needs a hundred of them, so they are found by name first, and only
 those that are asked for are read.
@@ -71,7 +71,7 @@ class Entry:
 
 
 @dataclass(eq=False)
-class Shelf:
+class PackageIndex:
     """All repositories of a stack, by name, in the order in which they are preferred."""
 
     lists: Mapping[str, tuple[str, ...]]
@@ -157,15 +157,15 @@ def _relation(text: str) -> Relation:
     try:
         (found,) = parse_depends(text)
     except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"{text[:80]!r} is no dependency") from None
+        raise ValueError(f"{text[:80]!r} is not a dependency") from None
     name, _, _ = str(found.name).partition(":")
     relation = Relation(name, getattr(found, "operator", ""), getattr(found, "version", ""))
     # The library reads as far as it understands; what is behind that must not be dropped.
     whole = str(found).replace(" ", "") == text.replace(" ", "")
     if not whole or found.architectures or not _PACKAGE.fullmatch(name):
-        raise ValueError(f"{text[:80]!r} is no dependency")
+        raise ValueError(f"{text[:80]!r} is not a dependency")
     if relation.operator and (relation.operator not in _OPERATORS or not is_version(relation.version)):
-        raise ValueError(f"{text[:80]!r} is no dependency")
+        raise ValueError(f"{text[:80]!r} is not a dependency")
     return relation
 
 
@@ -174,7 +174,7 @@ def _version(text: str) -> Version:
     """A version in its parts. The library's own reader does not take those that end in ~, which Debian is full of."""
     found = _VERSION.fullmatch(text)
     if not found:
-        raise ValueError(f"{text[:80]!r} is no version")
+        raise ValueError(f"{text[:80]!r} is not a version")
     return Version(int(found[1] or 0), found[2], found[3] or "0")
 
 

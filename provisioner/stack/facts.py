@@ -1,4 +1,4 @@
-"""The rows of data/*.yaml: what is known of versions and of what they need of each other."""
+"""Facts as rows of data/*.yaml: components, their versions, and what these need of each other."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import yaml
 
-FILES = ("nvidia", "frameworks", "systems", "packages")
+from provisioner.catalog import distributions
+
+FILES = ("components", "nvidia", "frameworks", "systems", "packages")
 
 
 @cache
 def _documents() -> dict[str, Any]:
-    merged: dict[str, Any] = {}
+    merged: dict[str, Any] = {"os": distributions.rows()}
     for name in FILES:
         text = (resources.files("provisioner.stack") / "data" / f"{name}.yaml").read_text(encoding="utf-8")
         merged |= yaml.load(text, Loader=yaml.CSafeLoader)

@@ -1,8 +1,8 @@
 """Where a cluster's state lies when several people work on it: `state` of cluster.yaml → a place that all reach.
 
 Terraform keeps its own state there (`terraform`); what operators need beside it goes through `read` and `write`
-(shared_files.py), and keeps two runs apart there (lease.py). A provider's folder has the places that it offers: the
-model of cluster.yaml's block and `remote(spec)` in `providers/<name>/state.py`.
+(state/shared_files.py), and keeps two runs apart there (state/lease.py). A provider's folder has the places that it
+offers: the model of cluster.yaml's block and `remote(spec)` in `providers/<name>/state.py`.
 """
 
 from __future__ import annotations

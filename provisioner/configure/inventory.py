@@ -1,0 +1,128 @@
+"""The Ansible inventory: a group per group of cluster.yaml, its part of the lock as variables. No secret is in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from provisioner import catalog, roles
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, write_whole
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.stack.texts import TEMPLATES
+from provisioner.verify import archive
+from provisioner.verify.expectations import expect
+from provisioner.verify.parsers.stamp import RoleStamp
+
+
+def write(
+    paths: ClusterPaths,
+    nodes: list[Node],
+    plan: Plan,
+    variables: dict[str, Any],
+    stamps: Mapping[str, Mapping[str, RoleStamp]],
+    obsolete: Mapping[str, Sequence[str]] | None = None,
+) -> Path:
+    """Write inventory.yml and give its path.
+
+    `variables`: the providers', for all groups. `stamps`: group → role → what the playbook records on the node once the
+    role has run. `obsolete`: group → packages of earlier locks that this one has not; the roles remove them.
+    """
+    groups = {}
+    for planned in plan.groups:
+        groups[planned.name] = {
+            "hosts": {
+                n.name: {"gpuprov_node": n.name, "gpuprov_private_address": n.private_address}
+                for n in nodes
+                if n.group == planned.name
+            },
+            "vars": {
+                **group_variables(planned.name, plan),
+                "gpuprov_stamps": {role: stamp.to_json() for role, stamp in stamps[planned.name].items()},
+                "gpuprov_obsolete": list((obsolete or {}).get(planned.name, ())),
+            },
+        }
+    refuse_templates({"children": groups, "vars": variables})
+    inventory = {"all": {"children": _untrusted(groups), "vars": _untrusted(variables)}}
+    # JSON is YAML, and Ansible reads it an order of magnitude faster than YAML's long form.
+    write_whole(paths.inventory, json.dumps(inventory, indent=1) + "\n")
+    return paths.inventory
+
+
+def group_variables(name: str, plan: Plan) -> dict[str, Any]:
+    """What the roles know of a group's machines: facts of the catalogue and of the lock, never of the node. Each role
+    adds its own (provisioner/roles)."""
+    group = plan.group(name)
+    common: dict[str, Any] = {
+        "gpuprov_group": name,
+        "gpuprov_site": group.site,
+        # Why a version was chosen is for people: a better sentence is no reason to configure a node again.
+        "gpuprov_stack": group.stack.model_dump(
+            mode="json", exclude={"components": True, "packages": {"__all__": {"asked"}}}
+        ),
+        "gpuprov_gpu_vendor": group.gpu.vendor,
+        "gpuprov_gpu_arch": group.gpu.arch,
+        "gpuprov_gpu_count": group.machine.gpu_count,
+        "gpuprov_network_kind": group.machine.network.kind,
+        "gpuprov_network_ports": group.machine.network.ports,
+        "gpuprov_user": plan.spec.access.user,
+    }
+    for role in roles.registry().values():
+        common |= role.variables(group, plan)
+    if common["gpuprov_health"] is not None:
+        common["gpuprov_health"] |= _checks(group, plan)
+    return common
+
+
+def _checks(group: PlannedGroup, plan: Plan) -> dict[str, Any]:
+    """What the checks on a node expect of it, and their sha256: other checks are a reason to run role health."""
+    expected = expect(
+        group.machine, group.gpu, group.stack, group.spec, catalog.load(), level="quick", simulated=plan.simulated
+    )
+    return {"expected": expected.to_json(), "archive": archive.digest()}
+
+
+_UNTRUSTED = "__ansible_unsafe"
+"""The key under which Ansible's JSON has a text that is no template, as !unsafe has it in YAML."""
+
+
+def _untrusted(value: Any) -> Any:
+    """The value with each text in it marked so that Ansible evaluates none."""
+    if isinstance(value, str):
+        return {_UNTRUSTED: value}
+    if isinstance(value, dict):
+        return {key: _untrusted(inner) for key, inner in value.items()}
+    return [_untrusted(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def plain(value: Any) -> Any:
+    """The values that `write` was given, from what it has written."""
+    if isinstance(value, dict):
+        return value[_UNTRUSTED] if value.keys() == {_UNTRUSTED} else {k: plain(inner) for k, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def refuse_templates(value: Any, path: str = "") -> None:
+    """Raise GpuprovError where a text for the roles opens a template, or a key is one of Ansible's own: nothing that
+    gpuprov gives them has one."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if str(key).startswith("__ansible"):
+                _refuse_template(f"{path}.{key}", str(key))
+            refuse_templates(str(key), path)
+            refuse_templates(inner, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            refuse_templates(inner, f"{path}[{index}]")
+    elif isinstance(value, str) and any(opening in value for opening in TEMPLATES):
+        _refuse_template(path, value)
+
+
+def _refuse_template(path: str, text: str) -> NoReturn:
+    raise GpuprovError(
+        f"{path} contains a template expression ({text[:80]!r}); gpuprov never writes one",
+        hint="find out who wrote it: cluster.lock, .gpuprov/*/locks, or the bucket of the shared state",
+    )

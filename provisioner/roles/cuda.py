@@ -1,0 +1,5 @@
+"""CUDA toolkit and cuDNN."""
+
+from provisioner.roles import Role
+
+ROLE = Role(parts=("cuda", "cudnn"))

@@ -1,0 +1,5 @@
+"""Container images of the frameworks."""
+
+from provisioner.roles import Role
+
+ROLE = Role()

@@ -1,0 +1,57 @@
+"""The inventory: what the roles are given, and nothing that Ansible would evaluate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.configure import inventory
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, private_dir
+from provisioner.verify.parsers.stamp import RoleStamp
+from tests.support import plans
+
+NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "us-east-1a", "203.0.113.5", "10.0.0.5")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ClusterPaths:
+    found = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=True)
+    private_dir(found.root)
+    return found
+
+
+@pytest.fixture(scope="module")
+def plan() -> Any:
+    return plans.plan(plans.cluster_spec("p4d.24xlarge", count=2))
+
+
+def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPaths) -> None:
+    nodes = [NODE, replace(NODE, name="train-1")]
+    stamps = {"train": {"nccl": RoleStamp("a", "b", "c")}}
+    written = inventory.write(paths, nodes, plan, {"gpuprov_registry": "mirror:5000"}, stamps)
+    found = inventory.plain(json.loads(written.read_text())["all"])
+    assert found["vars"] == {"gpuprov_registry": "mirror:5000"}
+    group = found["children"]["train"]
+    assert group["hosts"] == {
+        name: {"gpuprov_node": name, "gpuprov_private_address": NODE.private_address} for name in ("train-0", "train-1")
+    }
+    assert group["vars"]["gpuprov_stamps"] == {"nccl": {"digest": "a", "installed": "b", "configured": "c"}}
+    assert group["vars"]["gpuprov_gpu_count"] == 8
+    assert group["vars"]["gpuprov_efa_devices"] == 4
+    assert group["vars"]["gpuprov_network_kind"] == "efa"
+    stack = plan.group("train").stack.model_dump(mode="json", exclude={"components"})
+    assert group["vars"]["gpuprov_stack"] == stack | {
+        "packages": [{key: p[key] for key in ("name", "version", "repository", "part")} for p in stack["packages"]]
+    }
+    assert written.stat().st_mode & 0o077 == 0
+    assert "PRIVATE" not in written.read_text()
+
+
+def test_the_inventory_has_only_nodes_that_are_there(plan: Any, paths: ClusterPaths) -> None:
+    written = inventory.write(paths, [NODE], plan, {}, {"train": {}})
+    assert list(json.loads(written.read_text())["all"]["children"]["train"]["hosts"]) == ["train-0"]

@@ -1,0 +1,107 @@
+"""A run of the playbook as the lines of its worker tell it: which node failed on what, and when Ansible did not run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioner.configure import run
+from provisioner.configure.run import Outcome
+from provisioner.errors import ConfigureError
+from provisioner.events import Event, Events
+from provisioner.fleet import Node
+from provisioner.paths import ClusterPaths, private_dir
+
+NODES = [Node(f"train-{i}", "train", "here", "p4d.24xlarge", f"i-{i}", "", "203.0.113.7", "10.0.0.7") for i in range(2)]
+
+
+class Worker:
+    """Stands for provisioner.configure.worker: `lines` are what it prints, `status` how it ends."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.status, self.complaints, self.request = 0, "", dict[str, Any]()
+        self.events: list[Event] = []
+        self.paths = ClusterPaths(folder / "cluster.yaml", "vision", sandbox=True)
+        self.run_dir = private_dir(self.paths.runs / "1")
+        monkeypatch.setattr(run, "follow", self.follow)
+
+    def follow(self, _: list[str], on_line: Callable[[str], None], *, given: str, **__: Any) -> Any:
+        self.request = json.loads(given)
+        for line in self.lines:
+            on_line(json.dumps(line))
+        return SimpleNamespace(status=self.status, complaints=[self.complaints])
+
+    def tells(self, event: str, host: str | None, task: str = "", message: str = "", *, changed: bool = False) -> None:
+        self.lines.append({"event": event, "host": host, "task": task, "changed": changed, "message": message})
+
+    def run(self, *tags: str) -> dict[str, Outcome]:
+        events = Events(self.events.append)
+        inventory = self.paths.root / "inventory.yml"
+        return run.configure(self.paths, NODES, inventory, self.run_dir, events, tags=tags)
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    return Worker(tmp_path, monkeypatch)
+
+
+def test_what_was_done_and_changed_is_counted(worker: Worker) -> None:
+    worker.tells("start", "train-0", "base : Do it")
+    worker.tells("ok", "train-0", "base : Do it", changed=True)
+    worker.tells("skipped", "train-0", "base : Leave it")
+    outcomes = worker.run()
+    assert outcomes == {"train-0": Outcome(ok=2, changed=1), "train-1": Outcome()}
+    run.refuse_failures(outcomes, worker.run_dir)
+    assert (worker.request["limit"], "tags" in worker.request) == ("train-0,train-1", False)
+
+
+def test_only_the_roles_that_are_asked_for_run(worker: Worker) -> None:
+    worker.run("driver", "base")
+    assert worker.request["tags"] == "base,driver"
+
+
+@pytest.mark.parametrize("kind", ["failed", "unreachable"])
+def test_a_node_that_failed_or_went_away_is_a_failure(kind: str, worker: Worker) -> None:
+    """Taken for one on which nothing had to be done, it would be judged, and might be proven, half configured."""
+    worker.tells("ok", "train-0", "base : Do it")
+    worker.tells(kind, "train-1", "base : Do it", "connection timed out")
+    worker.status = 4
+    outcomes = worker.run()
+    assert outcomes["train-0"].failed == []
+    assert outcomes["train-1"].failed == ["base : Do it: connection timed out"]
+    assert [(e.kind, e.node) for e in worker.events if e.kind == "failed"] == [("failed", "train-1")]
+    with pytest.raises(ConfigureError, match="train-1: base : Do it: connection timed out"):
+        run.refuse_failures(outcomes, worker.run_dir)
+
+
+def test_the_same_cause_is_said_once(worker: Worker) -> None:
+    for node in ("train-0", "train-1"):
+        worker.tells("failed", node, "driver : Install it", "E: no space left")
+    with pytest.raises(ConfigureError) as caught:
+        run.refuse_failures(worker.run(), worker.run_dir)
+    assert caught.value.message == "train-0, train-1: driver : Install it: E: no space left"
+
+
+def test_an_ansible_that_did_not_run_is_no_success(worker: Worker) -> None:
+    worker.status, worker.complaints = 4, "ERROR! the role 'base' was not found"
+    with pytest.raises(ConfigureError, match="the role 'base' was not found"):
+        worker.run()
+
+
+def test_what_another_host_says_is_of_no_node(worker: Worker) -> None:
+    worker.tells("failed", "train-9", "base : Do it", "x")
+    worker.tells("error", None, message="a plugin is missing")
+    assert worker.run() == {"train-0": Outcome(), "train-1": Outcome()}
+    assert [e.message for e in worker.events if e.kind == "warning"] == ["a plugin is missing"]
+
+
+def test_each_call_of_a_run_has_a_folder_of_its_own(worker: Worker) -> None:
+    worker.run()
+    worker.run()
+    assert {path.name for path in worker.run_dir.iterdir()} == {"ansible", "ansible-2"}

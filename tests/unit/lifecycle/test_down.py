@@ -1,0 +1,122 @@
+"""`down`: what it removes, what it looks for, and that nothing is forgotten while something is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioner import fleet
+from provisioner.errors import ProviderError
+from provisioner.fleet import Node
+from provisioner.lifecycle import down, machines
+from provisioner.paths import private_dir
+from provisioner.providers.sandbox.provider import Sandbox
+from provisioner.session import Cluster, open_cluster
+
+FILE = """
+name: vision
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 2}}
+"""
+NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "", "203.0.113.7", "10.0.0.7")
+
+
+class World:
+    """Terraform's workspace and what the provider finds by tag. `calls`: in which order they were asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.damaged = ""
+        self.left: list[str] = []
+
+    def workspace(self, *_: Any, **__: Any) -> World:
+        return self
+
+    def damage(self) -> str:
+        return self.damaged
+
+    def init(self) -> None:
+        self.calls.append("init")
+
+    def destroy(self) -> Any:
+        self.calls.append("destroy")
+        return SimpleNamespace(destroy=5)
+
+    def clean(self, *_: Any) -> list[str]:
+        self.calls.append("clean")
+        return self.left
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(down, "Workspace", made.workspace)
+    monkeypatch.setattr(Sandbox, "clean", lambda _, *arguments: made.clean(*arguments))
+    return made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """What an `up` has left."""
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    site = private_dir(made.paths.site("here"))
+    (site / machines.PROVIDER).write_text("sandbox\n")
+    for name in ("main.tf", "terraform.tfstate"):
+        (site / name).write_text("{}")
+    fleet.save(made.paths, [NODE])
+    return made
+
+
+def take_down(cluster: Cluster) -> down.Removal:
+    return down.down(cluster, None)  # type: ignore[arg-type]
+
+
+def test_machines_are_destroyed_looked_for_again_and_forgotten(cluster: Cluster, world: World) -> None:
+    assert take_down(cluster) == down.Removal(removed=5)
+    assert world.calls == ["init", "destroy", "clean"]
+    assert not cluster.paths.root.exists()
+
+
+def test_while_something_is_left_nothing_is_forgotten(cluster: Cluster, world: World) -> None:
+    world.left = ["instance i-7 is still there"]
+    with pytest.raises(ProviderError, match="instance i-7 is still there"):
+        take_down(cluster)
+    assert cluster.nodes() == [NODE]
+    assert (cluster.paths.site("here") / machines.PROVIDER).exists()
+    world.left = []
+    take_down(cluster)
+    assert not cluster.paths.root.exists()
+
+
+def test_a_run_that_died_before_terraform_is_looked_for_by_tag_alone(cluster: Cluster, world: World) -> None:
+    (cluster.paths.site("here") / "terraform.tfstate").unlink()
+    assert take_down(cluster) == down.Removal()
+    assert world.calls == ["clean"]
+
+
+def test_a_damaged_state_of_a_rehearsal_is_passed_over(cluster: Cluster, world: World) -> None:
+    world.damaged = "terraform.tfstate is damaged"
+    take_down(cluster)
+    assert world.calls == ["clean"]
+
+
+def test_a_damaged_state_of_a_real_fleet_is_refused(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it names would be forgotten."""
+    world.damaged = "terraform.tfstate is damaged"
+    monkeypatch.setattr(Cluster, "sandbox", False)
+    with pytest.raises(ProviderError, match=r"terraform\.tfstate is damaged"):
+        take_down(cluster)
+    assert (world.calls, cluster.nodes()) == ([], [NODE])
+
+
+def test_a_site_that_cluster_yaml_names_no_more_is_removed_too(cluster: Cluster, world: World) -> None:
+    private_dir(cluster.paths.site("there"))
+    (cluster.paths.site("there") / machines.PROVIDER).write_text("sandbox\n")
+    take_down(cluster)
+    assert world.calls == ["init", "destroy", "clean", "clean"]

@@ -1,0 +1,283 @@
+"""`up`, from the file to the verdict: what it writes down and when, whom it configures, what it proves. Terraform,
+Ansible, the probe and the checks are a world of dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import fleet, node_state
+from provisioner.configure import drift
+from provisioner.configure import run as roles
+from provisioner.configure.drift import Difference
+from provisioner.configure.run import Outcome
+from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
+from provisioner.fleet import Node
+from provisioner.lifecycle import configuring, down, locking, machines, running_cost, verifying
+from provisioner.lifecycle.up import Run, up
+from provisioner.paths import private_dir
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.providers.sandbox.provider import Sandbox
+from provisioner.release import Ledger, Release, identity, release_of
+from provisioner.session import Cluster, open_cluster
+from provisioner.stack.models import Lock
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.results import CheckResult, NodeReport, Report
+from provisioner.verify.run import Subject
+from provisioner.workspace.terraform import Changes
+from tests.support import plans
+
+FILE = """
+name: vision
+sites: {here: {provider: aws, region: us-east-1}}
+groups: {train: {machine: p4d.24xlarge, count: 2}}
+"""
+NAMES = ["train-0", "train-1"]
+STACK = plans.plan(plans.cluster_spec("p4d.24xlarge")).groups[0].stack
+
+
+def lock(driver: str = "580.1") -> Lock:
+    return Lock(request={}, simulated=True, groups={"train": STACK.model_copy(update={"driver": driver})})
+
+
+@dataclass
+class World:
+    """What there is beyond gpuprov. `installed` is what each machine runs, by its id; `levels` at which each node was
+    judged in the last verdict. `stubborn`: machines that the roles run on without effect."""
+
+    lock: Lock = field(default_factory=lock)
+    machines: dict[str, str] = field(default_factory=dict)
+    installed: dict[str, str] = field(default_factory=dict)
+    configured: list[str] = field(default_factory=list)
+    levels: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    bad: set[str] = field(default_factory=set)
+    unreachable: set[str] = field(default_factory=set)
+    stubborn: set[str] = field(default_factory=set)
+    killed: bool = False
+    driver: str = ""
+    count: int = 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    return open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+
+    def prepare(cluster: Cluster, plan: Plan, site: str, *_: Any) -> machines.SitePlan:
+        missing = [name for name, _ in plan.nodes() if name not in made.machines]
+        actions = tuple((Sandbox().address(name), "create") for name in missing)
+        return machines.SitePlan(site, Sandbox(), None, Changes(add=len(missing), actions=actions))  # type: ignore[arg-type]
+
+    def make(cluster: Cluster, plan: Plan, *_: Any) -> list[Node]:
+        for name, _group in plan.nodes():
+            if name not in made.machines:
+                made.count += 1
+                made.machines[name] = f"i-{made.count}"
+        if made.killed:
+            raise KeyboardInterrupt
+        nodes = [
+            Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
+            for name, id in made.machines.items()
+        ]
+        fleet.save(cluster.paths, nodes)
+        running_cost.seen(cluster, nodes)
+        return nodes
+
+    def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], *_: Any) -> dict[str, str]:
+        return {node.name: str(releases[node.name].stack(node.group).driver) for node in nodes}
+
+    def look(_: Cluster, subjects: Sequence[Subject], __: str) -> dict[str, Bundle]:
+        return {s.name: Bundle({"driver": Output(made.installed.get(made.machines[s.name], "none"))}) for s in subjects}
+
+    def differences(bundle: Bundle, driver: str) -> tuple[Difference, ...]:
+        there = bundle.files["driver"].text
+        return () if there == driver else (Difference("package", "driver", driver, there, f"driver {there}"),)
+
+    def inventory(_: Any, __: Any, plan: Plan, *___: Any) -> Path:
+        made.driver = str(plan.groups[0].stack.driver)
+        return Path("inventory.yml")
+
+    def configure(_: Any, nodes: Sequence[Node], *__: Any, tags: Collection[str] = ()) -> dict[str, Outcome]:
+        for node in nodes:
+            made.configured.append(node.name)
+            if node.name not in made.stubborn | made.unreachable:
+                made.installed[node.id] = made.driver
+        return {n.name: Outcome(failed=["base: no route to host"] if n.name in made.unreachable else []) for n in nodes}
+
+    def prove(_: Cluster, subjects: Iterable[Subject], *__: Any, **___: Any) -> Report:
+        subjects = list(subjects)
+        made.levels = {subject.name: subject.expected.level for subject in subjects}
+        well = CheckResult("gpu.model", "fatal", "pass", "none")
+        lost = CheckResult("gpu.count", "fatal", "fail", "replace", message="7 instead of 8")
+        return Report(
+            tuple(NodeReport(s.name, s.group, s.site, s.machine, True, (lost if s.name in made.bad else well,))
+                  for s in subjects), {}, 0.0,
+        )  # fmt: skip
+
+    monkeypatch.setattr(locking, "current", lambda *_: made.lock)
+    monkeypatch.setattr(machines, "preflight", lambda *_: made.findings)
+    monkeypatch.setattr(machines, "prepare", prepare)
+    monkeypatch.setattr(machines, "make", make)
+    monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
+    monkeypatch.setattr(configuring, "wanted", wanted)
+    monkeypatch.setattr(configuring, "look", look)
+    monkeypatch.setattr(drift, "differences", differences)
+    monkeypatch.setattr(fleet, "write_inventory", inventory)
+    monkeypatch.setattr(roles, "configure", configure)
+    monkeypatch.setattr(verifying, "prove", prove)
+    return made
+
+
+def run_up(cluster: Cluster, *, yes: bool = True) -> Run:
+    return up(cluster, None, confirm=lambda *_: yes)  # type: ignore[arg-type]
+
+
+def stages(cluster: Cluster) -> dict[str, tuple[str, bool | None]]:
+    return {name: (n["stage"], n["ok"]) for name, n in node_state.load(cluster.paths).get("nodes", {}).items()}
+
+
+def applied(cluster: Cluster) -> dict[str, str | None]:
+    ledger = Ledger(cluster.paths)
+    return {node.name: ledger.of(node) for node in cluster.nodes()}
+
+
+def test_a_fleet_is_made_configured_and_proven(cluster: Cluster, world: World) -> None:
+    run = run_up(cluster)
+    assert (run.exit, run.resources, run.configured, run.healthy) == (Exit.OK, 2, 2, True)
+    assert world.configured == NAMES
+    assert world.levels == dict.fromkeys(NAMES, "standard")
+    assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))
+    assert stages(cluster) == dict.fromkeys(NAMES, ("verified", True))
+    assert run.page is not None and run.page.exists()
+    assert node_state.load(cluster.paths)["report"] == str(run.page)
+
+
+def test_a_second_run_starts_nothing_on_nodes_that_were_proven(cluster: Cluster, world: World) -> None:
+    run_up(cluster)
+    world.configured.clear()
+    run = run_up(cluster)
+    assert (run.exit, run.changes, world.configured) == (Exit.OK, 0, [])
+    assert world.levels == dict.fromkeys(NAMES, "quick")  # a job may run there
+
+
+def test_what_is_about_to_be_made_is_written_down_first(cluster: Cluster, world: World) -> None:
+    """`down` looks for it, whatever happens to the run that makes it."""
+    world.killed = True
+    with pytest.raises(KeyboardInterrupt):
+        run_up(cluster)
+    assert cluster.nodes() == []
+    assert down.made(cluster) == NAMES
+
+
+def test_a_site_that_no_group_is_at_any_more_is_refused(cluster: Cluster, world: World) -> None:
+    """Its machines would run on, unseen."""
+    private_dir(cluster.paths.site("there"))
+    (cluster.paths.site("there") / machines.PROVIDER).write_text("sandbox\n")
+    with pytest.raises(GpuprovError, match="there") as caught:
+        run_up(cluster)
+    assert "gpuprov down" in caught.value.hint
+    assert world.machines == {}
+
+
+def test_what_blocks_is_found_before_anything_is_made(cluster: Cluster, world: World) -> None:
+    world.findings = [
+        Finding("blocks", "quota", "8 vCPUs of 192", "raise it"),
+        Finding("warning", "zone", "unknown", ""),
+    ]
+    with pytest.raises(ProviderError, match="quota: 8 vCPUs of 192") as caught:
+        run_up(cluster)
+    assert caught.value.hint == "raise it"
+    assert (world.machines, down.made(cluster)) == ({}, [])
+
+
+def test_nothing_is_made_where_a_person_declines(cluster: Cluster, world: World) -> None:
+    run = run_up(cluster, yes=False)
+    assert run.report is None
+    assert (world.machines, cluster.nodes()) == ({}, [])
+
+
+def test_a_node_on_which_roles_failed_stops_the_run(cluster: Cluster, world: World) -> None:
+    world.unreachable = {"train-1"}
+    with pytest.raises(ConfigureError, match="train-1: base: no route to host"):
+        run_up(cluster)
+    assert stages(cluster) == {"train-0": ("configured", None), "train-1": ("made", None)}
+    assert applied(cluster) == dict.fromkeys(NAMES)
+    world.unreachable.clear()
+    world.configured.clear()
+    assert run_up(cluster).exit == Exit.OK
+    assert world.configured == ["train-1"]  # it goes on where it stopped
+
+
+def test_a_node_that_is_still_not_as_locked_is_not_proven(cluster: Cluster, world: World) -> None:
+    """Healthy or not, it does not run the lock: what it runs is unknown."""
+    world.stubborn = {"train-1"}
+    run_up(cluster)
+    assert applied(cluster) == {"train-0": identity(world.lock), "train-1": None}
+    world.stubborn, world.configured = set(), []
+    run_up(cluster)
+    assert world.configured == ["train-1"]
+    assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))
+
+
+def test_an_unhealthy_node_is_told_and_not_proven(cluster: Cluster, world: World) -> None:
+    world.bad = {"train-1"}
+    run = run_up(cluster)
+    assert run.exit == Exit.CHECK_FAILED
+    assert applied(cluster) == {"train-0": identity(world.lock), "train-1": None}
+    assert stages(cluster) == {"train-0": ("verified", True), "train-1": ("unhealthy", False)}
+    run_up(cluster)
+    assert world.levels == {"train-0": "quick", "train-1": "standard"}
+
+
+def test_a_changed_lock_moves_nobody(cluster: Cluster, world: World) -> None:
+    run_up(cluster)
+    before, world.lock = identity(world.lock), lock("580.2")
+    world.configured.clear()
+    run = run_up(cluster)
+    assert (run.exit, world.configured) == (Exit.BAD_INPUT, [])
+    assert run.waiting == {name: ["driver 580.1 → 580.2"] for name in NAMES}
+    assert applied(cluster) == dict.fromkeys(NAMES, before)
+
+
+def test_a_node_that_drifted_is_mended_alone(cluster: Cluster, world: World) -> None:
+    run_up(cluster)
+    world.installed["i-1"] = "550"
+    world.configured.clear()
+    assert run_up(cluster).exit == Exit.OK
+    assert (world.configured, world.installed["i-1"]) == (["train-0"], "580.1")
+    assert world.levels == {"train-0": "standard", "train-1": "quick"}  # its roles ran: it is proven at work
+
+
+def test_a_machine_that_was_lost_is_made_again(cluster: Cluster, world: World) -> None:
+    run_up(cluster)
+    del world.machines["train-1"]
+    world.configured.clear()
+    run = run_up(cluster)
+    assert (run.resources, run.configured, run.exit) == (1, 1, Exit.OK)
+    assert world.configured == ["train-1"]
+
+
+def test_only_a_node_that_was_proven_with_this_very_lock_is_looked_at_lightly(cluster: Cluster, world: World) -> None:
+    """One that was healthy with another lock says nothing of this one."""
+    run_up(cluster)
+    nodes, other = cluster.nodes(), lock("580.2")
+    Ledger(cluster.paths).keep(other)
+    moved = dict.fromkeys(NAMES, release_of(cluster.spec, other))
+    assert configuring.proven(cluster, nodes, moved) == set()
+    kept = dict.fromkeys(NAMES, release_of(cluster.spec, world.lock))
+    assert configuring.proven(cluster, nodes, kept) == set(NAMES)
+    world.installed = dict.fromkeys(world.installed, "580.2")  # somebody installed it by hand: no role has to run
+    brought = configuring.bring(cluster, nodes, moved, private_dir(cluster.paths.root / "runs" / "x"))
+    assert brought.configured == ()
+    assert {subject.name: subject.expected.level for subject in brought.subjects} == dict.fromkeys(NAMES, "standard")

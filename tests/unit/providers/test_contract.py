@@ -1,0 +1,205 @@
+"""Every provider's folder is whole, and nothing outside it knows it. docs/extending/provider.md is the contract."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from provisioner import catalog, spec
+from provisioner.plan import Plan
+from provisioner.providers import base
+from provisioner.providers.base import Module, Place, Provider
+from provisioner.providers.capacity import Capacity
+from provisioner.providers.market import Market
+from provisioner.providers.orphans import Orphans
+from provisioner.providers.state import Remote
+from provisioner.spec import folders
+from provisioner.spec.site import Site
+from provisioner.spec.starter import starter
+from provisioner.spec.state import State
+from provisioner.stack.models import BaseImage
+from tests.support import plans
+from tests.support.rehearsal import ROOT
+
+CODE = ROOT / "provisioner"
+SANDBOX = "sandbox"
+REAL = [name for name in folders.names() if name != SANDBOX]
+MAKING = [name for name in folders.names() if base.find(name)]
+COMMON = {"name", "groups", "ssh_public_key", "user_data", "tags"}
+OUTPUT = {"id", "group", "machine", "zone", "private_ip", "public_ip"}
+NAMES = "|".join(REAL)
+KNOWS = re.compile(
+    rf"""\b(?:Aws|Alicloud|Azure|Tencent|BareMetal)[A-Z]\w*   # a model of its sites
+    | providers\.(?:{NAMES})\b                                # a module of its folder
+    | [!=]=\s*["'](?:{NAMES})["']                             # its name asked for
+    | ["'](?:{NAMES})["']\s*:                                 # its name as a key
+    | \b(?:aws|azurerm|alicloud|tencentcloud)_[a-z]+          # its Terraform resources
+    | (?:AWS|Azure|Alibaba|Tencent)'s\ console
+    | backend\s*[!=]=\s*["'](?:s3|oss|azurerm|cos)["']
+    | (?<!>\.)\bnetwork\.efa\b(?!\s*is\ not\ None)""",
+    re.X,
+)
+"""What only a provider's own folder says."""
+
+
+FORMER_NAME = {"spec/rules.py", "stack/solve.py"}
+"""Where the former name of network.rdma stands: in its rule, and as a lock's request has it."""
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(text.splitlines(), 1) if KNOWS.search(line))
+
+
+def test_nothing_outside_a_providers_folder_knows_it() -> None:
+    wrong = []
+    for file in sorted(CODE.rglob("*.py")):
+        name = file.relative_to(CODE).as_posix()
+        if not name.startswith(tuple(f"providers/{one}/" for one in REAL)) and name not in FORMER_NAME:
+            wrong += [f"{name}:{number}: {line.strip()}" for number, line in lines(file.read_text(encoding="utf-8"))]
+    assert wrong == []
+
+
+def test_the_former_name_of_rdma_stands_in_two_places() -> None:
+    found = [line.strip() for file in sorted(FORMER_NAME) for _, line in lines((CODE / file).read_text("utf-8"))]
+    assert found == [
+        'elif network.efa and machine.network.kind != "efa":',
+        'flat[f"groups.{name}.network.efa"] = str(group.network.wanted).lower()',
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if isinstance(site, AwsSite):", "from provisioner.providers.aws import tagged", 'if site.provider == "azure":',
+        'DISKS = {"aws": "nvme0n1"}', 'address.startswith("aws_instance.")', "look into AWS's console",
+        'if state.backend != "s3":', "if group.network.efa:",
+    ],
+)  # fmt: skip
+def test_what_knows_a_provider_is_seen(line: str) -> None:
+    assert list(lines(line)) == [(1, line)]
+
+
+def test_folders_and_the_catalogues_rows_are_the_same() -> None:
+    assert sorted(REAL) == sorted(row.name for row in catalog.load().providers())
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_folder_has_one_model_of_its_sites(name: str) -> None:
+    module = import_module(f"{folders.PACKAGE}.{name}.site")
+    (model,) = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Site) and c is not Site
+                and c.__module__ == module.__name__]  # fmt: skip
+    assert get_args(model.model_fields["provider"].annotation) == (name,)
+    assert (import_module(f"{folders.PACKAGE}.{name}").__doc__ or "").strip()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_its_machines_can_be_asked_for(name: str, tmp_path: Path) -> None:
+    known = catalog.load()
+    assert known.provider(name).example_machine in known.names(name)
+    file = tmp_path / "cluster.yaml"
+    file.write_text(starter(known, provider=name), encoding="utf-8")
+    assert spec.check(file) == []
+    examples = [spec.load(path) for path in (ROOT / "examples").glob("*.yaml")]
+    assert any(site.provider == name for example in examples for site in example.sites.values())
+
+
+@pytest.mark.parametrize("name", MAKING)
+def test_a_provider_that_makes_machines_is_documented(name: str) -> None:
+    assert (ROOT / "docs" / f"{name}.md").is_file()
+    assert list((ROOT / "examples").glob(f"{name}-*.yaml")) or name == SANDBOX
+
+
+def made(name: str, workspace: Path) -> tuple[Provider, Plan]:
+    """The provider at a site of its own, and a plan of its usual machine."""
+    known = catalog.load()
+    machine = "p4d.24xlarge" if name == SANDBOX else known.provider(name).example_machine
+    wanted = plans.plan(plans.cluster_spec(machine, count=2))
+    system = wanted.groups[0].stack.os
+    bases = {"here": {system: BaseImage(id="image-1", why="test")}}
+    plan = Plan(spec=wanted.spec, groups=wanted.groups, simulated=False, bases=bases)
+    found = base.find(name)
+    assert found is not None
+    return found(Place("test", "here", wanted.spec.sites["here"], workspace)), plan
+
+
+@pytest.mark.parametrize("name", MAKING)
+def test_its_class_is_whole(name: str, tmp_path: Path) -> None:
+    provider, _ = made(name, tmp_path)
+    assert (provider.name, isinstance(provider, Provider)) == (name, True)
+    assert provider.module is None or isinstance(provider.module, Module)
+    if provider.capacity is not None:
+        like(provider.capacity, Capacity)
+    if provider.access is not None:
+        like(provider.access, base.Access)
+    if provider.rehearsal is not None:
+        like(provider.rehearsal, base.Rehearsal)
+    if (market := provider.market()) is not None:
+        like(market, Market)
+        assert market.source
+    if (orphans := provider.orphans("us-east-1")) is not None:
+        like(orphans, Orphans)
+
+
+@pytest.mark.parametrize("model", folders.models("state", State), ids=lambda model: str(model.__name__))
+def test_a_place_for_state_is_opened_by_its_models_module(model: type[State]) -> None:
+    opened = import_module(model.__module__).remote
+    assert list(inspect.signature(opened).parameters) == ["spec"]
+    like(
+        inspect.get_annotations(opened, eval_str=False)["return"],
+        Remote,
+        within=f"{model.__module__.rpartition('.')[0]}",
+    )
+
+
+def like(given: Any, protocol: type, *, within: str = "") -> None:
+    """Fail where a method of the protocol is missing, or takes other parameters."""
+    if isinstance(given, str):  # a class by its name, which is imported for types alone
+        folder = import_module(within)
+        modules = [import_module(f"{within}.{path.stem}") for path in Path(str(folder.__file__)).parent.glob("*.py")]
+        (given,) = {getattr(one, given) for one in modules if hasattr(one, given)}
+    for name, method in inspect.getmembers(protocol, inspect.isfunction):
+        if not name.startswith("_"):
+            wanted = [one for one in inspect.signature(method).parameters if one != "self"]
+            has = [one for one in inspect.signature(getattr(given, name)).parameters if one != "self"]
+            assert has == wanted, f"{given}.{name}"
+
+
+@pytest.mark.parametrize("name", MAKING)
+def test_the_module_takes_what_the_provider_gives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider, plan = made(name, tmp_path)
+    assert provider.module is not None
+    folder = ROOT / "terraform" / provider.module.folder
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.tf")))
+    assert set(re.findall(r'^variable "(\w+)"', text, re.M)) == {*COMMON, provider.module.folder}
+    nodes = re.search(r'^output "nodes" \{\n(.*?)^\}', text, re.M | re.S)
+    assert nodes is not None
+    assert {key for key in OUTPUT if re.search(rf"\b{key}\s*=", nodes[1])} == OUTPUT
+    if name == "aws":
+        monkeypatch.setattr("provisioner.providers.aws.public_address.PublicAddress.network", "203.0.113.7/32")
+    if name != SANDBOX:  # its inputs are paths of images that are built
+        takes = fields(text, provider.module.folder)
+        given = provider.module.inputs(plan)
+        assert set(given) <= set(takes)
+        assert {key for key, optional in takes.items() if not optional} <= set(given)
+
+
+def fields(text: str, variable: str) -> dict[str, bool]:
+    """The keys of a variable that is an object, each with whether it may be left out."""
+    block = re.search(rf'^variable "{variable}" \{{\n(.*?)^\}}', text, re.M | re.S)
+    assert block is not None
+    return {
+        key: rest.startswith("optional(")
+        for key, rest in re.findall(r"^    (\w+)\s*= (.*)$", block[1].partition("\n  validation")[0], re.M)
+    }
+
+
+def test_keys_of_a_module_are_read() -> None:
+    inner = "    zones = list(string)\n    efs = optional(object({\n      path = string\n    }))\n"
+    text = f'variable "x" {{\n  type = object({{\n{inner}  }})\n}}\n'
+    assert fields(text, "x") == {"zones": False, "efs": True}
