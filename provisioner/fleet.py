@@ -248,7 +248,7 @@ def _compared(node: Node, key: str, known: str | None) -> str:
         raise ProviderError(
             f"{node.address} shows the host key {shown}, the machine's own console says {said}",
             where=node.name,
-            hint="somebody may stand between you and the machine: nothing was sent to it. Look at network and proxy",
+            hint="possible man in the middle: nothing was sent to the machine. Check network and proxy",
         )
     return ", as its console says"
 

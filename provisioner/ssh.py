@@ -189,7 +189,9 @@ def refuse_foreign(paths: ClusterPaths, proxies: Callable[[], Collection[str]]) 
 
 
 def _refuse(file: Path, what: str) -> NoReturn:
-    raise GpuprovError(what, where=str(file), hint="look who wrote it; `gpuprov up` writes it anew once it is removed")
+    raise GpuprovError(
+        what, where=str(file), hint="check who wrote it, remove it, and run `gpuprov up`, which writes it again"
+    )
 
 
 def _quoted(path: Path, last: str = "") -> str:

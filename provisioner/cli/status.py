@@ -34,9 +34,7 @@ def status(
         from provisioner.cli.watch import watch as follow
 
         if json_:
-            raise GpuprovError(
-                "--watch and --json cannot be combined", hint="for events as JSON, read the run's events.jsonl"
-            )
+            raise GpuprovError("--watch and --json cannot be combined", hint="for JSON, read the run's events.jsonl")
         follow(open_cluster(file, sandbox=sandbox, offline=offline))
         return
     document = read(open_cluster(file, sandbox=sandbox, offline=offline), ask=not offline)

@@ -120,13 +120,13 @@ class TerraformMachines:
         told += f" and {len(strays) - 5} more" if len(strays) > 5 else ""
         if not all(machine.ours for machine in strays):
             raise ProviderError(
-                f"machines of a cluster {plan.spec.name} stand there already, made from another folder: {told}",
+                f"machines of a cluster {plan.spec.name} already exist, created from another folder: {told}",
                 where=f"site {self.site}",
                 hint="share that folder's state (docs/operators.md), or give this cluster another name",
             )
         if not recorded:
             raise ProviderError(
-                f"Terraform's state knows nothing of machines that were made here: {told}",
+                f"machines were created here that Terraform's state does not have: {told}",
                 where=f"site {self.site}",
                 hint="the state is lost, or the run that made them was killed before it was written: restore it, or "
                 "remove them with `gpuprov down` and run `gpuprov up` again",
@@ -179,7 +179,7 @@ class TerraformMachines:
         made = {self._module.address(name) for name in names} & standing - set(there)
         if not other.groups:
             if made:
-                message = f"removing {len(made)} machines of groups that can't be had whole"
+                message = f"removing {len(made)} machines of groups that are not complete"
                 self._events("terraform", "warning", message)
                 self._workspace.destroy(only=sorted(made))
             hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"

@@ -68,9 +68,9 @@ def remote_of(spec: ClusterSpec) -> Remote | None:
         return None
     if spec.access.ssh_key is None:
         raise GpuprovError(
-            "whoever works on this cluster needs the key that its nodes know, and a key made here stays here",
+            "access.ssh_key is required with shared state: a generated key stays on this computer",
             where="access.ssh_key",
-            hint="name a key that all of you have, such as ~/.ssh/fleet (made with `ssh-keygen -t ed25519`)",
+            hint="name a key that all operators have, such as ~/.ssh/fleet (made with `ssh-keygen -t ed25519`)",
         )
     found: Remote = import_module(type(spec.state).__module__).remote(spec)
     return found

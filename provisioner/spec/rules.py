@@ -127,9 +127,7 @@ def _machine(loc: Loc, group: Group, machine: Machine | None, site: Site | None,
     if machine is not None and machine.retired:
         others = (m for m in catalog.machines(machine.provider) if not m.retired)
         like = [m.name for m in others if m.gpu_count == machine.gpu_count]
-        yield Finding(
-            at, f"{machine.name} is no longer to be had: {machine.retired}", f"instead: {', '.join(like[:3])}"
-        )
+        yield Finding(at, f"{machine.name} is no longer sold: {machine.retired}", f"instead: {', '.join(like[:3])}")
 
 
 def _alike(one: Machine, other: Machine) -> bool:
@@ -193,7 +191,7 @@ def _rdma(loc: Loc, group: Group, machine: Machine, catalog: Catalog) -> Iterato
     elif network.rdma and not machine.rdma:
         yield Finding(at, f"{machine.name} has no RDMA network", _with_rdma(machine, catalog))
     elif network.rdma is False and machine.rdma and not machine.rdma_optional:
-        yield Finding(at, f"{machine.network.kind} can't be left off: it is part of {machine.name}", "leave it out")
+        yield Finding(at, f"{machine.network.kind} cannot be disabled: it is part of {machine.name}", "leave it out")
 
 
 def _with_rdma(machine: Machine, catalog: Catalog) -> str:
@@ -213,7 +211,7 @@ def _scratch(loc: Loc, group: Group) -> Iterator[Finding]:
     path = group.storage.scratch
     if path is not None and (".." in path.split("/") or "//" in path or SYSTEM.fullmatch(path)):
         hint = "take a directory of its own, such as /scratch"
-        yield Finding((*loc, "storage", "scratch"), f"{path} belongs to the system", hint)
+        yield Finding((*loc, "storage", "scratch"), f"{path} is a system directory", hint)
 
 
 def _repositories(draft: Draft) -> Iterator[Finding]:
@@ -244,8 +242,8 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     if draft.state is not None and draft.site_names and len(draft.sites) == len(draft.site_names):
         yield from draft.state.findings(draft.sites)
     if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):
-        hint = "write where the file is, and keep the key itself out of here"
-        yield Finding(("access", "ssh_key"), "this is a key, not the path of one", hint)
+        hint = "give the path of the file; keep the key itself out of cluster.yaml"
+        yield Finding(("access", "ssh_key"), "this is a private key, not the path of one", hint)
 
 
 def _interruption_announced(draft: Draft, catalog: Catalog) -> bool:

@@ -27,9 +27,9 @@ def _mount_point(
     """Nothing of the system's, of those who log in, of scratch's, and of another file system's."""
     own = f"take a directory of its own, such as /{kind if kind.isidentifier() else 'data'}"
     if {".", ".."} & set(path.split("/")) or SYSTEM.fullmatch(path):
-        yield Finding(at, f"{path} belongs to the system", own)
+        yield Finding(at, f"{path} is a system directory", own)
     elif _within(path, "/home"):
-        yield Finding(at, f"{path} would hide who may log in", own)
+        yield Finding(at, f"{path} would hide the home directories of the login users", own)
     for name, group in groups.items():
         scratch = group.storage.scratch.rstrip("/") if group.storage.scratch else None
         if scratch and (_within(path, scratch) or _within(scratch, path)):

@@ -58,7 +58,7 @@ class Source:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(Problem(self.file, *position, dotted(loc), message, hint))
         elif len(self.problems) == MAX_PROBLEMS:
-            self.problems.append(Problem(self.file, *position, "", "more problems follow", "mend these first"))
+            self.problems.append(Problem(self.file, *position, "", "more problems follow", "fix these first"))
 
     def stop(self, position: tuple[int, int], message: str, hint: str = "") -> None:
         """Adds a problem after which nothing more can be read."""

@@ -18,7 +18,7 @@ def starter(catalog: Catalog, *, provider: str | None = None, machine: str | Non
         hint = f"leave out --provider, or take {seller.example_machine}"
         raise GpuprovError(f"{chosen.name} is not sold by {seller.title}", hint=hint)
     if chosen.retired:
-        raise GpuprovError(f"{chosen.name} is no longer to be had: {chosen.retired}")
+        raise GpuprovError(f"{chosen.name} is no longer sold: {chosen.retired}")
     return "\n".join([*_head(), *_site(seller), *_group(seller, chosen), *_rest(catalog, seller, chosen)]) + "\n"
 
 

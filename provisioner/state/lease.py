@@ -92,9 +92,9 @@ class Lease:
         if there is None:
             return self._take()  # it has just ended
         if there.holder is None or there.holder.token != self._me.token:
-            hint = "nothing was heard of it for minutes: `gpuprov unlock` clears what it left"
+            hint = "it has not been heard of for minutes: `gpuprov unlock` removes its lease"
             raise LockedError(
-                f"another run is at work: {there.holder or f'{HOLDER} can not be read'}",
+                f"another run is active: {there.holder or f'{HOLDER} cannot be read'}",
                 where=self._remote.where,
                 hint=hint if there.dead else "wait until it ends, or stop it there",
             )
@@ -102,7 +102,7 @@ class Lease:
             return self._remote.write(HOLDER, _text(self._me), there.tag)
         except Conflict:
             hint = "wait until it ends"
-            raise LockedError("another run has just begun", where=self._remote.where, hint=hint) from None
+            raise LockedError("another run has just started", where=self._remote.where, hint=hint) from None
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):
@@ -110,7 +110,7 @@ class Lease:
                 self._tag = self._remote.write(HOLDER, _text(self._me), self._tag)
             except Conflict:
                 self.lost = True
-                self._events("run", "warning", f"somebody has taken {self._remote.where} from this run")
+                self._events("run", "warning", f"another run took the lease of {self._remote.where} from this one")
                 return
             except ProviderError as error:  # the next beat may be heard
                 self._events("run", "warning", f"{self._remote.where}: {error.message}")

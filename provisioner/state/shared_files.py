@@ -156,8 +156,8 @@ class SharedFiles:
             finally:
                 if lease.lost:
                     raise LockedError(
-                        f"somebody has taken {self.remote.where} while this run was at work",
-                        hint="what it did is in Terraform's state; run it again when nobody else is at work",
+                        f"another run took the lease of {self.remote.where} during this run",
+                        hint="what this run did is in Terraform's state; run it again when no other run is active",
                     )
                 if self._paths.root.exists() and self._here():
                     self.share()
@@ -167,7 +167,7 @@ class SharedFiles:
         try:
             self.push()
         except Conflict as conflict:
-            raise LockedError(f"somebody else has written {conflict} meanwhile", hint="run it again") from None
+            raise LockedError(f"{conflict} was changed by another run meanwhile", hint="run it again") from None
 
 
 def of(path: Path, loaded: ClusterSpec, *, offline: bool) -> SharedFiles | None:
@@ -214,7 +214,7 @@ def _unpacked(content: bytes, where: str) -> dict[str, str]:
     for name, text in files.items():
         if not isinstance(text, str) or not is_shared(name):
             said = f"{FLEET} names {name[:80]!r}, which is never shared"
-            raise GpuprovError(said, where=where, hint="look who wrote it")
+            raise GpuprovError(said, where=where, hint="check who wrote it")
         _refuse_damage(name, text, f"{where}/{FLEET}: {name}")
     return {name: text for name, text in files.items() if not name.endswith(".html") or text.startswith(page_head())}
 
@@ -231,7 +231,7 @@ def page_head() -> str:
 def _refuse_damage(name: str, text: str, where: str) -> None:
     """Raise GpuprovError for a file that can't be what its name says."""
     if name == "id" and not IDENTITY.fullmatch(text):
-        raise GpuprovError(f"{text[:40]!r} is no cluster's identity", where=where, hint="look who wrote it")
+        raise GpuprovError(f"{text[:40]!r} is no cluster's identity", where=where, hint="check who wrote it")
     if name == LOCK or name.startswith("locks/"):
         lockfile.parse(text, where)
     elif name.endswith(".json") or name == "inventory.yml":
@@ -240,7 +240,7 @@ def _refuse_damage(name: str, text: str, where: str) -> None:
             if name == "nodes.json":
                 fleet.parse(value)
         except ValueError as error:
-            hint = "look who wrote it; the bucket's versions have the one before"
+            hint = "check who wrote it; the bucket's versions have the previous one"
             raise GpuprovError(f"is damaged: {error}", where=where, hint=hint) from None
 
 

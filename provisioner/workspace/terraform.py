@@ -144,8 +144,8 @@ class Workspace:
                 f"Terraform's state or lock file asks for the provider {', '.join(foreign)[:300]}, which this cluster "
                 "has no use for: it was not run",
                 where=str(lock),
-                hint="look who wrote the state (`terraform state pull`); to go on, take its resources out of the state "
-                "and remove the lock file",
+                hint="check who wrote the state (`terraform state pull`); to go on, remove its resources from the "
+                "state, and the lock file",
             )
 
     def _only_looked(self) -> bool:
@@ -245,7 +245,7 @@ class Workspace:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             said = f"{told} did not end within {ASK_TIMEOUT_S:.0f} s"
-            raise ProviderError(said, where=str(self.path), hint="the state can't be reached; try it again") from None
+            raise ProviderError(said, where=str(self.path), hint="the state is not reachable; run it again") from None
         if done.returncode and not (fine and fine in done.stderr):
             raise ProviderError(f"{told}: {done.stderr.strip()[-500:]}", where=str(self.path))
         return done.stdout
@@ -355,7 +355,7 @@ class Workspace:
         said = run.errors or [line.strip() for line in plain if line.strip() and line.strip() not in "╷╵│"][-6:]
         cause = "\n  ".join(dict.fromkeys(said)) or f"it exited with status {status} and said nothing"
         if "Error acquiring the state lock" in cause:
-            hint = "another Terraform is at work on it; where none is, `gpuprov unlock` clears what it left"
+            hint = "another Terraform is running on it; if none is, `gpuprov unlock` removes what it left"
             return LockedError(f"terraform {command}: {cause}", where=str(self.path), hint=hint)
         return ProviderError(
             f"terraform {command} failed: {cause}",

@@ -211,7 +211,7 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAws, Machines], cloud: C
     assert not {"terraform.tfstate.tflock", "holder.json"} & names(cloud)
     refused = made.up()
     assert refused.status == 3
-    assert "knows nothing of machines that were made here: i-" in refused.stderr
+    assert "machines were created here that Terraform's state does not have: i-" in refused.stderr
     assert made.down().status == 0
     assert standing(cloud) == {}
 

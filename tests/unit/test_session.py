@@ -177,7 +177,7 @@ def test_where_both_are_there_one_must_be_named(file: Path) -> None:
     made(file, sandbox=False)
     for sandbox in (False, True):
         ClusterPaths(file, "held", sandbox=sandbox).intent.touch()
-    with pytest.raises(GpuprovError, match="for real and as a rehearsal") as caught:
+    with pytest.raises(GpuprovError, match="as a real cluster and as a rehearsal") as caught:
         open_cluster(file)
     assert "--sandbox" in caught.value.hint
     assert open_cluster(file, sandbox=True).sandbox
@@ -198,7 +198,7 @@ def test_a_node_by_name_or_the_nearest_names(cluster: Cluster) -> None:
 
 
 def test_a_lock_is_asked_for_where_there_is_none(cluster: Cluster) -> None:
-    with pytest.raises(GpuprovError, match="no lock yet"):
+    with pytest.raises(GpuprovError, match=r"no cluster\.lock yet"):
         build_plan(cluster.spec, cluster.lock, catalog.load())
 
 

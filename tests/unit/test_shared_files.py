@@ -157,7 +157,7 @@ def test_two_machines_of_one_name_and_path_are_two(operators: Operators) -> None
     bucket.prepare()
     alike = Holder("up", "ann", socket.gethostname(), str(second.paths.root), "another", os.getpid(), 0.0)
     bucket.write(HOLDER, json.dumps(asdict(alike)).encode(), None)
-    with pytest.raises(LockedError, match="another run is at work"), second.exclusively("up"):
+    with pytest.raises(LockedError, match="another run is active"), second.exclusively("up"):
         pytest.fail("both are at work")
     there = current(bucket)
     assert there is not None and there.holder == alike
@@ -195,7 +195,7 @@ def test_one_whose_hold_was_taken_says_so_and_overwrites_nothing(
     monkeypatch.setattr("provisioner.state.lease.BEAT_S", 0.02)
     cluster = operators.open("ann")
     bucket = remote(cluster.spec)
-    with pytest.raises(LockedError, match="has taken"), cluster.exclusively("up"):
+    with pytest.raises(LockedError, match="took the lease"), cluster.exclusively("up"):
         make(cluster)
         bucket.remove(HOLDER)
         bucket.write(HOLDER, b'{"somebody": "else"}', None)
@@ -321,7 +321,7 @@ def test_a_bucket_that_was_there_is_looked_at(operators: Operators) -> None:
     bucket = remote(operators.open("ann").spec)
     bucket._region.client("s3").create_bucket(Bucket=BUCKET)
     said = [f.message for f in bucket.prepare()]
-    assert any("keeps no versions" in message for message in said)
+    assert any("has no versioning" in message for message in said)
     assert any("being made public" in message for message in said)
 
 
@@ -368,7 +368,7 @@ def test_gc_takes_a_shared_cluster_for_alive_while_anything_of_it_is_there(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(operators.root))
-    assert "could not be asked" in alive_here("vision", [operators.root], first.spec)
+    assert "could not be read" in alive_here("vision", [operators.root], first.spec)
 
 
 def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("access: {}\nstate: {backend: s3}\n", 4, "needs the key that its nodes know"),
+        ("access: {}\nstate: {backend: s3}\n", 4, "access.ssh_key is required"),
         ("access: {ssh_key: ~/k}\nstate: {backend: oss}\n", 5, "is not one of local, s3"),
         ("state:\n  backend: local\n  bucket: acme\n", 6, "it belongs to backend: s3"),
         ("state: {backend: s3, bucket: A}\n", 4, "bucket"),

@@ -30,7 +30,7 @@ class Ec2Access:
         if self._site.connect == "direct":
             return None
         if not re.fullmatch(r"i-[0-9a-f]+", machine):  # it becomes part of a command
-            raise GpuprovError(f"{machine!r} is no instance id", hint="nodes.json is damaged; look who wrote it")
+            raise GpuprovError(f"{machine!r} is not an instance id", hint="nodes.json is damaged: check who wrote it")
         return TUNNELS[self._site.connect].format(machine=machine, region=self._site.region)
 
     def host_key(self, machine: str) -> str | None:

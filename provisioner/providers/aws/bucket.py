@@ -121,7 +121,7 @@ class Bucket:
         found = []
         try:
             if self._s3("get_bucket_versioning").get("Status") != "Enabled":
-                said = f"{self.bucket} keeps no versions: a state that is lost can't be had back"
+                said = f"{self.bucket} has no versioning: a lost state cannot be restored"
                 found.append(Finding("warning", "state", said, "enable versioning"))
         except Trouble as trouble:
             found.append(Finding("unknown", "state", f"whether {self.bucket} keeps versions: {trouble}"))
@@ -216,5 +216,5 @@ def _body(stream: Any) -> bytes:
     content: bytes = answered(lambda: stream.read(LIMIT + 1))
     if len(content) > LIMIT:
         said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
-        raise ProviderError(said, where="state", hint="look who wrote it; the bucket's versions have the one before")
+        raise ProviderError(said, where="state", hint="check who wrote it; the bucket's versions have the previous one")
     return content

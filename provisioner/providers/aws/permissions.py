@@ -109,7 +109,7 @@ def _said(group: PlannedGroup, image: str, trouble: Trouble) -> Finding:
     if trouble.kind == "denied":
         return Finding("blocks", subject, f"EC2 would start no machine: {trouble.message}", POLICY)
     if trouble.code.startswith("InvalidAMIID"):
-        said = f"the lock's image {image} is not to be had: {trouble.message}"
+        said = f"the lock's image {image} is not available: {trouble.message}"
         return Finding("blocks", subject, said, "`gpuprov lock --upgrade`")
     if trouble.code in ("VPCIdNotSpecified", "MissingInput"):
         return Finding("unknown", subject, "EC2 has no default VPC to try RunInstances in", "nothing has to be done")

@@ -116,7 +116,7 @@ def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:
     usable = sorted(row["ZoneName"] for row in rows if row.get("State") == "available")
     if wrong := sorted(set(zones) - set(usable)):
         there = f"{region.name} has {', '.join(usable)}"
-        return [Finding("blocks", "zones", f"{', '.join(wrong)} can't be used; {there}", "change sites.*.zones")]
+        return [Finding("blocks", "zones", f"{', '.join(wrong)} cannot be used; {there}", "change sites.*.zones")]
     return []
 
 

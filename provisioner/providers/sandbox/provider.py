@@ -105,7 +105,7 @@ class Sandbox(Provider):
             )
         free, wanted = _available_mib(), nodes * MEMORY_PER_NODE_MIB
         if free is None:
-            findings.append(Finding("unknown", "memory", "/proc/meminfo can't be read"))
+            findings.append(Finding("unknown", "memory", "cannot read /proc/meminfo"))
         elif free < wanted:
             message = f"{nodes} nodes want about {wanted} MiB, {free} MiB are available"
             findings.append(Finding("warning", "memory", message, "rehearse with smaller counts"))

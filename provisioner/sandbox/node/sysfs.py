@@ -43,7 +43,7 @@ def sysfs(_arguments: list[str], _version: str) -> int:
     done = place / "done"
     if place.exists():
         if not done.exists():
-            print("an earlier start broke off half way: make this node anew", file=sys.stderr)
+            print("an earlier start was interrupted: recreate this node", file=sys.stderr)
         return int(not done.exists())
     (place / "settings").mkdir(parents=True)
     found = {**SETTINGS, **{str(p)[1:]: v for k, v in PATTERNS.items() for p in Path("/").glob(k)}}

@@ -106,7 +106,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text("mine")
     assert run(["init", str(path)]) == 2
     assert path.read_text() == "mine"
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--provider", "gcp"], "known: aws"),
         (["--machine", "p4d.24xlarg"], "did you mean p4d.24xlarge"),
         (["--provider", "azure", "--machine", "p4d.24xlarge"], "is not sold by Azure"),
-        (["--machine", "Standard_NC6s_v3"], "no longer to be had"),
+        (["--machine", "Standard_NC6s_v3"], "no longer sold"),
     ],
 )
 def test_init_refuses(options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

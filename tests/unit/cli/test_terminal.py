@@ -68,7 +68,7 @@ ASKING = {
     ),
     "replace": (
         ("replace", "cluster.yaml", "train-2"),
-        "Destroy train-2 of vision (rehearsal) and make a new machine (9 changes)?",
+        "Destroy train-2 of vision (rehearsal) and create a new machine (9 changes)?",
         "nothing was destroyed",
         0,
     ),

@@ -11,8 +11,10 @@ import pytest
 from provisioner import fleet
 from provisioner.errors import ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import down, machines
+from provisioner.lifecycle import down
+from provisioner.machines import terraform
 from provisioner.paths import private_dir
+from provisioner.providers.cluster import MADE_BY
 from provisioner.providers.sandbox.provider import Sandbox
 from provisioner.session import Cluster, open_cluster
 
@@ -53,7 +55,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(down, "Workspace", made.workspace)
+    monkeypatch.setattr(terraform, "Workspace", made.workspace)
     monkeypatch.setattr(Sandbox, "clean", lambda _, *arguments: made.clean(*arguments))
     return made
 
@@ -64,7 +66,7 @@ def cluster(tmp_path: Path) -> Cluster:
     (tmp_path / "cluster.yaml").write_text(FILE)
     made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
     site = private_dir(made.paths.site("here"))
-    (site / machines.PROVIDER).write_text("sandbox\n")
+    (site / MADE_BY).write_text("sandbox\n")
     for name in ("main.tf", "terraform.tfstate"):
         (site / name).write_text("{}")
     fleet.save(made.paths, [NODE])
@@ -86,7 +88,7 @@ def test_while_something_is_left_nothing_is_forgotten(cluster: Cluster, world: W
     with pytest.raises(ProviderError, match="instance i-7 is still there"):
         take_down(cluster)
     assert cluster.nodes() == [NODE]
-    assert (cluster.paths.site("here") / machines.PROVIDER).exists()
+    assert (cluster.paths.site("here") / MADE_BY).exists()
     world.left = []
     take_down(cluster)
     assert not cluster.paths.root.exists()
@@ -109,7 +111,7 @@ def test_a_damaged_state_of_a_real_fleet_is_refused(
 ) -> None:
     """What it names would be forgotten."""
     world.damaged = "terraform.tfstate is damaged"
-    monkeypatch.setattr(Cluster, "sandbox", False)
+    monkeypatch.setattr(Sandbox, "simulated", False)
     with pytest.raises(ProviderError, match=r"terraform\.tfstate is damaged"):
         take_down(cluster)
     assert (world.calls, cluster.nodes()) == ([], [NODE])
@@ -117,6 +119,6 @@ def test_a_damaged_state_of_a_real_fleet_is_refused(
 
 def test_a_site_that_cluster_yaml_names_no_more_is_removed_too(cluster: Cluster, world: World) -> None:
     private_dir(cluster.paths.site("there"))
-    (cluster.paths.site("there") / machines.PROVIDER).write_text("sandbox\n")
+    (cluster.paths.site("there") / MADE_BY).write_text("sandbox\n")
     take_down(cluster)
     assert world.calls == ["init", "destroy", "clean", "clean"]

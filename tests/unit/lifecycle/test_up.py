@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 
 from provisioner import fleet, node_state
-from provisioner.configure import drift
+from provisioner.configure import drift, inventory
 from provisioner.configure import run as roles
 from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, down, locking, machines, running_cost, verifying
+from provisioner.lifecycle import configuring, down, locking, machines, verifying
 from provisioner.lifecycle.up import Run, up
+from provisioner.machines.base import Planned
 from provisioner.paths import private_dir
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
-from provisioner.providers.sandbox.provider import Sandbox
+from provisioner.providers.cluster import MADE_BY
 from provisioner.release import Ledger, Release, identity, release_of
 from provisioner.session import Cluster, open_cluster
 from provisioner.stack.models import Lock
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.verify.run import Subject
-from provisioner.workspace.terraform import Changes
 from tests.support import plans
 
 FILE = """
@@ -74,25 +74,27 @@ def cluster(tmp_path: Path) -> Cluster:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
 
-    def prepare(cluster: Cluster, plan: Plan, site: str, *_: Any) -> machines.SitePlan:
-        missing = [name for name, _ in plan.nodes() if name not in made.machines]
-        actions = tuple((Sandbox().address(name), "create") for name in missing)
-        return machines.SitePlan(site, Sandbox(), None, Changes(add=len(missing), actions=actions))  # type: ignore[arg-type]
+    class Site:
+        """The machines of one site."""
 
-    def make(cluster: Cluster, plan: Plan, *_: Any) -> list[Node]:
-        for name, _group in plan.nodes():
-            if name not in made.machines:
-                made.count += 1
-                made.machines[name] = f"i-{made.count}"
-        if made.killed:
-            raise KeyboardInterrupt
-        nodes = [
-            Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
-            for name, id in made.machines.items()
-        ]
-        fleet.save(cluster.paths, nodes)
-        running_cost.seen(cluster, nodes)
-        return nodes
+        def __init__(self, _: Cluster, site: str, *__: Any) -> None:
+            self.site = site
+
+        def plan(self, plan: Plan) -> Planned:
+            missing = [name for name, _ in plan.nodes() if name not in made.machines]
+            return Planned(self.site, add=len(missing))
+
+        def apply(self, plan: Plan, _: Planned) -> list[Node]:
+            for name, _group in plan.nodes():
+                if name not in made.machines:
+                    made.count += 1
+                    made.machines[name] = f"i-{made.count}"
+            if made.killed:
+                raise KeyboardInterrupt
+            return [
+                Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
+                for name, id in made.machines.items()
+            ]
 
     def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], *_: Any) -> dict[str, str]:
         return {node.name: str(releases[node.name].stack(node.group).driver) for node in nodes}
@@ -104,7 +106,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         there = bundle.files["driver"].text
         return () if there == driver else (Difference("package", "driver", driver, there, f"driver {there}"),)
 
-    def inventory(_: Any, __: Any, plan: Plan, *___: Any) -> Path:
+    def write(_: Any, __: Any, plan: Plan, *___: Any) -> Path:
         made.driver = str(plan.groups[0].stack.driver)
         return Path("inventory.yml")
 
@@ -127,13 +129,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(locking, "current", lambda *_: made.lock)
     monkeypatch.setattr(machines, "preflight", lambda *_: made.findings)
-    monkeypatch.setattr(machines, "prepare", prepare)
-    monkeypatch.setattr(machines, "make", make)
+    monkeypatch.setattr(machines, "of_site", Site)
+    monkeypatch.setattr(fleet, "contact", lambda *_, **__: None)
     monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
     monkeypatch.setattr(configuring, "wanted", wanted)
     monkeypatch.setattr(configuring, "look", look)
     monkeypatch.setattr(drift, "differences", differences)
-    monkeypatch.setattr(fleet, "write_inventory", inventory)
+    monkeypatch.setattr(inventory, "write", write)
     monkeypatch.setattr(roles, "configure", configure)
     monkeypatch.setattr(verifying, "prove", prove)
     return made
@@ -183,7 +185,7 @@ def test_what_is_about_to_be_made_is_written_down_first(cluster: Cluster, world:
 def test_a_site_that_no_group_is_at_any_more_is_refused(cluster: Cluster, world: World) -> None:
     """Its machines would run on, unseen."""
     private_dir(cluster.paths.site("there"))
-    (cluster.paths.site("there") / machines.PROVIDER).write_text("sandbox\n")
+    (cluster.paths.site("there") / MADE_BY).write_text("sandbox\n")
     with pytest.raises(GpuprovError, match="there") as caught:
         run_up(cluster)
     assert "gpuprov down" in caught.value.hint

@@ -227,7 +227,7 @@ def test_a_node_that_is_good_with_neither_lock_stays_out_of_service_and_is_named
     done = go(nodes, journal(nodes))
     assert (done.phase, done.nodes["n-0"].step) == ("rolled-back", "stuck")
     assert nodes.drained == {"n-0"}
-    assert any(line.startswith("n-0: could not be brought back") for line in nodes.alarms)
+    assert any(line.startswith("n-0: could not be rolled back") for line in nodes.alarms)
 
 
 def test_nodes_that_are_out_of_service_come_first_in_the_next_upgrade_and_are_not_drained_again() -> None:

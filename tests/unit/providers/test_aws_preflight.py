@@ -308,7 +308,7 @@ def test_no_policy_binds_the_root_of_an_account(aws: Answers) -> None:
     [
         ("DryRunOperation", "ok", "EC2 would start a machine"),
         ("UnauthorizedOperation", "blocks", "EC2 would start no machine"),
-        ("InvalidAMIID.NotFound", "blocks", "is not to be had"),
+        ("InvalidAMIID.NotFound", "blocks", "is not available"),
         ("VPCIdNotSpecified", "unknown", "no default VPC"),
         ("PendingVerification", "blocks", "ask AWS support"),
         ("RequestLimitExceeded", "unknown", "too often"),

@@ -197,7 +197,7 @@ def test_ssh_that_is_carried_opens_no_port_and_asks_nobody_where_it_runs(
     assert given["access"] == {"allow": [], "instance_connect": connect == "instance-connect"}
     command = here.provider.access.proxy("i-0ab")
     assert command is not None and said in command and command.endswith("--region us-east-1")
-    with pytest.raises(GpuprovError, match="no instance id"):
+    with pytest.raises(GpuprovError, match="not an instance id"):
         here.provider.access.proxy("i-0; rm -rf /")
     monkeypatch.setenv("PATH", str(tmp_path))
     missing = [module._program(name) for name in module.TUNNEL_PROGRAMS[connect]]

@@ -41,7 +41,7 @@ WRONG = {
     "a list": "[]",
     "null": "null",
     "digits": '{"nodes": ' + "9" * 5000 + "}",
-    "no number": '{"nodes": NaN}',
+    "not a number": '{"nodes": NaN}',
     "a surrogate": '{"nodes": {"a\\ud800": {"stage": "\\ud800"}}, "report": "\\udfff"}',
     "names that are none": '{"nodes": {"5": 5}}',
     "lists": '{"nodes": [[1]], "machines": [], "report": [], "failed": [], "all": []}',
@@ -184,7 +184,7 @@ def test_an_identity_that_is_none_is_an_error(text: str, paths: ClusterPaths) ->
     with pytest.raises(GpuprovError, match="no cluster's identity"):
         shared_files._unpacked(packed({"id": text}), "s3://b/x")
     (paths.root / "id").write_text(text)
-    with pytest.raises(GpuprovError, match="no cluster's identity"):
+    with pytest.raises(GpuprovError, match="is not a cluster id"):
         _ = Cluster(paths.spec, plans.cluster_spec("p4d.24xlarge", name="vision"), paths).identity
 
 

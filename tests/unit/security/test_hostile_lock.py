@@ -193,7 +193,7 @@ def test_no_release_is_a_path(lock: Any, paths: ClusterPaths) -> None:
         Ledger(paths)
     if isinstance(lock, str) and "/" in lock:
         (paths.root / "applied.json").unlink()
-        with pytest.raises(GpuprovError, match="leads out"):
+        with pytest.raises(GpuprovError, match="points outside"):
             Ledger(paths).lock(lock)
 
 
