@@ -202,7 +202,7 @@ def test_a_type_that_the_region_does_not_sell(aws: Answers) -> None:
 
 def test_a_zone_that_is_not_there(aws: Answers) -> None:
     said = told(look(aws.region(), zones=("us-east-1z",)), "blocks")
-    assert "us-east-1z can't be used; us-east-1 has us-east-1a" in said
+    assert "us-east-1z cannot be used; us-east-1 has us-east-1a" in said
 
 
 def test_no_room_for_a_vpc(aws: Answers) -> None:
