@@ -17,8 +17,9 @@ from provisioner.providers import capacity
 from provisioner.providers.base import Module, Provider
 from provisioner.providers.capacity import Instead
 from provisioner.workspace.binary import Binary
+from provisioner.workspace.json_log import Changes
 from provisioner.workspace.render import Backend, outputs_to_nodes, render
-from provisioner.workspace.terraform import Changes, Workspace
+from provisioner.workspace.terraform import Workspace
 
 
 @dataclass(frozen=True, slots=True)

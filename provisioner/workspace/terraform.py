@@ -8,17 +8,17 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from python_terraform import IsFlagged, Terraform
 
 from provisioner import keeper, process
-from provisioner.errors import GpuprovError, LockedError, ProviderError
+from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.paths import naming, private_dir, write_whole
 from provisioner.workspace.binary import Binary
+from provisioner.workspace.json_log import Changes, JsonLog
 
 STOP_GRACE_S = 60.0
 """How long an interrupted Terraform may take to finish the resource in hand and write its state."""
@@ -36,33 +36,6 @@ _REQUIRED = re.compile(r'source = "([a-z0-9-]+/[a-z0-9-]+)", version')
 """Of the root module (templates/root.tf.j2)."""
 _LOCKED = re.compile(r'^[ \t]*provider[ \t]+"([^"]*)"', re.MULTILINE)
 """Of .terraform.lock.hcl: https://developer.hashicorp.com/terraform/language/files/dependency-lock"""
-IDLE = ("noop", "read")
-"""Actions of a plan that change nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a plan or an apply adds, changes and destroys: numbers of resources. `actions` of a plan: each resource's
-    address with what is to be done to it (create, update, replace, delete)."""
-
-    add: int = 0
-    change: int = 0
-    destroy: int = 0
-    actions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-
-    @property
-    def total(self) -> int:
-        return self.add + self.change + self.destroy
-
-
-@dataclass(slots=True)
-class _Run:
-    """What one command's log has said so far."""
-
-    changes: Changes = Changes()
-    done: int = 0
-    planned: list[tuple[str, str]] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
 
 
 class _CommandLines(Terraform):  # type: ignore[misc]  # it has no types
@@ -268,13 +241,12 @@ class Workspace:
             del env["TF_CLI_CONFIG_FILE"]
         return env
 
-    def _run(self, command: str, *arguments: str, **options: Any) -> _Run:
-        run = _Run()
-        plain: list[str] = []
+    def _run(self, command: str, *arguments: str, **options: Any) -> JsonLog:
+        run = JsonLog(command, self._events)
 
         def read(line: str) -> None:
             self._remember(line)
-            self._read(command, line, run, plain)
+            run.read(line)
 
         ended = process.follow(
             self._command(command, *arguments, **options),
@@ -289,82 +261,14 @@ class Workspace:
                 data={"here": process.AGAIN},
             ),
         )
-        plain += ended.complaints
+        run.plain += ended.complaints
         for line in ended.complaints:
             self._remember(line)
         if ended.status:
-            raise self._failure(command, ended.status, run, plain)
+            raise run.failure(ended.status, str(self.path), str(self._log or ""))
         return run
 
     def _remember(self, line: str) -> None:
         if self._log is not None:
             with naming(self._log), self._log.open("a", encoding="utf-8") as stream:
                 stream.write(line if line.endswith("\n") else line + "\n")
-
-    def _read(self, command: str, line: str, run: _Run, plain: list[str]) -> None:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            plain.append(line)
-            return
-        if not isinstance(record, dict):
-            return
-        kind = record.get("type", "")
-        if kind == "change_summary":
-            counts = record.get("changes", {})
-            run.changes = Changes(
-                counts.get("add", 0), counts.get("change", 0), counts.get("remove", 0), tuple(run.planned)
-            )
-        elif kind == "planned_change":
-            change = record.get("change", {})
-            if change.get("action") not in IDLE:
-                run.planned.append((change.get("resource", {}).get("addr", "?"), change.get("action", "?")))
-        elif kind == "apply_complete":
-            run.done += 1
-            self._events(
-                "terraform",
-                "progress",
-                record.get("@message", ""),
-                node=_node(record),
-                done=run.done,
-                total=run.changes.total or None,
-            )
-        elif kind in ("apply_start", "apply_errored"):
-            self._events(
-                "terraform",
-                "progress" if kind == "apply_start" else "warning",
-                record.get("@message", ""),
-                node=_node(record),
-            )
-        elif kind == "provision_progress":
-            self._events("terraform", "log", record.get("hook", {}).get("output", ""), node=_node(record))
-        elif kind == "diagnostic":
-            self._diagnostic(command, record.get("diagnostic", {}), run)
-
-    def _diagnostic(self, command: str, found: dict[str, Any], run: _Run) -> None:
-        address = found.get("address", "")
-        detail = " ".join(str(found.get("detail", "")).split())
-        text = f"{address}: " if address else ""
-        text += found.get("summary", "") + (f": {detail}" if detail else "")
-        if found.get("severity") == "error":
-            run.errors.append(text)
-        self._events("terraform", "warning", text, data={"command": command, "severity": found.get("severity", "")})
-
-    def _failure(self, command: str, status: int, run: _Run, plain: list[str]) -> GpuprovError:
-        """The cause and the resource, not the wall: diagnostics first, else the last lines that Terraform printed."""
-        said = run.errors or [line.strip() for line in plain if line.strip() and line.strip() not in "╷╵│"][-6:]
-        cause = "\n  ".join(dict.fromkeys(said)) or f"it exited with status {status} and said nothing"
-        if "Error acquiring the state lock" in cause:
-            hint = "another Terraform is running on it; if none is, `gpuprov unlock` removes what it left"
-            return LockedError(f"terraform {command}: {cause}", where=str(self.path), hint=hint)
-        return ProviderError(
-            f"terraform {command} failed: {cause}",
-            where=str(self.path),
-            hint=f"the whole log: {self._log}" if self._log else "",
-        )
-
-
-def _node(record: dict[str, Any]) -> str | None:
-    """The key of a for_each resource: the node's name, by the module contract."""
-    key = record.get("hook", {}).get("resource", {}).get("resource_key")
-    return key if isinstance(key, str) else None

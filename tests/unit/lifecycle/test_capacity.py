@@ -20,7 +20,7 @@ from provisioner.providers.base import Module, Place, Provider
 from provisioner.providers.capacity import Choices, Shortage
 from provisioner.stack.models import BaseImage
 from provisioner.workspace.binary import Binary
-from provisioner.workspace.terraform import Changes
+from provisioner.workspace.json_log import Changes
 from tests.support import plans
 
 

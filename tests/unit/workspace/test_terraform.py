@@ -15,7 +15,8 @@ import pytest
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Event, Events
 from provisioner.workspace import binary, terraform
-from provisioner.workspace.terraform import Changes, Workspace
+from provisioner.workspace.json_log import Changes
+from provisioner.workspace.terraform import Workspace
 
 GOOD = """
 resource "terraform_data" "node" {
