@@ -9,9 +9,13 @@ image (provisioner/sandbox/together.py) reads it. A fault says in hardware.json'
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
 
-Json = dict[str, Any]
+    Json = dict[str, Any]
+
+
 LINE = "between"
 """The file's name, beside that of the GPUs."""
 

@@ -10,6 +10,6 @@ CLOCK = "/etc/gpuprov-sandbox/clock"
 """Seconds by which the clock is ahead."""
 
 # PTH123: every start of Python pays for an import
-with suppress(OSError, ValueError), open(CLOCK, encoding="utf-8") as _stream:  # noqa: PTH123
+with suppress(OSError, ValueError), open(CLOCK, encoding="utf-8") as _stream:
     _real, _ahead = time.time, float(_stream.read())
     time.time = lambda: _real() + _ahead

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 from . import state
 from .smi_facts import Driver, NoDriver, driver
+
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
 
 RULE = "+--------+----------------------------------------------------------------------+"
 

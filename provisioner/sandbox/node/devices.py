@@ -10,9 +10,12 @@ import re
 import stat
 from contextlib import suppress
 from os import makedev, mknod
-from typing import Any
 
 from . import state
+
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
 
 PLACE = "run/gpuprov-sandbox/sys/devices"
 CONTROL = {"nvidiactl": (195, 255), "nvidia-modeset": (195, 254)}

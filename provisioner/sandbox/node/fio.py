@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 from . import state
 
-Json = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
 KEYS = {"write": "scratch_write", "read": "scratch_read"}
 TAIL_MS = 3.2
 """999 of 1,000 small reads end within this."""

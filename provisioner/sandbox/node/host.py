@@ -7,15 +7,17 @@ timedatectl hand over to the real ones and replace what would be this computer's
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from . import state, storage
 
-Json = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    Json = dict[str, Any]
+
 PLACE = "run/gpuprov-sandbox/host"
 SHOWN = ("proc/meminfo", "proc/cpuinfo", "proc/swaps", "proc/mdstat", "sys/devices/system/node/has_cpu")
 """Files that are bound where this computer has them."""
@@ -31,9 +33,9 @@ def place() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     show()
     for path in SHOWN:
-        if Path("/", path).exists():
+        if os.path.exists(f"/{path}"):
             subprocess.run(
-                ["/usr/bin/mount", "--bind", str(folder / Path(path).name), f"/{path}"], check=True, timeout=60
+                ["/usr/bin/mount", "--bind", str(folder / os.path.basename(path)), f"/{path}"], check=True, timeout=60
             )
     half = f"remount,size={_memory(state.hardware()) // 2}k"
     subprocess.run(["/usr/bin/mount", "-o", half, "/dev/shm"], check=False, timeout=60)  # noqa: S108
@@ -47,6 +49,8 @@ def show() -> None:
     for name, text in files(machine).items():
         (folder / name).write_text(text, encoding="utf-8")
     disks = state.path("sys/class/nvme")
+    import shutil  # only at the start of a node
+
     shutil.rmtree(disks, ignore_errors=True)
     disks.mkdir(parents=True, exist_ok=True)
     for disk in storage.disks():

@@ -6,10 +6,13 @@ import itertools
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from . import devices, dkms, state, sysfs
 from .kernel_shows import DEPENDS
+
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
 
 RELEASE = "6.1.0-gpuprov-sandbox"
 BUILTIN = {

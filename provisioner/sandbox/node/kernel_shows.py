@@ -72,7 +72,7 @@ def dmesg(arguments: list[str], _version: str) -> int:
 def _log(machine: state.Json) -> list[state.Json]:
     """The node's own lines, and those that a load has left."""
     lines: list[state.Json] = list(machine.get("kernel_log", []))
-    if "load" in machine and state.path(loading.LOADED).exists():
+    if "load" in machine and state.exists(loading.LOADED):
         at = max([line["at"] for line in lines], default=0.0) + 100.0
         lines += [{"at": at, "level": "err", "text": text} for text in machine["load"].get("kernel_log", [])]
     return lines

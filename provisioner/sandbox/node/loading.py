@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 from . import state
 
-Json = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
 MARK = "@gpuprov-load-1 "
 LINES = "etc/gpuprov-sandbox/load"
 """In a container: what torchrun is to print. Lines with ! are for torchrun itself: loading, hang, fail TEXT."""
@@ -77,7 +80,7 @@ def started() -> None:
 def now() -> bool:
     """Whether a container of this node is in the middle of its matrix products."""
     # os.path.exists: False where this program may not look (the exporter runs as nobody).
-    return any(os.path.exists(Path(given).with_name(LOADING)) for given in state.read(state.GIVEN, []))  # noqa: PTH110
+    return any(os.path.exists(os.path.join(os.path.dirname(given), LOADING)) for given in state.read(state.GIVEN, []))
 
 
 def shown(gpu: Json, *, running: bool, ran: bool) -> Json:

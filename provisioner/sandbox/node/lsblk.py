@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from . import state, storage
 
-Json = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
 
 
 def lsblk(arguments: list[str], _version: str) -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from . import state
+
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
 
 CODES = {"Active": "PORT_ACTIVE (4)", "Down": "PORT_DOWN (1)", "Initializing": "PORT_INIT (2)"}
 
 
 def _missing(tool: str, program: str) -> bool:
     """These tools stand before the real ones in PATH; without the real one they are not there either."""
-    if state.path(program).exists():
+    if state.exists(program):
         return False
     print(f"{tool}: command not found (simulated by gpuprov: its package is not installed)", file=sys.stderr)
     return True

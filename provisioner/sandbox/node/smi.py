@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from . import smi_mig, smi_query, smi_text, smi_topo, smi_xml, state
 from .smi_facts import Driver, NoDriver, complain, driver, hang_if_asked
+
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 VALUED = {
     "-i": "id",

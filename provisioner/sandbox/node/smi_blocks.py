@@ -3,11 +3,13 @@ temperatures, clocks."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from .smi_facts import Driver
 
-Gpu = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Gpu = dict[str, Any]
 
 
 def _ecc_errors(driver: Driver, gpu: Gpu) -> list[tuple[str, Any]]:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 from . import loading, state
+
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
 
 DEPRECATED = "Requested functionality has been deprecated"
 
 
-class Driver(NamedTuple):
+class Driver(namedtuple("Driver", ("version", "cuda", "gpus", "machine"))):
     """`version`: of the loaded module; `cuda`: what it reports; `gpus`: those that it drives, lost ones among them."""
 
     version: str
     cuda: str
     gpus: tuple[dict[str, Any], ...]
     machine: dict[str, Any]
+
+    __slots__ = ()
 
     @property
     def branch(self) -> int:
@@ -61,7 +67,7 @@ def driver(*, running: bool = False) -> Driver:
     )
     if not gpus:
         raise NoDriver(6, "No devices were found")
-    running, ran = loading.now(), state.path(loading.LOADED).exists()
+    running, ran = loading.now(), state.exists(loading.LOADED)
     shown = (loading.shown(gpu, running=running, ran=ran) for gpu in gpus)
     return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in shown), machine)
 

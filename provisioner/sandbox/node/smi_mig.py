@@ -7,13 +7,17 @@ every reboot and reset, on all of them (NVIDIA MIG user guide).
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from . import smi_mig_text, state
 from .smi_facts import Driver
 from .smi_xml import matches
 
-Gpu = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Gpu = dict[str, Any]
+
 INSTANCES = state.MIG
 FIRST = {"7g": 0, "4g": 1, "3g": 1, "2g": 3, "1g": 7}
 """The first id that the driver gives an instance of each size; 1g with more memory counts as 2g."""
@@ -23,7 +27,7 @@ USERS = "run/gpuprov-sandbox/processes.json"
 
 def processes(gpu: Gpu) -> list[dict[str, Any]]:
     """Compute processes on that GPU."""
-    return [p for p in state.read(USERS, []) if p["gpu"] == gpu["index"] and state.path(f"proc/{p['pid']}").exists()]
+    return [p for p in state.read(USERS, []) if p["gpu"] == gpu["index"] and state.exists(f"proc/{p['pid']}")]
 
 
 def in_use(gpu: Gpu) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import state
 
-Gpu = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Gpu = dict[str, Any]
 
 
 def free(gpu: Gpu) -> tuple[int, int]:

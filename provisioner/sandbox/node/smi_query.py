@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .smi_facts import Driver
 from .smi_xml import matches
 
-Gpu = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Gpu = dict[str, Any]
+
 UNITS = {
     "memory.total": "MiB",
     "memory.reserved": "MiB",

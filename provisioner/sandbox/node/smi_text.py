@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-from xml.etree import ElementTree
-
 from .smi_facts import Driver, timestamp
 from .smi_mig_text import device_line
 from .smi_mig_text import table as mig_table
+
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+    from xml.etree import ElementTree
 
 WIDE = "+-----------------------------------------------------------------------------------------+"
 THREE = "+-----------------------------------------+------------------------+----------------------+"
@@ -81,6 +83,8 @@ def _rows(gpu: dict[str, Any]) -> str:
 def query(document: str) -> str:
     """-q as text, in the order of the XML; keys are the XML's names in words, which is near to the real text and
     not it."""
+    from xml.etree import ElementTree  # only here
+
     root = ElementTree.fromstring(document)  # noqa: S314 - our own text
     out = "\n==============NVSMI LOG==============\n(simulated by gpuprov)\n\n"
     for element in root:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
 from html import escape
-from pathlib import Path
-from typing import Any
 
 from .smi_blocks import BLOCKS
 from .smi_facts import DEPRECATED, Driver, timestamp
 from .smi_mig_text import elements
 
-Gpu = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    Gpu = dict[str, Any]
+
 LOST = "GPU is lost"
 LINE = re.compile(r"(?:\[(\d+)?(\+|-)(\d+)?\] )?( *)(@?[A-Za-z0-9_]+)(?: (.*))?")
 EMPTY = ("processes", "accounted_processes")
@@ -34,9 +38,14 @@ def matches(gpu: Gpu, wanted: str) -> bool:
     return wanted in (str(gpu["index"]), gpu["uuid"], gpu["pci"], gpu["pci"][4:], gpu["pci"].lower())
 
 
+def _shape() -> str:
+    with open(os.path.join(os.path.dirname(__file__), "smi_q_x.shape"), encoding="utf-8") as stream:
+        return stream.read()
+
+
 def shape(branch: int) -> Iterator[tuple[int, str, str]]:
     """Depth, tag and value of each line that a driver of that branch prints."""
-    for line in Path(__file__).with_name("smi_q_x.shape").read_text(encoding="utf-8").splitlines():
+    for line in _shape().splitlines():
         found = LINE.fullmatch(line)
         if line.startswith("#") or found is None:
             continue

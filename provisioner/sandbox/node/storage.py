@@ -7,15 +7,16 @@ real one: a folder of the node is bound to the place, so that what is written th
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import uuid
-from pathlib import Path
-from typing import Any
 
 from . import state
 
-Json = dict[str, Any]
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
 CONTENT = "var/lib/gpuprov-sandbox/storage.json"
 """Serial number or array uuid → what is on it: {"fstype", "label", "uuid"} and for a member of an array {"array"}."""
 ACTIVE = "run/gpuprov-sandbox/arrays.json"
@@ -90,6 +91,8 @@ def _mkfs(kind: str, arguments: list[str]) -> int:
         )
         return 1
     label = arguments[arguments.index("-L") + 1] if "-L" in arguments[:-1] else None
+    import uuid  # here and below: not for those who only look
+
     made = {"fstype": kind, "label": label, "uuid": str(uuid.uuid4())}
     state.change(CONTENT, lambda all_: {**all_, key: made}, {})
     return 0
@@ -143,6 +146,8 @@ def _create(device: str, names: list[str], options: dict[str, str]) -> int:
     if busy:
         print(f"mdadm: cannot open {busy[0]}: Device or resource busy", file=sys.stderr)
         return 1
+    import uuid
+
     array = str(uuid.uuid4())
     name = options.get("name", device.rpartition("/")[2])
     sign = {
@@ -180,7 +185,9 @@ def mount(arguments: list[str], _version: str) -> int:
         return _real("mount", arguments)
     folder = state.path(VOLUMES) / str(found["uuid"])
     folder.mkdir(parents=True, exist_ok=True)
-    if Path("/") == state.ROOT:
+    if state.ROOT == "/":
+        import subprocess
+
         done = subprocess.run(["/usr/bin/mount", "--bind", str(folder), place], check=False, timeout=60)
         if done.returncode:
             return done.returncode
@@ -194,7 +201,9 @@ def umount(arguments: list[str], _version: str) -> int:
     mounts = state.read(MOUNTS, {})
     if not places & set(mounts.values()):
         return _real("umount", arguments)
-    if Path("/") == state.ROOT:
+    if state.ROOT == "/":
+        import subprocess
+
         done = subprocess.run(["/usr/bin/umount", *arguments], check=False, timeout=60)
         if done.returncode:
             return done.returncode

@@ -6,10 +6,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from . import between, loading, state
 from .smi_facts import NoDriver, driver
+
+TYPE_CHECKING = False  # typing would be a tenth of what a tool takes to start
+if TYPE_CHECKING:
+    from typing import Any
 
 DAEMON = "etc/docker/daemon.json"
 GPUS = "etc/gpuprov-sandbox/gpus"
