@@ -14,7 +14,7 @@ from tests.support.rehearsal import Rehearsal, failing
 pytestmark = pytest.mark.sandbox
 
 P4D = "p4d.24xlarge"
-FAULTS = int(os.environ.get("GPUPROV_TEST_FAULTS", "64"))
+FAULTS = int(os.environ.get("GPUPROV_TEST_FAULTS", "40"))
 """How many are tried one by one; `GPUPROV_TEST_FAULTS=1000` for all."""
 ALONE = {"nvidia-smi-hangs", "docker-dead", "load-hang"}
 """Faults beside which others can't be seen."""

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from provisioner import catalog, mounts, ssh
+from provisioner import catalog, ssh
 from provisioner.mounts import unit
 from provisioner.paths import ClusterPaths
 from provisioner.plan import build_plan
+from provisioner.providers.aws.site import S3_ACCESS, S3_OPTIONS
 from provisioner.session import open_cluster
 from provisioner.verify import archive
 from provisioner.verify.collect import collect
@@ -43,7 +44,7 @@ END"""
 
 
 def bucket(source: str = "s3://my-data/sets/", access: str = "ro") -> dict[str, str]:
-    options = mounts.S3_OPTIONS.format(access=mounts.S3_ACCESS[access])
+    options = S3_OPTIONS.format(access=S3_ACCESS[access])
     return {
         "type": "mount-s3", "source": source, "path": PLACE, "options": options, "unit": unit(PLACE),
         "shows_type": "tmpfs", "shows_source": "mountpoint-s3", "access": access, "part": "mount_s3",

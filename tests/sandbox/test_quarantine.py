@@ -99,7 +99,7 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
     assert "--even-if-healthy" in healthy.stderr
     two = fleet.run("replace", fleet.file, "train-0", "train-2", "--sandbox", "--yes")
     assert two.status == 2
-    assert "at most 1 may be" in two.stderr
+    assert "the limit is 1" in two.stderr
     assert machines(fleet) == before
 
     question = f"Destroy train-2 of {fleet.name} (rehearsal) and make a new machine (2 changes)?"

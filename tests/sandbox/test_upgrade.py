@@ -136,7 +136,7 @@ def test_a_release_that_is_not_good_is_brought_back_from_the_canary(desk: Rehear
 def test_it_is_not_tried_again_by_itself(desk: Rehearsal) -> None:
     said = upgrade(desk)
     assert said.status == 2
-    assert "was rolled back here: box-1: " in said.stderr
+    assert "was rolled back on this cluster: box-1: " in said.stderr
     assert "--again" in said.stderr
     assert hooks(desk) == []
 

@@ -16,11 +16,19 @@ from . import dkms, kernel, smi_mig, state, storage
 SEED = "etc/gpuprov-sandbox/seed"
 
 
+def _host_key(file: Path) -> None:
+    """The one that gpuprov pins. The RSA key that `ssh-keygen -A` makes beside it would take half of a boot."""
+    if not file.exists():
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True, capture_output=True
+        )
+
+
 def boot(_arguments: list[str], _version: str) -> int:
     """Runs at each boot as gpuprov-sandbox-boot.service; each part does nothing when it is done already."""
     state.path("run/gpuprov-sandbox").mkdir(parents=True, exist_ok=True)
     distribution()
-    subprocess.run(["ssh-keygen", "-A"], check=True, capture_output=True)
+    _host_key(state.path("etc/ssh/ssh_host_ed25519_key"))
     seed = state.path(SEED)
     user = _seed(seed, "user", "ubuntu")
     _access(user, _seed(seed, "ssh_public_key", ""))
