@@ -102,7 +102,7 @@ def test_many_at_once_trip_the_breaker_and_one_of_them_is_replaced(fleet: Rehear
     assert "the limit is 1" in two.stderr
     assert machines(fleet) == before
 
-    question = f"Destroy train-2 of {fleet.name} (rehearsal) and make a new machine (2 changes)?"
+    question = f"Destroy train-2 of {fleet.name} (rehearsal) and create a new machine (2 changes)?"
     status_of, screen = answered(fleet, "replace", fleet.file, "train-2", "--sandbox", question=question)
     assert status_of == 0, screen
     assert "3 changes in" in screen, "two resources, one node configured"
