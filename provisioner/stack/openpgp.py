@@ -134,7 +134,7 @@ def _primary_keys(colons: bytes) -> list[tuple[str, str, int]]:
 def _gpg(tool: str, home: str, *words: str) -> subprocess.CompletedProcess[bytes]:
     own: Sequence[str] = ("--batch", "--no-tty", "--no-autostart") if tool == "gpg" else ()
     try:
-        return subprocess.run(
+        done = subprocess.run(
             [tool, "--homedir", home, *own, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE,
             check=False,
         )  # fmt: skip
@@ -142,6 +142,9 @@ def _gpg(tool: str, home: str, *words: str) -> subprocess.CompletedProcess[bytes
         raise GpuprovError(f"{tool} is not installed", hint="sudo apt-get install -y gpg gpgv") from None
     except subprocess.TimeoutExpired:
         raise GpuprovError(f"{tool} did not finish in {DEADLINE:.0f} s") from None
+    if done.returncode < 0:  # it has looked at nothing: that says nothing about a signature
+        raise GpuprovError(f"{tool} was killed by signal {-done.returncode}", hint="run it again")
+    return done
 
 
 def _day(moment: float) -> str:

@@ -427,3 +427,15 @@ def test_old_lists_are_swept_out(flat: Repository) -> None:
     read(flat)
     assert not old.exists()
     assert len(list(folder.iterdir())) == 1
+
+
+def test_a_gpgv_that_was_killed_says_nothing_about_the_signature(
+    keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "gpgv"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    inline, _ = clearsign(keys, "Origin: somebody\n")
+    with pytest.raises(GpuprovError, match="gpgv was killed by signal 9"):
+        openpgp.verified(b"", inline.encode(), "0" * 40, lambda message, hint: GpuprovError(message, hint=hint))
