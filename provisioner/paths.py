@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -17,6 +18,9 @@ from provisioner import ownership
 from provisioner.errors import GpuprovError
 
 DATA = ("terraform", "ansible", "templates", "images")
+
+IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
+"""The file `id` of a run directory: what tells a cluster from every other one of its name (Cluster.identity)."""
 
 
 def data(name: str) -> Path:

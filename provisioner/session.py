@@ -23,13 +23,13 @@ from filelock import FileLock, Timeout
 from provisioner import fleet, keeper, ownership, spec, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
-from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
+from provisioner.paths import IDENTITY, ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.providers.cluster import Providers
 from provisioner.providers.state import Remote
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.state import shared_files
-from provisioner.state.shared_files import IDENTITY, SharedFiles
+from provisioner.state.shared_files import SharedFiles
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -241,10 +241,11 @@ def open_cluster(
         sandbox = rehearsal
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)
-    ssh.refuse_foreign(paths, lambda: Providers(loaded, paths).proxies(fleet.load(paths)).values())
+    cluster = Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
+    ssh.refuse_foreign(paths, lambda: cluster.providers.proxies(cluster.nodes()).values())
     ownership.watch(paths.root)
     ssh.mend(paths)
-    return Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
+    return cluster
 
 
 def _remove(path: Path) -> None:

@@ -53,7 +53,7 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
         events = cluster.events
         for site, provider in cluster.providers.made().items():
             events("down", "started", f"{site}: removing machines")
-            there = machines.of_site(cluster, site, binary, run_dir, recorded=True)
+            there = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
             removal.removed += there.destroy(_wanted(cluster, site))
             removal.left += provider.clean(events)
         if removal.left:

@@ -17,6 +17,7 @@ from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers import capacity
+from provisioner.providers.base import Provider
 from provisioner.session import Cluster
 from provisioner.text import counted
 from provisioner.workspace.binary import Binary
@@ -53,13 +54,12 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
 
 
 def of_site(
-    cluster: Cluster, site: str, binary: Binary, run_dir: Path | None = None, *, recorded: bool = False
+    cluster: Cluster, site: str, binary: Binary, run_dir: Path | None = None, *, made_by: Provider | None = None
 ) -> Machines:
-    """The machines of one site; their provider is written down first, because `down` goes by it. `recorded`: of a site
-    as it was made, also one that cluster.yaml does not name any more."""
-    if recorded:
-        provider = cluster.providers.made()[site]
-    else:
+    """The machines of one site; their provider is written down first, because `down` goes by it. `made_by`: who made
+    the machines of a site, as Providers.made has it; also of one that cluster.yaml does not name any more."""
+    provider = made_by
+    if provider is None:
         private_dir(cluster.paths.site(site))
         cluster.providers.record(site)
         provider = cluster.providers.at(site)

@@ -7,7 +7,6 @@ One that only has sites can be rehearsed. One object works for one site of one c
 from __future__ import annotations
 
 import contextlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.paths import IDENTITY
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.capacity import Capacity
@@ -27,7 +27,6 @@ from provisioner.spec import folders
 from provisioner.spec.site import Site
 from provisioner.stack.models import BaseImage, Stack
 
-_IDENTITY = re.compile(r"[0-9a-f]{12}")
 SANDBOX = "sandbox"
 
 
@@ -45,8 +44,8 @@ class Place:
         """What tells this cluster from every other one of its name (session.Cluster.identity); empty before anything
         was made."""
         with contextlib.suppress(OSError, ValueError):
-            kept = (self.workspace.parent.parent / "id").read_text(encoding="utf-8").strip()
-            return kept if _IDENTITY.fullmatch(kept) else ""
+            kept = (self.workspace.parent.parent / "id").read_text(encoding="utf-8")
+            return kept.strip() if IDENTITY.fullmatch(kept) else ""
         return ""
 
 
@@ -177,12 +176,6 @@ def find(name: str) -> type[Provider] | None:
         return None
     found: type[Provider] = import_module(module).PROVIDER
     return found
-
-
-def provider_of(place: Place, *, sandbox: bool) -> Provider:
-    """The provider of a site; with `sandbox` it is rehearsed on this machine. Raises GpuprovError for a provider that
-    makes no machines yet."""
-    return named(SANDBOX if sandbox else place.settings.provider, place)
 
 
 def named(name: str, place: Place) -> Provider:

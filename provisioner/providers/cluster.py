@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
-from provisioner.providers.base import SANDBOX, Place, Provider, named, provider_of
+from provisioner.providers.base import SANDBOX, Place, Provider, named
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.site import Site
-from provisioner.spec.sites import AnySite
+from provisioner.spec.sites import SITE
 
 MADE_BY = "provider"
 """File in a workspace: the name of the provider that made it."""
 SETTINGS = "site.json"
 """File in a workspace: the site's block of cluster.yaml, for a site that is not there any more."""
-_SITE: TypeAdapter[Site] = TypeAdapter(AnySite)
 
 
 class Providers:
@@ -32,7 +31,9 @@ class Providers:
         """The provider of a site of cluster.yaml; the sandbox for a rehearsal. Raises GpuprovError for one that makes
         no machines yet."""
         if site not in self._known:
-            self._known[site] = provider_of(self._place(site, self._spec.sites[site]), sandbox=self._paths.sandbox)
+            settings = self._spec.sites[site]
+            name = SANDBOX if self._paths.sandbox else settings.provider
+            self._known[site] = named(name, self._place(site, settings))
         return self._known[site]
 
     def record(self, site: str) -> None:
@@ -64,7 +65,7 @@ class Providers:
         """The block of a site that cluster.yaml does not name any more, or names with another provider."""
         file = self._paths.site(site) / SETTINGS
         try:
-            return _SITE.validate_json(file.read_bytes())
+            return SITE.validate_json(file.read_bytes())
         except (FileNotFoundError, ValidationError):
             raise GpuprovError(
                 f"cannot determine the provider of this workspace: {SETTINGS} is missing or damaged",

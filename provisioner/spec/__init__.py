@@ -20,8 +20,7 @@ from provisioner.spec.groups import Group
 from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
 from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.rules import Draft, findings
-from provisioner.spec.site import Site
-from provisioner.spec.sites import AnySite
+from provisioner.spec.sites import SITE
 from provisioner.spec.source import read
 from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted
 from provisioner.spec.stack_request import StackRequest
@@ -30,7 +29,6 @@ from provisioner.spec.state import AnyState, LocalState, State
 __all__ = ["ClusterSpec", "check", "load", "placer", "problem_at"]
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-_SITE: TypeAdapter[Site] = TypeAdapter(AnySite)
 _STATE: TypeAdapter[State] = TypeAdapter(AnyState)
 
 
@@ -150,7 +148,7 @@ def _draft_from(value: Any) -> Draft:
     sites, groups = value.get("sites"), value.get("groups")
     if isinstance(sites, dict):
         draft.site_names = tuple(sites)
-        draft.sites = {name: site for name, raw in sites.items() if (site := _one_of(_SITE, raw)) is not None}
+        draft.sites = {name: site for name, raw in sites.items() if (site := _one_of(SITE, raw)) is not None}
     if isinstance(groups, dict):
         for name, raw in groups.items():
             if (group := _group(("groups", name), raw, draft.dropped)) is not None:

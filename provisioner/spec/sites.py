@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from provisioner.spec import folders
 from provisioner.spec.site import Site
@@ -13,3 +13,6 @@ if TYPE_CHECKING:
     AnySite = Site
 else:
     AnySite = Annotated[folders.union("site", Site), Field(discriminator="provider")]
+
+SITE: TypeAdapter[Site] = TypeAdapter(AnySite)
+"""Reads one site of a file by itself."""

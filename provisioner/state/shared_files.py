@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from provisioner import fleet, ssh, stored
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.events import Events
-from provisioner.paths import ClusterPaths, data, private_dir, write_whole
+from provisioner.paths import IDENTITY, ClusterPaths, data, private_dir, write_whole
 from provisioner.preflight import Finding
 from provisioner.providers.cluster import Providers
 from provisioner.providers.state import Conflict, Remote, remote_of
@@ -47,8 +47,6 @@ LOCK = "cluster.lock"
 """The lock beside cluster.yaml: written where there is none; where there is one, that is the user's."""
 FLEET = "fleet.json.gz"
 FORMAT = 1
-IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
-"""What tells a cluster from every other one of its name (session.Cluster.identity)."""
 _PART = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A folder or file that is shared: no .., nothing that a file system could not have."""
 MINE = "shared.json"

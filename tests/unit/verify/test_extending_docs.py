@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support import extending
+from tests.support.rehearsal import ROOT
+
 PAGES = [ROOT / "docs" / "extending" / name for name in ("tool.md", "check.md")]
 BLOCK = re.compile(r"^`([\w./-]+)`:\n\n```(\w*)\n(.*?)^```", re.M | re.S)
 
@@ -56,38 +55,13 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, kind, text in blocks:
             file = root / name
             if kind == "diff":
-                patch(file, text)
+                for hunk in text.split("@@\n"):
+                    file.write_text(extending.patched(file.read_text(encoding="utf-8"), hunk), encoding="utf-8")
             else:
                 assert not file.exists(), name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
     return root
-
-
-def patch(file: Path, diff: str) -> None:
-    """Insert what begins with + behind the lines before it, which must be in the file once."""
-    text = file.read_text(encoding="utf-8")
-    for hunk in diff.split("@@\n"):
-        rows = hunk.splitlines(keepends=True)
-        before = "".join(row[1:] for row in rows if row[0] == " ")
-        assert text.count(before) == 1, f"{file.name}: {before}"
-        text = text.replace(before, "".join(row[1:] for row in rows))
-    file.write_text(text, encoding="utf-8")
-
-
-def python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    for name in [name for name in environment if name.startswith("PYTEST_")]:
-        del environment[name]
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=copy,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +80,7 @@ def test_the_tools_output_arrives_and_is_judged(
     (tmp_path / "answer").write_text(text)
     (tmp_path / "ipmitool").write_text(f'#!/bin/sh\n[ "$*" = "sdr type Power Supply" ] && cat {tmp_path}/answer\n')
     (tmp_path / "ipmitool").chmod(0o755)
-    done = python(copy, "-c", PROBE, str(tmp_path))
+    done = extending.python(copy, "-c", PROBE, str(tmp_path))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["package"].startswith(str(copy))
@@ -115,11 +89,11 @@ def test_the_tools_output_arrives_and_is_judged(
 
 
 def test_the_tests_that_the_pages_name_pass(copy: Path) -> None:
-    assert python(copy, "scripts/check_docs.py").returncode == 0
+    assert extending.python(copy, "scripts/check_docs.py").returncode == 0
     assert "| `host.power_supply` | warn | vendor |" in (copy / "docs/checks.md").read_text()
     folder = "tests/unit/verify/"
     files = [folder + name for name in ("test_tools.py", "test_captures.py", "test_verify_docs.py")]
-    done = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files)
+    done = extending.python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files)
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
 
@@ -134,6 +108,6 @@ def test_the_fault_fails_the_check(copy: Path) -> None:
         "print({name: ids(result, 'fail') for name, result in found.items()})\n"
         "assert 'host.power_supply' in ids(found['well'], 'pass')\n"
     )
-    done = python(copy, "-c", script)
+    done = extending.python(copy, "-c", script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "{'well': set(), 'bad': {'host.power_supply'}}"
