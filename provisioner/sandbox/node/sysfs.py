@@ -144,7 +144,9 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
         counted = nic.get("counters", {})
         files |= {port / f"counters/{name}": str(counted.get(name, 0)) for name in COUNTERS}
     else:
-        files |= {port / "hw_counters/rx_drops": str(nic.get("rx_drops", 0)), folder / "device/p2p": "NVIDIA"}
+        files |= {port / "hw_counters/rx_drops": str(nic.get("rx_drops", 0))}
+        if nic.get("p2p") is not None:
+            files[folder / "device/p2p"] = nic["p2p"]
     if not nic.get("no_uverbs"):
         _uverbs(folder.name)
     if infiniband:

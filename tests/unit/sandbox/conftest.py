@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.sandbox.node import kernel, state
+from provisioner.sandbox.node import kernel, smi_facts, state
 from tests.support.sandbox_node import MakeNode, Node, healthy
 
 
@@ -31,6 +31,7 @@ def make_node(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
             if loaded:
                 assert kernel.load("nvidia") is None
                 state.change(state.PERSISTENCE, lambda s: {**s, "all": True}, {})
+                state.write(smi_facts.DAEMON, 1)
         return node
 
     return make
