@@ -6,6 +6,7 @@ from pathlib import Path
 
 from provisioner.sandbox.content import program
 from provisioner.sandbox.deb import File
+from provisioner.sandbox.distribution import archive
 from provisioner.sandbox.sources import unit_file
 
 TOOLS = (
@@ -72,6 +73,7 @@ def node_files() -> dict[str, File]:
     for tool in TOOLS:
         files[f"usr/local/sbin/{tool}"] = program(tool, "1")
         files[f"usr/local/bin/{tool}"] = File(link=f"../sbin/{tool}")
+    files |= archive()
     source = Path(__file__).parent / "node"
     for path in sorted(source.rglob("*")):
         if path.suffix in (".py", ".shape", ".json") and "__pycache__" not in path.parts:

@@ -127,7 +127,7 @@ def module(node: NodeMirror, *, check: bool = True, **changes: Any) -> str:
     """The error of nvidia_module with other arguments."""
     stack = node.locked()
     right = {"version": stack["driver"], "flavour": stack["kernel_modules"], "kernel": node.shell("uname -r"),
-             "deny_file": "/etc/modprobe.d/gpuprov-nvidia.conf"}  # fmt: skip
+             "deny_file": "/etc/modprobe.d/gpuprov-nvidia.conf", "others": ["nouveau"]}  # fmt: skip
     users = ["nvidia-dcgm-exporter", "nvidia-dcgm", "nvidia-fabricmanager", "nvidia-persistenced"]
     return str(node.call("nvidia_module", **{**right, "users": users, **changes}).message)
 
@@ -137,13 +137,29 @@ def test_what_does_not_fit_is_said(node: NodeMirror) -> None:
     assert f"the kernel moved: {release} runs, it was 6.8.0-1015-aws" in module(node, kernel="6.8.0-1015-aws")
     said = module(node, flavour="proprietary")
     assert f"the NVIDIA module for kernel {release} is the open one, the lock wants the proprietary one" in said
-    change(node, dkms={"broken": ["nvidia"]})
+    node.shell(f"mv /lib/modules/{release}/build /lib/modules/{release}/away")
     said = module(node)
     assert f"there is no NVIDIA module {driver} for kernel {release} (none is installed)" in said
     assert f"install linux-headers-{release}" in said
-    node.shell(f"mkdir -p /lib/modules/{release}/build")
+    node.shell(f"mv /lib/modules/{release}/away /lib/modules/{release}/build")
+    change(node, dkms={"broken": ["nvidia"]})
     said = module(node)
     assert "DKMS can't build it: nvidia/mmap.c:341:9: error: implicit declaration" in said
+
+
+def test_without_headers_the_archive_is_asked_and_what_it_lacks_is_said(node: NodeMirror) -> None:
+    release = node.shell("uname -r")
+    node.shell(f"dpkg --purge linux-headers-{release}")
+    assert "there is no NVIDIA module" in module(node)
+    assert node.call("locked_packages", packages=[], kernel_headers=release).changed
+    said = str(node.call("locked_packages", packages=[], kernel_headers="5.15.0-1019-aws").message)
+    assert "archive has no linux-headers-5.15.0-1019-aws, so DKMS can build no driver for the kernel that runs" in said
+
+
+def test_persistence_mode_is_on_after_a_boot(node: NodeMirror) -> None:
+    """Although the vendor's unit says --no-persistence-mode, and StopWhenUnneeded."""
+    reboot(node)
+    assert node.shell("nvidia-smi --query-gpu=persistence_mode --format=csv,noheader | sort -u") == "Enabled"
 
 
 def test_nouveau_makes_way_and_stays_away(node: NodeMirror) -> None:

@@ -23,6 +23,11 @@ options:
     description: Whether the node was rebooted for it; asking again is an error then.
     type: bool
     default: false
+  others:
+    description: Drivers that take the GPUs before NVIDIA's does, in the order in which they can be taken out.
+    type: list
+    elements: str
+    default: []
   modules:
     description: Modules that are loaded, the first one with what it needs.
     type: list
@@ -66,9 +71,6 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-
-OTHERS = ("nouveau", "nova_drm", "nova_core")
-"""Drivers that take the GPUs before NVIDIA's does, in the order in which they can be taken out."""
 
 ABOVE = ("nvidia_fs", "gdrdrv", "nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 """NVIDIA's modules and those that stand on them, in the order in which they can be taken out."""
@@ -190,7 +192,7 @@ class Node:
 
     def load(self, found):
         """Bring the locked module in. Returns why a reboot is wanted, or an empty text."""
-        strangers = [name for name in OTHERS if os.path.isdir(f"/sys/module/{name}")]
+        strangers = [name for name in self.params["others"] if os.path.isdir(f"/sys/module/{name}")]
         there = [name for name in ABOVE if os.path.isdir(f"/sys/module/{name}")]
         right = self.loaded(found)
         if right and not strangers:
@@ -271,6 +273,7 @@ def main():
             "load": {"type": "bool", "default": True},
             "rebooted": {"type": "bool", "default": False},
             "modules": {**words, "default": ["nvidia", "nvidia-uvm"]},
+            "others": words,
             "users": words,
             "packages": words,
         },

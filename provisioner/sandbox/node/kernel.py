@@ -20,7 +20,8 @@ BUILTIN = {
     "efa": ("ib_core", "ib_uverbs", "efa"),
 }
 BUILTIN["roce"] = BUILTIN["infiniband"]
-INBOX = ("nouveau", "ib_umad", "ib_uverbs", "ib_core", "rdma_ucm", "rdma_cm")
+OTHER_DRIVERS = ("nouveau", "nova_drm", "nova", "nova_core")
+INBOX = (*OTHER_DRIVERS, "ib_umad", "ib_uverbs", "ib_core", "rdma_ucm", "rdma_cm")
 """Modules that every distribution kernel brings."""
 
 
@@ -52,8 +53,8 @@ def load(name: str) -> str | None:
     found = state.installed(f"module-{wanted}")
     if found is None or dkms.broken(wanted):
         return f"Module {name} not found in directory /lib/modules/{RELEASE}"
-    if wanted == "nvidia" and "nouveau" in loaded:
-        state.kernel_log("NVRM: The NVIDIA GPUs are already bound to nouveau (simulated by gpuprov)", "err")
+    if wanted == "nvidia" and (other := next((n for n in OTHER_DRIVERS if n in loaded), None)):
+        state.kernel_log(f"NVRM: The NVIDIA GPUs are already bound to {other} (simulated by gpuprov)", "err")
         return f"could not insert '{name}': No such device"
     below = DEPENDS.get(wanted)
     if below and (problem := load(below)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ def make_node(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
         node = Node(tmp_path, capsys, monkeypatch)
         content = healthy(machine)
         node.become(content)
+        (tmp_path / f"lib/modules/{os.uname().release}/build").mkdir(parents=True, exist_ok=True)
         if driver is not None:
             volta = content["gpus"][0].get("arch") == "volta"
             for name in (
