@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from provisioner.sandbox.content import Content, fact, placeholder, program, unit
 from provisioner.sandbox.deb import File
+from provisioner.sandbox.sources import DATA
 
 
 def ofed(version: str, _architecture: str) -> Content:
@@ -28,6 +29,16 @@ def dkms(module: str, source: str) -> Callable[[str, str], Content]:
 
 def ofi_nccl(_version: str, _architecture: str) -> Content:
     return Content("NCCL plugin for libfabric", placeholder("opt/amazon/ofi-nccl/lib/libnccl-net.so"))
+
+
+def efa_config(_version: str, _architecture: str) -> Content:
+    """Huge pages for EFA's endpoints, now and at each boot (data/sources.yaml, efa-config)."""
+    script = DATA.joinpath("efa-hugepages-reserve.sh").read_bytes()
+    files = {"opt/amazon/bin/efa-hugepages-reserve.sh": File(script, 0o755)}
+    reserve = "#!/bin/sh\nset -e\n/opt/amazon/bin/efa-hugepages-reserve.sh\n"
+    wants = "usr/lib/systemd/system/multi-user.target.wants/efa-hugepages.service"
+    files[wants] = File(link="../efa-hugepages.service")
+    return Content("EFA's configuration", files | unit("efa-hugepages.service"), scripts=(("postinst", reserve),))
 
 
 def efa_profile(_version: str, _architecture: str) -> Content:

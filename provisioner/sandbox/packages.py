@@ -211,6 +211,7 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"doca-ofed|infiniband-diags", network.ofed),
     (r"libfabric-aws-bin", programs("libfabric with EFA", "opt/amazon/efa/bin/fi_info")),
     (r"efa", network.dkms("efa", "efa")),
+    (r"efa-config", network.efa_config),
     (r"efa-profile", network.efa_profile),
     (r"libnccl-ofi", network.ofi_nccl),
     (r"gdrdrv-dkms", network.dkms("gdrdrv", "gdrdrv")),

@@ -162,6 +162,27 @@ def test_persistence_mode_is_on_after_a_boot(node: NodeMirror) -> None:
     assert node.shell("nvidia-smi --query-gpu=persistence_mode --format=csv,noheader | sort -u") == "Enabled"
 
 
+def test_the_efa_module_that_runs_is_the_installed_one(node: NodeMirror) -> None:
+    """A kernel has one of its own, and modprobe does nothing where a module of that name is loaded."""
+    built = "/usr/lib/gpuprov-sandbox/installed/module-efa.json"
+    own = f"mv {built} {built}.away; modprobe -r efa; modprobe efa; mv {built}.away {built}"
+    ran, p2p = "cat /sys/module/efa/srcversion", "cat /sys/class/infiniband/*/device/p2p | sort -u"
+    assert not node.call("efa_module").changed
+    node.shell(own)
+    assert node.shell(ran) != node.shell("modinfo -F srcversion efa")
+    change(node, modules_stuck=["efa"])
+    assert "another EFA module than the installed one runs and does not" in node.call("efa_module").result["reboot"]
+    assert "the node was rebooted, and still another EFA" in node.call("efa_module", rebooted=True).message
+    change(node, modules_stuck=[])
+    assert node.call("efa_module").result["done"][-1] == "loaded the installed EFA module"
+    assert (node.shell(ran), node.shell(p2p)) == (node.shell("modinfo -F srcversion efa"), "NVIDIA")
+
+
+def test_huge_pages_are_efas(node: NodeMirror) -> None:
+    node.shell("systemctl restart gpuprov-tuning")
+    assert int(node.shell("cat /proc/sys/vm/nr_hugepages")) == 110 * 2 * 96 // 2 + 1
+
+
 def test_nouveau_makes_way_and_stays_away(node: NodeMirror) -> None:
     """A system that loads nouveau at boot: the role takes it out, and the initramfs keeps it out."""
     stack = node.locked()

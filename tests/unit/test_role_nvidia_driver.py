@@ -56,7 +56,7 @@ def test_persistence_mode_is_on_with_either_unit(vendor: str) -> None:
     unit = merged(unit_file(f"nvidia-persistenced.{vendor}.service"), role("nvidia_driver_persistence_unit"))
     assert unit["Unit"].get("StopWhenUnneeded") == "no"
     assert unit["Install"]["WantedBy"] == "multi-user.target"
-    assert "--persistence-mode" in unit["Service"]["ExecStart"].split()[-2:]
+    assert "exec /usr/bin/nvidia-persistenced $${user:+--user $$user} --persistence-mode" in unit["Service"]["ExecStart"]
     assert "--no-persistence-mode" not in unit["Service"]["ExecStart"]
     assert unit["Service"]["ExecStopPost"] == "/bin/rm -rf /var/run/nvidia-persistenced"
 
@@ -65,7 +65,7 @@ def merged(*texts: str) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     for text in texts:
-        parser.read_string(text)
+        parser.read_string(text.replace("\\\n", ""))
     return parser
 
 

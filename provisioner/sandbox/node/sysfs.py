@@ -93,7 +93,7 @@ def show_module(name: str, module: dict[str, Any] | None) -> None:
     (folder / "refcnt").write_text("0\n", encoding="utf-8")
     if module.get("version"):
         (folder / "version").write_text(f"{module['version']}\n", encoding="utf-8")
-        (folder / "srcversion").write_text(f"{source_version(module)}\n", encoding="utf-8")
+    (folder / "srcversion").write_text(f"{source_version(module)}\n", encoding="utf-8")
 
 
 def source_version(module: dict[str, Any]) -> str:
@@ -119,9 +119,12 @@ def network_cards() -> None:
         state.path("sys/class/kfd/kfd/proc").mkdir(parents=True, exist_ok=True)  # a folder for each process at work
     for nic in machine.get("nics", []):
         _card(root / nic["name"], nic)
-    for card in machine.get("efa", []):
+    driver = state.modules().get("efa")
+    # The kernel's own driver has no file p2p.
+    told: dict[str, Any] = {} if driver and driver.get("version") else {"p2p": None}
+    for card in machine.get("efa", []) if driver else ():
         _card(root / card["name"], {"state": "Active", "physical_state": "LinkUp", "rate_gbps": 100.0,
-                                    "link_layer": "Unspecified", "guid": "0" * 16, **card})  # fmt: skip
+                                    "link_layer": "Unspecified", "guid": "0" * 16, **card, **told})  # fmt: skip
 
 
 def _card(folder: Path, nic: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ def make_node(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
         content = healthy(machine)
         node.become(content)
         (tmp_path / f"lib/modules/{os.uname().release}/build").mkdir(parents=True, exist_ok=True)
+        kernel.load_builtin()
         if driver is not None:
             volta = content["gpus"][0].get("arch") == "volta"
             for name in (
