@@ -74,9 +74,9 @@ class Verdict:
     ring_why: str = ""
 
 
-def most_rounds(nodes: int) -> int:
+def most_rounds(nodes: int, *, rings: bool = True) -> int:
     """Rounds that a search takes at most."""
-    ring = min(nodes, RING)
+    ring = min(nodes, RING) if rings else 0
     return 3 + ISOLATE + AGAIN + (1 + ceil(log2(ring)) if ring > 2 else 0)
 
 

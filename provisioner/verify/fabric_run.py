@@ -80,8 +80,9 @@ def fabric(
         if reason is not None:
             told[subject.name] = reason
         else:
-            assert not isinstance(subject.source, Bundle)
-            member = Member(subject.name, subject.source, subject.address, subject.expected)
+            reach = subject.reach if isinstance(subject.source, Bundle) else subject.source
+            assert reach is not None
+            member = Member(subject.name, reach, subject.address, subject.expected)
             groups.setdefault((subject.site, subject.group), []).append(member)
     for members in groups.values():
         if len(members) == 1:
@@ -102,7 +103,7 @@ def _level(expected: Expected) -> str:
 
 def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
     """Why a node meets nobody; None where it does."""
-    if isinstance(subject.source, Bundle) or not subject.group:
+    if not subject.group:
         return _verdict_of_none("alone", "verified alone, without the other nodes of its group")
     if not any(image.get("torch") for image in subject.expected.images or ()):
         return _verdict_of_none("alone", "no locked image has PyTorch")
@@ -135,11 +136,12 @@ def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float
         return {}
     members = {member.name: member for group in groups for member in group}
     searches = [_search(group) for group in groups]
-    rounds = max(most_rounds(len(group)) for group in groups)
+    brief = all(search.brief for search in searches)
+    rounds = max(most_rounds(len(group), rings=not brief) for group in groups)
     longest = max(_deadline(tuple(group)) + WAY_S for group in groups)
     # The last round may begin just before the end.
     turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
-    doing = f"{len(members)} nodes in pairs and rings, at most {rounds} rounds"
+    doing = f"{len(members)} nodes in pairs{'' if brief else ' and rings'}, at most {rounds} rounds"
     events("verify", "started", doing, until=time() + min(turns * longest, total_s + longest))
     begun, turn, late = monotonic(), 0, False
     while not late and (wanted := [(search, sets) for search in searches if (sets := search.next_round())]):

@@ -137,6 +137,14 @@ def test_level_standard_finds_the_node_that_goes_over_sockets(monkeypatch: pytes
     assert {name: verdict.wrong_way for name, verdict in found.items() if verdict.state == "fault"} == {"train-0": True}
 
 
+def test_nodes_that_up_has_looked_at_already_meet_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their bundles are given, and beside them how to reach them."""
+    looked = [replace(one, source=own(), reach=("ssh", one.name)) for one in some(2, want=expected(P4D, "standard"))]
+    nodes = Nodes()
+    assert {verdict.state for verdict in verdicts(monkeypatch, nodes, looked).values()} == {"fine"}
+    assert [set(asked) for asked in nodes.rounds] == [{"train-0", "train-1"}]
+
+
 def test_at_level_standard_a_group_without_rdma_and_a_saved_bundle_meet_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     together = expected("p3.8xlarge", "standard", group=Group(machine="p3.8xlarge", placement="cluster"))
     assert verdicts(monkeypatch, Nodes(), some(2, want=together)) == {}
