@@ -56,8 +56,9 @@ def test_persistence_mode_is_on_with_either_unit(vendor: str) -> None:
     unit = merged(unit_file(f"nvidia-persistenced.{vendor}.service"), role("nvidia_driver_persistence_unit"))
     assert unit["Unit"].get("StopWhenUnneeded") == "no"
     assert unit["Install"]["WantedBy"] == "multi-user.target"
-    assert "exec /usr/bin/nvidia-persistenced $${user:+--user $$user} --persistence-mode" in unit["Service"]["ExecStart"]
-    assert "--no-persistence-mode" not in unit["Service"]["ExecStart"]
+    start = unit["Service"]["ExecStart"]
+    assert "exec /usr/bin/nvidia-persistenced $${user:+--user $$user} --persistence-mode" in start
+    assert "--no-persistence-mode" not in start
     assert unit["Service"]["ExecStopPost"] == "/bin/rm -rf /var/run/nvidia-persistenced"
 
 
