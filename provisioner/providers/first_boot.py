@@ -1,7 +1,7 @@
 """What a machine with cloud-init does at its first boot: the same for every provider whose machines have it.
 
-Ubuntu's and Debian's images fetch security updates as soon as they have booted: minutes of apt's lock, and a kernel that
-nobody has proven. So apt's own timers are off until the roles have run, which take the file away again
+Ubuntu's and Debian's images fetch security updates as soon as they have booted: minutes of apt's lock, and a kernel
+that nobody has proven. So apt's own timers are off until the roles have run, which take the file away again
 (ansible/playbooks/site.yml). No package is upgraded at first boot, whatever the image's vendor data says.
 """
 

@@ -209,7 +209,7 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"nvidia-container-toolkit", programs("NVIDIA container runtime hook", "usr/bin/nvidia-container-runtime-hook")),
     (r"libnvidia-container-tools", programs("NVIDIA container tools", "usr/bin/nvidia-container-cli")),
     (r"doca-ofed|infiniband-diags", network.ofed),
-    (r"libfabric-aws-bin", programs("libfabric with EFA", "opt/amazon/efa/bin/fi_info")),
+    (r"libfabric-aws-bin", network.libfabric),
     (r"efa", network.dkms("efa", "efa")),
     (r"efa-config", network.efa_config),
     (r"efa-profile", network.efa_profile),
