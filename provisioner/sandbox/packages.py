@@ -158,6 +158,12 @@ def _dcgm(version: str, _architecture: str) -> Content:
     return Content("DCGM", files | unit("nvidia-dcgm.service"))
 
 
+def _profiling(version: str, architecture: str) -> Content:
+    folder = LIBRARIES[architecture]
+    library = f"{folder}/libdcgmmoduleprofiling.so"
+    return Content("DCGM's profiling module", placeholder(f"{library}.{version}", f"{library}.4"))
+
+
 def _exporter(version: str, _architecture: str) -> Content:
     from provisioner.sandbox.node.exporter import counters_csv
 
@@ -204,6 +210,7 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"libnccl2", _nccl),
     (r"libnccl-dev", _nccl_dev),
     (r"datacenter-gpu-manager-4-core", _dcgm),
+    (r"datacenter-gpu-manager-4-proprietary", _profiling),
     (r"datacenter-gpu-manager-exporter", _exporter),
     (r"nvidia-container-toolkit-base", _container_base),
     (r"nvidia-container-toolkit", programs("NVIDIA container runtime hook", "usr/bin/nvidia-container-runtime-hook")),
