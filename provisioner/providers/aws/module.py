@@ -70,7 +70,7 @@ class Ec2Module(Module):
         }
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        return first_boot.cloud_config(plan.spec.access.user, ssh_public_key)
+        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         return f'module.site.aws_instance.node["{node}"]'

@@ -40,7 +40,7 @@ class SandboxModule(Module):
         return module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        return first_boot.cloud_config(plan.spec.access.user, ssh_public_key)
+        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         """The resource of a node's container (terraform/sandbox/main.tf)."""
