@@ -67,8 +67,8 @@ def main(arguments: list[str]) -> int:
 
 
 def ended(out: Path, result: str) -> int:
-    """After the service. What it wrote stands where it ended well (systemd.exec(5), SERVICE_RESULT); killed for its time
-    or memory, it would leave the metrics of the look before, which go on saying that the node is ok."""
+    """After the service. What it wrote stands where it ended well (systemd.exec(5), SERVICE_RESULT). Killed for its
+    time or memory, it would leave the metrics of the look before, which go on saying that the node is ok."""
     if result != "success":
         print(f"the checks did not end ({result or 'no result'}): the node is not known to be ok", file=sys.stderr)
         for left in out.parent.glob(f".{out.name}.*"):
