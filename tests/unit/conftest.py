@@ -13,7 +13,6 @@ import pytest
 
 from provisioner import process
 
-
 HEAVY = (
     "terraform_aws", "cli/test_terminal.py", "cli/test_exit.py", "configure/test_extending_stack.py",
     "providers/test_extending_provider.py", "verify/test_extending_docs.py", "verify/test_verify_command.py",
