@@ -163,6 +163,7 @@ def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
         folder=cluster.file.absolute().parent,
         place=cluster_yaml.placer(cluster.file),
         own=frozenset(cluster.spec.stack.repositories),
+        confirmed={name: own.sha256 or () for name, own in cluster.spec.stack.repositories.items()},
         before=before.groups if before is not None and not before.simulated else {},
         sites={name: cluster.spec.site_of(name) for name in cluster.spec.groups},
         keep=keep or {},

@@ -51,6 +51,7 @@ class Assets:
                     "uri": f"http://{MIRROR_HOST}/{repository.folder(r.name, stack.os)}",
                     "key_url": f"http://{MIRROR_HOST}/keys/{r.name}.asc",
                     "fingerprint": self.fingerprint,
+                    "archives": (),  # the mirror serves a vendor's archive as an apt repository
                 }
             )
             for r in stack.repositories

@@ -121,9 +121,13 @@ def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
     known = rows("repositories")
     for name, own in spec.stack.repositories.items():
         path = f"stack.repositories.{name}"
-        if name in known and own.uri is None and known[name]["uri"] is None:
-            message = f"no vendor publishes repository {name}: uri and key are required"
+        archives = "archives" in known.get(name, {})
+        if own.uri is None and archives and (own.fingerprint is not None or own.suite or own.components):
+            message = f"the vendor of {name} has no apt repository: one of your own needs uri, key and fingerprint"
             raise StackConflict(message, where=place(path), hint="write uri: … and key: …", asked={path: message})
+        if name in known and own.sha256 is not None and (own.uri is not None or not archives):
+            message = f"sha256 is for files of a vendor that has no apt repository; {name} is trusted by its key"
+            raise StackConflict(message, where=place(path), hint="leave it out", asked={path: message})
         if name not in known:
             from rapidfuzz import process
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from provisioner.sandbox import repository
-from provisioner.sandbox.deb import Deb
-from provisioner.sandbox.keys import Keys, clearsign
+from provisioner.sandbox.deb import Deb, File, tar_gz
+from provisioner.sandbox.keys import Keys, clearsign, gpg_home, run_tool
 from provisioner.stack.models import Repository
 
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -89,6 +89,20 @@ class Vendors:
             key_url=f"{self.url}/{name}.asc", fingerprint=keys.fingerprint,
         )  # fmt: skip
 
+    def archive(self, path: str, files: Mapping[str, bytes]) -> Path:
+        """Put a .tar.gz with these files where `path` is served, without a signature."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(tar_gz({name: File(content) for name, content in files.items()}))
+        return file
+
+    def sign(self, file: Path, keys: Keys, suffix: str = ".sig") -> None:
+        """A detached signature beside a file, and the key beside both."""
+        with gpg_home() as gpg:
+            run_tool(*gpg, "--import", stdin=keys.secret, package="gpg")
+            out = ("--yes", "--output", f"{file}{suffix}")
+            run_tool(*gpg, "--local-user", keys.fingerprint, *out, "--detach-sign", str(file), package="gpg")
+
     def sign_again(self, folder: Path, keys: Keys, old: str = "", new: str = "") -> None:
         """Sign a Release anew, `old` in it replaced by `new`."""
         text = (folder / "Release").read_text().replace(old, new)
@@ -108,7 +122,7 @@ class Vendors:
             return Reply(200, body=json.dumps({"token": self.token, "for": parse_qs(parts.query)}).encode())
         if parts.path.startswith("/v2/"):
             return self._manifest(parts.path.removeprefix("/v2/"), authorization)
-        file = self.root / parts.path.lstrip("/")
+        file = self.root / unquote(parts.path).lstrip("/")
         return Reply(200, body=file.read_bytes()) if file.is_file() else Reply(404)
 
     def _manifest(self, path: str, authorization: str) -> Reply:

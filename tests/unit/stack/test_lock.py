@@ -232,17 +232,6 @@ def refused(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-def test_a_repository_that_nobody_keeps_is_asked_for(
-    vendors: Vendors, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = cluster_yaml(vendors, keys, tmp_path, without="efa")
-    said = refused(file, capsys)
-    assert f"{file}:8: group train needs the EFA installer's packages" in said
-    assert "network: { rdma: false }" in said
-    assert re.search(r"stack:\n +repositories:\n +efa:\n +uri: .*\n +key: .*\n +fingerprint: ", said)
-    assert vendors.seen == []
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -203,11 +203,19 @@ def test_every_row_has_a_source(name: str) -> None:
 def test_repositories_are_signed_or_say_that_there_is_none() -> None:
     for name, row in rows("repositories").items():
         assert row["source"], name
-        assert (row["uri"] is None) == (row["key_url"] is None), name
-        assert row["uri"] is None or row["uri"].startswith("https://"), name
-        # Where no independent sources tell the vendor's key (lustre), cluster.yaml has to.
-        assert row["fingerprint"] is None or (row["uri"] is not None and len(row["fingerprint"]) == 40), name
-    assert {n for n, row in rows("repositories").items() if row["uri"] and not row["fingerprint"]} == {"lustre"}
+        places = [one[key] for one in row.get("archives", ()) for key in ("url", "signature") if key in one]
+        assert all(place.startswith("https://") for place in (*places, row.get("uri"), row["key_url"]) if place), name
+        assert ("uri" in row) != ("archives" in row), name
+        assert row["fingerprint"] is None or len(row["fingerprint"]) == 40, name
+        if "archives" in row:
+            assert row["basis"] in ("documented", "measured"), name
+            assert any("signature" in one for one in row["archives"]) == bool(row["fingerprint"] and row["key_url"]), (
+                name
+            )
+            assert all(len(one["sha256"]) == 64 and one["sources"] for one in row["hashes"]), name
+    # Where no independent sources tell the vendor's key (lustre), or a vendor signs nothing, cluster.yaml has to.
+    unsigned = {n for n, row in rows("repositories").items() if not row["fingerprint"]}
+    assert unsigned == {"lustre", "doca", "gdrcopy"}
 
 
 def test_the_lock_survives_the_disk(tmp_path: Path) -> None:
