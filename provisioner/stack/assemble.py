@@ -93,7 +93,8 @@ def why(candidate: Candidate, asked: Mapping[str, str]) -> str:
     if candidate.name == "os":
         reasons.append(f"supported until {facts['until']}")
     if candidate.name.startswith("image "):
-        reasons.append("cluster.yaml names it" + ("" if facts else "; nothing is known of what it holds"))
+        known = any(facts.get(key) for key in ("cuda", "pytorch", "tensorflow"))
+        reasons.append("cluster.yaml names it" + ("" if known else "; nothing is known of what it holds"))
     return "; ".join(reasons or ["the newest that goes with the rest"]) + (
         f" [{candidate.source}]" if candidate.source else ""
     )
@@ -247,5 +248,7 @@ def _image(candidate: Candidate) -> Image:
         tensorflow=own if candidate.name == "tensorflow" else facts.get("tensorflow"),
         cuda=".".join(cuda.split(".")[:2]) if cuda else None,
         nccl=facts.get("nccl"),
-        python=facts["python"] if facts.get("maker") == "NVIDIA" else None,
+        python=facts.get("python") if facts.get("maker") == "NVIDIA" else None,
+        basis=("measured" if facts.get("config") else "documented") if cuda or own or facts.get("pytorch") else "",
+        config=facts.get("config", ""),
     )

@@ -108,6 +108,10 @@ class Image(Locked):
     cuda: Version | None = None
     nccl: Version | None = None
     python: Version | None = None
+    basis: Literal["", "measured", "documented"] = ""
+    """Of the versions: the image itself was asked, a table of this release has them, or nothing is known of it."""
+    config: Digest = ""
+    """The configuration that was read."""
 
 
 class Component(Locked):
@@ -180,7 +184,12 @@ def on_node(stack: Stack) -> dict[str, Any]:
     packages with their hashes. Fields that came later are there where they say something, so that an older lock remains
     what it was: the same release, nothing to do on its nodes."""
     found = stack.model_dump(
-        mode="json", exclude={"components": True, "packages": {"__all__": {"asked": True, "sha256": True}}}
+        mode="json",
+        exclude={
+            "components": True,
+            "packages": {"__all__": {"asked": True, "sha256": True}},
+            "images": {"__all__": {"basis": True, "config": True}},
+        },
     )
     for row in found["repositories"]:
         if not row["archives"]:

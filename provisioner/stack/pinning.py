@@ -24,6 +24,7 @@ from provisioner.stack.components import component_of
 from provisioner.stack.conflict import Place
 from provisioner.stack.facts import rows
 from provisioner.stack.fetch import Fetch
+from provisioner.stack.image_facts import ImageFacts
 from provisioner.stack.index import Origin
 from provisioner.stack.models import Image, Package, Repository, Stack
 from provisioner.stack.package_index import PackageIndex
@@ -114,6 +115,29 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
         )
     events("stack", "progress", _summary(pinned.values()))
     return pinned
+
+
+def read_images(
+    references: Collection[str], sources: Sources, events: Events
+) -> dict[str, ImageFacts]:  # fmt: skip
+    """What images say of themselves: of the locked digest where it stays, else of what the tag is now. Raises
+    GpuprovError for an image that no registry gives."""
+    fetch = Fetch(lambda message: events("stack", "progress", message))
+    registries = registry.Registries(fetch)
+
+    def one(reference: str) -> ImageFacts:
+        name, image = parse(reference), Image(reference=reference, digest="", pull="")
+        locked = next((d for group in sources.before if (d := _locked_digest(group, image, sources))), "")
+        return registries.facts(name, locked or registries.digest(name))
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="gpuprov-images") as pool:
+        try:
+            return {key: found() for key, found in _all(pool, one, {r: r for r in references}).items()}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        finally:
+            fetch.stop()
 
 
 def _all(

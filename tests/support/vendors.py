@@ -19,6 +19,7 @@ from provisioner.sandbox.keys import Keys, clearsign, gpg_home, run_tool
 from provisioner.stack.models import Repository
 
 INDEX = "application/vnd.oci.image.index.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,14 @@ class Vendors:
         self.manifests.clear()
         self.token = self.account = self.said_digest = None
 
-    def image(self, name: str, tag: str, **changes: object) -> str:
-        """Put an image for linux/amd64 into the registry; its digest."""
-        platforms = [{"platform": {"os": "linux", "architecture": "amd64"}, "digest": "sha256:" + "1" * 64}]
+    def image(self, name: str, tag: str, env: Iterable[str] = (), **changes: object) -> str:
+        """Put an image for linux/amd64 into the registry, with this environment in its configuration; its digest."""
+        config = {"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/usr/bin", *env]}}
+        manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": {"digest": self.put(name, config)}}
+        platforms = [
+            {"platform": {"os": "linux", "architecture": "arm64"}, "digest": "sha256:" + "1" * 64},
+            {"platform": {"os": "linux", "architecture": "amd64"}, "digest": self.put(name, manifest)},
+        ]
         document = {
             "schemaVersion": 2,
             "mediaType": INDEX,
@@ -74,6 +80,13 @@ class Vendors:
         }
         body = json.dumps(document).encode()
         self.manifests[name, tag] = body
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        self.manifests[name, digest] = body
+        return digest
+
+    def put(self, name: str, document: object) -> str:
+        """A document of the registry under its digest."""
+        body = json.dumps(document).encode()
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         self.manifests[name, digest] = body
         return digest
@@ -129,7 +142,7 @@ class Vendors:
         if self.token is not None and authorization != f"Bearer {self.token}":
             challenge = f'Bearer realm="{self.url}/token",service="loopback",scope="repository:x:pull"'
             return Reply(401, {"WWW-Authenticate": challenge})
-        name, _, tag = path.partition("/manifests/")
+        name, _, tag = path.replace("/blobs/", "/manifests/").partition("/manifests/")
         body = self.manifests.get((name, tag))
         if body is None:
             return Reply(404)
