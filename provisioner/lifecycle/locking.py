@@ -11,9 +11,8 @@ from provisioner import spec as cluster_yaml
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.session import Cluster
-from provisioner.stack import image_facts, lockfile
+from provisioner.stack import facts, image_facts, lockfile
 from provisioner.stack.candidates import image as named
-from provisioner.stack.facts import as_of
 from provisioner.stack.models import BaseImage, Lock, Stack
 
 if TYPE_CHECKING:
@@ -55,6 +54,9 @@ def renew(cluster: Cluster, events: Events, keep: Kept | None = None) -> Lock:
     """Solve, pin packages and images, write the lock. Versions of `keep` stay where they still go together with the
     rest."""
     events("stack", "started", "choosing compatible versions")
+    if old := facts.old():
+        said = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
+        events("stack", "warning", f"{said}; a newer release of gpuprov knows newer ones")
     return _pinned(cluster, _solved(cluster, events, keep), events, keep)
 
 
@@ -75,9 +77,9 @@ def _solved(cluster: Cluster, events: Events, keep: Kept | None) -> dict[str, St
     sources, read = _sources(cluster, keep), {}
     wanted = list(dict.fromkeys(cluster.spec.stack.containers))
     for _ in range(ROUNDS):
-        for reference, facts in pinning.read_images(wanted, sources, events).items():
-            read[reference] = facts
-            for said in image_facts.say(reference, named(reference), facts, as_of()):
+        for reference, told in pinning.read_images(wanted, sources, events).items():
+            read[reference] = told
+            for said in image_facts.say(reference, named(reference), told, facts.as_of()):
                 events("stack", "warning", said)
         solved = stack.solve(cluster.spec, place=place, keep=keep, read=read)
         wanted = list(dict.fromkeys(i.reference for n in real for i in solved[n].images if i.reference not in read))

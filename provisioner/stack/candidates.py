@@ -68,8 +68,9 @@ def readable(spec: Spec) -> str:
 
 
 def starts(version: str, pin: str) -> bool:
-    """Whether a pin names this version: "580" and "580.173" both name 580.173.02, "58" does not."""
-    return version == pin or version.startswith((pin + ".", pin + "a", pin + "+"))
+    """Whether a pin names this version: "580" and "580.173" both name 580.173.02, "58" does not. NVIDIA's build 2.4.0a0
+    is of the series 2.4, but is not the release 2.4.0."""
+    return version == pin or version.startswith((pin + ".", pin + "+"))
 
 
 def pinned(candidate: Candidate, pin: str) -> bool:
