@@ -47,6 +47,8 @@ def content(stack: Stack, *, simulated: bool) -> dict[str, Any]:
             image.update(digest="", pull="")
         for repository in found["repositories"]:
             repository.update(uri="", key_url="", fingerprint="")
+            for late in ("archives", "packages"):
+                repository.pop(late, None)
     return found
 
 
