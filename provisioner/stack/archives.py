@@ -23,7 +23,7 @@ from provisioner.errors import GpuprovError
 from provisioner.paths import cache, private_dir
 from provisioner.stack import openpgp
 from provisioner.stack.fetch import Fetch
-from provisioner.stack.index import KEY_LIMIT, Origin
+from provisioner.stack.index import KEY_LIMIT, Origin, sweep
 from provisioner.stack.models import Archive, Repository
 
 ARCHIVE_LIMIT = 4 << 30
@@ -64,6 +64,7 @@ def read(origin: Origin, fetch: Fetch, trust: Trust) -> Opened:
     """Fetch, verify and open all archives of a repository. Raises GpuprovError naming the archive, the cause and what
     to do."""
     repository = origin.repository
+    sweep(private_dir(cache() / "archives"))
     ring = b""
     if any(archive.signature for archive in repository.archives):
         url = repository.key_url
@@ -100,6 +101,7 @@ def _verified(origin: Origin, archive: Archive, ring: bytes, fetch: Fetch, trust
     fresh = not file.exists()
     if fresh:
         _download(origin, archive, fetch, trust)
+    file.touch()
     expected, sources = trust.known.get(archive.url, ("", ()))
     expected = (trust.locked or {}).get(archive.url, "") or expected
     digest = _sha256(file)

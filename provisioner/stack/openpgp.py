@@ -59,6 +59,16 @@ def keyring(
     return exported
 
 
+def expires(key: bytes, fingerprint: str) -> float | None:
+    """When the key with that fingerprint ends (seconds since 1970): 0 where it never does; None where a file does not
+    hold it."""
+    with tempfile.TemporaryDirectory(prefix="gpuprov-gpg-") as home:
+        file = Path(home) / "key"
+        file.write_bytes(key)
+        found = _primary_keys(_gpg("gpg", home, "--with-colons", "--show-keys", str(file)).stdout)
+    return next((float(ends) for own, _, ends in found if own == fingerprint), None)
+
+
 def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, detached: bytes | None = None) -> bytes:
     """The text that the key of `ring` has signed: of a clear-signed file what is inside, or all of `signed` where
     `detached` is its signature. Signatures of other keys beside it do not count.
