@@ -138,8 +138,8 @@ def contact(
     """Wait for ssh on the nodes `waiting`, pin the keys of new machines. See fleet.contact."""
     tell_waiting(events, waiting)
     carried = {} if cluster.sandbox else cluster.providers.proxies(nodes)
-    user = cluster.spec.access.user
+    users = {node.name: cluster.spec.user(node.site) for node in nodes}
     fleet.contact(
-        cluster.paths, list(nodes), user, events, only=only, vouched=cluster.providers.host_key, carried=carried
+        cluster.paths, list(nodes), users, events, only=only, vouched=cluster.providers.host_key, carried=carried
     )
     events("fleet", "done", f"{counted(len(waiting), 'node')} reachable", total=len(waiting))

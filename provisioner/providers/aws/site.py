@@ -206,4 +206,8 @@ class AwsSite(CloudSite):
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
         from provisioner.providers.aws.rules import storage
 
-        return storage((*at, "storage"), self, stack)
+        if self.jump and self.connect != "direct":
+            yield Finding(
+                (*at, "jump"), f"ssh goes through connect: {self.connect} already", "leave one of the two out"
+            )
+        yield from storage((*at, "storage"), self, stack)
