@@ -21,9 +21,9 @@ def _keys(file: Path) -> list[Diagnosis]:
     lock = lockfile.read(file.with_suffix(".lock"))
     if lock is None:
         raise GpuprovError("no lock is beside it", where=str(file), hint=f"gpuprov lock {file}")
-    from provisioner.stack import key_check
+    from provisioner import signing_keys
 
-    return key_check.examine(lock)
+    return signing_keys.examine(lock)
 
 
 def doctor(

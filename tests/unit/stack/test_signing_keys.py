@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from provisioner import signing_keys
 from provisioner.cli.main import run
 from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.keys import keys as make_keys
-from provisioner.stack import key_check, openpgp
+from provisioner.stack import openpgp
 from tests.support.vendors import Vendors
 from tests.unit.stack.test_archives import locked, p4d, world
 
@@ -19,7 +20,7 @@ __all__ = ["p4d", "world"]
 
 
 def said(file: Path, world: Vendors) -> dict[str, tuple[str, str]]:
-    return {d.subject: (d.status, d.found) for d in key_check.examine(locked(file))}
+    return {d.subject: (d.status, d.found) for d in signing_keys.examine(locked(file))}
 
 
 def test_keys_that_hold(p4d: Path, world: Vendors, keys: Keys) -> None:
