@@ -120,7 +120,10 @@ def explain(cluster: Cluster, name: str) -> list[str]:
         if name in mine.components:
             chosen = mine.components[name]
             lines.append(f"{group}: {name} {chosen.version}: {chosen.why}")
-            lines += [f"  {line}" for line in stack.alternatives(cluster.spec, group, name, chosen.version, place)]
+            lines += [
+                f"  {line}"
+                for line in stack.alternatives(cluster.spec, group, name, chosen.version, place, mine.images)
+            ]
     return lines
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from provisioner.stack.candidates import MINOR_COMPATIBLE, Candidate, Spec, known_gpus
+from provisioner.stack.models import Image
 
 NAMES = (
     "CUDA_VERSION", "CUDA_DRIVER_VERSION", "NCCL_VERSION", "CUDNN_VERSION", "PYTORCH_BUILD_VERSION", "PYTORCH_VERSION",
@@ -27,7 +28,7 @@ _VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){1,3}")
 _BUILD = re.compile(r"\d{1,4}(\.\d{1,4}){1,3}((a|b|rc)\d+)?(\+[0-9A-Za-z.]{1,64})?")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class ImageFacts:
     """Versions that an image's configuration (`config`: its digest) names; "" where it names none. `driver` is the one
     that its CUDA came with, `release` NVIDIA's own number of the image."""
@@ -68,6 +69,13 @@ def read(env: Iterable[object], config: str) -> ImageFacts:
         pytorch=build("PYTORCH_BUILD_VERSION", "PYTORCH_VERSION"),
         tensorflow=build("TENSORFLOW_VERSION"),
         release=plain("NVIDIA_PYTORCH_VERSION") or plain("NVIDIA_TENSORFLOW_VERSION"),
+    )
+
+
+def said(image: Image) -> ImageFacts:
+    """What an image said of itself when it was locked; the driver that its CUDA came with is not kept."""
+    return ImageFacts(
+        image.config, image.cuda or "", "", image.nccl or "", "", image.torch or "", image.tensorflow or ""
     )
 
 

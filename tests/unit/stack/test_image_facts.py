@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from provisioner import spec, stack
 from provisioner.cli.main import run
 from provisioner.image_reference import parse
 from provisioner.sandbox.keys import Keys
-from provisioner.stack import image_facts, lockfile, registry
+from provisioner.stack import explain, image_facts, lockfile, registry
 from provisioner.stack.facts import rows
 from provisioner.stack.fetch import Fetch
 from provisioner.stack.image_facts import ImageFacts
@@ -43,8 +44,8 @@ def ngc(vendors: Vendors, monkeypatch: pytest.MonkeyPatch) -> Vendors:
     return vendors
 
 
-def lock_of(vendors: Vendors, keys: Keys, folder: Path, reference: str, **stack: object) -> Lock:
-    file = cluster_yaml(vendors, keys, folder, containers=[reference], **stack)
+def lock_of(vendors: Vendors, keys: Keys, folder: Path, reference: str, **pins: object) -> Lock:
+    file = cluster_yaml(vendors, keys, folder, containers=[reference], **pins)
     assert run(["lock", str(file)]) == 0
     found = lockfile.read(file.with_name("cluster.lock"))
     assert found is not None
@@ -81,6 +82,22 @@ def test_an_image_that_is_newer_than_every_table(
     assert train.driver == "580.173.02"
     assert "the image's own configuration" in train.components[f"image {image.reference}"].why
     assert "nothing is known" not in capsys.readouterr().err
+
+
+def test_what_an_image_said_counts_when_a_version_is_explained(
+    ngc: Vendors, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it any driver would go with an image that no table has."""
+    monkeypatch.setattr(explain, "MOST", 40)
+    ngc.image("nvidia/pytorch", "26.03-py3", NGC_2603)
+    reference = "nvcr.io/nvidia/pytorch:26.03-py3"
+    lock = lock_of(ngc, keys, tmp_path, reference, cuda="13.0", nccl="2.30.4")
+    loaded = spec.load(tmp_path / "cluster.yaml")
+    free = loaded.model_copy(update={"stack": loaded.stack.model_copy(update={"driver": None, "cuda": None})})
+    images = lock.groups["train"].images
+    told = {line.split(":")[0]: line for line in stack.alternatives(free, "train", "driver", "580.173.02", str, images)}
+    assert f"{reference} needs driver 580.65.06 or newer" in told["570.172.08"]
+    assert told["595.91.07"].endswith("compatible, but 580.173.02 is preferred")
 
 
 def test_a_driver_that_is_too_old_for_what_the_image_says(
