@@ -231,4 +231,4 @@ def _plain(error: urllib3.exceptions.HTTPError) -> str:
     if type(reason).__name__ in ("ConnectTimeoutError", "ReadTimeoutError"):
         return "timed out"
     # "HTTPConnection(host='…', port=…): Failed to establish a new connection: [Errno 111] Connection refused"
-    return re.sub(r"^<?[\w.]*(HTTPS?Connection\w*|Retry)\b.*?: ", "", str(reason)).strip("[]")
+    return re.sub(r"^<?[\w.]*(HTTPS?Connection\w*|Plain|Tls|Retry)\b.*?: ", "", str(reason)).strip("[]")
