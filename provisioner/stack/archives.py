@@ -49,14 +49,15 @@ class Opened:
 class Trust:
     """What vouches for an archive beside a signature. `known`: address → SHA-256 and the sources that tell it.
     `confirmed`: hashes that cluster.yaml states. `locked`: address → SHA-256 of the lock before, where it may stay.
-    `where`: the key of cluster.yaml that asks for the packages, `component` what they belong to. `say` is told what
-    takes its time."""
+    `where`: the key of cluster.yaml that asks for the packages, `component` what they belong to; `skip`: packages of
+    the archive that the distribution is to give. `say` is told what takes its time."""
 
     known: Mapping[str, tuple[str, tuple[str, ...]]]
     confirmed: tuple[str, ...] = ()
     locked: Mapping[str, str] | None = None
     where: str = ""
     component: str = ""
+    skip: tuple[str, ...] = ()
     say: Callable[[str], None] = lambda _: None
 
 
@@ -82,7 +83,8 @@ def read(origin: Origin, fetch: Fetch, trust: Trust) -> Opened:
     for archive in files.values():
         for paragraph, digest in _paragraphs(origin, archive):
             name, version = (_field(paragraph, key) for key in ("Package", "Version"))
-            paragraphs.setdefault((name, version), (paragraph, digest))
+            if name not in trust.skip:
+                paragraphs.setdefault((name, version), (paragraph, digest))
     return Opened(
         repository.model_copy(update={"archives": tuple(files.values())}),
         "\n\n".join(text for text, _ in paragraphs.values()),

@@ -172,6 +172,7 @@ def _trust(repository: Repository, stacks: Mapping[str, Stack], sources: Sources
         locked=before,
         where=_needed_by(row, groups[0], sources),
         component=component,
+        skip=tuple(row.get("skip", ())),
         say=lambda message: events("stack", "progress", message),
     )
 

@@ -243,6 +243,7 @@ def test_a_hash_that_one_source_tells_is_confirmed_once(
 ) -> None:
     """DOCA: a .deb with a repository in it, which NVIDIA does not sign."""
     inner = [deb("doca-ofed", "3.2.3019-1", Depends="mlnx-ofed-kernel-dkms"), deb("mlnx-ofed-kernel-dkms", "25.10-1")]
+    inner = [*inner[:1], deb("mlnx-ofed-kernel-dkms", "25.10-1", Depends="dkms (>= 2)"), deb("dkms", "3.2.1-MLNX")]
     name = "doca-host_3.2.3-019000-25.10-ubuntu2404_amd64.deb"
     folder = "usr/share/doca-host-3.2.3-019000-25.10-ubuntu2404/repo/pool"
     host = Deb("doca-host", "3.2.3", "amd64", "host", files={f"{folder}/{d.filename}": File(d.build()) for d in inner})
@@ -262,7 +263,10 @@ def test_a_hash_that_one_source_tells_is_confirmed_once(
     assert asked and asked[1] == digest
     assert re.search(r"cluster\.yaml:\d+", said)
     infiniband(p4d, repositories={"doca": {"sha256": [digest]}})
-    (archive,) = repository(locked(p4d), "doca").archives
+    lock = locked(p4d)
+    (archive,) = repository(lock, "doca").archives
+    # DOCA's own dkms must not replace the distribution's
+    assert {p.name for p in lock.groups["train"].packages if p.part == "ofed"} == {"doca-ofed", "mlnx-ofed-kernel-dkms"}
     assert archive.basis == "SHA-256 confirmed in cluster.yaml, also in Azure/azhpc-images"
     # another file under that address is refused, whatever the user had confirmed
     file.write_bytes(host.build() + b"\n")
