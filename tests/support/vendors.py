@@ -250,7 +250,12 @@ def cuda_debs() -> Iterator[Deb]:
         yield deb("libnccl-dev", nccl, Depends=f"libnccl2 (= {nccl})")
     for dcgm in ("1:4.5.0-1", "1:4.6.0-1"):
         yield deb("datacenter-gpu-manager-4-core", dcgm, Breaks="datacenter-gpu-manager (<< 1:4~)")
-        yield deb("datacenter-gpu-manager-4-cuda13", dcgm, Depends=f"datacenter-gpu-manager-4-core (= {dcgm})")
+        own = {"Depends": f"datacenter-gpu-manager-4-core (= {dcgm})"}
+        yield deb(
+            "datacenter-gpu-manager-4-cuda13", dcgm, **own, Recommends="datacenter-gpu-manager-4-proprietary-cuda13"
+        )
+        yield deb("datacenter-gpu-manager-4-proprietary", dcgm, **own)
+        yield deb("datacenter-gpu-manager-4-proprietary-cuda13", dcgm, **own)
     yield deb("datacenter-gpu-manager", "1:3.3.9")
     yield deb(
         "datacenter-gpu-manager-exporter", "4.8.3-1", Depends="datacenter-gpu-manager-4-core | datacenter-gpu-manager"

@@ -11,6 +11,7 @@ from provisioner.events import Events
 from provisioner.paths import cache, private_dir
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
+from provisioner.providers import first_boot
 from provisioner.providers.base import Module, Place, Provider
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.sandbox.orphans import OnThisMachine
@@ -37,6 +38,9 @@ class SandboxModule(Module):
         site = self._place.site
         stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
         return module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
+
+    def user_data(self, plan: Plan, ssh_public_key: str) -> str:
+        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         """The resource of a node's container (terraform/sandbox/main.tf)."""

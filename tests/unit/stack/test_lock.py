@@ -70,7 +70,7 @@ def p4d(vendors: Vendors, keys: Keys, tmp_path: Path) -> Path:
 def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]) -> None:
     lock = locked(p4d)
     err = capsys.readouterr().err
-    assert "35 packages at exact versions, 1 image by digest" in err
+    assert "37 packages at exact versions, 1 image by digest" in err
     assert not lock.simulated
     train = lock.groups["train"]
     got = versions(lock)
