@@ -209,7 +209,7 @@ def expect(
         dcgm_exporter=stack.dcgm_exporter is not None if stack else None,
         packages={p.name: p.version for p in stack.packages} if stack else None,
         held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
-        images=tuple(image.model_dump() for image in stack.images) if stack else None,
+        images=tuple(image.model_dump(exclude={"basis", "config"}) for image in stack.images) if stack else None,
         units=(*units(machine, gpu, stack, group), *(one["unit"] for one in shared)) if stack and group else None,
         timers=timers,
         shared=shared,
