@@ -44,7 +44,7 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
     """What keeps, or may keep, the fleet from being made. Nothing is spent."""
     findings = list(cluster.sharing.findings) if cluster.sharing else []
     for site in sites(plan):
-        there = sum(node.site == site for node in cluster.nodes())
+        there = [node.name for node in cluster.nodes() if node.site == site]
         findings += cluster.providers.at(site).preflight(plan, there)
     for finding in findings:
         if finding.status != "ok":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioner import fleet, mounts
@@ -16,6 +18,7 @@ from provisioner.plan import Plan
 from provisioner.providers import capacity
 from provisioner.providers.base import Module, Provider
 from provisioner.providers.capacity import Instead
+from provisioner.providers.cloud_errors import CloudError, hints, told
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
 from provisioner.workspace.render import Backend, outputs_to_nodes, render
@@ -54,10 +57,12 @@ class TerraformMachines:
             self._events("terraform", "warning", f"{damage}: the sandbox's nodes are removed and made again")
             self._provider.clean(self._events)
             (self._folder / "terraform.tfstate").unlink(missing_ok=True)
-        self._workspace.init()
-        self._adopt(plan, repair=repair)
-        lost = self._module.lost(self._known)
-        changes = self._workspace.plan(replace=list(dict.fromkeys([*lost, *map(self._module.address, replace)])))
+        with self._explaining(plan):
+            self._workspace.init()
+            self._adopt(plan, repair=repair)
+            lost = self._module.lost(self._known)
+            anew = list(dict.fromkeys([*lost, *map(self._module.address, replace)]))
+            changes = self._workspace.plan(replace=anew)
         mounts.refuse_loss(changes.actions, self.site, self._module.data_resources)
         return self._planned(plan, changes)
 
@@ -82,8 +87,9 @@ class TerraformMachines:
             return 0
         if not module and plan is not None:
             self._render(plan)
-        self._workspace.init()
-        return self._workspace.destroy().destroy
+        with self._explaining(plan):
+            self._workspace.init()
+            return self._workspace.destroy().destroy
 
     def forget(self) -> None:
         self._provider.clean(self._events)
@@ -163,30 +169,75 @@ class TerraformMachines:
                 return
 
     def _shop(self, plan: Plan, there: Collection[str], error: ProviderError) -> None:
-        """Plan to ask for what was short in another way. Raises the error where nothing is short, and ProviderError
-        where everything was tried. `there`: addresses of machines that stood before."""
+        """Plan to ask for what was short in another way, or once more. Raises ProviderError with all that was said
+        where another way would not help, and where everything was tried. `there`: addresses of machines that stood
+        before."""
         knows = self._provider.capacity
-        other = capacity.instead(knows, plan, self._folder, error.message) if knows else None
+        errors = self._errors(plan, error)
+        other = capacity.instead(knows, plan, self._folder, errors) if knows else None
         if other is None:
-            raise error
+            raise self._explained(plan, error)
+        if other.then == "again":
+            self._events("terraform", "warning", other.message)
+            time.sleep(other.pause_s)
+            self._again(plan)
+            return
         standing = set(self._workspace.addresses())
         if enough := enough_without(plan, other, standing, self._module):
-            told = "; ".join(f"{group} does without {', '.join(lost)}" for group, lost in enough.items())
-            self._events("terraform", "warning", f"{other.message}. {told}: `gpuprov up` asks for them again")
+            lost = "; ".join(f"{group} does without {', '.join(names)}" for group, names in enough.items())
+            self._events("terraform", "warning", f"{other.message}. {lost}: `gpuprov up` asks for them again")
             capacity.do_without(self._folder, enough)
             self._again(plan)
             return
         names = [name for group in other.short for name in plan.group(group).node_names()]
         made = {self._module.address(name) for name in names} & standing - set(there)
-        if not other.groups:
+        if other.then == "nothing":
             if made:
                 message = f"removing {len(made)} machines of groups that are not complete"
                 self._events("terraform", "warning", message)
                 self._workspace.destroy(only=sorted(made))
-            hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
-            raise ProviderError(other.message, where=f"site {self.site}", hint=hint) from None
+            later = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
+            hint = "; ".join(filter(None, (other.hint, later)))
+            raise ProviderError(
+                other.message, where=f"site {self.site}", hint=hint, diagnostics=error.diagnostics
+            ) from None
         self._events("terraform", "warning", other.message)
         self._again(plan, sorted(made))
+
+    def _errors(self, plan: Plan | None, error: ProviderError) -> list[CloudError]:
+        """What a failure of Terraform says, in the provider's classes; nothing where it has none."""
+        knows = self._provider.capacity
+        if knows is None:
+            return []
+        nodes = {self._module.address(name): (name, group) for name, group in plan.nodes()} if plan else {}
+        choices, found = capacity.Choices.read(self._folder), []
+        for one in error.diagnostics:
+            name, group = nodes.get(one.address, ("", None))
+            way = choices.now(group, knows.zones(plan)) if plan and group else None
+            found.append(replace(knows.error(one, group, way), node=name))
+        return found
+
+    def _explained(self, plan: Plan | None, error: ProviderError) -> ProviderError:
+        """The failure as a person reads it: each thing that was said once, with whose it is, what was tried before, and
+        what to do."""
+        errors = self._errors(plan, error)
+        if not errors:
+            return error
+        before = capacity.Choices.read(self._folder).told(group.name for group in plan.groups) if plan else []
+        lines = [*told(errors), *(["asked before, in order:", *before] if before else [])]
+        command = error.message.partition(" failed:")[0]
+        hint = "; ".join(filter(None, (hints(errors), error.hint)))
+        return ProviderError(
+            f"{command} failed:\n    " + "\n    ".join(lines), where=f"site {self.site}", hint=hint,
+            diagnostics=error.diagnostics,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _explaining(self, plan: Plan | None) -> Iterator[None]:
+        try:
+            yield
+        except ProviderError as error:
+            raise self._explained(plan, error) from None
 
 
 def enough_without(plan: Plan, other: Instead, standing: Collection[str], module: Module) -> Mapping[str, list[str]]:

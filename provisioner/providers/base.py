@@ -150,9 +150,9 @@ class Provider(ABC):
         GpuprovError where there is no such image, or nobody may ask."""
 
     @abstractmethod
-    def preflight(self, plan: Plan, there: int) -> list[Finding]:
-        """What would keep `up` from working: found before anything is spent. `there`: machines of the site that were
-        made already."""
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        """What would keep `up` from working: found before anything is spent. `there`: names of the site's nodes that
+        were made already."""
 
     @abstractmethod
     def clean(self, events: Events) -> list[str]:

@@ -18,7 +18,7 @@ from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.paths import naming, private_dir, write_whole
 from provisioner.workspace.binary import Binary
-from provisioner.workspace.json_log import Changes, JsonLog
+from provisioner.workspace.json_log import Changes, JsonLog, from_text, refused
 
 STOP_GRACE_S = 60.0
 """How long an interrupted Terraform may take to finish the resource in hand and write its state."""
@@ -75,7 +75,7 @@ class Workspace:
         try:
             self._run("init", input=False, no_color=IsFlagged, **flags)
         except ProviderError as error:
-            if "-migrate-state" not in error.message:
+            if not any("-migrate-state" in one.text for one in error.diagnostics):
                 raise
             raise ProviderError(
                 "`state` of cluster.yaml names another place than the one where this cluster's state is",
@@ -220,7 +220,9 @@ class Workspace:
             said = f"{told} did not end within {ASK_TIMEOUT_S:.0f} s"
             raise ProviderError(said, where=str(self.path), hint="the state is not reachable; run it again") from None
         if done.returncode and not (fine and fine in done.stderr):
-            raise ProviderError(f"{told}: {done.stderr.strip()[-500:]}", where=str(self.path))
+            found = from_text([done.stderr])
+            cause = "; ".join(map(str, found)) or done.stderr.strip()[-500:]
+            raise refused(" ".join(words), cause, found, where=str(self.path))
         return done.stdout
 
     def _command(self, command: str, *arguments: str, **options: Any) -> list[str]:

@@ -1,27 +1,18 @@
-"""Shortages in EC2's words, and the zones that are asked."""
+"""The zones that are asked for machines, and what AWS says where they can't be had."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from provisioner.errors import GpuprovError
-from provisioner.plan import Plan
+from provisioner.errors import Diagnostic, GpuprovError
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.providers.aws import errors
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place
-from provisioner.providers.capacity import Choices, Shortage
-
-NO_MACHINES = (
-    "InsufficientInstanceCapacity", "InsufficientCapacityOnHost", "Unsupported", "ReservationCapacityExceeded",
-    "InsufficientFreeAddressesInSubnet",
-)  # fmt: skip
-"""RunInstances has no room for these machines in that zone, or never sells them there (EC2 API error codes)."""
-NO_SPOT = ("SpotMaxPriceTooLow", "MaxSpotInstanceCountExceeded")
-"""Another zone would not help: the next kind is asked for."""
-_FAILED = re.compile(r'aws_instance\.node\["([^"]+)-\d+"\]: .*?api error (\w+): (.*)')
-_ZONE = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d[a-z]\b")
+from provisioner.providers.capacity import Choices, Way
+from provisioner.providers.cloud_errors import CloudError
 
 
 class Ec2Capacity:
@@ -51,25 +42,5 @@ class Ec2Capacity:
         choices.write(workspace)
         return choices.zones
 
-    def shortages(self, error: str) -> Mapping[str, Shortage]:
-        return shortages(error)
-
-
-def shortages(error: str) -> Mapping[str, Shortage]:
-    """Group → the shortage in Terraform's words; a group that failed for another reason as well is left out, because
-    another zone would not help it."""
-    found: dict[str, Shortage] = {}
-    others: set[str] = set()
-    for line in error.splitlines():
-        for name, code, message in _FAILED.findall(line):
-            if code in (*NO_MACHINES, *NO_SPOT):
-                found.setdefault(name, Shortage(name, code, _named(message), code in NO_SPOT))
-            else:
-                others.add(name)
-    return {name: shortage for name, shortage in found.items() if name not in others}
-
-
-def _named(message: str) -> tuple[str, ...]:
-    """Zones that the message offers: those after "choosing"."""
-    _, offered, rest = message.partition("choosing ")
-    return tuple(dict.fromkeys(_ZONE.findall(rest))) if offered else ()
+    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
+        return errors.read(found, self.region, group, way, errors.decoder(Region(self.region)))

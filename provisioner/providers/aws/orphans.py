@@ -14,7 +14,7 @@ from provisioner.errors import ProviderError
 from provisioner.providers.aws import tagged_resources
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.delete import close, delete
-from provisioner.providers.aws.preflight import credentials
+from provisioner.providers.aws.findings import credentials
 from provisioner.providers.orphans import Found, Thing, many
 
 WAIT_S = 900.0

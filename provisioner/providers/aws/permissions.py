@@ -18,7 +18,7 @@ import yaml
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.aws.client import Region, Trouble
-from provisioner.providers.aws.preflight import unknown
+from provisioner.providers.aws.findings import unknown
 
 TAG = "aws:ResourceTag/gpuprov-cluster"
 WOULD = "DryRunOperation"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from provisioner.errors import GpuprovError, ProviderError
@@ -56,12 +56,12 @@ class Aws(Provider):
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(Region(self._site.region), system)
 
-    def preflight(self, plan: Plan, there: int) -> list[Finding]:
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         place, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
         found = preflight(
-            Region(place.region), groups, place.zones, own_vpc=place.vpc is None, public=place.internet == "public",
-            running=there,
+            Region(place.region), groups, place.zones, own_vpc=place.vpc is None, internet=place.internet,
+            there=there,
         )  # fmt: skip
         bases = plan.bases.get(site, {})
         if found[0].status == "ok":

@@ -87,7 +87,7 @@ class Sandbox(Provider):
         """The nodes' container image, named after what it was built from."""
         return BaseImage(id=image.node_reference(), why="simulated: the sandbox's node image")
 
-    def preflight(self, plan: Plan, there: int) -> list[Finding]:  # noqa: ARG002
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:  # noqa: ARG002
         """Enough addresses and memory for the nodes."""
         nodes = sum(group.spec.count for group in plan.groups if group.site == self.place.site)
         findings = []
