@@ -97,8 +97,11 @@ def _each(described: Mapping[str, Mapping[str, Any]], group: PlannedGroup) -> in
     return int(described.get(group.machine.name, {}).get("VCpuInfo", {}).get("DefaultVCpus", group.machine.vcpus))
 
 
-def _look(region: Region, one: Quota) -> tuple[float, int] | Trouble:
-    """A quota's value and the vCPUs in use; in use is -1 where that could not be asked."""
+Seen = tuple[float, int | Trouble] | Trouble
+"""A quota's value and the vCPUs in use, or why one of them is not known."""
+
+
+def _look(region: Region, one: Quota) -> Seen:
     try:
         value = allowed(region, one)
     except Trouble as trouble:
@@ -106,26 +109,29 @@ def _look(region: Region, one: Quota) -> tuple[float, int] | Trouble:
     try:
         return value, _used(region, one)
     except Trouble as trouble:
-        return (value, -1) if trouble.kind == "denied" else trouble
+        return value, trouble
 
 
-def _short(found: tuple[float, int] | Trouble, vcpus: int) -> bool:
+def _short(seen: Seen, vcpus: int) -> bool:
     """Whether there is certainly no room."""
-    return not isinstance(found, Trouble) and max(found[1], 0) + vcpus > found[0] and vcpus > 0
+    if isinstance(seen, Trouble):
+        return False
+    value, used = seen
+    return vcpus > 0 and (0 if isinstance(used, Trouble) else used) + vcpus > value
 
 
-def _finding(
-    region: Region, one: Quota, found: tuple[float, int] | Trouble, vcpus: int, *, kind: str, blocks: bool
-) -> Finding:
+def _finding(region: Region, one: Quota, seen: Seen, vcpus: int, *, kind: str, blocks: bool) -> Finding:
     subject = f"quota {one.name}"
-    if isinstance(found, Trouble):
-        return unknown(subject, found, "servicequotas:GetServiceQuota and ec2:DescribeInstances")
-    value, used = found
-    in_use = "an unknown number" if used < 0 else used
-    said = f"{value:g} vCPUs, {in_use} in use, {vcpus} wanted"
-    if not _short(found, vcpus):
-        return Finding("ok" if used >= 0 or not vcpus else "unknown", subject, said)
-    ask = f"ask for {max(used, 0) + vcpus} vCPUs: {page(region.name, one)}"
+    if isinstance(seen, Trouble):
+        return unknown(subject, seen, "servicequotas:GetServiceQuota")
+    value, used = seen
+    if not _short(seen, vcpus):
+        if isinstance(used, Trouble):
+            return unknown(subject, used, "ec2:DescribeInstances")
+        return Finding("ok", subject, f"{value:g} vCPUs, {used} in use, {vcpus} wanted")
+    known = 0 if isinstance(used, Trouble) else used
+    said = f"{value:g} vCPUs, {'an unknown number' if isinstance(used, Trouble) else used} in use, {vcpus} wanted"
+    ask = f"ask for {known + vcpus} vCPUs: {page(region.name, one)}"
     if kind == "block":
         why = "; whether a capacity block counts towards it AWS's documentation does not say"
         return Finding("warning", subject, said + why, ask)

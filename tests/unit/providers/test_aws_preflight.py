@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +18,8 @@ from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.aws import image, permissions, storage
 from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.preflight import preflight, quota_of
+from provisioner.providers.aws.preflight import preflight
+from provisioner.providers.aws.quotas import of_machine, quotas
 from provisioner.providers.aws.site import AwsSite
 from provisioner.spec.groups import Group
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
@@ -63,7 +64,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with mock_aws():
-        yield Answers({"service-quotas.GetServiceQuota": (200, quota(1000))})
+        quotas_ = {"service-quotas.GetServiceQuota": (200, quota(1000))}
+        yield Answers({**quotas_, "service-quotas.ListServiceQuotas": (200, b'{"Quotas": []}')})
 
 
 def group(machine: str = P4D, count: int = 2, **keys: object) -> PlannedGroup:
@@ -72,9 +74,10 @@ def group(machine: str = P4D, count: int = 2, **keys: object) -> PlannedGroup:
 
 
 def look(
-    region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), running: int = 0, public: bool = False
-) -> list[Finding]:
-    return preflight(region, groups or (group(),), zones, own_vpc=True, public=public, running=running)
+    region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), there: Collection[str] = (),
+    internet: str = "none",
+) -> list[Finding]:  # fmt: skip
+    return preflight(region, groups or (group(),), zones, own_vpc=True, internet=internet, there=there)
 
 
 def told(found: list[Finding], status: str) -> str:
@@ -92,12 +95,12 @@ def test_an_account_with_everything_is_fine_and_says_who_it_is(aws: Answers) -> 
 
 def test_nothing_is_changed_by_looking(aws: Answers) -> None:
     look(aws.region())
-    assert {call.split(".")[1][:8] for call in aws.asked} <= {"Describe", "GetCalle", "GetServi"}
+    assert {call.split(".")[1][:8] for call in aws.asked} <= {"Describe", "GetCalle", "GetServi", "ListServ"}
 
 
 @pytest.mark.parametrize("machine", [m.name for m in catalog.load().machines("aws") if not m.retired])
 def test_every_machine_has_a_quota(machine: str) -> None:
-    assert quota_of(machine, "on-demand") is not None
+    assert of_machine(machine, "on-demand") is not None
 
 
 def test_without_credentials_nothing_else_is_asked(aws: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +172,7 @@ def test_a_question_without_an_answer_is_unknown_and_never_a_pass(aws: Answers, 
 def test_a_quota_of_nothing_blocks_with_the_page_where_it_is_raised(aws: Answers) -> None:
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
     said = told(look(aws.region()), "blocks")
-    assert "quota Running On-Demand P instances: 0 vCPUs, 0 are in use and 192 are wanted" in said
+    assert "quota Running On-Demand P instances: 0 vCPUs, 0 in use, 192 wanted -> ask for 192 vCPUs" in said
     assert "servicequotas/home/services/ec2/quotas/L-417A185B" in said
 
 
@@ -180,8 +183,74 @@ def test_machines_that_run_are_not_counted_twice(aws: Answers) -> None:
     region.ask("ec2", "run_instances", ImageId=ami, InstanceType=P4D, MinCount=2, MaxCount=2,
                CpuOptions={"CoreCount": 48, "ThreadsPerCore": 2})  # fmt: skip
     used = look(region)
-    assert "192 vCPUs, 192 are in use and 192 are wanted" in told(used, "blocks")
-    assert told(look(region, running=2), "blocks") == ""
+    assert "192 vCPUs, 192 in use, 192 wanted" in told(used, "blocks")
+    assert told(look(region, there=("train-0", "train-1")), "blocks") == ""
+
+
+def test_a_fleet_that_grows_asks_for_what_is_still_to_be_made(aws: Answers) -> None:
+    """Two of three stand: one more needs 96 of the 50 that are left."""
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(50))
+    said = told(look(aws.region(), group(count=3), there=("train-0", "train-1", "other-0")), "blocks")
+    assert "50 vCPUs, 0 in use, 96 wanted" in said
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status"),
+    [(("spot", "on-demand"), "warning"), (("on-demand", "spot"), "warning"), (("spot",), "blocks"), (("block",), "")],
+)
+def test_every_way_has_its_quota_and_only_the_last_one_blocks(
+    aws: Answers, kinds: tuple[str, ...], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first way has no room, its fallback has."""
+    first = of_machine(P4D, kinds[0])
+    assert first is not None
+    monkeypatch.setattr("provisioner.providers.aws.quotas.allowed", lambda _, one: 10.0 if one == first else 1000.0)
+    reserved = {"id": "cr-0abc"} if kinds[0] == "block" else {}
+    values = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "capacity-block"}
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**values).encode())
+    found = look(aws.region(), group(capacity={"kind": kinds[0], "fallback": kinds[1:], **reserved}))
+    mine = [f for f in found if f.subject == f"quota {first.name}"]
+    assert [f.status for f in mine] == [status or "warning"]
+    assert "10 vCPUs, 0 in use, 192 wanted" in mine[0].message
+    assert ("does not say" in mine[0].message) == (kinds[0] == "block")
+    assert len([f for f in found if f.subject.startswith("quota")]) == len(kinds)
+
+
+def test_all_ways_without_room_block(aws: Answers) -> None:
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
+    found = look(aws.region(), group(capacity={"kind": "spot", "fallback": ("on-demand",)}))
+    assert told(found, "blocks").count("quota ") == 2
+
+
+def listed(code: str, name: str) -> tuple[int, bytes]:
+    return 200, json.dumps({"Quotas": [{"QuotaCode": code, "QuotaName": name, "Value": 1}]}).encode()
+
+
+def test_codes_of_quotas_are_compared_with_the_accounts_own_list(aws: Answers) -> None:
+    one = of_machine(P4D, "on-demand")
+    assert one is not None
+    aws.rules["service-quotas.ListServiceQuotas"] = listed(one.code, one.name)
+    assert told(look(aws.region()), "warning") == ""
+    aws.rules["service-quotas.ListServiceQuotas"] = listed(one.code, "Something else")
+    assert f"{one.code} should be {one.name}; the account calls it Something else" in told(
+        look(aws.region()), "warning"
+    )
+    aws.rules["service-quotas.ListServiceQuotas"] = listed("L-1", "x")
+    assert "the account has no such one" in told(look(aws.region()), "warning")
+    aws.rules["service-quotas.ListServiceQuotas"] = (400, b'{"__type": "AccessDeniedException"}')
+    assert {f.status for f in look(aws.region())} == {"ok"}
+
+
+def test_quotas_have_codes_of_their_own() -> None:
+    assert len({one.code for one in quotas()}) == len(quotas())
+
+
+def test_a_nat_gateway_needs_an_address(aws: Answers) -> None:
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
+    said = told(look(aws.region(), internet="nat"), "blocks")
+    assert "elastic IP addresses: 0 may be had, 0 are there and 1 are wanted" in said
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(1000))
+    assert "elastic IP" not in told(look(aws.region(), internet="nat", there=("train-0",)), "ok")
 
 
 def test_spot_has_a_quota_of_its_own(aws: Answers) -> None:
@@ -245,9 +314,9 @@ def test_a_reservation_that_is_not_there(aws: Answers) -> None:
 def test_public_nodes_with_several_cards_need_an_address_each(aws: Answers, most: int, status: str) -> None:
     region = aws.region()
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(1000))
-    assert "elastic IP" not in told(look(region, group("g5.xlarge"), public=True), "ok")
+    assert "elastic IP" not in told(look(region, group("g5.xlarge"), internet="public"), "ok")
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(most))
-    said = told(look(region, public=True), status)
+    said = told(look(region, internet="public"), status)
     assert f"elastic IP addresses: {most} may be had, 0 are there and 2 are wanted" in said
 
 
@@ -255,7 +324,7 @@ def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -
     given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default"}
     aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
     region = aws.region()
-    look(region, group(capacity={"kind": "reservation", "id": "cr-0abc"}), public=True)
+    look(region, group(capacity={"kind": "reservation", "id": "cr-0abc"}), internet="public")
     with suppress(GpuprovError):
         image.base_image(region, "ubuntu-24.04")
     aws.rules["sts.GetCallerIdentity"] = (200, IDENTITY.format(arn=ROLE).encode())
