@@ -7,8 +7,9 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from provisioner import fleet, ssh
-from provisioner.errors import GpuprovError
+from provisioner import fleet, node_state, ssh
+from provisioner.cost import money
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.lifecycle import running_cost
 from provisioner.machines.base import Machines, Planned
@@ -21,6 +22,9 @@ from provisioner.providers.base import Provider
 from provisioner.session import Cluster
 from provisioner.text import counted
 from provisioner.workspace.binary import Binary
+
+INCOMPLETE = "incomplete"
+"""Stage of a machine that an apply which failed has made."""
 
 
 def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
@@ -69,7 +73,7 @@ def of_site(
         identity=lambda: cluster.identity,
         backend=(lambda: remote.terraform(site)) if remote else None,
     )
-    known = [node.name for node in cluster.nodes() if node.site == site]
+    known = [node.name for node in settled(cluster) if node.site == site]
     log = run_dir / f"terraform-{site}.log" if run_dir else None
     return TerraformMachines(provider, root, binary, cluster.events, known=known, log=log)
 
@@ -109,13 +113,60 @@ def tell_waiting(events: Events, names: Sequence[str]) -> None:
 def make(
     cluster: Cluster, plan: Plan, prepared: Sequence[tuple[Machines, Planned]], events: Events
 ) -> list[fleet.Node]:
-    """Apply what has something to do; give every node of the fleet, pinned and reachable."""
-    nodes = [node for machines, planned in prepared for node in machines.apply(plan, planned)]
+    """Apply what has something to do; give every node of the fleet, pinned and reachable. Raises ProviderError of the
+    site that failed, with what stands now: it is written down, and costs."""
+    nodes: list[fleet.Node] = []
+    for machines, planned in prepared:
+        try:
+            nodes += machines.apply(plan, planned)
+        except ProviderError as error:
+            told = _record_incomplete(cluster, plan, [one for one, _ in prepared])
+            if told:
+                message = f"{error.message}\n  {told}"
+                raise ProviderError(
+                    message, where=error.where, hint=error.hint, diagnostics=error.diagnostics
+                ) from None
+            raise
     fleet.save(cluster.paths, nodes)
     running_cost.seen(cluster, nodes)
     contact(cluster, nodes, events, waiting=[node.name for node in nodes])
     cluster.share()
     return nodes
+
+
+def settled(cluster: Cluster) -> list[fleet.Node]:
+    """The machines of the last run, but those that an apply which failed has left: their group may yet move to another
+    zone."""
+    noted = node_state.load(cluster.paths).get("nodes", {})
+    return [node for node in cluster.nodes() if noted.get(node.name, {}).get("stage") != INCOMPLETE]
+
+
+def _record_incomplete(cluster: Cluster, plan: Plan, sites: Sequence[Machines]) -> str:
+    """Write down what stands after an apply that failed, and say it; empty where nothing does. What could not be asked
+    is said, too."""
+    before = {node.name: node for node in cluster.nodes()}
+    nodes, unknown = [], []
+    for site in sites:
+        try:
+            nodes += site.standing(plan)
+        except (GpuprovError, OSError, ValueError, LookupError) as error:
+            unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
+            nodes += [node for node in before.values() if node.site == site.site]
+    new = [node.name for node in nodes if node.name not in before or before[node.name].id != node.id]
+    if not nodes:
+        return "; ".join(unknown)
+    fleet.save(cluster.paths, nodes)
+    running_cost.seen(cluster, nodes)
+    node_state.note_stage(cluster.paths, INCOMPLETE, new, ok=False)
+    names = {node.name for node in nodes}
+    node_state.note_stage(cluster.paths, "missing", [n for n, g in plan.nodes() if n not in names], ok=False)
+    cluster.share()
+    spent = running_cost.so_far(cluster)
+    price = ", ".join(f"{money(one['hour'], one['currency'])} an hour" for one in spent["sums"]) if spent else ""
+    cost = f", about {price} by list prices" if price else ""
+    some = f", {len(new)} of them made by this run," if 0 < len(new) < len(nodes) else ""
+    stand = f"{counted(len(nodes), 'machine')} of the cluster{some} stand{'s' if len(nodes) == 1 else ''} now{cost}"
+    return "; ".join([f"{stand}: `gpuprov up` goes on, `gpuprov down` removes them", *unknown])
 
 
 def contact(

@@ -95,9 +95,10 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         if run.resources and not confirm(plan, run.resources):
             return run
         with run.stage("terraform"):
-            before = {node.id for node in cluster.nodes()}
+            before = {node.id for node in machines.settled(cluster)}
             if run.resources:
-                node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes()])
+                there = {node.name for node in cluster.nodes()}
+                node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes() if name not in there])
             nodes = machines.make(cluster, plan, prepared, events)
             missing = {name for name, _ in plan.nodes()} - {node.name for node in nodes}
             node_state.note_stage(cluster.paths, "missing", missing, ok=False)

@@ -12,7 +12,7 @@ from provisioner import fleet, mounts
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
-from provisioner.machines.base import Action, Planned
+from provisioner.machines.base import Action, DestroyRefusedError, Planned
 from provisioner.paths import private_dir
 from provisioner.plan import Plan
 from provisioner.providers import capacity
@@ -22,7 +22,7 @@ from provisioner.providers.cloud_errors import CloudError, hints, told
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
 from provisioner.workspace.render import Backend, outputs_to_nodes, render
-from provisioner.workspace.terraform import Workspace
+from provisioner.workspace.terraform import ERRORED, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class TerraformMachines:
             (self._folder / "terraform.tfstate").unlink(missing_ok=True)
         with self._explaining(plan):
             self._workspace.init()
+            self._workspace.save_errored(repair=repair)
             self._adopt(plan, repair=repair)
             lost = self._module.lost(self._known)
             anew = list(dict.fromkeys([*lost, *map(self._module.address, replace)]))
@@ -76,6 +77,13 @@ class TerraformMachines:
         self._events("terraform", "done", f"{self.site}: {planned.total} changes")
         return nodes
 
+    def standing(self, plan: Plan) -> list[Node]:
+        there, wanted = self._workspace.resources(), [name for name, group in plan.nodes() if group.site == self.site]
+        made = {name: there[address] for name in wanted if (address := self._module.address(name)) in there}
+        shown = {name: self._module.described(attributes) for name, attributes in made.items()}
+        found = {name: out for name, out in shown.items() if out and out.get("id") and out.get("private_ip")}
+        return fleet.from_outputs(plan, self.site, found, [name for name in wanted if name not in found])
+
     def destroy(self, plan: Plan | None = None) -> int:
         if damage := self._workspace.damage():
             if not self._provider.simulated:
@@ -83,13 +91,19 @@ class TerraformMachines:
             self._events("down", "warning", f"{damage}: looking for nodes by their labels instead")
             return 0
         module = (self._folder / "main.tf").exists()
-        if not self._root.backend and not (module and (self._folder / "terraform.tfstate").exists()):
+        local = any((self._folder / name).exists() for name in ("terraform.tfstate", ERRORED))
+        if not self._root.backend and not (module and local):
             return 0
         if not module and plan is not None:
             self._render(plan)
         with self._explaining(plan):
             self._workspace.init()
-            return self._workspace.destroy().destroy
+            self._workspace.save_errored(repair=True)
+            try:
+                return self._workspace.destroy().destroy
+            except ProviderError as error:
+                said = self._explained(plan, error)
+                raise DestroyRefusedError(said.message, where=said.where, hint=said.hint) from None
 
     def forget(self) -> None:
         self._provider.clean(self._events)

@@ -94,6 +94,11 @@ class Module(ABC):
         """Terraform addresses of what is made anew with a node's machine and belongs to it alone."""
         return ()
 
+    def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG002
+        """A node's entry of the module's output `nodes`, out of what the state has of its machine (`address`): an apply
+        that fails leaves no output. None where that can't be told."""
+        return None
+
     def lost(self, known: Collection[str]) -> list[str]:  # noqa: ARG002
         """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it.
         `known`: names of nodes."""

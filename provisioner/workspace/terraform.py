@@ -7,14 +7,15 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from python_terraform import IsFlagged, Terraform
 
 from provisioner import keeper, process
-from provisioner.errors import ProviderError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import naming, private_dir, write_whole
 from provisioner.workspace.binary import Binary
@@ -30,6 +31,8 @@ ASK_TIMEOUT_S = 120.0
 """How long a command that only reads the state may take."""
 
 PLAN_FILE = "plan.bin"
+ERRORED = "errored.tfstate"
+"""What Terraform writes where it can't save the state ("Failed to persist state to backend")."""
 
 _REGISTRIES = ("registry.terraform.io/", "registry.opentofu.org/")
 _REQUIRED = re.compile(r'source = "([a-z0-9-]+/[a-z0-9-]+)", version')
@@ -171,11 +174,47 @@ class Workspace:
         listed = self._ask("state", "list", fine="No state file")
         return [line.strip() for line in listed.splitlines() if line.strip()]
 
+    def resources(self) -> dict[str, dict[str, Any]]:
+        """Address → attributes of every resource that the state knows; empty where there is none yet. Raises
+        ProviderError."""
+        listed = json.loads(self._ask("state", "pull") or "{}").get("resources", [])
+        return {
+            _address(one, instance): instance.get("attributes") or {}
+            for one in listed
+            if one.get("mode") == "managed"
+            for instance in one.get("instances", [])
+        }
+
     def recorded(self) -> set[str]:
-        """The id of every resource that the state knows; empty where there is none yet. Raises ProviderError."""
+        """The id of every resource that the state knows, whatever its condition. Raises ProviderError."""
         resources = json.loads(self._ask("state", "pull") or "{}").get("resources", [])
         managed = (one for r in resources if r.get("mode") == "managed" for one in r.get("instances", []))
         return {str(one["attributes"]["id"]) for one in managed if (one.get("attributes") or {}).get("id")}
+
+    def save_errored(self, *, repair: bool) -> None:
+        """Write the state that an apply before could not save, before anything else is done. Raises ProviderError where
+        that fails, and without `repair`: whatever is planned on the older state would make everything again.
+        https://developer.hashicorp.com/terraform/cli/commands/state/push"""
+        errored = self.path / ERRORED
+        if not errored.exists():
+            return
+        said = f"the last run could not save Terraform's state: what it made is in {errored} alone"
+        if not repair:
+            hint = "`gpuprov up` or `gpuprov down` writes it back first; nothing was done"
+            raise ProviderError(said, where=str(self.path), hint=hint)
+        self._events("terraform", "warning", f"{said}; it is written back first")
+        try:
+            self._ask("state", "push", ERRORED)
+        except GpuprovError as error:
+            raise ProviderError(
+                f"{said}, and it could not be written back: {error.message}", where=str(self.path),
+                hint=f"nothing was done; when the state can be reached again, run it again, or `terraform state push "
+                f"{ERRORED}` in {self.path}. Keep the file: without it {self.path.name}'s machines and network are "
+                "known by their tags alone (`gpuprov gc`)",
+                diagnostics=getattr(error, "diagnostics", ()),
+            ) from None  # fmt: skip
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        errored.replace(errored.with_name(f"{ERRORED}.saved-{stamp}"))
 
     def adopt(self, address: str, number: str) -> None:
         """Write a resource that stands into the state, as if it had been made by it. Raises ProviderError."""
@@ -274,3 +313,10 @@ class Workspace:
         if self._log is not None:
             with naming(self._log), self._log.open("a", encoding="utf-8") as stream:
                 stream.write(line if line.endswith("\n") else line + "\n")
+
+
+def _address(resource: Mapping[str, Any], instance: Mapping[str, Any]) -> str:
+    """The address of an instance as Terraform writes it."""
+    module = f"{resource['module']}." if resource.get("module") else ""
+    key = instance.get("index_key")
+    return f"{module}{resource['type']}.{resource['name']}" + ("" if key is None else f"[{json.dumps(key)}]")

@@ -79,6 +79,14 @@ class Ec2Module(Module):
     def address(self, node: str) -> str:
         return f'module.site.aws_instance.node["{node}"]'
 
+    def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        tags = attributes.get("tags") or {}
+        return {
+            "id": attributes.get("id"), "group": tags.get("gpuprov-group"), "machine": attributes.get("instance_type"),
+            "zone": attributes.get("availability_zone"), "private_ip": attributes.get("private_ip"),
+            "public_ip": attributes.get("public_ip") or None,
+        }  # fmt: skip
+
     def attached(self, node: str) -> Collection[str]:
         return (f'module.site.aws_eip_association.node["{node}"]',)
 

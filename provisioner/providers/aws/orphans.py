@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from provisioner.errors import ProviderError
-from provisioner.providers.aws import tagged_resources
+from provisioner.providers.aws import blockers, tagged_resources
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.delete import close, delete
 from provisioner.providers.aws.findings import credentials
@@ -75,7 +75,11 @@ class InRegion:
         for group in by_kind.get("security group", []):
             with suppress(Trouble):  # deleting it says what is wrong
                 close(self._region, group.id)
-        return left + list(self._delete(by_kind, NETWORK, tell))
+        theirs = [thing for kind in NETWORK for thing in by_kind.get(kind, ())]
+        for line in blockers.holders(self._region, theirs):
+            tell(f"{self._region.name}: {line}: what it holds is tried for {self._wait_s / 60:.0f} minutes")
+        stay = list(self._delete(by_kind, NETWORK, tell))
+        return left + stay + (blockers.holders(self._region, theirs) if stay else [])
 
     def _delete(self, by_kind: dict[str, list[Thing]], kinds: Sequence[str], tell: Tell) -> Iterator[str]:
         """One sentence for each thing that AWS refuses to delete."""

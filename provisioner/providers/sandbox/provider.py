@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -41,6 +42,15 @@ class SandboxModule(Module):
     def address(self, node: str) -> str:
         """The resource of a node's container (terraform/sandbox/main.tf)."""
         return f'module.site.terraform_data.node["{node}"]'
+
+    def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        made = (attributes.get("output") or {}).get("value") or {}
+        node = str(made.get("GPUPROV_NODE", ""))
+        machine = json.loads(Path(made["GPUPROV_HARDWARE"]).read_text(encoding="utf-8"))["machine"]
+        return {
+            "id": attributes.get("id"), "group": node.rpartition("-")[0], "machine": machine, "zone": "",
+            "private_ip": made.get("GPUPROV_PRIVATE_IP"), "public_ip": made.get("GPUPROV_PUBLIC_IP"),
+        }  # fmt: skip
 
     def lost(self, known: Collection[str]) -> list[str]:
         """Nodes whose container is gone or stopped: `terraform_data` has no refresh that would see it."""
