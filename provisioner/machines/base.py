@@ -65,7 +65,9 @@ class Machines(Protocol):
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         """Work out what `apply` would do. `replace`: nodes whose machines are to be made anew. Makes no machine; with
-        `repair`, machines that a run which died could not write down are recorded first."""
+        `repair`, what a run that died has left is put in order first: a cut state, one that was not saved or is to
+        move, machines that no state has. Without it nothing is changed, and what would have to be is a
+        ProviderError."""
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         """Do what was planned; give the site's nodes. `always`: also where there is nothing to do, because the last

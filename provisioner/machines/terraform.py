@@ -24,6 +24,8 @@ from provisioner.workspace.json_log import Changes
 from provisioner.workspace.render import Backend, outputs_to_nodes, render
 from provisioner.workspace.terraform import ERRORED, Workspace
 
+RESTORE = "restore terraform.tfstate from your own backup"
+
 
 @dataclass(frozen=True, slots=True)
 class Root:
@@ -50,15 +52,16 @@ class TerraformMachines:
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         self._render(plan)
-        if damage := self._workspace.damage():
-            if not self._provider.simulated:
-                hint = "restore terraform.tfstate from your own backup"
+        if damage := self._workspace.damage(repair=repair):
+            simulated = self._provider.simulated
+            if not simulated or not repair:
+                hint = "`gpuprov up` removes the sandbox's nodes and makes them again" if simulated else RESTORE
                 raise ProviderError(damage, where=f"site {self.site}", hint=hint)
             self._events("terraform", "warning", f"{damage}: the sandbox's nodes are removed and made again")
             self._provider.clean(self._events)
             (self._folder / "terraform.tfstate").unlink(missing_ok=True)
         with self._explaining(plan):
-            self._workspace.init()
+            self._workspace.init(repair=repair)
             self._workspace.save_errored(repair=repair)
             self._adopt(plan, repair=repair)
             lost = self._module.lost(self._known)
@@ -87,7 +90,7 @@ class TerraformMachines:
     def destroy(self, plan: Plan | None = None) -> int:
         if damage := self._workspace.damage():
             if not self._provider.simulated:
-                raise ProviderError(damage, where=f"site {self.site}", hint="restore it from your own backup")
+                raise ProviderError(damage, where=f"site {self.site}", hint=RESTORE)
             self._events("down", "warning", f"{damage}: looking for nodes by their labels instead")
             return 0
         module = (self._folder / "main.tf").exists()

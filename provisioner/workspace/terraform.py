@@ -63,8 +63,9 @@ class Workspace:
         self._argv = binary.argv
         self._terraform = _CommandLines(working_dir=str(path), terraform_bin_path="terraform")
 
-    def init(self) -> None:
-        """Initialise, unless this Terraform has already done so for exactly this module."""
+    def init(self, *, repair: bool = True) -> None:
+        """Initialise, unless this Terraform has already done so for exactly this module. A state that cluster.yaml
+        names another place for moves there; without `repair` that raises ProviderError."""
         stamp = self.path / ".terraform" / "gpuprov"  # gone with the folder that it vouches for
         wanted = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
         self._refuse_foreign_providers(wanted)
@@ -73,6 +74,12 @@ class Workspace:
             return
         state = self.path / "terraform.tfstate"
         moves = 'backend "local"' not in wanted and state.exists()
+        if moves and not repair:
+            raise ProviderError(
+                "the state is still beside its workspace, and cluster.yaml names another place for it",
+                where=str(self.path),
+                hint="`gpuprov up` moves it there; a plan changes nothing",
+            )
         private_dir(self.path / ".terraform")  # Terraform makes it, and what is in it, for everybody to read
         flags = {"force_copy": IsFlagged} if moves else {"reconfigure": IsFlagged} if self._only_looked() else {}
         try:
@@ -220,9 +227,9 @@ class Workspace:
         """Write a resource that stands into the state, as if it had been made by it. Raises ProviderError."""
         self._run("import", address, number, input=False, no_color=IsFlagged, lock_timeout=LOCK_TIMEOUT)
 
-    def damage(self) -> str | None:
+    def damage(self, *, repair: bool = True) -> str | None:
         """What is wrong with a local state, or None. A run that was killed while it wrote can leave half a file;
-        the copy that Terraform made before is then put back."""
+        the copy that Terraform made before is then put back, where `repair` allows it."""
         state = self.path / "terraform.tfstate"
         for candidate in (state, state.with_name("terraform.tfstate.backup")):
             try:
@@ -235,6 +242,8 @@ class Workspace:
                 continue
             except ValueError:
                 continue
+            if candidate != state and not repair:
+                return f"{state} is cut off; `gpuprov up` puts its backup in its place"
             if candidate != state:
                 self._events("terraform", "warning", "the state was cut off half way; its backup is used")
                 write_whole(state, text)

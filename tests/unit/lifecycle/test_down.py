@@ -39,7 +39,7 @@ class World:
     def workspace(self, *_: Any, **__: Any) -> World:
         return self
 
-    def damage(self) -> str:
+    def damage(self, **_: Any) -> str:
         return self.damaged
 
     def init(self) -> None:

@@ -134,7 +134,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
                   for s in subjects), {}, 0.0,
         )  # fmt: skip
 
-    monkeypatch.setattr(locking, "current", lambda *_: made.lock)
+    monkeypatch.setattr(locking, "current", lambda *_, **__: made.lock)
     monkeypatch.setattr(machines, "preflight", lambda *_: made.findings)
     monkeypatch.setattr(machines, "of_site", Site)
     monkeypatch.setattr(fleet, "contact", lambda *_, **__: None)
