@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 import yaml
 
 from provisioner.catalog.models import (
+    Basis,
     Board,
     Bought,
     Ceiling,
     CopyLimit,
     FabricLimit,
     Gpu,
+    Limit,
     ListPrices,
     Machine,
     NcclLimit,
@@ -82,7 +84,37 @@ class Catalog:
     @cached_property
     def ceilings(self) -> Mapping[str, float]:
         """The most of each counter that is still healthy, by name."""
-        return {row.name: row.most for row in _rows("health", "ceilings", Ceiling)}
+        return {row.name: row.most for row in self.ceiling_rows}
+
+    @cached_property
+    def ceiling_rows(self) -> tuple[Ceiling, ...]:
+        return _rows("health", "ceilings", Ceiling)
+
+    @cached_property
+    def limit_rows(self) -> Mapping[str, tuple[Limit, ...]]:
+        """The rows of limits.yaml by the test that they are for: nccl, copies, fabric, scratch, rdma."""
+        return {
+            "nccl": tuple(dict.fromkeys(self._nccl.values())),
+            "copies": _rows("limits", "copies", CopyLimit),
+            "fabric": tuple(dict.fromkeys(self._fabric.values())),
+            "scratch": _rows("limits", "scratch", ScratchLimit),
+            "rdma": tuple(dict.fromkeys(self._rdma.values())),
+        }
+
+    def limits(self, machine: Machine) -> dict[str, Basis]:
+        """What each limit that a node of this type is held to rests on, by the limit's name: those of health.yaml, and
+        busbw, host_copy, peer_copy, scratch_read, scratch_write, fabric, rdma, nvlink where there is one."""
+        found: dict[str, Basis] = {row.name: row.basis for row in self.ceiling_rows}
+        for test, rows in self.limit_rows.items():
+            for row in rows:
+                if machine.name in row.machines:
+                    name = "busbw" if test == "nccl" else test
+                    way = row.way if isinstance(row, CopyLimit | ScratchLimit) else ""
+                    found[{"copies": f"{way}_copy", "scratch": f"scratch_{way}"}.get(test, name)] = row.basis
+        if machine.nvlink.links_per_gpu:
+            captured = machine.nvlink.generation in _document("limits")["nvlink"]["measured"]
+            found["nvlink"] = "measured" if captured else "unverified"
+        return found
 
     @cached_property
     def nvlink_share(self) -> float:

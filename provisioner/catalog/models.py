@@ -172,12 +172,18 @@ class Xid(Row):
 Efficiency = Annotated[float, Field(gt=0, le=1)]
 
 
+Basis = Literal["measured", "documented", "unverified"]
+"""What a limit or a check rests on: real output of a tool or a run on such a machine; what a vendor, a tool's source or
+an operator of such machines has written; neither, which warns and never condemns."""
+
+
 class Limit(Row):
     """A threshold as a share of what the wire can carry, so that none can stand above it."""
 
     machines: tuple[str, ...]
     line_rate: float = Field(gt=0)
     efficiency: Efficiency
+    basis: Basis
     source: str
 
     @property
@@ -226,6 +232,7 @@ class Ceiling(Row):
     name: str
     most: float = Field(ge=0)
     unit: str
+    basis: Basis
     source: str
 
 

@@ -81,6 +81,13 @@ class ChangesOutput(OpenOutput):
     configured: int = Field(ge=0, description="Nodes that the roles ran on")
 
 
+class LimitsOutput(OpenOutput):
+    """What the limits of the checks rest on."""
+
+    total: int = Field(ge=1, description="Limits that the nodes are held to")
+    unverified: int = Field(ge=0, description="Those without a measurement or a document: a failure there only warns")
+
+
 class ReportOutput(OpenOutput):
     """`gpuprov up --json`, `gpuprov verify --json` and `gpuprov replace --json`"""
 
@@ -92,6 +99,7 @@ class ReportOutput(OpenOutput):
     breaker: BreakerOutput | None = Field(
         default=None, description="Given where more nodes turned bad than may be in quarantine at once"
     )
+    limits: LimitsOutput | None = Field(default=None, description="Given where a node was judged")
     waiting: dict[str, list[str]] | None = Field(
         default=None, description="Nodes that stay on an older lock, with what `gpuprov upgrade` would change"
     )

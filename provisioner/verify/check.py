@@ -13,6 +13,10 @@ keep one cause to one failing check, and neither is an `if` in a check:
   of them has failed on the same node, it is `unknown` ("explained by …") with their action; a pass stays a pass.
   `silences` is the same from the other side: the files that cannot be read where this check has failed.
 
+`measured` and `documented` say what a check rests on: real output of the tool (a capture in tests/unit/verify/captures,
+as tool/name), or what a vendor, the tool's source or an operator of such machines has written. A fatal check of gpuprov
+has one of them. A failure at a limit that has neither (catalog/data, Expected.unverified) only warns.
+
 What a check judges it judges on the GPUs that answer: that one is gone is gpu.count's to say.
 """
 
@@ -58,6 +62,14 @@ class Check:
     """Why it does not apply, where `applies` says so."""
     silences: tuple[str, ...] = ()
     """Files that say nothing where it has failed."""
+    measured: str = ""
+    """The capture that shows what it judges."""
+    documented: str = ""
+    """Who has written what it judges."""
+
+    @property
+    def basis(self) -> Literal["measured", "documented", "unverified"]:
+        return "measured" if self.measured else "documented" if self.documented else "unverified"
 
     def inapplicable(self, expected: Expected) -> str:
         """Why the check does not apply to a node, or ""."""
@@ -73,10 +85,12 @@ class Verdict(Exception):
 
 
 class Failed(Verdict):
-    def __init__(self, message: str, action: Action | None = None) -> None:
+    def __init__(self, message: str, action: Action | None = None, unverified: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = f"{message} (unverified limit: {', '.join(unverified)})" if unverified else message
         self.action = action
+        self.severity: Severity | None = "warn" if unverified else None
+        """Where it is less than the declared one."""
 
 
 class Unknown(Verdict):
@@ -115,9 +129,15 @@ def check(
     otherwise: str = "it does not apply",
     silences: tuple[str, ...] = (),
     reads: tuple[str, ...] = (),
+    measured: str = "",
+    documented: str = "",
 ) -> Callable[[F], F]:
-    """Declare a test function as a check. `needs` and `follows` are explained at the head of this module."""
-    declared = Check(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences)
+    """Declare a test function as a check. `needs`, `follows`, `measured` and `documented` are explained at the head
+    of this module."""
+    declared = Check(
+        *(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences),
+        *(measured, documented),
+    )
 
     def mark(function: F) -> F:
         function.__check__ = declared  # type: ignore[attr-defined]
@@ -140,9 +160,10 @@ def compare(expected: Any, actual: Any, message: str = "", *, action: Action | N
         fail(message or f"{actual} instead of {expected}", action=action)
 
 
-def fail(message: str, *, action: Action | None = None) -> NoReturn:
-    """The check fails; `action` where it is another than the declared one."""
-    raise Failed(message, action)
+def fail(message: str, *, action: Action | None = None, unverified: tuple[str, ...] = ()) -> NoReturn:
+    """The check fails; `action` where it is another than the declared one. `unverified` are the limits without evidence
+    (Expected.unsupported) on which alone the failure rests: it warns then, whatever the check's severity."""
+    raise Failed(message, action, unverified)
 
 
 def unknown(reason: str, unread: str = "") -> NoReturn:

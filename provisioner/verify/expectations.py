@@ -129,6 +129,15 @@ class Expected:
     published: Mapping[str, float] = field(default_factory=dict)
     """busbw: GB/s that was measured on a healthy node of this type and published. It is shown, and judges nothing."""
     level: Level = "standard"
+    unverified: tuple[str, ...] = ()
+    """The limits (names of `most` and `least`, busbw, nvlink, fabric) that no measurement or document supports: what
+    fails at one of them alone warns and does not condemn."""
+    limits: tuple[str, ...] = ()
+    """Every limit that the node is held to, verified or not."""
+
+    def unsupported(self, *limits: str) -> tuple[str, ...]:
+        """Those of `limits` that are unverified; for check.fail."""
+        return tuple(limit for limit in limits if limit in self.unverified)
 
     @property
     def gpu_file(self) -> str:
@@ -163,6 +172,7 @@ def expect(
     mig = group.gpu.mig if group else None
     limit, together = catalog.nccl_limit(machine), catalog.fabric_limit(machine)
     joined = _joined(machine, group)
+    limits = catalog.limits(machine)
     return Expected(
         machine=machine.name,
         gpu_model=machine.gpu_model,
@@ -235,6 +245,8 @@ def expect(
         nvlink_across=machine.imex_required,
         published={"busbw": limit.measured} if limit and limit.measured else {},
         level=level,
+        unverified=tuple(sorted(name for name, basis in limits.items() if basis == "unverified")),
+        limits=tuple(sorted(limits)),
     )
 
 

@@ -74,21 +74,28 @@ class Verdict:
     ring_why: str = ""
 
 
-def most_rounds(nodes: int) -> int:
+def most_rounds(nodes: int, *, rings: bool = True) -> int:
     """Rounds that a search takes at most."""
-    ring = min(nodes, RING)
+    ring = min(nodes, RING) if rings else 0
     return 3 + ISOLATE + AGAIN + (1 + ceil(log2(ring)) if ring > 2 else 0)
 
 
 class Search:
     """`floor`: GB/s under which a set is slow, None where nobody has published one. `spread`: share below the pairs'
-    usual rate from which on one is slow; `ring_fall` the same for a ring, whose rate is not that of pairs."""
+    usual rate from which on one is slow; `ring_fall` the same for a ring, whose rate is not that of pairs. `brief`: no
+    rings, and a node meets a second one only where a pair did not work."""
 
     def __init__(
-        self, nodes: Sequence[str], *, floor: float | None = None, spread: float = 0.2, ring_fall: float = 0.5
+        self,
+        nodes: Sequence[str],
+        *,
+        floor: float | None = None,
+        spread: float = 0.2,
+        ring_fall: float = 0.5,
+        brief: bool = False,
     ) -> None:
         self.nodes = tuple(nodes)
-        self.floor, self.spread, self.ring_fall = floor, spread, ring_fall
+        self.floor, self.spread, self.ring_fall, self.brief = floor, spread, ring_fall, brief
         self.pairs: list[Met] = []
         self.rings: list[Met] = []
         self.lost: dict[str, str] = {}
@@ -135,6 +142,8 @@ class Search:
             yield sets
         for _ in range(AGAIN):
             yield self._again()
+        if self.brief:
+            return
         self._in_rings = True
         rings = self._whole()
         while rings:
@@ -148,6 +157,11 @@ class Search:
         if count < 2:
             return
         yield self._pairing(0)
+        if self.brief and not any(map(self._bad, self.pairs)):
+            if count % 2:
+                yield [(self.nodes[0], self.nodes[-1])]
+            if not any(map(self._bad, self.pairs)):
+                return
         if count > 2:
             yield self._pairing(1)
         if count % 2 and count > 2:

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from provisioner.verify.run import Subject
 
 FILE = "fabric.json"
-OPTIONS: Mapping[str, int] = {"budget": 40, "largest": 4}
-"""Of the load program: seconds for the messages, and the largest in GiB; the limits were measured with 1 to 8."""
+OPTIONS: Mapping[str, Mapping[str, int]] = {
+    "standard": {"budget": 10, "largest": 2},
+    "stress": {"budget": 40, "largest": 4},
+}
+"""Of the load program by level: seconds for the messages, and the largest in GiB; most limits were measured with 1 or
+2 (limits.yaml)."""
 SET_S, MORE_S = 180.0, 2.0
 """Deadline of a set: a first import of PyTorch from a cold disk takes a minute, NCCL's start seconds and for each
 further node some more, the messages OPTIONS' budget."""
@@ -58,19 +62,27 @@ class Member:
 def fabric(
     subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, events: Events, total_s: float = TOTAL_S
 ) -> dict[str, Bundle]:
-    """The bundles of those nodes that level stress lets meet others, with what came of it."""
-    asked = [s for s in subjects if s.expected.level == "stress" and s.expected.fabric and not bundles[s.name].error]
-    # A bundle that was there already has its fabric.json, or never will.
-    asked = [s for s in asked if not isinstance(s.source, Bundle) or s.reach is not None]
+    """The bundles of those nodes that their level lets meet others, with what came of it: at stress each group that has
+    a network for jobs of several nodes, at standard those with RDMA, in pairs alone and for seconds."""
+    asked = [s for s in subjects if _level(s.expected) and not bundles[s.name].error]
     told: dict[str, dict[str, Any]] = {}
+    for subject in asked:
+        # A bundle that was there already has its fabric.json, or never will.
+        recorded = isinstance(subject.source, Bundle) and subject.reach is None
+        if recorded and FILE not in bundles[subject.name].files and _level(subject.expected) == "standard":
+            told[subject.name] = _verdict_of_none(
+                "alone", "judged from its bundle, without the other nodes of its group"
+            )
+    asked = [s for s in asked if not isinstance(s.source, Bundle) or s.reach is not None]
     groups: dict[tuple[str, str], list[Member]] = {}
     for subject in asked:
         reason = _not_now(subject, bundles[subject.name])
         if reason is not None:
             told[subject.name] = reason
         else:
-            assert not isinstance(subject.source, Bundle)
-            member = Member(subject.name, subject.source, subject.address, subject.expected)
+            reach = subject.reach if isinstance(subject.source, Bundle) else subject.source
+            assert reach is not None
+            member = Member(subject.name, reach, subject.address, subject.expected)
             groups.setdefault((subject.site, subject.group), []).append(member)
     for members in groups.values():
         if len(members) == 1:
@@ -82,9 +94,16 @@ def fabric(
     }
 
 
+def _level(expected: Expected) -> str:
+    """The level at which a node meets others, a key of OPTIONS; "" where it meets nobody."""
+    if expected.level == "stress" and expected.fabric:
+        return "stress"
+    return "standard" if expected.level == "standard" and expected.fabric == "rdma" else ""
+
+
 def _not_now(subject: Subject, bundle: Bundle) -> dict[str, Any] | None:
     """Why a node meets nobody; None where it does."""
-    if isinstance(subject.source, Bundle) or not subject.group:
+    if not subject.group:
         return _verdict_of_none("alone", "verified alone, without the other nodes of its group")
     if not any(image.get("torch") for image in subject.expected.images or ()):
         return _verdict_of_none("alone", "no locked image has PyTorch")
@@ -117,11 +136,12 @@ def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float
         return {}
     members = {member.name: member for group in groups for member in group}
     searches = [_search(group) for group in groups]
-    rounds = max(most_rounds(len(group)) for group in groups)
+    brief = all(search.brief for search in searches)
+    rounds = max(most_rounds(len(group), rings=not brief) for group in groups)
     longest = max(_deadline(tuple(group)) + WAY_S for group in groups)
     # The last round may begin just before the end.
     turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
-    doing = f"{len(members)} nodes in pairs and rings, at most {rounds} rounds"
+    doing = f"{len(members)} nodes in pairs{'' if brief else ' and rings'}, at most {rounds} rounds"
     events("verify", "started", doing, until=time() + min(turns * longest, total_s + longest))
     begun, turn, late = monotonic(), 0, False
     while not late and (wanted := [(search, sets) for search in searches if (sets := search.next_round())]):
@@ -159,7 +179,8 @@ def _search(group: Sequence[Member]) -> Search:
     spread = 1.0 if expected.nvlink_across else expected.most.get(name, 1.0)
     fall = 1.0 if expected.nvlink_across else expected.most.get("fabric.ring_fall", 1.0)
     floor = expected.least.get("fabric")
-    return Search([member.name for member in group], floor=floor, spread=spread, ring_fall=fall)
+    names, brief = [member.name for member in group], _level(expected) == "standard"
+    return Search(names, floor=floor, spread=spread, ring_fall=fall, brief=brief)
 
 
 def _deadline(nodes: Sequence[Member]) -> float:
@@ -182,7 +203,7 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
             }  # fmt: skip
             request = load_request(member.expected)
             assert request is not None and request.load is not None
-            asked = {**request.load, "options": dict(OPTIONS), "together": together}
+            asked = {**request.load, "options": dict(OPTIONS[_level(member.expected)]), "together": together}
             requests[member.name] = replace(request, files={FILE: seconds}, load=asked)
             targets[member.name] = member.reach
     longest = max(map(_deadline, sets))

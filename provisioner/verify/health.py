@@ -105,8 +105,9 @@ def judge(bundle: Bundle, expected: Expected) -> NodeReport:
 
 def result(declared: Check, outcome: check_runner.Outcome) -> CheckResult:
     status = outcome.status if outcome.status in VALUE else "skip"
+    severity = "warn" if outcome.severity == "warn" and declared.severity == "fatal" else declared.severity
     return CheckResult(  # its status was looked at above
-        declared.id, declared.severity, status, declared.action, declared.says,  # type: ignore[arg-type]
+        declared.id, severity, status, declared.action, declared.says,  # type: ignore[arg-type]
         message=outcome.message, unread=outcome.unread,
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from provisioner import keeper, ownership
 from provisioner import paths as paths_of
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.bundle import Bundle
-from provisioner.verify.check import ACTIONS, SEVERITIES
+from provisioner.verify.check import ACTIONS, SEVERITIES, Severity
 from provisioner.verify.document import Document
 from provisioner.verify.expectations import Expected
 from provisioner.verify.results import CheckResult, blame
@@ -182,9 +182,12 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
 
 def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:
     action = record.get("action") or declared["action"]
+    severity: Severity = declared["severity"] if declared["severity"] in SEVERITIES else "fatal"
+    if record.get("severity") == "warn" and severity == "fatal":  # an unverified limit; never the other way
+        severity = "warn"
     return CheckResult(
         id=declared["id"],
-        severity=declared["severity"] if declared["severity"] in SEVERITIES else "fatal",
+        severity=severity,
         status=record["status"] if record["status"] in ("pass", "fail", "unknown", "skip") else "unknown",
         action=action if action in ACTIONS else "reconfigure",
         says=declared["says"],

@@ -160,6 +160,20 @@ class Report:
     """Why bad nodes were left in service, where there were too many of them."""
     trend: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
     """Node → what its machine reached in its last runs of this level, the oldest first and this one last."""
+    limits: int = 0
+    """Limits that the nodes are held to; a machine type's own count for each type."""
+    unverified: int = 0
+    """Those of them that no measurement or document supports: they warn and condemn nobody."""
+
+    @property
+    def evidence(self) -> str:
+        """One line on what the limits rest on; "" where none was applied."""
+        if not self.limits:
+            return ""
+        return (
+            f"{self.unverified} of {self.limits} limits are unverified (no measurement or document supports them): "
+            "a failure at one of them only warns (docs/evidence.md)"
+        )
 
     @property
     def simulated(self) -> bool:
@@ -190,6 +204,7 @@ class Report:
             "seconds": {step: round(s, 3) for step, s in self.seconds.items()},
         }
         document |= {"breaker": self.breaker.to_json()} if self.breaker is not None else {}
+        document |= {"limits": {"total": self.limits, "unverified": self.unverified}} if self.limits else {}
         return document | ({"simulated": True} if self.simulated else {})
 
 

@@ -106,7 +106,8 @@ def verify(
     )
     ended = time.monotonic()
     seconds = {"collect": probed - begun, "judge": ended - probed, "verify": ended - begun}
-    report = Report(nodes, seconds, started)
+    limits, unverified = _limits(subjects)
+    report = Report(nodes, seconds, started, limits=limits, unverified=unverified)
     for node in nodes:
         failed = [c.id for c in node.checks if c.status == "fail"] or [c.id for c in node.checks if c.condemns]
         message = "healthy" if node.ok else node.error or f"not healthy: {', '.join(failed) or 'nothing was checked'}"
@@ -114,6 +115,17 @@ def verify(
     kind = "done" if report.ok else "failed"
     events("verify", kind, f"{len(report.healthy_nodes)} of {len(nodes)} nodes healthy")  # type: ignore[arg-type]
     return report
+
+
+def _limits(subjects: Sequence[Subject]) -> tuple[int, int]:
+    """How many limits the nodes are held to, and how many are unverified. One that is the same for every machine
+    counts once, the others once for each machine type."""
+    found = {
+        ("" if name in subject.expected.most else subject.machine, name): name in subject.expected.unverified
+        for subject in subjects
+        for name in subject.expected.limits
+    }
+    return len(found), sum(found.values())
 
 
 def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, events: Events) -> dict[str, Bundle]:

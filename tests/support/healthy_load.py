@@ -26,7 +26,7 @@ def result(row: Machine, busbw: float = 900.0) -> dict[str, Any]:
     return {
         "torch": "2.9.0", "cuda": "13.0", "nccl": "2.27.7", "device": "cuda", "ranks": count, "dtype": "bfloat16",
         "gpus": [
-            {**gpu, "rank": i, "index": i, "tflops_last": 620.0 + i, "digest": -77, "wrong_products": 0}
+            {**gpu, "rank": i, "index": i, "tflops_last": 620.0 + i, "digest": -77, "wrong_products": 0, "numa_node": 0}
             for i in range(count)
         ],
         "all_reduce": [{"bytes": 1 << 30, "busbw_gbps": busbw * 0.96}, {"bytes": 8 << 30, "busbw_gbps": busbw}]

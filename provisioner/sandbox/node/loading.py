@@ -69,6 +69,7 @@ def _gpu(machine: Json, place: int, gpu: Json) -> Json:
         "rank": place, "index": place, **rates,
         "tflops_last": round(rates["tflops"] * 0.97 * broken.get("sustained", 1), 2),
         "digest": broken.get("digest", 4242), "wrong_products": broken.get("wrong_products", 0),
+        "numa_node": gpu["numa"],
     }  # fmt: skip
 
 

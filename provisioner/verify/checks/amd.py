@@ -122,6 +122,7 @@ def test_init(node: Facts) -> None:
 @check(
     "amd.ring_timeout",
     severity="fatal",
+    documented="docs.kernel.org/gpu/amdgpu: amdgpu_job_timedout logs `ring … timeout` before it resets the GPU",
     action="reboot",
     needs=("dmesg.txt",),
     vendor="amd",
@@ -135,6 +136,7 @@ def test_ring(node: Facts) -> None:
 @check(
     "amd.ras",
     severity="fatal",
+    documented="docs.kernel.org/gpu/amdgpu/ras.html; github ROCm/cvs health tests",
     action="replace",
     needs=("dmesg.txt",),
     vendor="amd",

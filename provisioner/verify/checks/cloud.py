@@ -26,6 +26,7 @@ def _told(node: Facts) -> Interruption:
 @check(
     "cloud.interruption",
     severity="fatal",
+    documented="AWS EC2 guide, Spot Instance interruption notices: two minutes' notice",
     action="replace",
     needs=NEEDS,
     applies=_watched,

@@ -23,6 +23,7 @@ def _docker(node: Facts) -> Docker:
 @check(
     "container.runtime",
     severity="fatal",
+    documented="docs.docker.com, docker info: fails where the daemon does not answer; github mej/nhc, leptonai/gpud",
     action="reconfigure",
     needs=NEEDS,
     applies=lambda e: e.images or e.tuned is not None,
@@ -41,6 +42,7 @@ def test_runtime(node: Facts) -> None:
 @check(
     "container.cdi",
     severity="fatal",
+    documented="NVIDIA Container Toolkit, Support for Container Device Interface: generate again after a driver update",
     action="reconfigure",
     vendor="nvidia",
     needs=NEEDS,

@@ -11,6 +11,7 @@ from provisioner.verify.parsers.images import tag
 @check(
     "container.image",
     severity="fatal",
+    documented="OCI image specification: content is named by its digest; cluster.lock names it",
     action="reconfigure",
     needs=("container-images.json",),
     applies=lambda e: e.images,
@@ -36,6 +37,7 @@ def test_image(node: Facts, expected: Expected) -> None:
 @check(
     "framework.versions",
     severity="fatal",
+    documented="docs.pytorch.org torch.__version__, torch.cuda.device_count(); cluster.lock",
     action="reconfigure",
     needs=("framework.json",),
     level="standard",

@@ -37,6 +37,7 @@ def test_flavour(node: Facts, expected: Expected) -> None:
 @check(
     "driver.loaded_is_installed",
     severity="fatal",
+    documented="NVIDIA driver README: kernel module and libraries must be of one version (API mismatch)",
     action="reboot",
     needs=("packages.txt",),
     vendor="nvidia",

@@ -9,6 +9,9 @@ from provisioner.verify.parsers.fabric import Fabric
 
 NEEDS = ("fabric.json",)
 ALONE = "each node of this group is for itself: it has no network for jobs of several"
+NOT_YET = (
+    "this group has no RDMA network; pairs over sockets are tested from level stress on, where placement is cluster"
+)
 
 
 def met(node: Facts) -> Fabric:
@@ -31,8 +34,10 @@ def told(fabric: Fabric) -> list[str]:
 @check(
     "fabric.transport",
     severity="fatal",
+    documented="NCCL environment variables, NCCL_DEBUG=INFO names NET/… of each channel; github "
+    "aws/aws-ofi-nccl README",
     action="reconfigure",
-    level="stress",
+    level="standard",
     needs=NEEDS,
     follows=(
         "load.completes",
@@ -61,23 +66,35 @@ def test_transport(node: Facts, expected: Expected) -> None:
 @check(
     "fabric.pairs",
     severity="fatal",
+    measured="nccl_tests/p4de-2nodes-rank-prefix",
     action="vendor",
-    level="stress",
+    level="standard",
     needs=NEEDS,
     follows=(
         "fabric.transport", "load.completes", "gpu.count", "ib.ports", "ib.rate", "rdma.errors", "rdma.pcie",
         "efa.devices", "nccl.bandwidth", "fleet.mtu",
     ),
-    applies=lambda e: e.fabric,
-    otherwise=ALONE,
+    applies=lambda e: e.fabric == "rdma" or (e.fabric and e.level == "stress"),
+    otherwise=NOT_YET,
     says="This node does not work with others that work among themselves. Look at its network cards, cables and ports.",
 )  # fmt: skip
-def test_pairs(node: Facts) -> None:
+def test_pairs(node: Facts, expected: Expected) -> None:
     fabric = met(node)
     least = fabric.floor_gbps
     saw(expected=f"{least:g} GB/s or more with each" if least else "like the group's other pairs", actual=told(fabric))
     if fabric.state in ("fault", "undecided"):
-        fail(fabric.why)
+        fail(fabric.why, unverified=_only_slow(fabric, expected))
+
+
+def _only_slow(fabric: Fabric, expected: Expected) -> tuple[str, ...]:
+    """The limits that its bad pairs are below, where all of those worked, only slowly, and no limit has evidence."""
+    bad = [pair for pair in fabric.pairs if not pair.good]
+    if any(pair.gbps is None for pair in bad) or fabric.wrong_way:
+        return ()
+    spread = "fabric.pair_spread" if expected.fabric == "rdma" else "fabric.socket_spread"
+    below = {"fabric" if pair.gbps < (fabric.floor_gbps or 0.0) else spread for pair in bad if pair.gbps is not None}
+    unverified = expected.unsupported(*sorted(below))
+    return unverified if len(unverified) == len(below) else ()
 
 
 @check(

@@ -7,12 +7,10 @@ from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.network import LAYER
+from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.peers import FEWEST, Peers, Spread
 
-SLOW = 0.10
-"""Share below its group's median from which on a node holds up a job: all-reduce goes at the pace of the slowest. On
-top of the outlier test, which knows how much this group's own runs differ."""
 HOT_SHARE, HOT = 0.25, 15.0
 """Share and degrees Celsius above the group's median that are worth a look: no vendor's numbers, hence a warning, and
 on top of the outlier test."""
@@ -131,15 +129,17 @@ def test_topology(node: Facts, peers: Peers) -> None:
         fail(f"{len(other)} pairs differ: {'; '.join(other[:3])}" if other else "devices are missing that others have")
 
 
-def slower(node: Facts, peers: Peers, of: Callable[[Facts], float | None], what: str) -> None:
-    """Fails on a node that is an outlier below its group's median by more than SLOW."""
+def slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts], float | None], what: str) -> None:
+    """Fails on a node that is an outlier below its group's median by more than `fleet.slow` of health.yaml: all_reduce
+    goes at the pace of the slowest. On top of the outlier test, which knows how much this group's own runs differ."""
     mine = of(node)
     if mine is None:
         unknown(f"this node reports no {what}")
     spread = spread_of(peers, of, what)
     saw(expected=f"about {spread.median:.4g} {what}", actual=round(mine, 2))
-    if spread.below(mine, SLOW):
-        fail(f"{mine:.4g} {what}, {spread.said} nodes have a median of {spread.median:.4g}")
+    if spread.below(mine, expected.most["fleet.slow"]):
+        slow = f"{mine:.4g} {what}, {spread.said} nodes have a median of {spread.median:.4g}"
+        fail(slow, unverified=expected.unsupported("fleet.slow"))
 
 
 def _versions(found: Iterable[str | None]) -> tuple[str, ...] | None:
@@ -214,6 +214,7 @@ def uuids(node: Facts) -> tuple[str, ...]:
 @check(
     "fleet.cloned",
     severity="fatal",
+    documented="nvidia-smi(1): a GPU's UUID is globally unique",
     action="reconfigure",
     needs=("gpus",),
     vendor="nvidia",

@@ -18,12 +18,14 @@ def _slower(node: Facts, expected: Expected, peers: Peers, of: Callable[[Facts],
     if of(node) is None:
         reached(node, expected)
         skip("not measured: see load.completes")
-    slower(node, peers, of, what)
+    slower(node, expected, peers, of, what)
 
 
 @check(
     "fleet.slow_nccl",
     severity="fatal",
+    documented="github microsoft/superbenchmark diagnosis rules; facebookresearch/gcm: outliers of all_reduce "
+    "leave the pool",
     action="vendor",
     level="standard",
     needs=NEEDS,

@@ -19,6 +19,7 @@ def answering(node: Facts) -> tuple[Gpu, ...]:
 @check(
     "gpu.count",
     severity="fatal",
+    measured="nvidia_smi/h100-sxm-8gpu-580",
     action="replace",
     needs=("gpus",),
     says="A GPU is missing or has fallen off the bus. Replace the node; on bare metal, turn it off and on once before.",
@@ -44,6 +45,7 @@ def test_count(node: Facts, expected: Expected) -> None:
 @check(
     "gpu.model",
     severity="fatal",
+    measured="nvidia_smi/h100-sxm-8gpu-580",
     action="replace",
     needs=("gpus",),
     says="The machine has another GPU than was asked for. Give it back to the provider.",
@@ -74,6 +76,7 @@ def is_model(model: str, expected: Expected) -> bool:
 @check(
     "gpu.memory",
     severity="fatal",
+    measured="nvidia_smi/h100-sxm-8gpu-580",
     action="replace",
     needs=("gpus",),
     says="A GPU shows less (or more) memory than its kind has. Replace the node.",
@@ -118,6 +121,7 @@ def test_persistence(node: Facts, expected: Expected) -> None:
 @check(
     "gpu.mig",
     severity="fatal",
+    measured="nvidia_smi/a100-sxm-80gb-mig-535",
     action="reconfigure",
     needs=("gpus",),
     vendor="nvidia",

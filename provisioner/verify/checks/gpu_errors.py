@@ -13,6 +13,7 @@ from provisioner.verify.parsers.dmesg import KernelLog, Xid
 @check(
     "gpu.ecc",
     severity="fatal",
+    measured="nvidia_smi/h100-sxm-8gpu-580",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",
@@ -61,6 +62,7 @@ def test_ecc(node: Facts, expected: Expected) -> None:
 @check(
     "gpu.remap",
     severity="fatal",
+    documented="NVIDIA GPU Memory Error Management, Row Remapping: RMA policy of remapping failures",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",
@@ -87,6 +89,7 @@ def test_remap(node: Facts) -> None:
 @check(
     "gpu.xid",
     severity="fatal",
+    measured="dmesg/a100-xid48-63-94-dbe",
     action="reset",
     needs=("dmesg.txt",),
     vendor="nvidia",
@@ -140,6 +143,8 @@ def _told(faults: set[tuple[str, int]]) -> str:
 @check(
     "gpu.xid_again",
     severity="fatal",
+    documented="NVIDIA Xid catalogue (docs.nvidia.com/deploy/xid-errors): an error that returns after a reset "
+    "or reboot goes to support",
     action="replace",
     needs=("dmesg.txt",),
     vendor="nvidia",

@@ -85,6 +85,7 @@ def test_minors(node: Facts) -> None:
 @check(
     "gpu.bus_present",
     severity="fatal",
+    measured="lspci/h100-vm-8gpu-4nvswitch",
     action="replace",
     needs=("lspci.txt",),
     follows=("gpu.count",),

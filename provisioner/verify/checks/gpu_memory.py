@@ -23,6 +23,7 @@ WANTED: dict[str, Action] = {
 @check(
     "gpu.reset_required",
     severity="fatal",
+    documented="nvidia-smi(1) GPU Reset Status and GPU Recovery Action",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",
@@ -44,6 +45,7 @@ def test_reset(node: Facts) -> None:
 @check(
     "gpu.retired_pages",
     severity="fatal",
+    documented="NVIDIA Dynamic Page Retirement: RMA at 60 pages",
     action="replace",
     needs=("gpus",),
     vendor="nvidia",
@@ -94,6 +96,7 @@ def test_banks(node: Facts, expected: Expected) -> None:
 @check(
     "gpu.sram_threshold",
     severity="fatal",
+    documented="nvidia-smi(1) SRAM Threshold Exceeded; NVIDIA GPU Memory Error Management",
     action="replace",
     needs=("gpus",),
     vendor="nvidia",
@@ -112,6 +115,7 @@ def test_sram(node: Facts) -> None:
 @check(
     "gpu.repair_pending",
     severity="fatal",
+    documented="nvidia-smi(1) Channel and TPC repair pending",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",

@@ -99,6 +99,7 @@ def test_power_limit(node: Facts, expected: Expected) -> None:
 @check(
     "gpu.power_brake",
     severity="fatal",
+    documented="nvidia-smi(1) HW Power Brake Slowdown; github Azure/azurehpc-health-checks",
     action="vendor",
     needs=("gpus",),
     vendor="nvidia",

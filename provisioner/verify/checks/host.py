@@ -30,6 +30,7 @@ def _silent(what: str) -> NoReturn:
 @check(
     "host.memory",
     severity="fatal",
+    documented="github Azure/azurehpc-health-checks, mej/nhc check_hw_physmem",
     action="vendor",
     needs=NEEDS,
     applies=lambda e: e.memory_gib is not None,
@@ -47,6 +48,8 @@ def test_memory(node: Facts, expected: Expected) -> None:
 @check(
     "host.cpus",
     severity="fatal",
+    documented="AWS, Azure and vendors list the processors of a machine; github Azure/azurehpc-health-checks "
+    "check_hw_cpuinfo",
     action="vendor",
     needs=NEEDS,
     applies=lambda e: e.vcpus is not None,
@@ -81,6 +84,7 @@ def test_numa(node: Facts, expected: Expected) -> None:
 @check(
     "host.edac",
     severity="fatal",
+    documented="docs.kernel.org/admin-guide/ras.html: ue_count; github leptonai/gpud",
     action="vendor",
     needs=NEEDS,
     applies=lambda e: e.bare_metal and not e.simulated,
@@ -117,6 +121,7 @@ def test_memory_corrected(node: Facts, expected: Expected) -> None:
 @check(
     "host.clock_skew",
     severity="fatal",
+    documented="munge(7), RFC 4120: what is five minutes old is refused",
     action="reconfigure",
     says="The node's clock is minutes off: certificates, Slurm's munge and mounts refuse it. Set it, and look at NTP.",
 )

@@ -51,6 +51,7 @@ def test_rm_init(node: Facts, expected: Expected) -> None:
 @check(
     "log.gsp_timeout",
     severity="fatal",
+    documented="NVIDIA open-gpu-kernel-modules kernel_gsp.c: Timeout … waiting for function",
     action="reset",
     needs=LOG,
     vendor="nvidia",
@@ -79,6 +80,7 @@ def test_nvlink(node: Facts) -> None:
 @check(
     "log.pcie_aer",
     severity="fatal",
+    documented="docs.kernel.org/PCI/pcieaer-howto.html: uncorrected, fatal",
     action="vendor",
     needs=LOG,
     follows=("gpu.count", "gpu.xid"),

@@ -14,6 +14,7 @@ WHOLE_LOG = 300
 @check(
     "log.machine_check",
     severity="fatal",
+    documented="docs.kernel.org/admin-guide/ras.html; github mej/nhc check_hw_mcelog",
     action="replace",
     needs=LOG,
     says="The host's memory or CPU had an error that could not be corrected. Replace the node or the DIMM.",
@@ -94,6 +95,8 @@ def test_io(node: Facts) -> None:
 @check(
     "log.fs_readonly",
     severity="fatal",
+    documented="github kubernetes/node-problem-detector FilesystemIsReadOnly; Linux fs/ext4/super.c, "
+    "fs/xfs/xfs_fsops.c",
     action="replace",
     needs=LOG,
     says="A filesystem shut itself down or became read-only after errors: nothing can be written. Replace the disk.",
@@ -116,6 +119,7 @@ def test_segfault(node: Facts) -> None:
 @check(
     "log.nic",
     severity="fatal",
+    documented="github NVIDIA/NVSentinel nic-health-monitor; Linux drivers/net/ethernet/mellanox/mlx5/core/health.c",
     action="vendor",
     needs=LOG,
     follows=("ib.ports", "efa.devices"),

@@ -37,6 +37,8 @@ def reached(node: Facts, expected: Expected) -> Load:
 @check(
     LOAD,
     severity="fatal",
+    documented="github CoreWeave HPC verification, oci-hpc active_healthcheck: a node that does not end its "
+    "test leaves the pool",
     action="vendor",
     level="standard",
     needs=NEEDS,
@@ -74,6 +76,7 @@ def test_completes(node: Facts, expected: Expected) -> None:
 @check(
     "load.stray_process",
     severity="fatal",
+    documented="nvidia-smi(1) Processes; github mej/nhc check_ps_unauth_users",
     action="reconfigure",
     level="standard",
     needs=NEEDS,
@@ -91,6 +94,7 @@ def test_stray(node: Facts) -> None:
 @check(
     "load.results",
     severity="fatal",
+    documented="github imbue-ai/cluster-health gpu_stress_test: the same product twice must be the same",
     action="replace",
     level="standard",
     needs=NEEDS,
@@ -115,6 +119,7 @@ def test_results(node: Facts, expected: Expected) -> None:
 @check(
     "nccl.transport",
     severity="fatal",
+    documented="NCCL environment variables, NCCL_DEBUG=INFO names P2P, SHM or NET of each channel",
     action="reconfigure",
     level="standard",
     needs=NEEDS,
@@ -140,6 +145,7 @@ def test_transport(node: Facts, expected: Expected) -> None:
 @check(
     "load.training",
     severity="fatal",
+    documented="github GoogleCloudPlatform/cluster-health-scanner tinymax: a small training must converge",
     action="vendor",
     level="standard",
     needs=NEEDS,

@@ -24,6 +24,7 @@ def _working(node: Facts, expected: Expected) -> tuple[Gpu, ...]:
 @check(
     "load.throttle",
     severity="fatal",
+    documented="nvidia-smi(1) Clocks Event Reasons: HW Thermal and HW Slowdown; github Azure/azurehpc-health-checks",
     action="vendor",
     level="standard",
     needs=NEEDS,
@@ -42,6 +43,7 @@ def test_throttle(node: Facts, expected: Expected) -> None:
 @check(
     "load.pcie_link",
     severity="fatal",
+    measured="nvidia_smi/h100-8gpu-570-pcie-gen4-vm",
     action="vendor",
     level="standard",
     needs=NEEDS,
@@ -50,17 +52,19 @@ def test_throttle(node: Facts, expected: Expected) -> None:
     says="A GPU's PCIe link stays below what GPU and host can do even under load. Reseat the board, change the slot.",
 )
 def test_pcie_link(node: Facts, expected: Expected) -> None:
-    low, seen = [], {}
+    low, narrow, seen = [], [], {}
     for gpu in _working(node, expected):
         name, now, best = f"GPU {gpu.index}", gpu.pcie_gen, gpu.pcie_gen_max
         seen[name] = f"generation {now} x{gpu.pcie_width}"
         if now is not None and best is not None and now < best:
             low.append(f"{name}: generation {now}, could be {best}")
         if gpu.pcie_width is not None and expected.pcie_width is not None and gpu.pcie_width < expected.pcie_width:
-            low.append(f"{name}: x{gpu.pcie_width} instead of x{expected.pcie_width}")
+            narrow.append(f"{name}: x{gpu.pcie_width} instead of x{expected.pcie_width}")
     saw(expected="the generation and width that both sides can do", actual=seen)
-    if low:
-        fail("; ".join(low))
+    if low or narrow:
+        # A virtual machine does not show the bridge above its GPU: what the GPU calls possible may not be, there.
+        alone = () if narrow or expected.bare_metal else ("the PCIe generation in a virtual machine",)
+        fail("; ".join([*low, *narrow]), unverified=alone)
 
 
 def _pairs(node: Facts, expected: Expected) -> list[tuple[str, Gpu, Gpu]]:
@@ -83,6 +87,7 @@ def _grown(old: int | None, new: int | None) -> int:
 @check(
     "load.survives",
     severity="fatal",
+    measured="dmesg/gpu-fallen-off-three-lines",
     action="replace",
     level="standard",
     needs=NEEDS,
@@ -102,6 +107,7 @@ def test_survives(node: Facts, expected: Expected) -> None:
 @check(
     "load.ecc",
     severity="fatal",
+    documented="NVIDIA GPU Memory Error Management: uncorrectable errors end the application",
     action="replace",
     level="standard",
     needs=NEEDS,
@@ -111,20 +117,22 @@ def test_survives(node: Facts, expected: Expected) -> None:
 )
 def test_ecc(node: Facts, expected: Expected) -> None:
     most = expected.most.get("load.ecc_correctable", 0.0)
-    told = []
+    told, flood = [], []
     for name, before, after in _pairs(node, expected):
         lost = max(_grown(before.ecc_volatile, after.ecc_volatile), _grown(before.ecc_aggregate, after.ecc_aggregate))
         mended = _grown(before.ecc_correctable, after.ecc_correctable)
         told += [f"{name}: {lost} uncorrectable errors under load"] if lost > 0 else []
-        told += [f"{name}: {mended} corrected errors under load"] if mended > most else []
-    saw(expected=f"no uncorrectable and at most {most:g} corrected ones", actual=told or "none")
-    if told:
-        fail("; ".join(told))
+        flood += [f"{name}: {mended} corrected errors under load"] if mended > most else []
+    saw(expected=f"no uncorrectable and at most {most:g} corrected ones", actual=[*told, *flood] or "none")
+    if told or flood:
+        alone = () if told else expected.unsupported("load.ecc_correctable")
+        fail("; ".join([*told, *flood]), unverified=alone)
 
 
 @check(
     "load.nvlink",
     severity="fatal",
+    documented="github facebookresearch/gcm, aws-samples/awsome-distributed-training: NVLink counters that grow",
     action="vendor",
     level="standard",
     needs=NEEDS,
@@ -174,6 +182,7 @@ def test_pcie_replay(node: Facts, expected: Expected) -> None:
 @check(
     "load.xid",
     severity="fatal",
+    measured="dmesg/dcgm-xid119-43-79",
     action="vendor",
     level="standard",
     needs=NEEDS,

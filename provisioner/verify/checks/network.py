@@ -26,6 +26,7 @@ def shown(ports: tuple[Port, ...]) -> dict[str, str]:
 @check(
     "ib.ports",
     severity="fatal",
+    measured="ibstat/h20-2-eth-ports-down",
     action="vendor",
     needs=("ibstat.txt",),
     applies=lambda e: e.network in LAYER,
@@ -53,6 +54,7 @@ def test_ports(node: Facts, expected: Expected) -> None:
 @check(
     "ib.rate",
     severity="fatal",
+    measured="ibstat/a100-9ca-active",
     action="vendor",
     needs=("ibstat.txt",),
     follows=("ib.ports",),
@@ -79,6 +81,7 @@ def test_rate(node: Facts, expected: Expected) -> None:
 @check(
     "efa.devices",
     severity="fatal",
+    measured="fi_info/fi_info-g6-1nic",
     action="replace",
     needs=("fi_info.txt",),
     applies=lambda e: e.efa,

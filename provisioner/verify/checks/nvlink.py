@@ -16,6 +16,7 @@ LAYOUTS = 20_000
 @check(
     "nvlink.topology",
     severity="fatal",
+    measured="topo/h100-8gpu-8nic-legend",
     action="replace",
     needs=("topo.txt",),
     vendor="nvidia",
@@ -70,6 +71,7 @@ def _layouts(cells: dict[str, dict[str, str | None]], names: list[str], expected
 @check(
     "nvlink.links",
     severity="fatal",
+    measured="nvlink/a100-8gpu-ok",
     action="reset",
     needs=("nvlink.txt",),
     vendor="nvidia",
@@ -108,6 +110,7 @@ def test_links(node: Facts, expected: Expected) -> None:
 @check(
     "nvswitch.fabric",
     severity="fatal",
+    measured="systemd/failed-version-mismatch-journal",
     action="reconfigure",
     needs=("fabricmanager.txt",),
     vendor="nvidia",
@@ -144,6 +147,7 @@ def test_fabric(node: Facts, expected: Expected) -> None:
 @check(
     "nvswitch.sxid",
     severity="fatal",
+    measured="dmesg/h100-xid79-with-nvswitch-sxid20034",
     action="reset",
     needs=("dmesg.txt",),
     vendor="nvidia",

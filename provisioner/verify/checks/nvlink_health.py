@@ -28,6 +28,7 @@ QUIET = dict.fromkeys(COUNTERS, 0)
 @check(
     "nvlink.speed",
     severity="fatal",
+    measured="nvlink/h100-1gpu-18links",
     action="reset",
     needs=("nvlink.txt",),
     vendor="nvidia",
@@ -44,7 +45,8 @@ def test_speed(node: Facts, expected: Expected) -> None:
     seen = sorted({speed for found in speeds.values() for speed in found})
     saw(expected=f"{expected.nvlink_gbps:g} GB/s or more", actual=[f"{speed:g} GB/s" for speed in seen])
     if any(slow.values()):
-        fail("; ".join(f"{gpu} has links of {', '.join(f'{s:g}' for s in s_)} GB/s" for gpu, s_ in slow.items() if s_))
+        told = (f"{gpu} has links of {', '.join(f'{s:g}' for s in s_)} GB/s" for gpu, s_ in slow.items() if s_)
+        fail("; ".join(told), unverified=expected.unsupported("nvlink"))
     if expected.mig and any(links.note == "MIG mode" for links in node.nvlinks.values()):
         skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
     if not speeds:
@@ -126,6 +128,7 @@ def test_asymmetry(node: Facts, expected: Expected) -> None:
 @check(
     "gpu.fabric_state",
     severity="fatal",
+    measured="nvidia_smi/b200-8gpu-580",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",
@@ -151,6 +154,7 @@ def test_fabric_state(node: Facts) -> None:
 @check(
     "gpu.fabric_health",
     severity="fatal",
+    documented="nvidia-smi(1) Fabric, Health; NVIDIA Health Validation, NVLinkFabricHealth",
     action="reset",
     needs=("gpus",),
     vendor="nvidia",
@@ -180,6 +184,7 @@ def test_fabric_health(node: Facts) -> None:
 @check(
     "nvswitch.present",
     severity="fatal",
+    measured="lspci/azure-a100-8gpu-6nvswitch",
     action="replace",
     needs=("lspci.txt",),
     vendor="nvidia",

@@ -36,6 +36,7 @@ def some(node: Facts, expected: Expected) -> list[tuple[Device, Port]]:
 @check(
     "rdma.uverbs",
     severity="fatal",
+    documented="docs.kernel.org/infiniband/user_verbs.html; github aws-samples/awsome-distributed-training",
     action="reconfigure",
     needs=("rdma.json",),
     follows=EXPLAINED,
@@ -56,6 +57,7 @@ def test_uverbs(node: Facts) -> None:
 @check(
     "rdma.lid",
     severity="fatal",
+    documented="InfiniBand architecture, 4.1.3: the subnet manager gives each port its LID; sysfs ports/*/lid",
     action="vendor",
     needs=("rdma.json",),
     follows=EXPLAINED,
@@ -77,6 +79,7 @@ def test_lid(node: Facts, expected: Expected) -> None:
 @check(
     "rdma.pkey",
     severity="fatal",
+    documented="InfiniBand architecture, 10.9: limited members do not talk to each other; sysfs ports/*/pkeys",
     action="vendor",
     needs=("rdma.json",),
     follows=(*EXPLAINED, "rdma.lid"),
@@ -114,6 +117,7 @@ def test_pkeys_alike(node: Facts, expected: Expected) -> None:
 @check(
     "rdma.gids",
     severity="fatal",
+    documented="NCCL environment variables, NCCL_IB_GID_INDEX; docs.kernel.org gid_attrs/types: RoCE v2",
     action="reconfigure",
     needs=("rdma.json",),
     follows=EXPLAINED,
@@ -182,6 +186,7 @@ def test_pcie(node: Facts, expected: Expected) -> None:
 @check(
     "rdma.gpu_memory",
     severity="fatal",
+    documented="github amzn/amzn-drivers kernel/linux/efa: sysfs file p2p",
     action="reconfigure",
     needs=("rdma.json", "gpus"),
     follows=("efa.devices", "driver.responds"),
@@ -202,6 +207,7 @@ def test_gpu_memory(node: Facts) -> None:
 @check(
     "peermem.loaded",
     severity="fatal",
+    documented="NVIDIA GPUDirect RDMA, nvidia-peermem; Linux dma-buf; github imbue-ai/cluster-health",
     action="reconfigure",
     needs=("modules.txt", "kernel.txt"),
     follows=("driver.responds",),

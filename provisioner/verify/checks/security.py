@@ -21,6 +21,7 @@ def _open(host: Host, ports: tuple[int, ...]) -> list[Socket]:
 @check(
     "security.docker_tcp",
     severity="fatal",
+    documented="docs.docker.com, Protect the Docker daemon socket",
     action="reconfigure",
     needs=NEEDS,
     says="Docker listens on the network without TLS: whoever reaches the port is root here. Take the -H tcp:// away.",

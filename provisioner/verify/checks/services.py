@@ -54,6 +54,7 @@ IMEX = "nvidia-imex.service"
 @check(
     "services.imex",
     severity="fatal",
+    documented="NVIDIA IMEX service guide; github aws/aws-parallelcluster 3.16",
     action="reconfigure",
     vendor="nvidia",
     needs=("units.txt",),

@@ -14,6 +14,7 @@ SILENT = (*NVIDIA_SMI, "load.json", "fabric.json", "all_reduce.txt", "dcgmi-diag
 @check(
     "driver.responds",
     severity="fatal",
+    documented="github leptonai/gpud, Azure/azurehpc-health-checks: nvidia-smi that hangs or fails takes the node out",
     action="reboot",
     vendor="nvidia",
     follows=("driver.nouveau_absent",),
@@ -38,6 +39,7 @@ def test_responds(node: Facts) -> None:
 @check(
     "driver.version",
     severity="fatal",
+    measured="nvidia_smi/h100-sxm-8gpu-580",
     action="reboot",
     vendor="nvidia",
     follows=("driver.responds",),
@@ -59,6 +61,7 @@ def test_driver(node: Facts, expected: Expected) -> None:
 @check(
     "cuda.version",
     severity="fatal",
+    measured="nvidia_smi/h100-sxm-8gpu-580",
     action="reconfigure",
     needs=("gpus",),
     vendor="nvidia",
@@ -74,6 +77,7 @@ def test_cuda(node: Facts, expected: Expected) -> None:
 @check(
     "nccl.version",
     severity="fatal",
+    documented="dpkg-query(1); cluster.lock",
     action="reconfigure",
     needs=("packages.txt",),
     vendor="nvidia",
@@ -94,6 +98,7 @@ def test_nccl(node: Facts, expected: Expected) -> None:
 @check(
     "packages.locked",
     severity="fatal",
+    documented="dpkg-query(1); cluster.lock",
     action="reconfigure",
     needs=("packages.txt",),
     follows=("nccl.version",),
@@ -131,6 +136,7 @@ def test_held(node: Facts, expected: Expected) -> None:
 @check(
     "os.release",
     severity="fatal",
+    measured="os_release/ubuntu-24.04",
     action="replace",
     needs=("os-release.txt",),
     applies=lambda e: e.system,

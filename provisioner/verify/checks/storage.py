@@ -18,6 +18,7 @@ FREE = 500 * 2**20
 @check(
     "storage.scratch",
     severity="fatal",
+    documented="/proc/self/mountinfo, proc(5); cluster.yaml asks for the mount",
     action="reconfigure",
     needs=NEEDS,
     follows=("storage.nvme_count", "storage.raid"),
@@ -38,12 +39,14 @@ def test_scratch(node: Facts, expected: Expected) -> None:
     if fs is None:
         unknown(f"df does not list {place}")
     if fs.size < wanted:
-        fail(f"{place} has {fs.size / 1e9:.0f} GB, the disks {expected.scratch_gb:g}")
+        less = f"{place} has {fs.size / 1e9:.0f} GB, the disks {expected.scratch_gb:g}"
+        fail(less, unverified=expected.unsupported("scratch.missing_share"))
 
 
 @check(
     "storage.raid",
     severity="fatal",
+    documented="docs.kernel.org/admin-guide/md.html: degraded, array_state; github leptonai/gpud",
     action="vendor",
     needs=NEEDS,
     follows=("storage.nvme_count",),
@@ -75,6 +78,7 @@ def _usage(node: Facts, places: tuple[str, ...]) -> dict[str, tuple[float, int]]
 @check(
     "storage.full",
     severity="fatal",
+    documented="github facebookresearch/gcm, imbue-ai/cluster-health: disk usage; health.yaml disk.full_share",
     action="reconfigure",
     needs=NEEDS,
     says="A filesystem of the system is full: checkpoints, logs and containers cannot be written, and jobs die.",
@@ -125,6 +129,7 @@ def test_inodes(node: Facts, expected: Expected) -> None:
 @check(
     "storage.tmp",
     severity="fatal",
+    documented="write(2) ENOSPC; health.yaml disk.full_share",
     action="reconfigure",
     needs=NEEDS,
     follows=("storage.full",),
@@ -145,6 +150,7 @@ def test_tmp(node: Facts, expected: Expected) -> None:
 @check(
     "storage.readonly",
     severity="fatal",
+    documented="github kubernetes/node-problem-detector; ext4(5) errors=remount-ro",
     action="reboot",
     needs=NEEDS,
     follows=("log.fs_readonly", "storage.scratch"),
@@ -161,6 +167,7 @@ def test_readonly(node: Facts) -> None:
 @check(
     "storage.nvme_count",
     severity="fatal",
+    measured="lsblk/8-nvme-json",
     action="replace",
     needs=("lsblk.json",),
     applies=lambda e: e.local_nvme,
@@ -179,6 +186,7 @@ def test_nvme_count(node: Facts, expected: Expected) -> None:
 @check(
     "storage.nvme_state",
     severity="fatal",
+    documented="Linux drivers/nvme/host: state dead; NVM Express base specification, critical warning",
     action="vendor",
     needs=NEEDS,
     says="The kernel has given up an NVMe disk, or the disk says that it fails. Take the node out and replace it.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provisioner.verify.baseline import NAMED
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.checks.fleet import SLOW, spread_of
+from provisioner.verify.checks.fleet import spread_of
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.fio import Fio
@@ -33,6 +33,7 @@ def tried(node: Facts) -> Fio:
 @check(
     IO,
     severity="fatal",
+    measured="fio/read-libaio-3.33",
     action="vendor",
     level="stress",
     needs=NEEDS,
@@ -139,7 +140,7 @@ def test_media_errors(node: Facts) -> None:
     otherwise=NO_SCRATCH,
     says="This node's scratch is slower than the rest of its group's: one disk of the array, or one too few lanes.",
 )
-def test_slow_scratch(node: Facts, peers: Peers) -> None:
+def test_slow_scratch(node: Facts, expected: Expected, peers: Peers) -> None:
     tried(node)
     told, usual, mine = [], {}, {}
     for name in MEASURES:
@@ -149,7 +150,7 @@ def test_slow_scratch(node: Facts, peers: Peers) -> None:
             unknown(f"fio gave no {measure.title}: see {IO}")
         spread = spread_of(peers, measure.of, f"{measure.unit} of {measure.title}")
         usual[name], mine[name] = f"about {spread.median:.4g} {measure.unit}", round(rate, 3)
-        if spread.below(rate, SLOW):
+        if spread.below(rate, expected.most["fleet.slow"]):
             told.append(f"{measure.title}: {rate:.4g} {measure.unit}, {spread.said} nodes have {spread.median:.4g}")
     saw(expected=usual, actual=mine)
     if told:

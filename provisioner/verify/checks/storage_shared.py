@@ -13,6 +13,7 @@ from provisioner.verify.parsers.shared import Shared
 @check(
     "storage.shared",
     severity="fatal",
+    documented="/proc/self/mountinfo, proc(5); cluster.yaml asks for the mount; github facebookresearch/gcm, mej/nhc",
     action="reconfigure",
     needs=("shared.json",),
     applies=lambda e: e.shared,

@@ -134,6 +134,8 @@ def test_shm(node: Facts, expected: Expected) -> None:
 @check(
     "limits.memlock",
     severity="fatal",
+    documented="NCCL Troubleshooting: ulimit -l; github aws-samples/awsome-distributed-training "
+    "gpu-cluster-healthcheck",
     action="reconfigure",
     needs=NEEDS,
     applies=lambda e: e.network in RDMA and not e.simulated,

@@ -13,6 +13,7 @@ second; a run without a GPU is marked `"device": "cpu"` and is no measurement.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -29,7 +30,8 @@ MARK = "@gpuprov-load-1 "
 GIB = 1 << 30
 ALL_REDUCE = (GIB, 2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB)
 """Messages below 1 GiB show less than the machine has (568 of 846 GB/s at 128 MiB on a B200, facts/health.yaml)."""
-COPY = GIB
+COPY, COPIES = GIB, 4
+"""Bytes of a copy, and how many of them are timed."""
 MATRIX = 8192
 MODEL = {"width": 1024, "heads": 16, "layers": 4, "tokens": 512, "batch": 8, "steps": 24, "vocabulary": 8192}
 TINY = {"width": 32, "heads": 2, "layers": 1, "tokens": 16, "batch": 2, "steps": 4, "vocabulary": 64}
@@ -44,6 +46,7 @@ class Node:
         self.rank = int(os.environ.get("RANK", "0"))
         self.local = int(os.environ.get("LOCAL_RANK", "0"))
         self.ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        self.processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", self.local) if self.cuda else torch.device("cpu")
         if self.cuda:
@@ -93,28 +96,69 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def pci_address(index: int) -> str:
+    """Of the GPU that this process calls `index`, as Linux writes it; "" where neither vendor's library says."""
+    for library, start, function in (
+        ("libcuda.so.1", "cuInit", "cuDeviceGetPCIBusId"),
+        ("libamdhip64.so", "hipInit", "hipDeviceGetPCIBusId"),
+    ):
+        try:
+            driver, text = ctypes.CDLL(library), ctypes.create_string_buffer(32)
+            if getattr(driver, start)(0) == 0 and getattr(driver, function)(text, len(text), index) == 0:
+                return text.value.decode().lower()
+        except (OSError, AttributeError):
+            continue
+    return ""
+
+
+def near(address: str, root: str = "/sys") -> int | None:
+    """Bind this process to the processors of the NUMA node at which a GPU hangs, so that memory it pins lies there; the
+    number of that node. None where nobody says: a machine with one node, or a virtual one that hides it (-1)."""
+    try:
+        with open(f"{root}/bus/pci/devices/{address}/numa_node", encoding="ascii") as stream:  # noqa: PTH123
+            numa = int(stream.read())
+        if numa < 0:
+            return None
+        with open(f"{root}/devices/system/node/node{numa}/cpulist", encoding="ascii") as stream:  # noqa: PTH123
+            spans = [span.split("-") for span in stream.read().strip().split(",") if span]
+        os.sched_setaffinity(0, {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)})
+    except (OSError, ValueError):
+        return None
+    return numa
+
+
 def copies(node: Node) -> dict[str, Any]:
-    """Host to device, device to host, device memory (read and write) and to the next GPU, GB/s."""
+    """Host to device, device to host, device memory (read and write) and to the next GPU, GB/s.
+
+    What crosses a wire that GPUs may share is done one GPU at a time: two GPUs of a p4d share one uplink to the host,
+    and the published rates that a GPU is held to (limits.yaml) are those of one alone. The host's memory is that of the
+    GPU's own NUMA node: `numa_node` is its number, None where the process could not be bound to one.
+    """
+    numa = near(pci_address(node.local)) if node.cuda else None
     size = min(COPY, node.free() // 8) if not node.tiny else 1 << 20
     host = torch.empty(size, dtype=torch.uint8, pin_memory=node.cuda)
+    host.zero_()  # its pages are made by the first touch, here
     here = torch.zeros(size, dtype=torch.uint8, device=node.device)
     there = torch.empty_like(here)
     found: dict[str, Any] = {
-        "h2d_gbps": size / node.seconds(lambda: here.copy_(host, non_blocking=True), 5) / 1e9,
-        "d2h_gbps": size / node.seconds(lambda: host.copy_(here, non_blocking=True), 5) / 1e9,
+        "numa_node": numa,
+        "h2d_gbps": None,
+        "d2h_gbps": None,
         "memory_gbps": 2 * size / node.seconds(lambda: there.copy_(here), 20) / 1e9,
         "peer_gbps": None,
     }
     count = torch.cuda.device_count() if node.cuda else 0
-    if count > 1 and node.local < count:
-        # One at a time: GPU after GPU to its neighbour, so that no link carries two.
-        for turn in range(count):
-            node.barrier()
-            if turn == node.local:
-                peer = torch.device("cuda", (node.local + 1) % count)
-                away = torch.empty(size, dtype=torch.uint8, device=peer)
-                found["peer_gbps"] = size / node.seconds(partial(away.copy_, here), 10) / 1e9
-                del away
+    for turn in range(node.processes):
+        node.barrier()
+        if turn != node.local:
+            continue
+        found["h2d_gbps"] = size / node.seconds(lambda: here.copy_(host, non_blocking=True), COPIES) / 1e9
+        found["d2h_gbps"] = size / node.seconds(lambda: host.copy_(here, non_blocking=True), COPIES) / 1e9
+        if count > 1 and node.local < count:
+            peer = torch.device("cuda", (node.local + 1) % count)
+            away = torch.empty(size, dtype=torch.uint8, device=peer)
+            found["peer_gbps"] = size / node.seconds(partial(away.copy_, here), 10) / 1e9
+            del away
     node.barrier()
     return found
 

@@ -34,6 +34,8 @@ class LoadedGpu:
     tflops_last: float | None = None
     digest: int | None = None
     wrong_products: int | None = None
+    numa_node: int | None = None
+    """The NUMA node whose memory the copies used, the GPU's own; None where the process was bound to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ def _gpu(place: int, row: dict[str, Any]) -> LoadedGpu:
         **{name: strict_float(row.get(name)) for name in rates},
         digest=strict_whole(row.get("digest")),
         wrong_products=strict_whole(row.get("wrong_products")),
+        numa_node=strict_whole(row.get("numa_node")),
     )
 
 

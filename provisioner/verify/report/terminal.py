@@ -69,6 +69,7 @@ def table(report: Report) -> Group:
     parts += [Text(f"{node.name}: {in_quarantine(node.quarantine or {})}", "yellow") for node in held]
     if report.breaker is not None:
         parts += [Text(""), Text(report.breaker.message, "bold red")]
+    parts += [Text(""), Text(report.evidence, "dim")] if report.evidence else []
     healthy = f"{len(report.healthy_nodes)} of {len(report.nodes)} nodes healthy"
     simulated = " (SIMULATED hardware)" if report.simulated else ""
     parts += [Text(""), Text(healthy + simulated, "bold green" if report.ok else "bold red")]

@@ -88,6 +88,11 @@ def judged() -> dict[str, Judged]:
     cases["ethernet, close together"] = case(ETHERNET, fabric_json(load().machine(ETHERNET)), group=together)
     cases["not written"] = case(P4D, None)
     cases["level standard"] = case(P4D, None, "standard")
+    cases["level quick"] = case(P4D, None, "quick")
+    slow = fabric_json(
+        row, state="fault", why="slow", ring=None, floor_gbps=35.0, pairs=[pair(False, "slow", gbps=30.0)]
+    )
+    cases["slow p4d"], cases["slow p4de"] = case(P4D, slow), case("p4de.24xlarge", slow)
     foreign = {"nvidia-smi.xml": Output(str(healthy(P4D)["nvidia-smi.xml"]))}
     cases["of other hands"] = Case(Bundle(files=foreign), expected(P4D, "stress"))
     return judge(cases)
@@ -112,6 +117,14 @@ def test_every_check_has_a_red_input() -> None:
     assert {fault.fails for fault in FAULTS.values()} == FABRIC_CHECKS
 
 
+def test_a_pair_that_is_only_slow_condemns_where_the_limit_was_measured(judged: dict[str, Judged]) -> None:
+    found = {name: next(c for c in judged[f"slow {name}"].checks if c.id == "fabric.pairs") for name in ("p4d", "p4de")}
+    assert {name: (check.status, check.severity) for name, check in found.items()} == {
+        "p4d": ("fail", "warn"), "p4de": ("fail", "fatal"),
+    }  # fmt: skip
+    assert found["p4d"].message == "slow (unverified limit: fabric)"
+
+
 @pytest.mark.parametrize("name", [P4D, NDV4, GEN3, ERI])
 def test_a_healthy_node_passes_them_all(judged: dict[str, Judged], name: str) -> None:
     assert set(states(judged[f"healthy {name}"]).values()) == {"pass"}
@@ -130,7 +143,9 @@ def test_what_does_not_apply_is_skipped_and_what_is_not_known_unknown(judged: di
     together = states(judged["ethernet, close together"])
     assert together == dict.fromkeys(FABRIC_CHECKS, "pass") | {"fabric.transport": "skip"}
     assert set(states(judged["not written"]).values()) == {"unknown"}
-    assert set(states(judged["level standard"]).values()) == {"skip"}
+    standard = states(judged["level standard"])
+    assert standard == dict.fromkeys(FABRIC_CHECKS, "skip") | {"fabric.pairs": "unknown", "fabric.transport": "unknown"}
+    assert set(states(judged["level quick"]).values()) == {"skip"}
     assert set(states(judged["of other hands"]).values()) == {"skip"}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.events import Event, Events
+from provisioner.spec.groups import Group
 from provisioner.verify import fabric_run
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected
@@ -116,6 +117,42 @@ def test_healthy_nodes_are_fine_and_every_round_is_asked_for_as_a_set(monkeypatc
     assert said[1:] == [f"{said[0]}; {turn}" for turn in rounds]
 
 
+@pytest.mark.parametrize(("count", "rounds"), [(2, [1]), (4, [2]), (5, [2, 1])])
+def test_level_standard_runs_each_node_in_one_pair_for_seconds(
+    monkeypatch: pytest.MonkeyPatch, count: int, rounds: list[int]
+) -> None:
+    nodes = Nodes()
+    found = verdicts(monkeypatch, nodes, some(count, want=expected(P4D, "standard")))
+    assert {verdict.state for verdict in found.values()} == {"fine"} and len(found) == count
+    assert {verdict.ring for verdict in found.values()} == {None}
+    assert [len(asked) // 2 for asked in nodes.rounds] == rounds
+    options = {json.dumps(r.load["options"]) for asked in nodes.rounds for r in asked.values() if r.load}
+    assert options == {'{"budget": 10, "largest": 2}'}
+
+
+def test_level_standard_finds_the_node_that_goes_over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {"P2P": 96, "NET/Socket": 32}
+    nodes = Nodes(lambda names: {names[0]: part(WANT, len(names), transports=slow)} if "train-0" in names else {})
+    found = verdicts(monkeypatch, nodes, some(4, want=expected(P4D, "standard")))
+    assert {name: verdict.wrong_way for name, verdict in found.items() if verdict.state == "fault"} == {"train-0": True}
+
+
+def test_nodes_that_up_has_looked_at_already_meet_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their bundles are given, and beside them how to reach them."""
+    looked = [replace(one, source=own(), reach=("ssh", one.name)) for one in some(2, want=expected(P4D, "standard"))]
+    nodes = Nodes()
+    assert {verdict.state for verdict in verdicts(monkeypatch, nodes, looked).values()} == {"fine"}
+    assert [set(asked) for asked in nodes.rounds] == [{"train-0", "train-1"}]
+
+
+def test_at_level_standard_a_group_without_rdma_and_a_saved_bundle_meet_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = expected("p3.8xlarge", "standard", group=Group(machine="p3.8xlarge", placement="cluster"))
+    assert verdicts(monkeypatch, Nodes(), some(2, want=together)) == {}
+    saved = [replace(one, source=own()) for one in some(2, want=expected(P4D, "standard"))]
+    states = {verdict.state for verdict in verdicts(monkeypatch, Nodes(), saved).values()}
+    assert states == {"alone"}
+
+
 def test_a_node_that_works_with_nobody_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def rule(names: Sequence[str]) -> dict[str, dict[str, Any]]:
         if "train-2" not in names:
@@ -173,7 +210,7 @@ def test_who_meets_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Nodes()
     subjects = [
         *some(3), *(subject(f"infer-{i}") for i in range(2)), subject("lone-0"), subject("train-7", address=""),
-        subject("train-3"), subject("train-4"), subject("train-5", expected(P4D, "standard")), subject("train-6"),
+        subject("train-3"), subject("train-4"), subject("train-5", expected(P4D, "quick")), subject("train-6"),
         subject("desk-0", expected(RTX, "stress"), machine=RTX),
     ]  # fmt: skip
     failed = json.dumps(done(rc=1, error="RuntimeError: x"))

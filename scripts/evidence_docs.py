@@ -1,0 +1,88 @@
+"""docs/evidence.md: what each fatal check and each limit rests on, made of what the code and the catalogue declare.
+
+python scripts/evidence_docs.py writes the generated part; what stands above it stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from provisioner import catalog
+from provisioner.catalog.models import Ceiling, CopyLimit, Limit, ScratchLimit
+from provisioner.verify.check import Check
+from provisioner.verify.registry import declared
+
+PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
+BEGINS = "## In short"
+UNITS = {"nccl": "GB/s", "copies": "GB/s", "fabric": "GB/s", "scratch": "GB/s", "rdma": "Gbit/s"}
+
+
+def text() -> str:
+    """The generated part of the page, as Markdown."""
+    catalogue, checks = catalog.load(), declared()
+    limits = [row for rows in catalogue.limit_rows.values() for row in rows]
+    return "\n".join(
+        [
+            *_short(checks, limits, catalogue.ceiling_rows),
+            *_checks(checks),
+            *_limits(catalogue.limit_rows.items()),
+            *_ceilings(catalogue.ceiling_rows),
+        ]
+    )
+
+
+def _short(checks: Iterable[Check], limits: Iterable[Limit], ceilings: Iterable[Ceiling]) -> list[str]:
+    rows = {
+        "fatal checks": Counter(check.basis for check in checks if check.severity == "fatal"),
+        "other checks": Counter(check.basis for check in checks if check.severity != "fatal"),
+        "limits of a machine type": Counter(row.basis for row in limits),
+        "limits of every machine": Counter(row.basis for row in ceilings),
+    }
+    lines = [BEGINS, "", "| | measured | documented | unverified |", "| --- | --- | --- | --- |"]
+    for name, counts in rows.items():
+        lines.append(f"| {name} | {counts['measured']} | {counts['documented']} | {counts['unverified']} |")
+    return [*lines, ""]
+
+
+def _checks(checks: Iterable[Check]) -> list[str]:
+    lines = ["## Fatal checks", "", "| check | rests on | source |", "| --- | --- | --- |"]
+    for check in checks:
+        if check.severity == "fatal":
+            source = f"capture `{check.measured}`" if check.measured else check.documented
+            lines.append(f"| `{check.id}` | {check.basis} | {source} |")
+    others = ", ".join(f"`{c.id}`" for c in checks if c.severity != "fatal" and c.basis == "unverified")
+    return [
+        *lines,
+        "",
+        "These warn or inform, and nothing but the rehearsal's nodes has been held to them yet:",
+        others,
+        "",
+    ]
+
+
+def _limits(rows: Iterable[tuple[str, tuple[Limit, ...]]]) -> list[str]:
+    lines = ["## Limits of a machine type", "", "| limit | machines | at least | rests on | source |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for test, limits in rows:
+        for row in limits:
+            name = f"{test}, {row.way}" if isinstance(row, CopyLimit | ScratchLimit) else test
+            machines = ", ".join(f"`{machine}`" for machine in row.machines)
+            lines.append(f"| {name} | {machines} | {row.threshold:g} {UNITS[test]} | {row.basis} | {row.source} |")
+    return [*lines, ""]
+
+
+def _ceilings(rows: Iterable[Ceiling]) -> list[str]:
+    lines = ["## Limits of every machine", "", "| limit | at most | rests on | source |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{row.name}` | {row.most:g} {row.unit} | {row.basis} | {row.source} |" for row in rows]
+    return [*lines, ""]
+
+
+def main() -> None:
+    head = PAGE.read_text(encoding="utf-8").partition(BEGINS)[0]
+    PAGE.write_text(head + text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
