@@ -61,5 +61,8 @@ class PlanOutput(OpenOutput):
     new_lock: bool = Field(
         default=False, description="Whether there is no cluster.lock yet: `gpuprov lock` or `up` writes it"
     )
+    ends: dict[str, str] = Field(
+        default={}, description="By group: when its capacity block ends, ISO 8601; its machines end a little before"
+    )
     findings: list[FindingOutput]
     cost: PlannedCost | None = Field(default=None, description="By list prices; null for a rehearsal")

@@ -57,6 +57,19 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
     return findings
 
 
+def ends(cluster: Cluster, plan: Plan) -> dict[str, str]:
+    """Group → when what its machines are bought by ends (ISO 8601, UTC), and the machines with it. What could not be
+    asked is said."""
+    found: dict[str, str] = {}
+    for site in sites(plan):
+        if knows := cluster.providers.at(site).capacity:
+            try:
+                found |= {name: f"{when:%Y-%m-%dT%H:%M:%SZ}" for name, when in knows.ends(plan).items()}
+            except GpuprovError as error:
+                cluster.events("preflight", "warning", error.message)
+    return found
+
+
 def of_site(
     cluster: Cluster, site: str, binary: Binary, run_dir: Path | None = None, *, made_by: Provider | None = None
 ) -> Machines:

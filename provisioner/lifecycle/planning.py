@@ -20,8 +20,8 @@ from provisioner.workspace.binary import Binary
 def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     """What `up` would do: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "drift", "reboot",
     "waiting"}], "changes": {site: {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}},
-    "new_lock", "findings": [{"status", "subject", "message", "action"}], "cost": {"hours", "groups", "totals",
-    "not_included"}}.
+    "new_lock", "ends": {group: time}, "findings": [{"status", "subject", "message", "action"}], "cost": {"hours",
+    "groups", "totals", "not_included"}}.
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
@@ -52,6 +52,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
                 for group in wanted.groups
             },
             "new_lock": new_lock,
+            "ends": machines.ends(cluster, wanted),
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
@@ -94,6 +95,7 @@ def text(document: dict[str, Any]) -> str:
         lines.append("  cluster.lock: there is none yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {counts['add']} to add, {counts['change']} to change, {counts['destroy']} to destroy")
+    lines += [f"  {line}" for line in status.ending(document.get("ends", {}))]
     lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
     for node in document["nodes"]:
         lines += [f"  {node['name']}: {line}" for line in told(node)]

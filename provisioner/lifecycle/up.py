@@ -87,6 +87,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         with run.stage("preflight"):
             refuse_blocked(machines.preflight(cluster, plan, events))
         with run.stage("terraform"):
+            node_state.note(cluster.paths, ends=[[name, when] for name, when in machines.ends(cluster, plan).items()])
             machines.write_intent(cluster, plan)
             machines.ask_again(cluster, plan)
             mine = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(plan)]

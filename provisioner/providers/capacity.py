@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -52,7 +53,7 @@ class Attempt:
 
 
 class Capacity(Protocol):
-    """What a provider knows of machines that can't be had."""
+    """What a provider knows of machines that can't be had, and of their end where they are bought for a time."""
 
     region: str
     """For people: where they can't be had."""
@@ -63,6 +64,10 @@ class Capacity(Protocol):
     def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
         """What a diagnostic of Terraform says. `group`, `way`: whose machine was asked for and how; None where it is of
         something else."""
+
+    def ends(self, plan: Plan) -> Mapping[str, datetime]:
+        """Group → when what its machines are bought by ends, and the machines with it; empty where nothing does. Raises
+        GpuprovError where that could not be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +239,9 @@ def do_without(workspace: Path, nodes: Mapping[str, Collection[str]]) -> None:
     if choices.without != wanted:
         choices.without = wanted
         for group in wanted:  # its machines stand where the last attempt was made, and so will the others
-            choices.tried.pop(group, None)
-            if attempts := choices.attempts.pop(group, None):
-                choices.taken[group] = attempts[-1].way
+            tried, attempts = choices.tried.pop(group, []), choices.attempts.pop(group, [])
+            if last := [one.way for one in attempts[-1:]] or tried[-1:]:
+                choices.taken[group] = last[0]
         choices.write(workspace)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from provisioner.errors import Diagnostic, GpuprovError
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws import errors
+from provisioner.providers.aws import errors, reservations
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.aws.site import AwsSite
@@ -41,6 +42,17 @@ class Ec2Capacity:
             )
         choices.write(workspace)
         return choices.zones
+
+    def ends(self, plan: Plan) -> Mapping[str, datetime]:
+        region, found = Region(self.region), dict[str, datetime]()
+        for group in plan.groups:
+            if group.site == self._place.site and group.spec.capacity.kind == "block":
+                try:
+                    ends = reservations.end(region, group)
+                except Trouble as trouble:
+                    raise GpuprovError(f"when the block of {group.name} ends: {trouble}") from None
+                found |= {group.name: ends} if ends else {}
+        return found
 
     def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
         return errors.read(found, self.region, group, way, errors.decoder(Region(self.region)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws import storage, tagged_resources
+from provisioner.providers.aws import reservations, storage, tagged_resources
 from provisioner.providers.aws.capacity import Ec2Capacity
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.public_address import PublicAddress
@@ -48,6 +48,16 @@ class Ec2Module(Module):
             "zones": list(zones),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,
+            **{
+                key: value
+                for key, value in {
+                    "permissions_boundary": site.permissions_boundary,
+                    "instance_profile": site.instance_profile,
+                    "root": {"kms_key_id": site.kms_key} if site.kms_key else None,
+                    "security_groups": list(site.security_groups),
+                }.items()
+                if value
+            },
             "access": {"allow": allow, "instance_connect": site.connect == "instance-connect"},
             **({"vpc": {"id": site.vpc.id, "subnet_ids": list(site.vpc.subnets)}} if site.vpc else {}),
             **storage.inputs(site),
@@ -56,6 +66,10 @@ class Ec2Module(Module):
     def _group(self, plan: Plan, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
         """What the module is told of a group beside what all modules are."""
         way, without = choices.taken.get(group.name), choices.without.get(group.name)
+        reserved = (
+            group.spec.placement == "cluster" and (way.kind if way else group.spec.capacity.kind) == "reservation"
+        )
+        near = reservations.placement_group(Region(self._site.region), group) if reserved else None
         base = plan.bases.get(self._place.site, {}).get(group.stack.os)
         if base is None or base.id is None:
             raise GpuprovError(
@@ -66,6 +80,7 @@ class Ec2Module(Module):
             "image_id": base.id,
             "efa_interfaces": group.efa_devices,
             **({"zone": way.zone, "kind": way.kind} if way else {}),
+            **({"placement_group": near} if near else {}),
             **({"without": without} if without else {}),
         }
 

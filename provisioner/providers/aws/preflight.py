@@ -11,9 +11,9 @@ from typing import Any
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws import quotas
+from provisioner.providers.aws import quotas, reservations
 from provisioner.providers.aws.client import Region, Trouble
-from provisioner.providers.aws.findings import CONSOLE, credentials, unknown
+from provisioner.providers.aws.findings import credentials, unknown
 
 
 def preflight(
@@ -38,7 +38,7 @@ def preflight(
     found += more
     found += [finding for group in groups for finding in _offered(region, group, zones)]
     found += [finding for group in groups for finding in _efa(group, described.get(group.machine.name))]
-    found += [finding for group in groups for finding in _reserved(region, group, zones)]
+    found += [finding for group in groups for finding in reservations.findings(region, group, zones)]
     found += quotas.room(region, groups, described, there)
     if own_vpc and not there:
         found += _vpcs(region)
@@ -111,45 +111,6 @@ def _efa(group: PlannedGroup, described: dict[str, Any] | None) -> Iterator[Find
     elif most is not None and most < group.machine.network.ports:
         said = f"{group.machine.name} has {most} EFA interfaces here, the catalogue says {group.machine.network.ports}"
         yield Finding("blocks", f"group {group.name}", said, "tell gpuprov's maintainers; network.rdma: false goes on")
-
-
-def _reserved(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Iterator[Finding]:
-    """A reservation or capacity block is there, active, of this type, in these zones, with room."""
-    capacity = group.spec.capacity
-    if capacity.kind not in ("reservation", "block") or capacity.id is None:
-        return
-    subject = f"group {group.name}"
-    page = f"{CONSOLE.format(region=region.name)}/ec2/home?region={region.name}#CapacityReservations:"
-    try:
-        rows = region.all(
-            "ec2", "describe_capacity_reservations", "CapacityReservations", CapacityReservationIds=[capacity.id]
-        )
-    except Trouble as trouble:
-        if trouble.kind == "absent" or trouble.code.startswith("InvalidCapacityReservationId"):
-            said = f"there is no {capacity.kind} {capacity.id} in {region.name}"
-            yield Finding("blocks", subject, said, page)
-        else:
-            yield unknown(subject, trouble, "ec2:DescribeCapacityReservations")
-        return
-    row = rows[0] if rows else {}
-    block = row.get("ReservationType") == "capacity-block"
-    wrong = []
-    if row.get("State") != "active":
-        when = f", it begins {row['StartDate']:%Y-%m-%d %H:%M} UTC" if row.get("StartDate") else ""
-        wrong.append(f"is {row.get('State', 'gone')}{when}")
-    if row.get("InstanceType") not in (None, group.machine.name):
-        wrong.append(f"is for {row['InstanceType']}, not {group.machine.name}")
-    if zones and row.get("AvailabilityZone") not in (None, *zones):
-        wrong.append(f"is in {row['AvailabilityZone']}, not in {', '.join(zones)}")
-    if block != (capacity.kind == "block") and row:
-        wrong.append(f"is a capacity {'block' if block else 'reservation'}: capacity.kind has to say so")
-    free, total = row.get("AvailableInstanceCount"), row.get("TotalInstanceCount")
-    if total is not None and total < group.spec.count:
-        wrong.append(f"is for {total} machines, {group.spec.count} are wanted")
-    if wrong:
-        yield Finding("blocks", subject, f"{capacity.id} {'; '.join(wrong)}", page)
-    else:
-        yield Finding("ok", subject, f"{capacity.id} is active, {free} of {total} machines free")
 
 
 def _vpcs(region: Region) -> Iterator[Finding]:

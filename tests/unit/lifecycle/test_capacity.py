@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,6 +88,9 @@ class Zones:
         kind = found.summary.removesuffix(" by kind")
         then = "kind" if found.summary.endswith("by kind") else AFTER.get(kind, "stop")  # type: ignore[call-overload]
         return CloudError(kind, kind.upper(), f"{kind} of {way}", found.address, f"mend {kind}", then=then)  # type: ignore[arg-type]
+
+    def ends(self, plan: Plan) -> dict[str, datetime]:
+        return {}
 
 
 class Shop(Provider):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from moto import mock_aws
@@ -16,7 +17,7 @@ from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws import image, permissions, storage
+from provisioner.providers.aws import image, permissions, reservations, storage
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.preflight import preflight
 from provisioner.providers.aws.quotas import of_machine, quotas
@@ -30,7 +31,7 @@ RESERVATION = """<DescribeCapacityReservationsResponse xmlns="http://ec2.amazona
 <requestId>x</requestId><capacityReservationSet><item><capacityReservationId>cr-0abc</capacityReservationId>
 <instanceType>{type}</instanceType><availabilityZone>{zone}</availabilityZone><totalInstanceCount>{total}</totalInstanceCount>
 <availableInstanceCount>{total}</availableInstanceCount><state>{state}</state><reservationType>{kind}</reservationType>
-<startDate>2026-12-01T11:30:00.000Z</startDate></item></capacityReservationSet></DescribeCapacityReservationsResponse>"""
+<startDate>2026-12-01T11:30:00.000Z</startDate>{more}</item></capacityReservationSet></DescribeCapacityReservationsResponse>"""
 
 ROLE = "arn:aws:sts::123456789012:assumed-role/Operator/me"
 IDENTITY = """<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><GetCallerIdentityResult>
@@ -206,7 +207,7 @@ def test_every_way_has_its_quota_and_only_the_last_one_blocks(
     assert first is not None
     monkeypatch.setattr("provisioner.providers.aws.quotas.allowed", lambda _, one: 10.0 if one == first else 1000.0)
     reserved = {"id": "cr-0abc"} if kinds[0] == "block" else {}
-    values = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "capacity-block"}
+    values = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "capacity-block", "more": ""}
     aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**values).encode())
     found = look(aws.region(), group(capacity={"kind": kinds[0], "fallback": kinds[1:], **reserved}))
     mine = [f for f in found if f.subject == f"quota {first.name}"]
@@ -296,11 +297,50 @@ RESERVED = {
 @pytest.mark.parametrize("name", list(RESERVED))
 def test_a_reservation_is_looked_at(aws: Answers, name: str) -> None:
     values, status, words = RESERVED[name]
-    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", **values}
+    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", "more": "", **values}
     aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
     wanted = group(capacity={"kind": "reservation", "id": "cr-0abc"})
     found = look(aws.region(), wanted, zones=("us-east-1a",))
     assert words in told(found, status)
+
+
+def reserved(aws: Answers, kind: str, more: str = "") -> None:
+    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": kind, "more": more}
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
+
+
+@pytest.mark.parametrize(("minutes", "status"), [(180, "ok"), (100, "warning"), (10, "warning")])
+def test_a_block_ends_and_its_machines_before_it(aws: Answers, minutes: int, status: str) -> None:
+    ends = datetime.now(UTC) + timedelta(minutes=minutes)
+    reserved(aws, "capacity-block", f"<endDate>{ends:%Y-%m-%dT%H:%M:%S.000Z}</endDate>")
+    block = group(capacity={"kind": "block", "id": "cr-0abc"})
+    said = told(look(aws.region(), block), status)
+    assert f"its capacity block ends {ends:%Y-%m-%d %H:%M} UTC" in said
+    assert ("in " in said.partition("on, ")[2]) == (status == "warning")
+    found = reservations.end(aws.region(), block)
+    assert found is not None and abs(found - ends) < timedelta(seconds=2)
+    assert reservations.end(aws.region(), group(capacity={"kind": "reservation", "id": "cr-0abc"})) is None
+
+
+def test_a_reservation_brings_its_own_placement_group_or_none(aws: Answers) -> None:
+    wanted = group(capacity={"kind": "reservation", "id": "cr-0abc"}, placement="cluster")
+    reserved(aws, "default")
+    assert reservations.placement_group(aws.region(), wanted) is None
+    assert "was made in no placement group" in told(look(aws.region(), wanted), "warning")
+    arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/theirs"
+    reserved(aws, "default", f"<placementGroupArn>{arn}</placementGroupArn>")
+    assert reservations.placement_group(aws.region(), wanted) == "theirs"
+    assert "placement group" not in told(look(aws.region(), wanted), "warning")
+    aws.rules["ec2.DescribeCapacityReservations"] = (403, ec2_error("UnauthorizedOperation", "no"))
+    assert reservations.placement_group(aws.region(), wanted) is None
+
+
+def test_a_group_of_reservations_is_not_asked_for_as_one(aws: Answers) -> None:
+    arn = "arn:aws:resource-groups:us-east-1:123456789012:group/mine"
+    aws.asked.clear()
+    said = told(look(aws.region(), group(capacity={"kind": "reservation", "id": arn})), "unknown")
+    assert "is a group of reservations" in said and "there is no" not in said
+    assert "ec2.DescribeCapacityReservations" not in aws.asked
 
 
 def test_a_reservation_that_is_not_there(aws: Answers) -> None:
@@ -321,7 +361,7 @@ def test_public_nodes_with_several_cards_need_an_address_each(aws: Answers, most
 
 
 def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -> None:
-    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default"}
+    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", "more": ""}
     aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
     region = aws.region()
     look(region, group(capacity={"kind": "reservation", "id": "cr-0abc"}), internet="public")
