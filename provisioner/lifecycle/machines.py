@@ -10,7 +10,7 @@ from pathlib import Path
 from provisioner import fleet, node_state, ssh
 from provisioner.cost import money
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Events
+from provisioner.events import Events, Kind
 from provisioner.lifecycle import running_cost
 from provisioner.machines.base import Machines, Planned
 from provisioner.machines.terraform import Root, TerraformMachines
@@ -20,7 +20,7 @@ from provisioner.preflight import Finding
 from provisioner.providers import capacity
 from provisioner.providers.base import Provider
 from provisioner.session import Cluster
-from provisioner.text import counted
+from provisioner.text import counted, printable
 from provisioner.workspace.binary import Binary
 
 INCOMPLETE = "incomplete"
@@ -55,6 +55,20 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
             text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
             events("preflight", "warning", text, data={"status": finding.status})
     return findings
+
+
+def probe(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
+    """Ask for the capacity of the groups that want that (`capacity.probe`), before anything is made."""
+    found = []
+    for site in sites(plan):
+        knows = cluster.providers.at(site).capacity
+        if knows and any(group.site == site and group.spec.capacity.probe for group in plan.groups):
+            private_dir(cluster.paths.site(site))
+            found += knows.probe(plan, {node.name for node in cluster.nodes()})
+    for finding in found:
+        kind: Kind = "log" if finding.status == "ok" else "warning"
+        events("preflight", kind, f"{finding.subject}: {finding.message}", data={"status": finding.status})
+    return found
 
 
 def ends(cluster: Cluster, plan: Plan) -> dict[str, str]:
@@ -111,21 +125,22 @@ def write_intent(cluster: Cluster, plan: Plan) -> None:
     cluster.share()
 
 
-def tell_waiting(events: Events, names: Sequence[str]) -> None:
+def tell_waiting(events: Events, names: Sequence[str], wait_s: float = fleet.SSH_WAIT_S) -> None:
     """Say that ssh is waited for, on which nodes, and until when."""
     events(
         "fleet",
         "started",
-        f"waiting for ssh on {counted(len(names), 'node')}",
+        f"waiting for ssh on {counted(len(names), 'node')}, at most {wait_s:.0f} s (timeouts.ssh_s)",
         total=len(names),
-        until=time.time() + fleet.SSH_WAIT_S,
+        until=time.time() + wait_s,
         data={"nodes": list(names)},
     )
 
 
 def make(
-    cluster: Cluster, plan: Plan, prepared: Sequence[tuple[Machines, Planned]], events: Events
-) -> list[fleet.Node]:
+    cluster: Cluster, plan: Plan, prepared: Sequence[tuple[Machines, Planned]], events: Events,
+    run_dir: Path | None = None,
+) -> list[fleet.Node]:  # fmt: skip
     """Apply what has something to do; give every node of the fleet, pinned and reachable. Raises ProviderError of the
     site that failed, with what stands now: it is written down, and costs."""
     nodes: list[fleet.Node] = []
@@ -142,7 +157,7 @@ def make(
             raise
     fleet.save(cluster.paths, nodes)
     running_cost.seen(cluster, nodes)
-    contact(cluster, nodes, events, waiting=[node.name for node in nodes])
+    contact(cluster, nodes, events, waiting=[node.name for node in nodes], run_dir=run_dir)
     cluster.share()
     return nodes
 
@@ -182,15 +197,41 @@ def _record_incomplete(cluster: Cluster, plan: Plan, sites: Sequence[Machines]) 
     return "; ".join([f"{stand}: `gpuprov up` goes on, `gpuprov down` removes them", *unknown])
 
 
+def keep_consoles(cluster: Cluster, nodes: Sequence[fleet.Node], run_dir: Path) -> list[Path]:
+    """Write what these machines' consoles show into the run's folder, where their provider hands it out; gives the
+    files. To be called before a machine goes that nobody could log in to."""
+    kept = []
+    for node in nodes:
+        access = cluster.providers.at(node.site).access if node.site in cluster.spec.sites else None
+        text = access.console(node.id) if access is not None else None
+        if text:
+            file = run_dir / f"console-{node.name}.txt"
+            write_whole(file, printable(text.replace("\r\n", "\n")) + "\n")
+            cluster.events("fleet", "log", f"its console is kept in {file}", node=node.name)
+            kept.append(file)
+    return kept
+
+
 def contact(
     cluster: Cluster, nodes: Sequence[fleet.Node], events: Events, *, waiting: Sequence[str],
-    only: Collection[str] | None = None,
+    only: Collection[str] | None = None, run_dir: Path | None = None,
 ) -> None:  # fmt: skip
-    """Wait for ssh on the nodes `waiting`, pin the keys of new machines. See fleet.contact."""
-    tell_waiting(events, waiting)
+    """Wait for ssh on the nodes `waiting`, pin the keys of new machines. See fleet.contact. The console of one that
+    never answers is kept in `run_dir`."""
+    wait_s = float(cluster.spec.timeouts.ssh_s)
+    tell_waiting(events, waiting, wait_s)
     carried = {} if cluster.sandbox else cluster.providers.proxies(nodes)
     user = cluster.spec.access.user
-    fleet.contact(
-        cluster.paths, list(nodes), user, events, only=only, vouched=cluster.providers.host_key, carried=carried
-    )
+    try:
+        fleet.contact(
+            cluster.paths, list(nodes), user, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
+            carried=carried,
+        )  # fmt: skip
+    except ProviderError as error:
+        silent = [node for node in nodes if node.name == error.where]
+        kept = keep_consoles(cluster, silent, run_dir) if run_dir else []
+        if not kept:
+            raise
+        hint = f"its console: {kept[0]}; {error.hint}"
+        raise ProviderError(error.message, where=error.where, hint=hint, diagnostics=error.diagnostics) from None
     events("fleet", "done", f"{counted(len(waiting), 'node')} reachable", total=len(waiting))

@@ -72,7 +72,9 @@ class TerraformMachines:
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         if planned.total:
-            self._events("terraform", "started", f"{self.site}: {planned.total} resources", total=planned.total)
+            wait = f"a machine may take {plan.spec.timeouts.machine_s} s (timeouts.machine_s)"
+            message = f"{self.site}: {planned.total} resources; {wait}"
+            self._events("terraform", "started", message, total=planned.total)
         if planned.total or always:
             self._apply(plan)
         outputs = outputs_to_nodes(self._workspace.outputs())

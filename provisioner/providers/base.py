@@ -121,6 +121,9 @@ class Access(Protocol):
         """The ed25519 host key ("ssh-ed25519 AAAA…") of a machine by its id, learnt by another way than ssh's network;
         None where it is not known yet."""
 
+    def console(self, machine: str) -> str | None:
+        """What a machine's console shows, by its id; None where it shows nothing, or may not be read."""
+
 
 class Rehearsal(Protocol):
     """Packages and container images that simulated machines take from a mirror on this machine."""

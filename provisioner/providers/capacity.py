@@ -18,6 +18,7 @@ from provisioner import stored
 from provisioner.errors import Diagnostic
 from provisioner.paths import write_whole
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.preflight import Finding
 from provisioner.providers.cloud_errors import CloudError, hints
 
 FILE = "capacity.json"
@@ -64,6 +65,11 @@ class Capacity(Protocol):
     def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
         """What a diagnostic of Terraform says. `group`, `way`: whose machine was asked for and how; None where it is of
         something else."""
+
+    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        """Whether the machines that are still to be made of each group with `capacity.probe` can be had now, asked of
+        the provider in a way that leaves nothing. The way in which they can is what they are asked for in first.
+        `there`: names of nodes that stand."""
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:
         """Group → when what its machines are bought by ends, and the machines with it; empty where nothing does. Raises

@@ -262,7 +262,7 @@ resource "aws_instance" "node" {
 
   # Machines with dozens of interfaces and bare metal take their time.
   timeouts {
-    create = "20m"
+    create = var.aws.create_timeout
     delete = "40m"
   }
 

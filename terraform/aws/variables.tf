@@ -124,6 +124,8 @@ variable "aws" {
     policies = optional(list(string), [])
     # ARN of a permissions boundary for the role that is made
     permissions_boundary = optional(string)
+    # how long EC2 may take to make an instance
+    create_timeout = optional(string, "20m")
     # CloudWatch metrics every minute, paid
     monitoring = optional(bool, false)
     # no API call may terminate a node until this is false again

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from provisioner.errors import Diagnostic, GpuprovError
 from provisioner.plan import Plan, PlannedGroup
-from provisioner.providers.aws import errors, reservations
+from provisioner.preflight import Finding
+from provisioner.providers.aws import errors, probe, reservations
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.aws.site import AwsSite
@@ -42,6 +43,20 @@ class Ec2Capacity:
             )
         choices.write(workspace)
         return choices.zones
+
+    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        mine = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
+        zones, found = self.zones(plan), list[Finding]()
+        for group in mine:
+            wanted = sum(name not in there for name in group.node_names())
+            if wanted:
+                way, said = probe.ask(Region(self.region), group, wanted, zones, self._place)
+                found += said
+                if way is not None and wanted == group.spec.count:  # none stands in another zone
+                    choices = Choices.read(self._place.workspace)
+                    choices.taken[group.name] = way
+                    choices.write(self._place.workspace)
+        return found
 
     def ends(self, plan: Plan) -> Mapping[str, datetime]:
         region, found = Region(self.region), dict[str, datetime]()

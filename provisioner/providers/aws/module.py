@@ -18,6 +18,8 @@ from provisioner.providers.capacity import Choices
 
 VERSION = ">= 5.74, < 6.0"
 """As terraform/aws/versions.tf; a test holds them equal."""
+CREATE_S = 1200
+"""What the module takes by itself; naming it would show as a change of every instance that was made before."""
 RETRIES = 6
 """Of one call: Terraform's own 25 would ask for ten minutes where EC2 has said that it has no such machine."""
 
@@ -48,6 +50,7 @@ class Ec2Module(Module):
             "zones": list(zones),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,
+            **({"create_timeout": f"{wait}s"} if (wait := plan.spec.timeouts.machine_s) != CREATE_S else {}),
             **{
                 key: value
                 for key, value in {

@@ -74,6 +74,11 @@ class Aws(Provider):
         if place.connect != "direct":
             found += [_program(name) for name in TUNNEL_PROGRAMS[place.connect]]
         found += storage.findings(place)
+        for group in groups:
+            wanted = sum(name not in there for name in group.node_names())
+            if wanted and group.spec.capacity.kind in ("on-demand", "spot") and not group.spec.capacity.probe:
+                said = f"whether EC2 has {wanted} × {group.machine.name} now is not known until they are made"
+                found.append(Finding("unknown", f"capacity of {group.name}", said, "capacity.probe: true asks before"))
         if self._here.asked(plan):
             try:
                 found.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))

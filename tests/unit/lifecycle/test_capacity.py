@@ -89,6 +89,9 @@ class Zones:
         then = "kind" if found.summary.endswith("by kind") else AFTER.get(kind, "stop")  # type: ignore[call-overload]
         return CloudError(kind, kind.upper(), f"{kind} of {way}", found.address, f"mend {kind}", then=then)  # type: ignore[arg-type]
 
+    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        return []
+
     def ends(self, plan: Plan) -> dict[str, datetime]:
         return {}
 

@@ -206,6 +206,26 @@ def test_what_stands_after_a_failed_apply_is_told_written_down_and_taken_on(clus
     assert [node.name for node in machines.settled(cluster)] == NAMES
 
 
+def test_the_console_of_a_machine_that_never_answers_is_kept(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: Any, wait_s: float, **__: Any) -> None:
+        assert wait_s == 300
+        raise ProviderError("no ssh on 203.0.113.7: time is up", where="train-1", hint="run it again")
+
+    class Console:
+        def console(self, machine: str) -> str | None:
+            return f"{machine}: Kernel panic \x1b[2J\r\n" if machine == "i-2" else None
+
+    monkeypatch.setattr(fleet, "contact", silent)
+    monkeypatch.setattr(type(cluster.providers.at("here")), "access", Console())
+    with pytest.raises(ProviderError, match="no ssh on") as caught:
+        run_up(cluster)
+    (file,) = cluster.paths.root.glob("runs/*/console-train-1.txt")
+    assert str(file) in caught.value.hint and "run it again" in caught.value.hint
+    assert file.read_text().startswith("i-2: Kernel panic ") and "\x1b" not in file.read_text()
+
+
 def test_a_failed_apply_keeps_what_stood_and_says_what_was_made(cluster: Cluster, world: World) -> None:
     run_up(cluster)
     del world.machines["train-1"]

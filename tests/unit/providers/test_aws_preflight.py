@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from moto import mock_aws
@@ -17,12 +18,15 @@ from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws import image, permissions, reservations, storage
+from provisioner.providers.aws import image, permissions, probe, reservations, storage
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.preflight import preflight
 from provisioner.providers.aws.quotas import of_machine, quotas
 from provisioner.providers.aws.site import AwsSite
+from provisioner.providers.base import Place
+from provisioner.providers.capacity import Way
 from provisioner.spec.groups import Group
+from tests.support import plans
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
 from tests.support.plans import planned_group
 
@@ -333,6 +337,54 @@ def test_a_reservation_brings_its_own_placement_group_or_none(aws: Answers) -> N
     assert "placement group" not in told(look(aws.region(), wanted), "warning")
     aws.rules["ec2.DescribeCapacityReservations"] = (403, ec2_error("UnauthorizedOperation", "no"))
     assert reservations.placement_group(aws.region(), wanted) is None
+
+
+PLACE = Place("vision", "here", plans.cluster_spec(P4D).sites["here"], Path("/nonexistent/sites/here"))
+MADE = b"""<CreateCapacityReservationResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><capacityReservation>
+<capacityReservationId>cr-0abc</capacityReservationId></capacityReservation></CreateCapacityReservationResponse>"""
+RELEASED = b"""<CancelCapacityReservationResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><return>true</return>
+</CancelCapacityReservationResponse>"""
+ZONES = ("us-east-1a", "us-east-1b")
+
+
+def asked_for(aws: Answers, wanted: PlannedGroup, count: int = 2) -> tuple[Way | None, list[Finding]]:
+    return probe.ask(aws.region(), wanted, count, ZONES, PLACE)
+
+
+def test_capacity_is_reserved_and_released_at_once(aws: Answers) -> None:
+    aws.rules["ec2.CreateCapacityReservation"] = (200, MADE)
+    aws.rules["ec2.CancelCapacityReservation"] = (200, RELEASED)
+    way, (found,) = asked_for(aws, group())
+    assert (way, found.status) == (Way("on-demand", "us-east-1a"), "ok")
+    assert "EC2 has 2 × p4d.24xlarge in us-east-1a at this moment" in found.message
+    assert aws.asked == ["ec2.CreateCapacityReservation", "ec2.CancelCapacityReservation"]
+
+
+def test_a_reservation_that_is_not_released_is_told_with_its_id(aws: Answers) -> None:
+    aws.rules["ec2.CreateCapacityReservation"] = (200, MADE)
+    aws.rules["ec2.CancelCapacityReservation"] = (403, ec2_error("UnauthorizedOperation", "no"))
+    way, found = asked_for(aws, group())
+    assert way is not None
+    assert "the reservation cr-0abc could not be released and costs" in told(found, "warning")
+    assert "--capacity-reservation-id cr-0abc" in found[0].action
+
+
+def test_capacity_that_is_in_no_zone_blocks_where_there_is_no_other_way(aws: Answers) -> None:
+    none = ec2_error("InsufficientInstanceCapacity", "We currently do not have sufficient p4d.24xlarge capacity.")
+    aws.rules["ec2.CreateCapacityReservation"] = (500, none)
+    region = aws.region()
+    region.client("ec2").meta.config.retries["total_max_attempts"] = 1
+    way, found = probe.ask(region, group(), 2, ZONES, PLACE)
+    assert way is None and [f.status for f in found] == ["warning", "warning", "blocks"]
+    assert "EC2 has not 2 × p4d.24xlarge on demand in us-east-1a, us-east-1b now" in found[-1].message
+    wider = group(capacity={"kind": "on-demand", "fallback": ("spot",)})
+    assert [f.status for f in probe.ask(region, wider, 2, ZONES, PLACE)[1]] == ["warning"] * 3
+
+
+def test_who_may_not_reserve_learns_nothing_and_is_not_blocked(aws: Answers) -> None:
+    aws.rules["ec2.CreateCapacityReservation"] = (403, ec2_error("UnauthorizedOperation", "You are not authorized."))
+    assert [f.status for f in asked_for(aws, group())[1]] == ["unknown"]
+    assert [f.status for f in asked_for(aws, group(capacity={"kind": "spot"}))[1]] == ["unknown"]
 
 
 def test_a_group_of_reservations_is_not_asked_for_as_one(aws: Answers) -> None:
