@@ -85,7 +85,13 @@ class TerraformMachines:
     def standing(self, plan: Plan) -> list[Node]:
         there, wanted = self._workspace.resources(), [name for name, group in plan.nodes() if group.site == self.site]
         made = {name: there[address] for name in wanted if (address := self._module.address(name)) in there}
-        shown = {name: self._module.described(attributes) for name, attributes in made.items()}
+        tainted = {str(one.attributes.get("id")) for one in made.values() if one.tainted}
+        stand = {machine.id for machine in self._module.standing()} if tainted else set()  # the provider knows better
+        shown = {
+            name: self._module.described(one.attributes)
+            for name, one in made.items()
+            if not one.tainted or str(one.attributes.get("id")) in stand
+        }
         found = {name: out for name, out in shown.items() if out and out.get("id") and out.get("private_ip")}
         return fleet.from_outputs(plan, self.site, found, [name for name in wanted if name not in found])
 
@@ -198,7 +204,8 @@ class TerraformMachines:
             raise self._explained(plan, error)
         if other.then == "again":
             self._events("terraform", "warning", other.message)
-            time.sleep(other.pause_s)
+            if not self._provider.simulated:
+                time.sleep(other.pause_s)
             self._again(plan)
             return
         standing = set(self._workspace.addresses())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -75,11 +75,29 @@ class CloudError:
         return f"{self.code} ({self.kind}): {self.text}" if self.kind != "unknown" else f"{self.code}: {self.text}"
 
 
+def has_table(provider: str) -> bool:
+    """Whether a provider's folder has an errors.yaml."""
+    return files(f"provisioner.providers.{provider}").joinpath("errors.yaml").is_file()
+
+
+@cache
+def _document(provider: str) -> Mapping[str, Any]:
+    text = files(f"provisioner.providers.{provider}").joinpath("errors.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def rehearsed(provider: str) -> Mapping[str, str]:
+    """What a rehearsal of a provider's site says in place of making a machine: class (and spot-quota) → text with
+    {machine} and {zone}."""
+    found: dict[str, str] = _document(provider)["rehearsed"]
+    return found
+
+
 @cache
 def table(provider: str) -> tuple[Row, ...]:
     """The rows of a provider's errors.yaml; the first that fits counts."""
-    text = files(f"provisioner.providers.{provider}").joinpath("errors.yaml").read_text(encoding="utf-8")
-    document = yaml.safe_load(text)
+    document = _document(provider)
     return tuple(
         Row(tuple(row.get("codes", ())), row["class"], document["sources"][row["source"]], row.get("text", ""),
             row.get("hint", ""), row.get("then"), row.get("quota", ""))

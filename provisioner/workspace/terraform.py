@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from python_terraform import IsFlagged, Terraform
 
@@ -39,6 +39,13 @@ _REQUIRED = re.compile(r'source = "([a-z0-9-]+/[a-z0-9-]+)", version')
 """Of the root module (templates/root.tf.j2)."""
 _LOCKED = re.compile(r'^[ \t]*provider[ \t]+"([^"]*)"', re.MULTILINE)
 """Of .terraform.lock.hcl: https://developer.hashicorp.com/terraform/language/files/dependency-lock"""
+
+
+class Resource(NamedTuple):
+    """A resource of the state. `tainted`: its making failed, and it is made anew by the next apply."""
+
+    attributes: Mapping[str, Any]
+    tainted: bool
 
 
 class _CommandLines(Terraform):  # type: ignore[misc]  # it has no types
@@ -181,12 +188,11 @@ class Workspace:
         listed = self._ask("state", "list", fine="No state file")
         return [line.strip() for line in listed.splitlines() if line.strip()]
 
-    def resources(self) -> dict[str, dict[str, Any]]:
-        """Address → attributes of every resource that the state knows; empty where there is none yet. Raises
-        ProviderError."""
+    def resources(self) -> dict[str, Resource]:
+        """Every resource that the state knows by its address; empty where there is none yet. Raises ProviderError."""
         listed = json.loads(self._ask("state", "pull") or "{}").get("resources", [])
         return {
-            _address(one, instance): instance.get("attributes") or {}
+            _address(one, instance): Resource(instance.get("attributes") or {}, instance.get("status") == "tainted")
             for one in listed
             if one.get("mode") == "managed"
             for instance in one.get("instances", [])

@@ -14,6 +14,7 @@ from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.base import Module, Place, Provider
 from provisioner.providers.orphans import Orphans
+from provisioner.providers.sandbox.capacity import SimulatedCapacity
 from provisioner.providers.sandbox.orphans import OnThisMachine
 from provisioner.sandbox import assets, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
@@ -30,14 +31,16 @@ class SandboxModule(Module):
 
     folder = "sandbox"
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, place: Place, capacity: SimulatedCapacity) -> None:
+        self._place, self._capacity = place, capacity
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
         """The module's `sandbox` object (terraform/sandbox/variables.tf)."""
         site = self._place.site
         stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
-        return module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
+        made = module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
+        refused, zones = self._capacity.refusals(plan), self._capacity.taken()
+        return made | ({"refusals": refused} if refused else {}) | ({"zones": zones} if zones else {})
 
     def address(self, node: str) -> str:
         """The resource of a node's container (terraform/sandbox/main.tf)."""
@@ -86,7 +89,8 @@ class Sandbox(Provider):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.module = SandboxModule(place)
+        self.capacity = SimulatedCapacity(place)
+        self.module = SandboxModule(place, self.capacity)
         self.rehearsal = Mirror()
 
     @classmethod

@@ -483,6 +483,38 @@ def test_a_dry_run_of_each_group(aws: Answers, code: str, status: str, said: str
     assert said in f"{found.message} {found.action}"
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "said", "hint"),
+    [
+        (
+            "AuthFailure",
+            "Not authorized for images: [ami-0]",
+            "image ami-0 is not available",
+            "`gpuprov lock --upgrade`",
+        ),
+        (
+            "UnauthorizedOperation",
+            "You are not authorized to perform this operation with an explicit deny in a service control policy",
+            "EC2 would start no machine",
+            "ask who runs the organisation",
+        ),
+        (
+            "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+            "The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances.",
+            "EC2 would start no spot machine",
+            "aws iam create-service-linked-role",
+        ),
+    ],
+)
+def test_a_dry_run_says_what_can_help(aws: Answers, code: str, message: str, said: str, hint: str) -> None:
+    aws.rules["ec2.RunInstances"] = (403, ec2_error(code, message))
+    (found,) = permissions.tried(aws.region(), [group(capacity={"kind": "spot"})], {"train": "ami-0"}, None)
+    assert (found.status, said in found.message, hint in found.action) == ("blocks", True, True)
+    wider = group(capacity={"kind": "spot", "fallback": ("on-demand",)})
+    (found,) = permissions.tried(aws.region(), [wider], {"train": "ami-0"}, None)
+    assert found.status == ("warning" if "Spot" in message else "blocks")
+
+
 def test_without_an_image_nothing_is_tried(aws: Answers) -> None:
     assert list(permissions.tried(aws.region(), [group()], {"train": None}, None)) == []
 

@@ -132,7 +132,16 @@ def test_resources_have_their_addresses_and_attributes(tmp_path: Path) -> None:
     space.apply()
     found = space.resources()
     assert sorted(found) == sorted(space.addresses())
-    assert found['terraform_data.node["a-1"]']["output"]["value"] == "a-1"
+    assert found['terraform_data.node["a-1"]'].attributes["output"]["value"] == "a-1"
+    assert not any(one.tainted for one in found.values())
+
+
+def test_what_could_not_be_made_whole_is_told_apart(tmp_path: Path) -> None:
+    space, _ = workspace(tmp_path, BROKEN)
+    space.plan()
+    with pytest.raises(ProviderError):
+        space.apply()
+    assert {address: one.tainted for address, one in space.resources().items()} == {'terraform_data.node["a-0"]': True}
 
 
 def errored(folder: Path) -> Path:
