@@ -155,7 +155,7 @@ def parse(rows: Any) -> list[Node]:
 def contact(
     paths: ClusterPaths,
     nodes: list[Node],
-    user: str,
+    users: Mapping[str, str],
     events: Events,
     *,
     wait_s: float = SSH_WAIT_S,
@@ -168,7 +168,8 @@ def contact(
 
     A machine that is known by its id must show the key that was pinned; ssh itself refuses another one. `vouched` gives
     a new machine's key as its provider knows it by another way than the network; None where it does not. Raises
-    ProviderError where the two differ. `carried`: node → the command that carries ssh to it, in place of its address.
+    ProviderError where the two differ. `users`: node → the account on it; `carried`: node → the command that carries
+    ssh to it, in place of its address.
     """
     carried = carried or {}
     pins = ssh.load_pins(paths)
@@ -190,7 +191,7 @@ def contact(
             said = f"sshd does not answer on {node.address}: {error}" if error else "sshd answers"
             events("fleet", kind, said, node=node.name, unit="node")
     names = {node.name for node in nodes}
-    ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, user, carried)
+    ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, users, carried)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,13 @@ SOCKET_PATH_MAX = 107 - 17 - len("/") - 40
 """sun_path holds 107 bytes and a NUL (unix(7)); while it makes a socket ssh adds 17, and %C is 40 hex digits."""
 
 
+def jump(host: str, address: str) -> str:
+    """ssh's ProxyCommand to `address` by way of a jump host, [user@]host[:port], as the caller's own ssh reaches it."""
+    name, _, port = host.partition(":")
+    ways = f"-p {port} " if port else ""
+    return f"ssh -o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S} {ways}-W [{address}]:22 {name}"
+
+
 def scan_through(command: str, address: str) -> str:
     """As `scan`, through the command that carries the connection. Nobody logs in."""
     with tempfile.TemporaryDirectory() as folder:
@@ -111,10 +118,15 @@ def load_pins(paths: ClusterPaths) -> Pins:
 
 
 def save(
-    paths: ClusterPaths, nodes: Sequence[Host], pins: Pins, user: str, proxies: Mapping[str, str] | None = None
+    paths: ClusterPaths,
+    nodes: Sequence[Host],
+    pins: Pins,
+    users: Mapping[str, str],
+    proxies: Mapping[str, str] | None = None,
 ) -> None:
-    """Write pins, known_hosts and ssh's configuration for these nodes. `proxies`: node → the command that carries the
-    connection. Raises GpuprovError for what is no name, address or key: it would be read as configuration."""
+    """Write pins, known_hosts and ssh's configuration for these nodes. `users`: node → its account; `proxies`: node →
+    the command that carries the connection. Raises GpuprovError for what is no name, address or key: it would be read
+    as configuration."""
     for node in nodes:
         if not (NAME.fullmatch(node.name) and ADDRESS.fullmatch(node.address)):
             _refuse(paths.nodes, f"{node.name!r} at {node.address!r} is no node")
@@ -126,7 +138,6 @@ def save(
     write_whole(paths.known_hosts, "".join(f"{name}.{paths.name} {key}\n" for name, (_, key) in sorted(pins.items())))
     head = (
         "Host *\n"
-        f"  User {user}\n"
         f"  IdentityFile {_quoted(identity(paths))}\n"
         "  IdentitiesOnly yes\n"
         "  IdentityAgent none\n"
@@ -149,8 +160,8 @@ def save(
         name: "  ProxyCommand {}\n".format(command.replace("%", "%%")) for name, command in (proxies or {}).items()
     }
     hosts = [
-        f"\nHost {node.name}\n  HostName {node.address}\n  HostKeyAlias {node.name}.{paths.name}\n"
-        f"{carried.get(node.name, '')}"
+        f"\nHost {node.name}\n  HostName {node.address}\n  User {users[node.name]}\n"
+        f"  HostKeyAlias {node.name}.{paths.name}\n{carried.get(node.name, '')}"
         for node in nodes
     ]
     write_whole(paths.ssh / "config", "".join(hosts) + "\n" + head)

@@ -221,10 +221,10 @@ def contact(
     wait_s = float(cluster.spec.timeouts.ssh_s)
     tell_waiting(events, waiting, wait_s)
     carried = {} if cluster.sandbox else cluster.providers.proxies(nodes)
-    user = cluster.spec.access.user
+    users = {node.name: cluster.spec.user(node.site) for node in nodes}
     try:
         fleet.contact(
-            cluster.paths, list(nodes), user, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
+            cluster.paths, list(nodes), users, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
             carried=carried,
         )  # fmt: skip
     except ProviderError as error:

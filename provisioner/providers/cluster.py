@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from pydantic import ValidationError
 
+from provisioner import ssh
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
@@ -77,9 +78,12 @@ class Providers:
         """Node → ssh's ProxyCommand, for those that are not called by their address."""
         found = {}
         for node in nodes:
-            access = self.at(node.site).access if node.site in self._spec.sites else None
+            settings = self._spec.sites.get(node.site)
+            access = self.at(node.site).access if settings is not None else None
             if access is not None and (command := access.proxy(node.id)):
                 found[node.name] = command
+            elif settings is not None and settings.jump:
+                found[node.name] = ssh.jump(settings.jump, node.address)
         return found
 
     def host_key(self, node: Node) -> str | None:

@@ -51,7 +51,7 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         "mirror_dir": str(assets.mirror),
         "hardware": paths,
         "numbers": numbers,
-        "user": plan.spec.access.user,
+        "user": plan.spec.user(site),
         "nofile": int(ulimits["nofile"].split(":")[0]),
         "nproc": int(ulimits["nproc"].split(":")[0]),
     }

@@ -12,20 +12,26 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from provisioner import catalog
 from provisioner.spec.base import NAME_TITLE, Model, Name, Text
 from provisioner.spec.groups import Group
+from provisioner.spec.site import LoginName
 from provisioner.spec.sites import AnySite
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import AnyState, LocalState
 
+DEFAULT_USER = "ubuntu"
 Command = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class Access(Model):
     """Who may log in, with which key, from which networks."""
 
-    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] = Field(
-        default="ubuntu", title="a login name", description="Account on the nodes", examples=["ubuntu"]
+    user: LoginName | None = Field(
+        default=None,
+        title="a login name",
+        description="Account on the nodes, where a site has none of its own. Null: the provider's usual one",
+        examples=["ubuntu"],
     )
     ssh_key: Text | None = Field(
         default=None,
@@ -207,3 +213,10 @@ class ClusterSpec(Model):
     def site_of(self, group: str) -> str:
         """The site of a group; where there is one site it may be left out (rules.py refuses the rest)."""
         return self.groups[group].site or next(iter(self.sites))
+
+    def user(self, site: str) -> str:
+        """The account on the nodes of a site: its own, else that of `access`, else the provider's usual one."""
+        settings = self.sites.get(site)
+        if settings is None:  # its machines are still there, and its block is not
+            return self.access.user or DEFAULT_USER
+        return settings.user or self.access.user or catalog.load().provider(settings.provider).user

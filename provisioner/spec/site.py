@@ -30,10 +30,30 @@ Zones = Annotated[
 ]
 
 
+LoginName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+Jump = Annotated[
+    str,
+    Field(pattern=r"^([a-z_][a-z0-9_-]{0,31}@)?[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?(:[0-9]{1,5})?$"),
+]
+
+
 class Site(Model):
     """Where machines come from. A subclass says which provider it is of (`provider: Literal["aws"]`)."""
 
     provider: str = Field(description="Who sells the machines")
+    user: LoginName | None = Field(
+        default=None,
+        title="a login name",
+        description="Account on its nodes; null: that of `access`",
+        examples=["ubuntu"],
+    )
+    jump: Jump | None = Field(
+        default=None,
+        title="[user@]host[:port]",
+        description="Jump host on ssh's way to its nodes, as your own ssh knows it: its host key, your account and "
+        "your key there come from your ssh configuration",
+        examples=["me@bastion.example.com"],
+    )
     shares: ClassVar[bool] = False
     """Whether its nodes can share file systems at all."""
 

@@ -12,6 +12,7 @@ import pytest
 from provisioner import fleet, ssh
 from provisioner.events import Event, Events
 from provisioner.paths import ClusterPaths, private_dir
+from tests.support.logins import UBUNTU
 from tests.support.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.sandbox
@@ -41,7 +42,7 @@ def test_first_contact_and_work_go_through_the_program(lone: Rehearsal, tmp_path
     (paths.ssh / "identity").write_text(f"{ssh.identity(known).absolute()}\n")
     seen: list[Event] = []
     hidden = replace(node, address=NOWHERE)
-    fleet.contact(paths, [hidden], "ubuntu", Events(seen.append), wait_s=60, carried=carried)
+    fleet.contact(paths, [hidden], UBUNTU, Events(seen.append), wait_s=60, carried=carried)
     assert ssh.load_pins(paths)[node.name][1] == ssh.load_pins(known)[node.name][1]
     assert "host key pinned" in seen[0].message
     said = subprocess.run(
@@ -56,4 +57,4 @@ def test_a_program_that_reaches_nothing_is_told_in_time(tmp_path: Path) -> None:
     private_dir(paths.ssh)
     node = fleet.Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "", NOWHERE, NOWHERE)
     with pytest.raises(Exception, match="no ed25519 host key was shown"):
-        fleet.contact(paths, [node], "ubuntu", Events(), wait_s=1, carried={"train-0": "false"})
+        fleet.contact(paths, [node], UBUNTU, Events(), wait_s=1, carried={"train-0": "false"})

@@ -136,7 +136,8 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
                                          f"hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.{driver}"]},
         "gpu_links": [*(f"195:{i}" for i in range(row.gpu_count)), "195:255", "195:254"],
         "sources": ["http://archive.ubuntu.com/ubuntu"],
-        "kernels": {KERNEL: True},
+        "kernels": {KERNEL: ["nvidia", "efa", "mlx5_core"]},
+        "driver_on_disk": {"rc": 0, "text": f"{driver}\n"},
         "nvme": {"nvme0": {"model": "Amazon Elastic Block Store", "state": "live", "transport": "pcie"},
                  "nvme1": {"model": "NVMe SSD", "state": "live", "transport": "pcie"}},
         "smart": {"nvme1": '{"critical_warning": 0, "avail_spare": 100, "spare_thresh": 10, "percent_used": 3, '

@@ -20,6 +20,7 @@ from provisioner.events import Event, Events
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, private_dir
 from tests.support import plans
+from tests.support.logins import UBUNTU
 
 NODE = Node("train-0", "train", "here", "p4d.24xlarge", "i-0", "us-east-1a", "203.0.113.5", "10.0.0.5")
 
@@ -189,16 +190,16 @@ def test_a_new_machine_is_pinned_and_a_known_one_is_not_asked_again(
     private_dir(paths.ssh)
     first, second = NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")
     seen: list[Event] = []
-    fleet.contact(paths, [first, second], "ubuntu", Events(seen.append))
+    fleet.contact(paths, [first, second], UBUNTU, Events(seen.append))
     assert sorted(asked) == ["203.0.113.5", "203.0.113.6"]
     assert [e.message.split(":")[0] for e in seen] == ["host key pinned", "host key pinned"]
     asked.clear()
     keys["203.0.113.5"] = "ssh-ed25519 AAAAC3Nzimpostor"
-    fleet.contact(paths, [first, second], "ubuntu", Events())
+    fleet.contact(paths, [first, second], UBUNTU, Events())
     assert asked == []
     assert "impostor" not in paths.known_hosts.read_text()
     replaced = replace(first, id="i-9")
-    fleet.contact(paths, [replaced], "ubuntu", Events())
+    fleet.contact(paths, [replaced], UBUNTU, Events())
     assert asked == ["203.0.113.5"]
     assert paths.known_hosts.read_text() == "train-0.test ssh-ed25519 AAAAC3Nzimpostor\n"
 
@@ -209,9 +210,9 @@ def test_only_those_that_matter_are_waited_for(paths: ClusterPaths, monkeypatch:
     monkeypatch.setattr(ssh, "scan", lambda _: "ssh-ed25519 AAAAC3NzaC1s")
     private_dir(paths.ssh)
     nodes = [NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")]
-    fleet.contact(paths, nodes, "ubuntu", Events())
+    fleet.contact(paths, nodes, UBUNTU, Events())
     waited.clear()
-    fleet.contact(paths, nodes, "ubuntu", Events(), only=["train-1"])
+    fleet.contact(paths, nodes, UBUNTU, Events(), only=["train-1"])
     assert waited == ["203.0.113.6"]
     assert len(paths.known_hosts.read_text().splitlines()) == 2
 
@@ -232,13 +233,13 @@ def test_ctrl_c_ends_the_waiting_for_all(paths: ClusterPaths, monkeypatch: pytes
     private_dir(paths.ssh)
     nodes = [NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")]
     with pytest.raises(KeyboardInterrupt):
-        fleet.contact(paths, nodes, "ubuntu", Events(interrupted), wait_s=3600)
+        fleet.contact(paths, nodes, UBUNTU, Events(interrupted), wait_s=3600)
 
 
 def test_a_machine_without_ssh_is_named(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: "no route to host")
     with pytest.raises(ProviderError) as caught:
-        fleet.contact(paths, [NODE], "ubuntu", Events(), wait_s=0)
+        fleet.contact(paths, [NODE], UBUNTU, Events(), wait_s=0)
     assert caught.value.where == "train-0"
     assert "no route to host" in caught.value.message
 
@@ -256,7 +257,7 @@ def test_a_key_that_the_console_says_too_is_told_so(paths: ClusterPaths, monkeyp
     monkeypatch.setattr(ssh, "scan", lambda _: KEY)
     private_dir(paths.ssh)
     seen: list[Event] = []
-    fleet.contact(paths, [NODE], "ubuntu", Events(seen.append), vouched=lambda _: f"{KEY} root@ip-10-0-0-1")
+    fleet.contact(paths, [NODE], UBUNTU, Events(seen.append), vouched=lambda _: f"{KEY} root@ip-10-0-0-1")
     assert seen[0].message.endswith("as its console says")
 
 
@@ -267,7 +268,7 @@ def test_another_key_than_the_console_says_ends_the_run_and_pins_nothing(
     monkeypatch.setattr(ssh, "scan", lambda _: OTHER)
     private_dir(paths.ssh)
     with pytest.raises(ProviderError) as caught:
-        fleet.contact(paths, [NODE], "ubuntu", Events(), vouched=lambda _: KEY)
+        fleet.contact(paths, [NODE], UBUNTU, Events(), vouched=lambda _: KEY)
     assert "console says" in caught.value.message
     assert ssh.fingerprint(OTHER) in caught.value.message
     assert not paths.known_hosts.exists()

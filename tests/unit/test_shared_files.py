@@ -36,6 +36,7 @@ from provisioner.state.lease import HOLDER, Holder, Lease, current
 from provisioner.state.shared_files import FLEET, page_head
 from provisioner.workspace.render import main_tf
 from tests.support import moto_s3
+from tests.support.logins import UBUNTU
 from tests.unit.providers.test_aws_provider import plan as aws_plan
 
 BUCKET = "acme-gpuprov"
@@ -86,7 +87,7 @@ def make(cluster: Cluster) -> None:
     """What an `up` leaves of a node."""
     fleet.save(cluster.paths, [NODE])
     ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
-    ssh.save(cluster.paths, [NODE], {"train-0": ("i-1", PIN)}, "ubuntu")
+    ssh.save(cluster.paths, [NODE], {"train-0": ("i-1", PIN)}, UBUNTU)
     node_state.note(cluster.paths, nodes={"train-0": {"stage": "verified", "ok": True}})
 
 

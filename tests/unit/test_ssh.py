@@ -14,6 +14,7 @@ from provisioner import ssh
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, private_dir
+from tests.support.logins import UBUNTU
 
 PINS: ssh.Pins = {
     "train-0": ("i-0", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFirst"),
@@ -50,7 +51,7 @@ def as_ssh_reads_it(paths: ClusterPaths, node: str) -> dict[str, str]:
 def test_ssh_accepts_the_configuration(name: str, tmp_path: Path) -> None:
     paths = paths_in(tmp_path / name)
     ssh.ensure_key(paths, None)
-    ssh.save(paths, NODES, PINS, "ubuntu")
+    ssh.save(paths, NODES, PINS, UBUNTU)
     read = as_ssh_reads_it(paths, "train-1")
     assert read["hostname"] == "203.0.113.1"
     assert read["hostkeyalias"] == "train-1.test"
@@ -71,7 +72,7 @@ def test_ssh_opens_the_identity_there(name: str, tmp_path: Path) -> None:
     """-G prints paths before ssh expands them; -v says which file it really loaded (type 3 is ed25519)."""
     paths = paths_in(tmp_path / name)
     ssh.ensure_key(paths, None)
-    ssh.save(paths, NODES, PINS, "ubuntu")
+    ssh.save(paths, NODES, PINS, UBUNTU)
     argv = ssh.argv(
         paths, "train-0", "-v", "-o", "LogLevel=DEBUG1", "-o", "ControlPath=none", "-o", "ProxyCommand=true"
     )
@@ -91,14 +92,14 @@ def test_a_folder_that_ssh_can_not_be_told_is_refused_before_anything_is_made(na
 
 
 def test_a_host_that_is_no_node_has_no_address(paths: ClusterPaths) -> None:
-    ssh.save(paths, NODES, PINS, "ubuntu")
+    ssh.save(paths, NODES, PINS, UBUNTU)
     assert as_ssh_reads_it(paths, "elsewhere")["hostname"] == "elsewhere"
     assert as_ssh_reads_it(paths, "elsewhere")["stricthostkeychecking"] in ("yes", "true")
 
 
 def test_pins_survive_and_known_hosts_has_them_by_alias(paths: ClusterPaths) -> None:
     assert ssh.load_pins(paths) == {}
-    ssh.save(paths, NODES, PINS, "ubuntu")
+    ssh.save(paths, NODES, PINS, UBUNTU)
     assert ssh.load_pins(paths) == PINS
     assert paths.known_hosts.read_text().splitlines() == [f"{name}.test {key}" for name, (_, key) in PINS.items()]
     for file in (paths.known_hosts, paths.ssh / "pins.json", paths.ssh / "config"):
@@ -197,7 +198,7 @@ def test_a_socket_folder_that_others_can_enter_is_not_used(
 
 
 def test_closing_removes_the_sockets(paths: ClusterPaths) -> None:
-    ssh.save(paths, NODES, PINS, "ubuntu")
+    ssh.save(paths, NODES, PINS, UBUNTU)
     folder = ssh.control_dir(paths)
     (folder / "left-over").touch()
     ssh.close(paths, NODES)
@@ -211,7 +212,7 @@ def test_a_folder_of_sockets_that_has_gone_is_made_again(
     first, other = runtime_dir / "f", runtime_dir / "o"
     first.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(first))
-    ssh.save(paths, NODES, PINS, "ubuntu")
+    ssh.save(paths, NODES, PINS, UBUNTU)
     before = (paths.ssh / "config").read_text()
     folder = ssh.control_dir(paths)
     folder.rmdir()
@@ -242,12 +243,31 @@ def test_what_is_no_node_or_key_never_becomes_configuration(
     nodes: list[Node], pins: ssh.Pins, paths: ClusterPaths
 ) -> None:
     with pytest.raises(GpuprovError, match="is no"):
-        ssh.save(paths, nodes, pins, "ubuntu")
+        ssh.save(paths, nodes, pins, UBUNTU)
     assert not (paths.ssh / "config").exists()
 
 
 def test_a_connection_that_is_carried(paths: ClusterPaths) -> None:
     ssh.ensure_key(paths, None)
-    ssh.save(paths, NODES, PINS, "ubuntu", {"train-1": "carry 100% of i-1"})
+    ssh.save(paths, NODES, PINS, UBUNTU, {"train-1": "carry 100% of i-1"})
     assert as_ssh_reads_it(paths, "train-1")["proxycommand"] in ("carry 100% of i-1", "carry 100%% of i-1")
     assert "proxycommand" not in as_ssh_reads_it(paths, "train-0")
+
+
+def test_a_jump_host_is_reached_as_the_callers_own_ssh_does(paths: ClusterPaths) -> None:
+    command = ssh.jump("me@bastion.example.com:2222", "10.0.0.5")
+    assert command == ("ssh -o BatchMode=yes -o ConnectTimeout=10 -p 2222 -W [10.0.0.5]:22 me@bastion.example.com")
+    assert ssh.jump("bastion", "fd00::5").endswith(" -W [fd00::5]:22 bastion")
+    ssh.save(paths, NODES, PINS, {"train-0": "azureuser", "train-1": "ubuntu"}, {"train-1": command})
+    told = {
+        node.name: dict(
+            line.split(" ", 1)
+            for line in subprocess.run(
+                ["ssh", "-G", "-F", str(paths.ssh / "config"), node.name], capture_output=True, text=True, check=True
+            ).stdout.splitlines()
+            if line.startswith(("user ", "proxycommand "))
+        )
+        for node in NODES
+    }
+    assert told["train-0"] == {"user": "azureuser"}
+    assert told["train-1"] == {"user": "ubuntu", "proxycommand": command}

@@ -89,8 +89,8 @@ class Ec2Module(Module):
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
         user = {
-            "name": plan.spec.access.user, "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL", "lock_passwd": True,
-            "ssh_authorized_keys": [ssh_public_key.strip()],
+            "name": plan.spec.user(self._place.site), "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL",
+            "lock_passwd": True, "ssh_authorized_keys": [ssh_public_key.strip()],
         }  # fmt: skip
         return "#cloud-config\n" + json.dumps({"users": [user], "disable_root": True, "ssh_pwauth": False}) + "\n"
 

@@ -235,6 +235,10 @@ class AwsSite(CloudSite):
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:
         from provisioner.providers.aws import rules
 
+        if self.jump and self.connect != "direct":
+            yield Finding(
+                (*at, "jump"), f"ssh goes through connect: {self.connect} already", "leave one of the two out"
+            )
         yield from rules.bought(groups)
         yield from rules.account(at, self)
         yield from rules.storage((*at, "storage"), self, stack)

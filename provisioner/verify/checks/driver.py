@@ -53,6 +53,9 @@ def test_installed(node: Facts) -> None:
         fail(f"module {node.module.version} is loaded, the library is {node.smi.driver_version}")
     if loaded is None:
         unknown(node.source("nvidia-smi.xml").reason or "no driver is loaded", "nvidia-smi.xml")
+    disk = node.host.driver_on_disk if node.host else None
+    if disk is not None and disk != loaded:
+        fail(f"{loaded} is loaded, the module on disk is {disk}: the next boot runs that one")
     if not installed:
         skip("the driver was not installed from packages")
     other = [f"{name} {version}" for name, version in installed.items() if version != loaded]

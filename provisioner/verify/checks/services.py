@@ -186,8 +186,12 @@ def test_kernel_next(node: Facts, expected: Expected) -> None:
     saw(expected=node.kernel, actual=newest)
     if newest in (None, node.kernel):
         return
-    without = expected.vendor == "nvidia" and kernels.get(newest or "") is False
-    fail(f"kernel {newest} is installed, {node.kernel} runs" + ("; it has no NVIDIA module" if without else ""))
+    modules = (node.host.kernel_modules if node.host else None) or {}
+    lacks = [name for name in modules.get(node.kernel or "", ()) if name not in modules.get(newest or "", (name,))]
+    if expected.vendor == "nvidia" and kernels.get(newest or "") is False and "nvidia" not in lacks:
+        lacks.insert(0, "nvidia")
+    without = f"; it lacks the modules {', '.join(lacks)}" if lacks else ""
+    fail(f"kernel {newest} is installed, {node.kernel} runs{without}")
 
 
 @check(

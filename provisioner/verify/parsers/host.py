@@ -87,6 +87,10 @@ class Host:
     sources: tuple[str, ...] | None = None
     kernels: Mapping[str, bool] | None = None
     """Kernels with modules, and whether the NVIDIA driver's is among them."""
+    kernel_modules: Mapping[str, tuple[str, ...]] | None = None
+    """Kernels with modules, and which of those that GPU nodes work by (probe/host_software.py) are among them."""
+    driver_on_disk: str | None = None
+    """Version of the NVIDIA module that the next load takes; None where modinfo finds none."""
     environment: Mapping[str, str] | None = None
     cloud_init: tuple[str, ...] | None = None
     """Errors of the first boot; None where cloud-init is not there or has not finished."""
@@ -170,10 +174,19 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         docker=sw.read_docker(read_map(d.get("docker"))),
         sshd=sw.read_sshd(read_answer(d.get("sshd"))),
         sources=read_strings(d.get("sources")),
-        kernels={k: v for k, v in read_map(d.get("kernels")).items() if isinstance(v, bool)} or None,
+        kernels=_kernels(read_map(d.get("kernels"))),
+        kernel_modules={k: m for k, v in read_map(d.get("kernels")).items() if (m := read_strings(v)) is not None}
+        or None,
+        driver_on_disk=(read_answer(d.get("driver_on_disk")) or "").strip() or None,
         environment=sw.read_environment(d.get("environment")),
         cloud_init=sw.read_cloud_init(files.get("run/cloud-init/result.json")),
     )
+
+
+def _kernels(found: Mapping[str, Any]) -> dict[str, bool] | None:
+    """Older probes said only whether the NVIDIA module is there."""
+    said = {k: v if isinstance(v, bool) else "nvidia" in v for k, v in found.items() if isinstance(v, bool | list)}
+    return said or None
 
 
 TOOLS = (

@@ -19,7 +19,17 @@ from typing import Any
 from provisioner.verify.probe.host_cpu import edac, governors, limits, processes, processors
 from provisioner.verify.probe.host_disks import mounts, nvme, smart, space
 from provisioner.verify.probe.host_network import addresses, bonds, default_routes, interfaces, listening, resolves
-from provisioner.verify.probe.host_software import boots, cdi, crashes, environment, gpu_links, kernels, sources, sshd
+from provisioner.verify.probe.host_software import (
+    boots,
+    cdi,
+    crashes,
+    driver_on_disk,
+    environment,
+    gpu_links,
+    kernels,
+    sources,
+    sshd,
+)
 from provisioner.verify.probe.runner import ASK, COLLECTORS, lines_of, result, run, texts
 
 HOST_FILES = (
@@ -48,6 +58,7 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("df", space),
         ("sync", lambda: run(SYNC, ASK)),
         ("sshd", sshd),
+        ("driver_on_disk", driver_on_disk),
         ("docker", lambda: run(["docker", "info", "--format", DOCKER], ASK)),
         ("smart", smart),
         ("resolves", resolves),

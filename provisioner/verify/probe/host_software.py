@@ -19,6 +19,8 @@ RECORD = struct.Struct("=hxxi32s4s32s256shh" + TIMES)
 times are of 64 bits on arm64 (unverified)."""
 VARIABLES = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_", "FI_")
 """Beginnings of variables of /etc/environment that travel."""
+MODULES = ("nvidia", "efa", "mlx5_core", "mlx5_ib", "gdrdrv", "nvidia-peermem", "lustre", "lnet", "amdgpu")
+"""Kernel modules that a GPU node works by; those built for one kernel are not there for the next."""
 SSHD = ("passwordauthentication", "permitrootlogin", "kbdinteractiveauthentication", "port", "listenaddress")
 
 
@@ -86,17 +88,25 @@ def sources() -> list[str]:
     return sorted(found)[:200]
 
 
-def kernels() -> dict[str, bool]:
-    """Kernels that have modules here, and whether the NVIDIA driver's is among them."""
+def kernels() -> dict[str, list[str]]:
+    """Kernels that have modules here, and which of MODULES are among them."""
     found = {}
     for release in listed("/lib/modules"):
         base = "/lib/modules/" + release
         if os.path.exists(base + "/modules.dep"):  # noqa: PTH110
             with contextlib.suppress(OSError):
-                found[release] = any(
-                    re.search(r"/nvidia\.ko", line) for line in lines_of(base + "/modules.dep", 8 << 20)
-                )
+                there = {
+                    match[1]
+                    for line in lines_of(base + "/modules.dep", 8 << 20)
+                    if (match := re.match(r"(?:[^:]*/)?([a-z0-9_-]+)\.ko[^:/]*:", line))
+                }
+                found[release] = [name for name in MODULES if name in there]
     return found
+
+
+def driver_on_disk() -> dict[str, Any]:
+    """The version of NVIDIA's module that the next load takes."""
+    return run(["modinfo", "-F", "version", "nvidia"], ASK)
 
 
 def environment() -> list[str]:

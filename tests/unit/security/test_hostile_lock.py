@@ -24,6 +24,7 @@ from provisioner.spec.site import Site
 from provisioner.stack import lockfile, package_index
 from provisioner.stack.models import BaseImage, Lock, Repository
 from tests.support import plans
+from tests.support.logins import UBUNTU
 
 RUN = "{{ lookup('pipe', 'id') }}"
 TEMPLATES = (RUN, f"1.2{RUN}", "{% raw %}", "{# x #}")
@@ -207,7 +208,7 @@ def test_no_provider_of_a_workspace_is_any_other_module(name: str) -> None:
 def test_a_pin_that_is_none_is_an_error(pin: Any, paths: ClusterPaths) -> None:
     (paths.ssh / "pins.json").write_text(json.dumps({"train-0": pin}))
     with pytest.raises(GpuprovError):
-        ssh.save(paths, [NODE], ssh.load_pins(paths), "ubuntu")
+        ssh.save(paths, [NODE], ssh.load_pins(paths), UBUNTU)
     assert not (paths.ssh / "config").exists()
 
 

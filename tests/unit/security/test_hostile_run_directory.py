@@ -20,6 +20,7 @@ from provisioner.cli import watch
 from provisioner.cli.run_view import RunView
 from provisioner.errors import GpuprovError
 from provisioner.session import open_cluster
+from tests.support.logins import UBUNTU
 from tests.support.rehearsal import ROOT
 from tests.support.terminal import CTRL_C, Terminal, gpuprov
 
@@ -58,11 +59,11 @@ def test_the_configuration_that_gpuprov_writes_is_taken_with_its_own_proxies_alo
     cluster = open_cluster(root.parent.parent / "cluster.yaml", sandbox=True)
     nodes = cluster.nodes()
     carry = {node.name: f"aws ssm start-session --target {node.id} --parameters portNumber=%p" for node in nodes}
-    ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), "ubuntu", carry)
+    ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), UBUNTU, carry)
     ssh.refuse_foreign(cluster.paths, carry.values)
     with pytest.raises(GpuprovError, match="is not gpuprov's"):
         opened(root)  # a rehearsal has no proxies
-    ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), "ubuntu")
+    ssh.save(cluster.paths, nodes, ssh.load_pins(cluster.paths), UBUNTU)
     opened(root)
 
 

@@ -428,6 +428,9 @@ FAULTS: dict[str, Fault] = {
         set(),
         unknown={"container.image"},
     ),
+    "another module on disk": Fault(
+        P4D, sub("host.json", r"580\.105\.08\\n", r"595.58.03\\n"), {"driver.loaded_is_installed"}
+    ),
     "other torch": Fault(P4D, sub("framework.json", "2.9.0a0", "2.8.0a0"), {"framework.versions"}),
     "torch sees seven": Fault(P4D, sub("framework.json", r"gpus\\\": 8", r'gpus\\": 7'), {"framework.versions"}),
     "container does not run": Fault(

@@ -216,9 +216,15 @@ FAULTS: dict[str, Fault] = {
     ),
     "kernel waits without module": Fault(
         {"host.kernel_next"},
-        lambda d: d["kernels"].update({"6.8.0-1025-aws": False}),
+        lambda d: d["kernels"].update({"6.8.0-1025-aws": ["mlx5_core"]}),
         texts=append("packages.txt", "linux-image-6.8.0-1025-aws\t6.8.0-1025.27\tii \n"),
-        says="it has no NVIDIA module",
+        says="it lacks the modules nvidia, efa",
+    ),
+    "kernel waits, an older probe": Fault(
+        {"host.kernel_next"},
+        put("kernels", {"6.8.0-1025-aws": False}),
+        texts=append("packages.txt", "linux-image-6.8.0-1025-aws\t6.8.0-1025.27\tii \n"),
+        says="it lacks the modules nvidia",
     ),
     "name": Fault({"host.hostname"}, put("hostname", "localhost")),
     "name leads nowhere": Fault(
