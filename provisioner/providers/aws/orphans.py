@@ -76,7 +76,10 @@ class InRegion:
             with suppress(Trouble):  # deleting it says what is wrong
                 close(self._region, group.id)
         theirs = [thing for kind in NETWORK for thing in by_kind.get(kind, ())]
-        for line in blockers.holders(self._region, theirs):
+        began = time.monotonic()
+        held = blockers.holders(self._region, theirs)
+        self._end += time.monotonic() - began  # looking is no waiting
+        for line in held:
             tell(f"{self._region.name}: {line}: what it holds is tried for {self._wait_s / 60:.0f} minutes")
         stay = list(self._delete(by_kind, NETWORK, tell))
         return left + stay + (blockers.holders(self._region, theirs) if stay else [])
