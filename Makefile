@@ -8,7 +8,7 @@ DEMO := examples/aws-p4d.yaml
 WORKERS ?= 2
 SANDBOX_WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -q
-FAST := $(PYTEST) -n $(WORKERS) tests/unit tests/schema -m "not slow"
+UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
 REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
@@ -24,12 +24,12 @@ demo: runtime system-sandbox
 
 ## test: every test; the fast ones first
 test: dev system-sandbox system-dev
-	$(FAST)
+	$(UNIT) -m "not slow"
 	$(REHEARSED)
 
-## test-fast: the tests that make no nodes
+## test-fast: the tests that start no Terraform, no terminal and no node
 test-fast: dev
-	$(FAST)
+	$(UNIT) -m "not slow and not heavy"
 
 ## test-slow: what takes minutes each and is not in `make test`
 test-slow: dev system-sandbox system-dev

@@ -55,7 +55,13 @@ def node_files() -> dict[str, File]:
         "etc/systemd/system/gpuprov-tuning.service.d/gpuprov-sandbox.conf": File(
             b"[Unit]\nRequires=gpuprov-sandbox-sys.service\nAfter=gpuprov-sandbox-sys.service\n"
         ),
-        "usr/lib/python3/dist-packages/gpuprov-sandbox.pth": File(b"import gpuprov_sandbox_clock\n"),
+        "usr/lib/python3/dist-packages/gpuprov-sandbox.pth": File(
+            b"import gpuprov_sandbox_clock\nimport gpuprov_sandbox_compiled\n"
+        ),
+        "usr/lib/python3/dist-packages/gpuprov_sandbox_compiled.py": File(
+            link="../../gpuprov-sandbox/gpuprov_node/compiled.py"
+        ),
+        "var/cache/gpuprov-compiled/README": File(b"Ansible's modules as Python has compiled them: safe to remove.\n"),
         "usr/lib/python3/dist-packages/gpuprov_sandbox_clock.py": File(
             link="../../gpuprov-sandbox/gpuprov_node/clock.py"
         ),

@@ -13,6 +13,22 @@ import pytest
 
 from provisioner import process
 
+HEAVY = (
+    "terraform_aws", "cli/test_terminal.py", "cli/test_exit.py", "configure/test_extending_stack.py",
+    "providers/test_extending_provider.py", "verify/test_extending_docs.py", "verify/test_verify_command.py",
+    "verify/test_pytest_runner.py", "verify/test_hostile_nodes.py", "verify/test_healthy_variations.py",
+    "verify/test_quick_bundles.py", "sandbox/test_sandbox_faults.py", "test_shared_files.py", "test_wheel.py",
+)  # fmt: skip
+"""Files and folders whose tests start Terraform, a terminal or many processes: two thirds of the time of this folder.
+`make test-fast` leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and str(item.path.relative_to(here)).startswith(HEAVY):
+            item.add_marker(pytest.mark.heavy)
+
 
 @pytest.fixture(scope="session")
 def _runtime_dir() -> Iterator[Path]:

@@ -1,0 +1,63 @@
+"""Code out of a zip is compiled once on a node, and is what Python would compile."""
+
+from __future__ import annotations
+
+import marshal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+NODE = Path(__file__).parents[3] / "provisioner/sandbox/node/compiled.py"
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+exec(compile(open(sys.argv[2]).read().replace("/var/cache/gpuprov-compiled/", sys.argv[3] + "/"), "compiled", "exec"))
+import part
+print(part.answer())
+"""
+
+
+def run(folder: Path, archive: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", PROGRAM, str(archive), str(NODE), str(folder)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+
+
+def zipped(path: Path, answer: int) -> Path:
+    with zipfile.ZipFile(path, "w") as stream:
+        stream.writestr("part.py", f"def answer():\n    return {answer}\n")
+    return path
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    return folder
+
+
+def test_the_second_import_takes_what_the_first_compiled(tmp_path: Path, kept: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", 42)
+    assert run(kept, archive).stdout == "42\n"
+    (file,) = kept.iterdir()
+    source = "def answer():\n    return 43\n"
+    file.write_bytes(marshal.dumps(compile(source, "part.py", "exec")))
+    assert run(kept, archive).stdout == "43\n"
+
+
+def test_another_source_is_another_code(tmp_path: Path, kept: Path) -> None:
+    assert run(kept, zipped(tmp_path / "a.zip", 42)).stdout == "42\n"
+    assert run(kept, zipped(tmp_path / "b.zip", 44)).stdout == "44\n"
+    assert len(list(kept.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff\x00"])
+def test_what_is_damaged_or_cannot_be_kept_costs_nothing_but_time(tmp_path: Path, kept: Path, damage: bytes) -> None:
+    archive = zipped(tmp_path / "a.zip", 42)
+    run(kept, archive)
+    (file,) = kept.iterdir()
+    file.write_bytes(damage)
+    assert run(kept, archive).stdout == "42\n"
+    assert run(tmp_path / "nowhere", archive).stdout == "42\n"
