@@ -1,6 +1,6 @@
 """docs/evidence.md: what each fatal check and each limit rests on, made of what the code and the catalogue declare.
 
-python scripts/evidence_docs.py writes the generated part; what stands above it stays.
+scripts/check_docs.py writes the generated part; what stands above it stays.
 """
 
 from __future__ import annotations
@@ -82,7 +82,3 @@ def _ceilings(rows: Iterable[Ceiling]) -> list[str]:
 def main() -> None:
     head = PAGE.read_text(encoding="utf-8").partition(BEGINS)[0]
     PAGE.write_text(head + text(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -36,7 +36,7 @@ def test_a_fatal_check_rests_on_a_capture_or_a_document(check: object) -> None:
 
 def test_the_page_is_what_the_code_and_the_catalogue_say() -> None:
     page = evidence_docs.PAGE.read_text(encoding="utf-8")
-    assert page.endswith(evidence_docs.text()), "run: python scripts/evidence_docs.py"
+    assert page.endswith(evidence_docs.text()), "run: python scripts/check_docs.py"
 
 
 def test_a_measured_limit_names_what_was_measured() -> None:
