@@ -12,7 +12,7 @@ UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
 REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: setup demo test test-fast test-sandbox lint bench lock clean doctor runtime dev terraform system-sandbox system-dev
+.PHONY: setup demo test test-fast test-sandbox lint bench facts lock clean doctor runtime dev terraform system-sandbox system-dev
 
 ## setup: what `gpuprov` needs to rehearse a fleet on this machine
 setup: runtime system-sandbox
@@ -61,6 +61,10 @@ bench: dev system-sandbox
 ## doctor: what this machine lacks
 doctor: runtime
 	$(BIN)/gpuprov doctor
+
+## facts: renew what the package index tells of frameworks; look at the difference, then commit it
+facts: dev
+	$(BIN)/python scripts/facts.py
 
 ## lock: choose the versions of the development environment again
 lock: dev

@@ -30,7 +30,7 @@ class Diagnosis:
 
 def examine() -> list[Diagnosis]:
     """Look at everything; never raises."""
-    return [_python(), _ssh(), _terraform(), *_sandbox_tools(), _podman_runs(), _root()]
+    return [_python(), _ssh(), _terraform(), _dpkg(), *_sandbox_tools(), _podman_runs(), _root()]
 
 
 def _python() -> Diagnosis:
@@ -61,6 +61,14 @@ def _terraform() -> Diagnosis:
     except GpuprovError as error:
         return Diagnosis("terraform", "missing", error.message, "making machines", error.hint)
     return Diagnosis("terraform", "ok", f"{binary.origin}: {' '.join(binary.argv)}", "making machines")
+
+
+def _dpkg() -> Diagnosis:
+    job = "`gpuprov lock` where a vendor has archives (EFA, DOCA, GDRCopy, Mountpoint for S3)"
+    path = shutil.which("dpkg-deb")
+    if path is None:
+        return Diagnosis("dpkg-deb", "missing", "not installed", job, "sudo apt-get install -y dpkg")
+    return Diagnosis("dpkg-deb", "ok", path, job)
 
 
 def _sandbox_tools() -> list[Diagnosis]:

@@ -21,7 +21,7 @@ from provisioner.plan import Plan, build_plan
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import lockfile
 from provisioner.stack.components import COMPONENTS, title
-from provisioner.stack.models import Image, Lock, Stack
+from provisioner.stack.models import Image, Lock, Stack, on_node
 
 _RELEASE = re.compile(r"[0-9a-f]{12}")
 
@@ -41,12 +41,14 @@ class Release:
 def content(stack: Stack, *, simulated: bool) -> dict[str, Any]:
     """What a stack puts on a node. Why it was chosen is no part of it; neither are the digests and keys of a rehearsal,
     which follow from the machine that rehearses."""
-    found = stack.model_dump(mode="json", exclude={"components": True, "packages": {"__all__": {"asked"}}})
+    found = on_node(stack)
     if simulated:
         for image in found["images"]:
             image.update(digest="", pull="")
         for repository in found["repositories"]:
             repository.update(uri="", key_url="", fingerprint="")
+            for late in ("archives", "packages"):
+                repository.pop(late, None)
     return found
 
 

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provisioner.cli import json_output
-from provisioner.errors import Exit
+from provisioner.errors import Exit, GpuprovError
+
+if TYPE_CHECKING:
+    from provisioner.doctor import Diagnosis
 
 
-def doctor(json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False) -> None:
+def _keys(file: Path) -> list[Diagnosis]:
+    from provisioner.stack import lockfile
+
+    lock = lockfile.read(file.with_suffix(".lock"))
+    if lock is None:
+        raise GpuprovError("no lock is beside it", where=str(file), hint=f"gpuprov lock {file}")
+    from provisioner import signing_keys
+
+    return signing_keys.examine(lock)
+
+
+def doctor(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A cluster.yaml: the keys of its lock's repositories are compared too.", metavar="FILE"),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
     """Show what this machine lacks. Exits with 2 if something is missing."""
     from provisioner.doctor import examine
 
-    found = examine()
+    found = examine() + (_keys(file) if file is not None else [])
     healthy = all(d.status == "ok" for d in found)
     if json_:
         json_output.write({"ok": healthy, "findings": [asdict(d) for d in found]})

@@ -12,6 +12,7 @@ from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.stack.models import on_node
 from provisioner.stack.texts import TEMPLATES
 from provisioner.verify import archive
 from provisioner.verify.expectations import expect
@@ -60,9 +61,7 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
         "gpuprov_group": name,
         "gpuprov_site": group.site,
         # Why a version was chosen is for people: a better sentence is no reason to configure a node again.
-        "gpuprov_stack": group.stack.model_dump(
-            mode="json", exclude={"components": True, "packages": {"__all__": {"asked"}}}
-        ),
+        "gpuprov_stack": on_node(group.stack),
         "gpuprov_gpu_vendor": group.gpu.vendor,
         "gpuprov_gpu_arch": group.gpu.arch,
         "gpuprov_gpu_count": group.machine.gpu_count,

@@ -11,7 +11,8 @@ from provisioner import spec as cluster_yaml
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.session import Cluster
-from provisioner.stack import lockfile
+from provisioner.stack import facts, image_facts, lockfile
+from provisioner.stack.candidates import image as named
 from provisioner.stack.models import BaseImage, Lock, Stack
 
 if TYPE_CHECKING:
@@ -54,8 +55,38 @@ def renew(cluster: Cluster, events: Events, keep: Kept | None = None, *, write: 
     """Solve, pin packages and images, write the lock where that is wanted. Versions of `keep` stay where they still go
     together with the rest."""
     events("stack", "started", "choosing compatible versions")
-    solved = stack.solve(cluster.spec, place=cluster_yaml.placer(cluster.file), keep=keep)
-    return _pinned(cluster, solved, events, keep, write=write)
+    if old := facts.old():
+        said = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
+        events("stack", "warning", f"{said}; a newer release of gpuprov knows newer ones")
+    return _pinned(cluster, _solved(cluster, events, keep), events, keep, write=write)
+
+
+ROUNDS = 4
+"""How often versions are chosen again because an image holds others than its table says."""
+
+
+def _solved(cluster: Cluster, events: Events, keep: Kept | None) -> dict[str, Stack]:
+    """Group → its stack. Real images are asked what they hold: what an image says of itself counts, whatever the tables
+    of this release say."""
+    place = cluster_yaml.placer(cluster.file)
+    real = [name for name in cluster.spec.groups if cluster.spec.site_of(name) not in _simulated(cluster)]
+    if not real:
+        return stack.solve(cluster.spec, place=place, keep=keep)
+    _refuse_architecture(cluster)
+    from provisioner.stack import pinning
+
+    sources, read = _sources(cluster, keep), {}
+    wanted = list(dict.fromkeys(cluster.spec.stack.containers))
+    for _ in range(ROUNDS):
+        for reference, told in pinning.read_images(wanted, sources, events).items():
+            read[reference] = told
+            for said in image_facts.say(reference, named(reference), told, facts.as_of()):
+                events("stack", "warning", said)
+        solved = stack.solve(cluster.spec, place=place, keep=keep, read=read)
+        wanted = list(dict.fromkeys(i.reference for n in real for i in solved[n].images if i.reference not in read))
+        if not wanted:
+            break
+    return solved
 
 
 def kept(before: Lock | None, *, upgrade: bool, names: Sequence[str]) -> Kept:
@@ -90,7 +121,10 @@ def explain(cluster: Cluster, name: str) -> list[str]:
         if name in mine.components:
             chosen = mine.components[name]
             lines.append(f"{group}: {name} {chosen.version}: {chosen.why}")
-            lines += [f"  {line}" for line in stack.alternatives(cluster.spec, group, name, chosen.version, place)]
+            lines += [
+                f"  {line}"
+                for line in stack.alternatives(cluster.spec, group, name, chosen.version, place, mine.images)
+            ]
     return lines
 
 
@@ -167,6 +201,7 @@ def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
         folder=cluster.file.absolute().parent,
         place=cluster_yaml.placer(cluster.file),
         own=frozenset(cluster.spec.stack.repositories),
+        confirmed={name: own.sha256 or () for name, own in cluster.spec.stack.repositories.items()},
         before=before.groups if before is not None and not before.simulated else {},
         sites={name: cluster.spec.site_of(name) for name in cluster.spec.groups},
         keep=keep or {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -50,11 +51,23 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
     for site in sites(plan):
         there = [node.name for node in cluster.nodes() if node.site == site]
         findings += cluster.providers.at(site).preflight(plan, there)
+    findings += _packages(cluster, plan)
     for finding in findings:
         if finding.status != "ok":
             text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
             events("preflight", "warning", text, data={"status": finding.status})
     return findings
+
+
+def _packages(cluster: Cluster, plan: Plan) -> list[Finding]:
+    """Whether the repositories still have what is locked for the groups that machines are to be made for."""
+    if plan.simulated:
+        return []
+    from provisioner.stack import still_there  # it brings an HTTP client along
+
+    there = Counter(node.group for node in cluster.nodes())
+    growing = {group.name: group.stack for group in plan.groups if there[group.name] < group.spec.count}
+    return still_there.look(growing, str(cluster.file)) if growing else []
 
 
 def probe(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:

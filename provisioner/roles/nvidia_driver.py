@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from provisioner.gpu_drivers import OTHER_DRIVERS
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.roles import Role, Target
 
@@ -14,6 +15,7 @@ def variables(group: PlannedGroup, _: Plan) -> dict[str, Any]:
         "gpuprov_subnet_manager": group.machine.subnet_manager_required,
         "gpuprov_imex": group.machine.imex_required,
         "gpuprov_persistence": group.spec.gpu.persistence,
+        "gpuprov_other_drivers": list(OTHER_DRIVERS),
     }
 
 

@@ -25,7 +25,7 @@ from provisioner.sandbox import image as node_image
 from provisioner.sandbox import registry, repository
 from provisioner.sandbox.keys import MIRROR_HOST, Keys, keys
 from provisioner.sandbox.runtime import ARCHITECTURES, Podman, find_podman
-from provisioner.stack.models import Image, Stack
+from provisioner.stack.models import Archive, Image, Repository, Stack
 
 WAIT = 900
 """Seconds that a second caller waits for the first: a cold build with a slow network."""
@@ -45,8 +45,11 @@ class Assets:
 
     def localise(self, stack: Stack) -> Stack:
         """The same stack, to be had from the mirror: repositories with the sandbox's key, images with their digests."""
+        made = {r.name: repository.archive(r, stack, self.architecture) for r in stack.repositories if r.archives}
         repositories = tuple(
-            r.model_copy(
+            _archived(r, made[r.name])
+            if r.name in made
+            else r.model_copy(
                 update={
                     "uri": f"http://{MIRROR_HOST}/{repository.folder(r.name, stack.os)}",
                     "key_url": f"http://{MIRROR_HOST}/keys/{r.name}.asc",
@@ -55,14 +58,29 @@ class Assets:
             )
             for r in stack.repositories
         )
+        packages = tuple(
+            p.model_copy(
+                update={"sha256": made[p.repository].hashes[p.name, p.version] if p.repository in made else ""}
+            )
+            for p in stack.packages
+        )
         # Nodes share this computer's kernel; whatever a lock names is rehearsed on that one.
         kernel = platform.release() if stack.kernel else None
         images = tuple(map(self._image, stack.images))
-        return stack.model_copy(update={"repositories": repositories, "images": images, "kernel": kernel})
+        return stack.model_copy(
+            update={"repositories": repositories, "packages": packages, "images": images, "kernel": kernel}
+        )
 
     def _image(self, image: Image) -> Image:
         built = registry.build(image, self.busybox, self.architecture)
         return image.model_copy(update={"digest": built.digest, "pull": registry.pull_name(built)})
+
+
+def _archived(known: Repository, made: repository.Made) -> Repository:
+    """A vendor's archives as the mirror's one; how a real one is trusted is nothing that a rehearsal can show."""
+    url = f"http://{MIRROR_HOST}/{repository.ARCHIVES}/{made.sha256}.tar.gz"
+    one = Archive(url=url, folder=repository.FOLDER, sha256=made.sha256, size=len(made.content), basis="simulated")
+    return known.model_copy(update={"key_url": "", "fingerprint": "", "archives": (one,)})
 
 
 def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
@@ -144,7 +162,9 @@ def _mirror_key(stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, archit
     content = {
         "packages": sorted({(s.os, p.repository or "", p.name, p.version) for s in stacks for p in s.packages}),
         "sets": sorted(json.dumps([s.os, *sorted((p.name, p.version) for p in s.packages)]) for s in stacks),
-        "layouts": sorted({(s.os, r.name, r.suite, r.components) for s in stacks for r in s.repositories}),
+        "layouts": sorted(
+            {(s.os, r.name, r.suite, r.components, bool(r.archives)) for s in stacks for r in s.repositories}
+        ),
         "images": sorted(
             {i.model_copy(update={"digest": "", "pull": ""}).model_dump_json() for s in stacks for i in s.images}
         ),
@@ -160,5 +180,6 @@ def _code() -> str:
     """A hash of the modules that decide what is in a package or an image."""
     here = Path(__file__).parent
     makers = ("deb.py", "content.py", "packages.py", "network_packages.py")
-    names = (*makers, "registry.py", "repository.py", "units.py", "node/exporter.py")
-    return hashlib.sha256(b"".join((here / name).read_bytes() for name in names)).hexdigest()
+    names = (*makers, "registry.py", "repository.py", "sources.py", "node/exporter.py")
+    shown = sorted(path for path in (here / "data").rglob("*") if path.is_file())
+    return hashlib.sha256(b"".join(path.read_bytes() for path in (*map(here.joinpath, names), *shown))).hexdigest()

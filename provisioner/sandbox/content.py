@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from provisioner.sandbox.deb import File
-from provisioner.sandbox.units import UNITS
+from provisioner.sandbox.sources import unit_file
 
 INSTALLED = "usr/lib/gpuprov-sandbox/installed"
 LIBRARIES = {"amd64": "usr/lib/x86_64-linux-gnu", "arm64": "usr/lib/aarch64-linux-gnu"}
@@ -50,8 +50,9 @@ def placeholder(path: str, link: str | None = None) -> dict[str, File]:
     return files
 
 
-def unit(name: str) -> dict[str, File]:
-    return {f"usr/lib/systemd/system/{name}": File(UNITS[name].encode())}
+def unit(name: str, text: str | None = None) -> dict[str, File]:
+    """A unit of that name; `text`: the file of data/units with its text, where that has another name."""
+    return {f"usr/lib/systemd/system/{name}": File(unit_file(text or name).encode())}
 
 
 def upstream(version: str) -> str:

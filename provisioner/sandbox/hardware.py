@@ -20,6 +20,7 @@ from provisioner.errors import GpuprovError
 from provisioner.sandbox.mig_layout import mig_layout
 from provisioner.sandbox.reaches import between, reaches
 from provisioner.sandbox.root_disk import root_disk
+from provisioner.sandbox.sources import variant
 
 Json = dict[str, Any]
 
@@ -193,7 +194,12 @@ def _efa(machine: Machine, numa: int) -> list[Json]:
         return []
     names = machine.rdma_devices or tuple(f"efa_{i}" for i in range(machine.network.ports))
     return [
-        {"name": name, "slot": f"0000:{0x10 + i // 8:02x}:{0x10 + i % 8:02x}.0", "numa": i * numa // len(names)}
+        {
+            "name": name,
+            "slot": f"0000:{0x10 + i // 8:02x}:{0x10 + i % 8:02x}.0",
+            "numa": i * numa // len(names),
+            "p2p": variant("efa.p2p", "driver"),
+        }
         for i, name in enumerate(names)
     ]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from provisioner.sandbox.content import program
 from provisioner.sandbox.deb import File
-from provisioner.sandbox.units import UNITS
+from provisioner.sandbox.distribution import archive
+from provisioner.sandbox.sources import unit_file
 
 TOOLS = (
     "lspci",
@@ -48,9 +49,9 @@ def node_files() -> dict[str, File]:
             b"[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\nReadKMsg=no\n"
         ),
         "etc/motd": File(b"gpuprov sandbox node: GPUs, drivers and networks are simulated.\n"),
-        "etc/systemd/system/gpuprov-sandbox-boot.service": File(UNITS["gpuprov-sandbox-boot.service"].encode()),
+        "etc/systemd/system/gpuprov-sandbox-boot.service": File(unit_file("gpuprov-sandbox-boot.service").encode()),
         "etc/dpkg/dpkg.cfg.d/gpuprov-sandbox": File(b"force-unsafe-io\n"),
-        "etc/systemd/system/gpuprov-sandbox-sys.service": File(UNITS["gpuprov-sandbox-sys.service"].encode()),
+        "etc/systemd/system/gpuprov-sandbox-sys.service": File(unit_file("gpuprov-sandbox-sys.service").encode()),
         # A role's settings of the kernel must never be this computer's.
         "etc/systemd/system/gpuprov-tuning.service.d/gpuprov-sandbox.conf": File(
             b"[Unit]\nRequires=gpuprov-sandbox-sys.service\nAfter=gpuprov-sandbox-sys.service\n"
@@ -78,6 +79,7 @@ def node_files() -> dict[str, File]:
     for tool in TOOLS:
         files[f"usr/local/sbin/{tool}"] = program(tool, "1")
         files[f"usr/local/bin/{tool}"] = File(link=f"../sbin/{tool}")
+    files |= archive()
     source = Path(__file__).parent / "node"
     for path in sorted(source.rglob("*")):
         if path.suffix in (".py", ".shape", ".json") and "__pycache__" not in path.parts:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from provisioner.sandbox.content import Content, fact, placeholder, program, unit
+from provisioner.sandbox.content import LIBRARIES, Content, fact, placeholder, program, unit
 from provisioner.sandbox.deb import File
+from provisioner.sandbox.sources import DATA
 
 
 def ofed(version: str, _architecture: str) -> Content:
@@ -26,8 +27,26 @@ def dkms(module: str, source: str) -> Callable[[str, str], Content]:
     return content
 
 
-def ofi_nccl(_version: str, _architecture: str) -> Content:
-    return Content("NCCL plugin for libfabric", placeholder("opt/amazon/ofi-nccl/lib/libnccl-net.so"))
+def ofi_nccl(_version: str, architecture: str) -> Content:
+    folder = f"opt/amazon/ofi-nccl/lib/{LIBRARIES[architecture].rpartition('/')[2]}"
+    files = placeholder(f"{folder}/libnccl-net-ofi.so", f"{folder}/libnccl-net.so")
+    return Content("NCCL plugin for libfabric", files)
+
+
+def libfabric(version: str, _architecture: str) -> Content:
+    folder = "opt/amazon/efa"
+    files = placeholder(f"{folder}/lib/libfabric.so.{version}", f"{folder}/lib/libfabric.so.1")
+    return Content("libfabric with EFA", files | {f"{folder}/bin/fi_info": program("fi_info", version)})
+
+
+def efa_config(_version: str, _architecture: str) -> Content:
+    """Huge pages for EFA's endpoints, now and at each boot (data/sources.yaml, efa-config)."""
+    script = DATA.joinpath("efa-hugepages-reserve.sh").read_bytes()
+    files = {"opt/amazon/bin/efa-hugepages-reserve.sh": File(script, 0o755)}
+    reserve = "#!/bin/sh\nset -e\n/opt/amazon/bin/efa-hugepages-reserve.sh\n"
+    wants = "usr/lib/systemd/system/multi-user.target.wants/efa-hugepages.service"
+    files[wants] = File(link="../efa-hugepages.service")
+    return Content("EFA's configuration", files | unit("efa-hugepages.service"), scripts=(("postinst", reserve),))
 
 
 def efa_profile(_version: str, _architecture: str) -> Content:

@@ -91,6 +91,16 @@ def _service(tool: str, unit_name: str, path: str = "usr/bin") -> Callable[[str,
     return content
 
 
+def _persistenced(version: str, _architecture: str) -> Content:
+    """As on Ubuntu; Debian's brings NVIDIA's own unit (`OF_DEBIAN`)."""
+    return _with_persistence_unit(version, "nvidia-persistenced.ubuntu.service")
+
+
+def _with_persistence_unit(version: str, text: str) -> Content:
+    tool = "nvidia-persistenced"
+    return Content(tool, {f"usr/bin/{tool}": program(tool, version)} | unit(f"{tool}.service", text))
+
+
 def _modprobe(version: str, _architecture: str) -> Content:
     return Content("loads the NVIDIA module", {"usr/bin/nvidia-modprobe": program("nvidia-modprobe", version)})
 
@@ -148,6 +158,12 @@ def _dcgm(version: str, _architecture: str) -> Content:
     return Content("DCGM", files | unit("nvidia-dcgm.service"))
 
 
+def _profiling(version: str, architecture: str) -> Content:
+    folder = LIBRARIES[architecture]
+    library = f"{folder}/libdcgmmoduleprofiling.so"
+    return Content("DCGM's profiling module", placeholder(f"{library}.{version}", f"{library}.4"))
+
+
 def _exporter(version: str, _architecture: str) -> Content:
     from provisioner.sandbox.node.exporter import counters_csv
 
@@ -184,7 +200,7 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"libnvidia-ml1", _library("nvml", "libnvidia-ml.so")),
     (r"libnvidia-nscq(-\d+)?", _library("nscq", "libnvidia-nscq.so")),
     (r"nvidia-modprobe", _modprobe),
-    (r"nvidia-persistenced", _service("nvidia-persistenced", "nvidia-persistenced.service")),
+    (r"nvidia-persistenced", _persistenced),
     (r"nvidia-fabricmanager(-\d+)?", _fabric_manager),
     (r"nvidia-imex(-\d+)?", _service("nvidia-imex", "nvidia-imex.service")),
     (r"nvlsm", lambda *_: Content("NVLink subnet manager", placeholder("opt/nvidia/nvlsm/sbin/nvlsm"))),
@@ -194,13 +210,15 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"libnccl2", _nccl),
     (r"libnccl-dev", _nccl_dev),
     (r"datacenter-gpu-manager-4-core", _dcgm),
+    (r"datacenter-gpu-manager-4-proprietary", _profiling),
     (r"datacenter-gpu-manager-exporter", _exporter),
     (r"nvidia-container-toolkit-base", _container_base),
     (r"nvidia-container-toolkit", programs("NVIDIA container runtime hook", "usr/bin/nvidia-container-runtime-hook")),
     (r"libnvidia-container-tools", programs("NVIDIA container tools", "usr/bin/nvidia-container-cli")),
     (r"doca-ofed|infiniband-diags", network.ofed),
-    (r"libfabric-aws-bin", programs("libfabric with EFA", "opt/amazon/efa/bin/fi_info")),
+    (r"libfabric-aws-bin", network.libfabric),
     (r"efa", network.dkms("efa", "efa")),
+    (r"efa-config", network.efa_config),
     (r"efa-profile", network.efa_profile),
     (r"libnccl-ofi", network.ofi_nccl),
     (r"gdrdrv-dkms", network.dkms("gdrdrv", "gdrdrv")),
@@ -219,6 +237,10 @@ DEPENDS = {
     "doca-ofed": ("mlnx-ofed-kernel-dkms", "ofed-scripts"),
 }
 
+OF_DEBIAN: dict[str, Callable[[str, str], Content]] = {
+    "nvidia-persistenced": lambda version, _: _with_persistence_unit(version, "nvidia-persistenced.nvidia.service"),
+}
+"""Packages that hold something else where the driver is packaged Debian's way."""
 
 ALONE = (
     (r"nvidia-driver-pinning-.*", "nvidia-driver-pinning"),
@@ -233,7 +255,9 @@ REPLACES = {"doca-ofed": "infiniband-diags, ibverbs-utils"}
 def build(package: Package, beside: Iterable[Package], architecture: str) -> Deb:
     """The simulated package; of its dependencies those that are in the lock too, at the lock's versions."""
     version = upstream(package.version)
-    known = next((make for pattern, make in KNOWN if re.fullmatch(pattern, package.name)), None)
+    beside = tuple(beside)
+    debian = OF_DEBIAN.get(package.name) if any(other.name == "nvidia-kernel-support" for other in beside) else None
+    known = debian or next((make for pattern, make in KNOWN if re.fullmatch(pattern, package.name)), None)
     content = known(version, architecture) if known else Content(f"{package.name}, without content", {})
     versions = {other.name: other.version for other in beside}
     depends = [f"{n} (= {versions[n]})" for n in (*content.depends, *DEPENDS.get(package.name, ())) if n in versions]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 
 from provisioner.paths import below
 from provisioner.sandbox import packages
-from provisioner.sandbox.deb import EPOCH, Deb
+from provisioner.sandbox.deb import EPOCH, Deb, File, tar_gz
 from provisioner.sandbox.keys import Keys, clearsign
 from provisioner.stack.models import Package, Repository, Stack
 
@@ -29,18 +30,54 @@ def write_repositories(root: Path, stacks: Iterable[Stack], keys: Keys, architec
     """
     layouts: dict[tuple[str, str], set[tuple[str, str]]] = {}
     wanted: dict[tuple[str, str], dict[tuple[str, str], Deb]] = {}
+    archived = 0
     for stack in stacks:
+        archives = [repository for repository in stack.repositories if repository.archives]
+        for repository in archives:
+            made = archive(repository, stack, architecture)
+            (root / ARCHIVES).mkdir(parents=True, exist_ok=True)
+            (root / ARCHIVES / f"{made.sha256}.tar.gz").write_bytes(made.content)
+            archived += len(made.hashes)
         for repository in stack.repositories:
-            layouts.setdefault((repository.name, stack.os), set()).update(_layouts(repository))
+            if not repository.archives:
+                layouts.setdefault((repository.name, stack.os), set()).update(_layouts(repository))
         for package in stack.packages:
-            if package.repository is not None:
+            if package.repository is not None and package.repository not in {one.name for one in archives}:
                 deb = packages.build(package, _beside(package, stack), architecture)
                 wanted.setdefault((package.repository, stack.os), {})[package.name, package.version] = deb
-    (root / "keys").mkdir(parents=True)
+    (root / "keys").mkdir(parents=True, exist_ok=True)
     for (name, os), suites in sorted(layouts.items()):
         below(root / "keys", f"{name}.asc").write_text(keys.public, encoding="utf-8")
         _write(below(root, folder(name, os)), suites, wanted.get((name, os), {}).values(), keys, architecture)
-    return sum(len(debs) for debs in wanted.values())
+    return sum(len(debs) for debs in wanted.values()) + archived
+
+
+ARCHIVES = "archives"
+"""Where the mirror has vendors' archives, each under its SHA-256."""
+FOLDER = "simulated/packages/"
+"""Where the packages lie in a simulated archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A vendor's archive as the mirror has it. `hashes`: (package, version) → SHA-256 of its .deb."""
+
+    content: bytes
+    sha256: str
+    hashes: Mapping[tuple[str, str], str]
+
+
+def archive(repository: Repository, stack: Stack, architecture: str) -> Made:
+    """The archive that a rehearsal has in place of a vendor's: one, with the stack's packages of that repository, and
+    something beside them as vendors have it."""
+    mine = [package for package in stack.packages if package.repository == repository.name]
+    debs = {p: packages.build(p, mine, architecture) for p in mine}
+    built = {p: deb.build() for p, deb in debs.items()}
+    files = {f"{FOLDER}{debs[p].filename}": File(content) for p, content in built.items()}
+    files["simulated/install.sh"] = File(b"#!/bin/sh\nexit 1\n", 0o755)
+    content = tar_gz(files)
+    hashes = {(p.name, p.version): hashlib.sha256(data).hexdigest() for p, data in built.items()}
+    return Made(content, hashlib.sha256(content).hexdigest(), hashes)
 
 
 def _beside(package: Package, stack: Stack) -> list[Package]:

@@ -221,8 +221,12 @@ def _scratch(loc: Loc, group: Group) -> Iterator[Finding]:
 
 
 def _repositories(draft: Draft) -> Iterator[Finding]:
-    """A repository of one's own has an address and a key, or neither: then they are the vendor's."""
+    """A repository of one's own has an address and a key, or neither: then they are the vendor's. The fingerprint is
+    stated of both, or of the vendor's files their hashes."""
     for name, own in (draft.stack.repositories if draft.stack else {}).items():
+        if own.fingerprint is None and (own.uri is not None or own.sha256 is None):
+            said = "fingerprint is missing: a repository is trusted by the full fingerprint of its key"
+            yield Finding(("stack", "repositories", name), said, "add fingerprint: …  # 40 hex digits", at_key=True)
         if (own.uri is None) != (own.key is None):
             here, gone = ("key", "uri") if own.uri is None else ("uri", "key")
             said = f"{here} without {gone}: a repository of yours has both, and of the vendor's neither is said"

@@ -43,7 +43,7 @@ _COMPONENT = r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$"
 
 
 class OwnRepository(Model):
-    """A signed apt repository of one's own, in place of the vendor's."""
+    """A signed apt repository of one's own, in place of the vendor's; or what is stated of the vendor's own files."""
 
     uri: (
         Annotated[str, Field(max_length=1024, pattern=r"^https?://([A-Za-z0-9._~/:%+=\[\]-]|\{os\}|\{codename\})+$")]
@@ -61,10 +61,19 @@ class OwnRepository(Model):
         description="The key that it is signed with: an address, or a path beside this file; null: the vendor's",
         examples=["mirror.asc"],
     )
-    fingerprint: Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{40}$")] = Field(
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{40}$")] | None = Field(
+        default=None,
         title="the 40 hex digits of a key's full fingerprint",
         description="Full fingerprint of that key, 40 hex digits (`gpg --show-keys FILE`)",
         examples=["EB693B3035CD5710E231E123A4B469963BF863CC"],
+    )
+    sha256: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")], ...] | None = Field(
+        default=None,
+        max_length=16,
+        title="a list of SHA-256 hashes, 64 hex digits each",
+        description="Hashes of the vendor's files that you have compared, where the vendor signs nothing and `gpuprov "
+        "lock` asks for them",
+        examples=[["762a3dbc1c8c1e4b03867b022ccafcfafa95bffe461a58a5b6e38fc678263614"]],
     )
     suite: Annotated[str, Field(pattern=rf"^(\./|/|(\./)?{_PART}(/{_PART})*/?)$", max_length=255)] | None = Field(
         default=None,

@@ -12,7 +12,7 @@ from provisioner.spec.stack_request import OwnRepository
 from provisioner.stack.candidates import TRAITS, Candidate, newest_first, proven
 from provisioner.stack.components import component_of
 from provisioner.stack.facts import rows
-from provisioner.stack.models import Component, Image, Package, Part, Repository, Stack
+from provisioner.stack.models import Archive, Component, Image, Package, Part, Repository, Stack
 
 Modules = Literal["open", "proprietary"]
 
@@ -93,7 +93,8 @@ def why(candidate: Candidate, asked: Mapping[str, str]) -> str:
     if candidate.name == "os":
         reasons.append(f"supported until {facts['until']}")
     if candidate.name.startswith("image "):
-        reasons.append("cluster.yaml names it" + ("" if facts else "; nothing is known of what it holds"))
+        known = any(facts.get(key) for key in ("cuda", "pytorch", "tensorflow"))
+        reasons.append("cluster.yaml names it" + ("" if known else "; nothing is known of what it holds"))
     return "; ".join(reasons or ["the newest that goes with the rest"]) + (
         f" [{candidate.source}]" if candidate.source else ""
     )
@@ -108,7 +109,9 @@ def repository(
     row = rows("repositories")[name]
     place = {"os": system.facts["folder"], "codename": system.facts["codename"]}
     values = {**versions, **place}
-    if own is not None:
+    if "archives" in row and (own is None or own.uri is None):
+        return _of_archives(name, row, system, values)
+    if own is not None and own.fingerprint is not None:
         suite = own.suite if own.suite is not None else row["suite"]
         components = " ".join(own.components) if own.components is not None else row["components"]
         made = Repository(
@@ -129,6 +132,30 @@ def repository(
         key_url=(row["key_url"] or "").format(**values),
         fingerprint=row["fingerprint"] or "",
     )
+
+
+LOCAL = "file:/var/lib/gpuprov/repositories/{name}/"
+"""Where a node makes a repository of vendors' archives; the role base writes it."""
+
+
+def _of_archives(name: str, row: Mapping[str, Any], system: Candidate, versions: Mapping[str, str]) -> Repository:
+    """A repository that each node makes of the vendor's files; their hashes are found when they are fetched."""
+    distribution = system.version.replace("-", "").replace(".", "_")
+    values = {**versions, "OS": versions["os"].upper(), "system": distribution, "System": distribution.capitalize()}
+    values["build"] = row.get("builds", {}).get(versions.get(belongs_to(name)), "").format(**values)
+    archives = tuple(
+        Archive(**{key: archive[key].format(**values) for key in ("url", "folder", "signature") if key in archive})
+        for archive in row["archives"]
+    )
+    return Repository(
+        name=name, uri=LOCAL.format(name=name), suite=row["suite"], components=row["components"],
+        key_url=row["key_url"] or "", fingerprint=row["fingerprint"] or "", archives=archives,
+    )  # fmt: skip
+
+
+def belongs_to(repository: str) -> str:
+    """The component whose packages come from a repository (of several the first)."""
+    return component_of(next(block["part"] for block in rows("packages") if block["repository"] == repository))
 
 
 def floating(package: Package) -> bool:
@@ -221,5 +248,7 @@ def _image(candidate: Candidate) -> Image:
         tensorflow=own if candidate.name == "tensorflow" else facts.get("tensorflow"),
         cuda=".".join(cuda.split(".")[:2]) if cuda else None,
         nccl=facts.get("nccl"),
-        python=facts["python"] if facts.get("maker") == "NVIDIA" else None,
+        python=facts.get("python") if facts.get("maker") == "NVIDIA" else None,
+        basis=("measured" if facts.get("config") else "documented") if cuda or own or facts.get("pytorch") else "",
+        config=facts.get("config", ""),
     )

@@ -68,8 +68,9 @@ def readable(spec: Spec) -> str:
 
 
 def starts(version: str, pin: str) -> bool:
-    """Whether a pin names this version: "580" and "580.173" both name 580.173.02, "58" does not."""
-    return version == pin or version.startswith((pin + ".", pin + "a", pin + "+"))
+    """Whether a pin names this version: "580" and "580.173" both name 580.173.02, "58" does not. NVIDIA's build 2.4.0a0
+    is of the series 2.4, but is not the release 2.4.0."""
+    return version == pin or version.startswith((pin + ".", pin + "+"))
 
 
 def pinned(candidate: Candidate, pin: str) -> bool:
@@ -169,7 +170,7 @@ def cuda_of(build: str) -> str:
     return f"{digits[:-1]}.{digits[-1]}"
 
 
-_MINOR_COMPATIBLE = {11: ">=450.80.02", 12: ">=525.60.13", 13: ">=580.65.06"}
+MINOR_COMPATIBLE = {11: ">=450.80.02", 12: ">=525.60.13", 13: ">=580.65.06"}
 """The oldest driver that runs any CUDA of a major (CUDA 13.1 release notes, minor-version compatibility)."""
 
 
@@ -177,6 +178,16 @@ _MINOR_COMPATIBLE = {11: ">=450.80.02", 12: ">=525.60.13", 13: ">=580.65.06"}
 def _toolkit_gpus() -> dict[str, tuple[str, ...]]:
     """CUDA major.minor → architectures that it compiles for."""
     return {".".join(r["version"].split(".")[:2]): tuple(r["needs"]["gpu"]) for r in rows("cuda")}
+
+
+def known_gpus(cuda: str) -> tuple[str, ...]:
+    """Architectures that a CUDA serves; of a minor release that no row has those of the newest of its major that one
+    has; empty where nothing is known of the major."""
+    known, minor = _toolkit_gpus(), ".".join(cuda.split(".")[:2])
+    same = [v for v in known if v.split(".")[0] == minor.split(".")[0]]
+    if minor in known or not same:
+        return known.get(minor, ())
+    return known[max(same, key=Version)]
 
 
 def _build_gpus(version: str, build: str) -> tuple[str, ...]:
@@ -220,7 +231,7 @@ def _wheels(row: Mapping[str, Any]) -> list[Candidate]:
             "reference": f"docker.io/pytorch/pytorch:{tag}",
         }  # fmt: skip
         needs: dict[str, Spec] = {
-            "driver": _MINOR_COMPATIBLE[major], "gpu": _build_gpus(row["version"], build), "cuda": f"=={major}.*",
+            "driver": MINOR_COMPATIBLE[major], "gpu": _build_gpus(row["version"], build), "cuda": f"=={major}.*",
         }  # fmt: skip
         prefers: dict[str, Spec] = {"cuda": f"=={cuda}.*"}
         if row.get("nccl"):

@@ -17,6 +17,10 @@ Place = Callable[[str], str]
 """A dotted key of cluster.yaml → where it stands ("cluster.yaml:7"); the key itself where nobody knows the file."""
 
 
+UNKNOWN = "not known to this release of gpuprov"
+"""Facts end somewhere: what no row has may be there all the same."""
+
+
 class StackConflict(GpuprovError):
     """Requirements that no set of versions satisfies together. `asked`: the key of cluster.yaml of each → what it asks
     for and where it stands, pins first; `reasons`: the facts against it, one sentence each."""
@@ -114,12 +118,12 @@ def _what_exists(need: Need, problem: Problem) -> str:
             if build.startswith("rocm") != any(c.facts["maker"] == "AMD" for c in problem.candidates["pytorch"]):
                 return f"{build} is a build for {'AMD' if build.startswith('rocm') else 'NVIDIA'} GPUs"
             builds = [*own[-1]["cuda_builds"], *(f"rocm{b}" for b in own[-1]["rocm_builds"])]
-            return f"PyTorch {own[-1]['version']} was never built for {build}: it has {', '.join(builds)}"
+            return f"PyTorch {own[-1]['version']}+{build} is {UNKNOWN}; it knows {', '.join(builds)}"
     if need.name == "driver" and not any(starts(c.facts["branch"], pin[:3]) for c in problem.candidates["driver"]):
         branches = sorted({str(c.facts["branch"]) for c in problem.candidates["driver"]})
-        return f"no driver branch {pin[:3]} is known; known: {', '.join(branches)}"
+        return f"driver branch {pin[:3]} is {UNKNOWN}; it knows {', '.join(branches)}"
     around = _by_distance((c.version for c in problem.candidates.get(need.name, ())), pin)[:4]
-    return f"no {label(need.name, pin)} is known; the nearest: {', '.join(around) or 'none'}"
+    return f"{label(need.name, pin)} is {UNKNOWN}; the nearest: {', '.join(around) or 'none'}"
 
 
 def _builds(problem: Problem) -> str:
@@ -133,9 +137,7 @@ def _builds(problem: Problem) -> str:
         return ""
     have = sorted({".".join(c.facts["cuda"].split(".")[:2]) for c in own if "cuda" in c.facts}, key=_numbers)
     short = wanted.replace(".", "")
-    return (
-        f"PyTorch {pins[0].pin} was never built for CUDA {wanted} (cu{short}): its builds have CUDA {', '.join(have)}"
-    )
+    return f"PyTorch {pins[0].pin} for CUDA {wanted} (cu{short}) is {UNKNOWN}; its builds have CUDA {', '.join(have)}"
 
 
 def _nearest(problem: Problem, pins: list[str]) -> str:
@@ -212,5 +214,5 @@ def _short(candidate: Candidate) -> str:
     if candidate.name == "cuda":
         return ".".join(candidate.version.split(".")[:2])
     if candidate.name == "pytorch" and candidate.facts["maker"] == "NVIDIA":
-        return re.sub(r"a0.*$", "", candidate.version)
+        return ".".join(candidate.version.split(".")[:2])  # the series: its builds are no releases
     return candidate.version

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from provisioner import catalog
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.candidates import newest_first
 from provisioner.stack.conflict import Place, StackConflict, conflict, joined
+from provisioner.stack.image_facts import said
+from provisioner.stack.models import Image
 from provisioner.stack.resolve import Need, Unsolvable, resolve
 from provisioner.stack.solve import group_problem
 
@@ -13,10 +17,13 @@ MOST = 6
 """Other versions that are named: the newest ones."""
 
 
-def alternatives(spec: ClusterSpec, group: str, name: str, chosen: str, place: Place) -> list[str]:
-    """One line for each of the newest other versions of a component: that it would go too, or what is against it."""
+def alternatives(
+    spec: ClusterSpec, group: str, name: str, chosen: str, place: Place, images: Iterable[Image] = ()
+) -> list[str]:
+    """One line for each of the newest other versions of a component: that it would go too, or what is against it.
+    `images`: a lock's, of which what they said of themselves counts."""
     machine = catalog.load().machine(spec.groups[group].machine)
-    problem = group_problem(spec, group)
+    problem = group_problem(spec, group, tuple(sorted((i.reference, said(i)) for i in images if i.basis == "measured")))
     versions = {c.version for c in problem.candidates.get(name, ())} - {chosen}
     try:
         others = sorted(versions, key=newest_first)[:MOST]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -14,17 +15,42 @@ FILES = ("components", "nvidia", "frameworks", "systems", "packages")
 
 
 @cache
+def _file(name: str) -> dict[str, Any]:
+    text = (resources.files("provisioner.stack") / "data" / f"{name}.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
+    return found
+
+
+@cache
 def _documents() -> dict[str, Any]:
     merged: dict[str, Any] = {"os": distributions.rows()}
     for name in FILES:
-        text = (resources.files("provisioner.stack") / "data" / f"{name}.yaml").read_text(encoding="utf-8")
-        merged |= yaml.load(text, Loader=yaml.CSafeLoader)
+        merged |= _file(name)
     return merged
 
 
 def rows(key: str) -> Any:
     """The list (or mapping) of that name. Keys are explained at the head of each file."""
     return _documents()[key]
+
+
+OLD_DAYS = 180
+"""Days after which facts are old: NVIDIA has two branches of drivers a year, PyTorch five releases."""
+
+
+def today() -> date:
+    """The day on which facts are used."""
+    return datetime.now(UTC).date()
+
+
+def old() -> list[str]:
+    """Files of facts that are too old to be taken without a word: "frameworks (2026-11-21)"."""
+    found = []
+    for name in FILES:
+        day = _file(name).get("as_of")
+        if day is not None and (today() - date.fromisoformat(day)).days > OLD_DAYS:
+            found.append(f"{name} ({day})")
+    return found
 
 
 def as_of() -> str:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
@@ -71,19 +71,20 @@ class Fetch:
 
     def get(
         self, url: str, *, who: str, limit: int, method: str = "GET", headers: Mapping[str, str] | None = None,
-        redirect: bool = True,
+        redirect: bool = True, into: IO[bytes] | None = None,
     ) -> Answer:  # fmt: skip
         """The answer, whatever its status, but one that passes only when time is up.
 
-        `who` begins the sentence of an error; `limit`: bytes that the body may have. Raises GpuprovError where nothing
-        answers in time, where an answer is longer, or where https leads to http.
+        `who` begins the sentence of an error; `limit`: bytes that the body may have; `into`: a file that gets the body
+        from its start, which the answer then has not. Raises GpuprovError where nothing answers in time, where an
+        answer is longer, or where https leads to http.
         """
         pause, said, tries, status = self.pause_s, "", 0, None
         self._watch()
         while True:
             wait, tries = pause, tries + 1
             try:
-                answer = self._once(url, who, limit, method, headers or {}, redirect=redirect)
+                answer = self._once(url, who, limit, method, headers or {}, redirect=redirect, into=into)
             except urllib3.exceptions.HTTPError as error:
                 said = _plain(error) if self._left() > 0 else said or f"incomplete after {self.deadline_s:g} s"
                 reason = getattr(error, "reason", error)
@@ -134,8 +135,9 @@ class Fetch:
         return connection
 
     def _once(
-        self, url: str, who: str, limit: int, method: str, headers: Mapping[str, str], *, redirect: bool
-    ) -> Answer:
+        self, url: str, who: str, limit: int, method: str, headers: Mapping[str, str], *, redirect: bool,
+        into: IO[bytes] | None,
+    ) -> Answer:  # fmt: skip
         left = self._left()
         retries = Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5 if redirect else 0,
                         raise_on_status=False, raise_on_redirect=redirect)  # fmt: skip
@@ -145,10 +147,17 @@ class Fetch:
             method, url, headers=own, retries=retries, redirect=redirect, timeout=timeout, preload_content=False
         )
         try:
-            body = bytearray()
+            body, size = bytearray(), 0
+            if into is not None:  # what an earlier try left
+                into.seek(0)
+                into.truncate()
             while chunk := response.read1(65536, decode_content=False):
-                body += chunk
-                if len(body) > limit:
+                size += len(chunk)
+                if into is None:
+                    body += chunk
+                else:
+                    into.write(chunk)
+                if size > limit:
                     raise self._failed(who, url, f"larger than the limit of {limit} bytes")
             if self._left() <= 0 or self._ended.is_set():  # where it was cut, an end looks like any other
                 raise urllib3.exceptions.TimeoutError("too slow")
@@ -222,4 +231,4 @@ def _plain(error: urllib3.exceptions.HTTPError) -> str:
     if type(reason).__name__ in ("ConnectTimeoutError", "ReadTimeoutError"):
         return "timed out"
     # "HTTPConnection(host='…', port=…): Failed to establish a new connection: [Errno 111] Connection refused"
-    return re.sub(r"^<?[\w.]*(HTTPS?Connection\w*|Retry)\b.*?: ", "", str(reason)).strip("[]")
+    return re.sub(r"^<?[\w.]*(HTTPS?Connection\w*|Plain|Tls|Retry)\b.*?: ", "", str(reason)).strip("[]")

@@ -64,7 +64,7 @@ def read(origin: Origin, fetch: Fetch) -> tuple[str, ...]:
     key = origin.key if origin.key is not None else _key(origin, fetch)
     ring = openpgp.keyring(key, repository.fingerprint, origin.refuse, source=repository.key_url or "its signing key")
     folder = private_dir(cache() / "indexes")
-    _sweep(folder)
+    sweep(folder)
     found = []
     for suite in repository.suite.split():
         base, places = _layout(repository, suite)
@@ -266,7 +266,8 @@ def _plain(unpacked: BytesIO) -> BytesIO:
     return unpacked
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
+    """Remove what nobody has asked for in KEPT_DAYS."""
     for file in folder.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - file.stat().st_mtime > KEPT_DAYS * 86400:

@@ -6,17 +6,19 @@ Versions are strings as their makers write them ("580.173.02", "13.0", "2.27.7")
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from provisioner.stack.texts import (
     Address,
+    ArchiveFolder,
     Chosen,
     ComponentName,
     Components,
     Digest,
     Fingerprint,
+    FolderOnNodes,
     GroupName,
     Key,
     MachineImage,
@@ -26,6 +28,7 @@ from provisioner.stack.texts import (
     Reference,
     RepositoryName,
     Sentence,
+    Sha256,
     Suite,
     System,
     Version,
@@ -59,18 +62,38 @@ class Package(Locked):
     part: Part
     asked: bool = True
     """Asked for by name; False: another package of the same repository pulls it in."""
+    sha256: Sha256 = ""
+    """Of the .deb file, where it comes out of an archive; of an apt repository its signed list says it."""
+
+
+class Archive(Locked):
+    """A vendor's file with packages in it: a tar archive, a .deb that holds others, or one .deb alone.
+
+    `folder`: where in it the packages lie, with all that is below; empty: the file is the package. `size` (bytes) and
+    `sha256` are of the file as it came when it was locked (0 and "" before that). `signature`: the address of its
+    detached OpenPGP signature by the repository's key; "" where the vendor signs nothing. `basis`: why it counts."""
+
+    url: Address
+    folder: ArchiveFolder = ""
+    sha256: Sha256 = ""
+    size: int = Field(default=0, ge=0)
+    signature: Address = ""
+    basis: Sentence = ""
 
 
 class Repository(Locked):
-    """A signed apt repository. `line` is everything of the deb822 source but the key; `fingerprint` is the
-    full OpenPGP fingerprint (40 hex digits) that the key at `key_url` must have."""
+    """Where packages come from: a signed apt repository, or vendors' `archives` of which each node makes a local one.
+
+    `fingerprint` is the full OpenPGP fingerprint (40 hex digits) that the key at `key_url` must have; of archives that
+    nobody signs there is none. `uri` is what apt reads on a node."""
 
     name: RepositoryName
-    uri: Address
+    uri: FolderOnNodes
     suite: Suite
     components: Components
     key_url: Key
     fingerprint: Fingerprint
+    archives: tuple[Archive, ...] = ()
 
 
 class Image(Locked):
@@ -85,6 +108,10 @@ class Image(Locked):
     cuda: Version | None = None
     nccl: Version | None = None
     python: Version | None = None
+    basis: Literal["", "measured", "documented"] = ""
+    """Of the versions: the image itself was asked, a table of this release has them, or nothing is known of it."""
+    config: Digest = ""
+    """The configuration that was read."""
 
 
 class Component(Locked):
@@ -150,6 +177,30 @@ class Stack(Locked):
             version: str | None = getattr(self, field)
             return version
         return self.components[component].version if component in self.components else None
+
+
+def on_node(stack: Stack) -> dict[str, Any]:
+    """What a stack puts on a node, as JSON has it: without why it was chosen. A repository of archives names its
+    packages with their hashes. Fields that came later are there where they say something, so that an older lock remains
+    what it was: the same release, nothing to do on its nodes."""
+    found = stack.model_dump(
+        mode="json",
+        exclude={
+            "components": True,
+            "packages": {"__all__": {"asked": True, "sha256": True}},
+            "images": {"__all__": {"basis": True, "config": True}},
+        },
+    )
+    for row in found["repositories"]:
+        if not row["archives"]:
+            del row["archives"]
+        else:
+            row["packages"] = [
+                {"name": p.name, "version": p.version, "sha256": p.sha256}
+                for p in stack.packages
+                if p.repository == row["name"]
+            ]
+    return found
 
 
 class Lock(Locked):

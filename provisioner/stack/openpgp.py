@@ -15,14 +15,19 @@ from pathlib import Path
 from provisioner.errors import GpuprovError
 
 DEADLINE = 30.0
+FILE_DEADLINE = 300.0
+"""Seconds for the signature of a whole archive, which may have a gigabyte."""
 BEGIN = b"-----BEGIN PGP SIGNED MESSAGE-----"
 
 Refuse = Callable[[str, str], GpuprovError]
 """What is wrong, what to do → the error that names the repository."""
 
 
-def keyring(key: bytes, fingerprint: str, refuse: Refuse, *, source: str = "its signing key") -> bytes:
-    """The keyring for `verified`, of a file that holds this key and no other; `source` is where it was read.
+def keyring(
+    key: bytes, fingerprint: str, refuse: Refuse, *, source: str = "its signing key", others: bool = False
+) -> bytes:
+    """The keyring for `verified`, of a file that holds this key and no other; `source` is where it was read. `others`:
+    the file may hold further keys (a vendor's former one), which are left out.
 
     Raises what `refuse` makes for a file that is no key, another key, or one that is expired or revoked.
     """
@@ -34,13 +39,14 @@ def keyring(key: bytes, fingerprint: str, refuse: Refuse, *, source: str = "its 
             raise refuse(
                 f"{source} is not an OpenPGP public key", "compare its address with the vendor's documentation"
             )
-        if [row[0] for row in found] != [fingerprint]:
+        mine = [row for row in found if row[0] == fingerprint]
+        if not mine or (len(found) > 1 and not others):
             seen = ", ".join(row[0] for row in found)
             raise refuse(
                 f"signing key mismatch: expected fingerprint {fingerprint}, got {seen}",
                 "the vendor has rotated its key (look for an announcement), or the download was tampered with",
             )
-        _, validity, expires = found[0]
+        _, validity, expires = mine[0]
         if validity == "r":
             raise refuse(f"its signing key {fingerprint} is revoked", "look for the vendor's announcement of a new key")
         if 0 < expires < time.time():
@@ -51,6 +57,16 @@ def keyring(key: bytes, fingerprint: str, refuse: Refuse, *, source: str = "its 
     if not exported:
         raise refuse(f"gpg cannot use its signing key {fingerprint}", "compare it with the vendor's documentation")
     return exported
+
+
+def expires(key: bytes, fingerprint: str) -> float | None:
+    """When the key with that fingerprint ends (seconds since 1970): 0 where it never does; None where a file does not
+    hold it."""
+    with tempfile.TemporaryDirectory(prefix="gpuprov-gpg-") as home:
+        file = Path(home) / "key"
+        file.write_bytes(key)
+        found = _primary_keys(_gpg("gpg", home, "--with-colons", "--show-keys", str(file)).stdout)
+    return next((float(ends) for own, _, ends in found if own == fingerprint), None)
 
 
 def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, detached: bytes | None = None) -> bytes:
@@ -79,6 +95,17 @@ def verified(ring: bytes, signed: bytes, fingerprint: str, refuse: Refuse, *, de
             return (at / "text").read_bytes()
         except FileNotFoundError:
             raise refuse("its signature covers no content", "a repository needs InRelease") from None
+
+
+def verify_file(ring: bytes, file: Path, signature: bytes, fingerprint: str, refuse: Refuse) -> None:
+    """Return where the key of `ring` has made the detached `signature` of a file; else raise what `refuse` makes."""
+    with tempfile.TemporaryDirectory(prefix="gpuprov-gpg-") as home:
+        at = Path(home)
+        (at / "ring.gpg").write_bytes(ring)
+        (at / "signature").write_bytes(signature)
+        words = ["--keyring", str(at / "ring.gpg"), "--weak-digest", "SHA1", "--status-fd", "1"]
+        status = _gpg("gpgv", home, *words, str(at / "signature"), str(file), deadline=FILE_DEADLINE).stdout
+    _judge(status.decode(errors="replace"), fingerprint, refuse)
 
 
 def _judge(status: str, fingerprint: str, refuse: Refuse) -> None:
@@ -131,17 +158,18 @@ def _primary_keys(colons: bytes) -> list[tuple[str, str, int]]:
     return found
 
 
-def _gpg(tool: str, home: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+def _gpg(tool: str, home: str, *words: str, deadline: float | None = None) -> subprocess.CompletedProcess[bytes]:
     own: Sequence[str] = ("--batch", "--no-tty", "--no-autostart") if tool == "gpg" else ()
+    limit = DEADLINE if deadline is None else deadline
     try:
         done = subprocess.run(
-            [tool, "--homedir", home, *own, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE,
+            [tool, "--homedir", home, *own, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=limit,
             check=False,
         )  # fmt: skip
     except FileNotFoundError:
         raise GpuprovError(f"{tool} is not installed", hint="sudo apt-get install -y gpg gpgv") from None
     except subprocess.TimeoutExpired:
-        raise GpuprovError(f"{tool} did not finish in {DEADLINE:.0f} s") from None
+        raise GpuprovError(f"{tool} did not finish in {limit:.0f} s") from None
     if done.returncode < 0:  # it has looked at nothing: that says nothing about a signature
         raise GpuprovError(f"{tool} was killed by signal {-done.returncode}", hint="run it again")
     return done

@@ -17,16 +17,20 @@ from typing import Any, TypeVar
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.image_reference import Name, parse
-from provisioner.stack import index, registry
+from provisioner.stack import archives, index, registry
+from provisioner.stack.assemble import belongs_to
 from provisioner.stack.closure import close
 from provisioner.stack.components import component_of
 from provisioner.stack.conflict import Place
 from provisioner.stack.facts import rows
 from provisioner.stack.fetch import Fetch
+from provisioner.stack.image_facts import ImageFacts
 from provisioner.stack.index import Origin
 from provisioner.stack.models import Image, Package, Repository, Stack
 from provisioner.stack.package_index import PackageIndex
 
+ARCHIVES_DEADLINE = 3600.0
+"""Seconds for all archives of one lock: the EFA installer has 0.7 GB."""
 READERS = 8
 """Repositories and images that are read at once."""
 
@@ -43,6 +47,8 @@ class Sources:
     folder: Path
     place: Place
     own: frozenset[str] = frozenset()
+    confirmed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Repository → hashes of its vendor's files that cluster.yaml states."""
     before: Mapping[str, Stack] = field(default_factory=dict)
     sites: Mapping[str, str] = field(default_factory=dict)
     """Group → its site."""
@@ -63,19 +69,28 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
     known = {reference: digest for (_, reference), digest in locked.items() if digest}
     names = {reference: parse(reference) for _, reference in locked}
     registries = registry.Registries(fetch)
+    # An archive may have a gigabyte: it has a deadline of its own.
+    large = Fetch(lambda message: events("stack", "progress", message), deadline_s=ARCHIVES_DEADLINE)
+    trust = {r: _trust(r, stacks, sources, events) for r in repositories if r.archives}
     events("stack", "progress", f"reading {_counted(repositories, 'repository')}, {_counted(names, 'image')}")
     with ThreadPoolExecutor(READERS, thread_name_prefix="gpuprov-lock") as pool:
         try:
             # Images wait for tokens, repositories for lists: neither has to wait for the other.
             digests = _all(pool, lambda name: registries.digest(name, known.get(name.written, "")), names)
-            lists = _all(pool, lambda origin: index.read(origin, fetch), repositories)
+            opened = _all(pool, lambda r: archives.read(repositories[r], large, trust[r]), {r: r for r in trust})
+            apt = {r: origin for r, origin in repositories.items() if not r.archives}
+            lists = _all(pool, lambda origin: index.read(origin, fetch), apt)
             read = {r: found() for r, found in lists.items()}
+            unpacked = {r: found() for r, found in opened.items()}
+            read |= {r: (one.listing,) for r, one in unpacked.items()}
             found = {reference: one() for reference, one in digests.items()}
         except BaseException:
             fetch.stop()
+            large.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     fetch.stop()
+    large.stop()
     done: dict[object, tuple[Package, ...]] = {}
     pinned = {}
     for group, stack in stacks.items():
@@ -83,11 +98,15 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
         stays = _staying(group, stack, sources)
         key = (asked, stack.repositories, tuple(sorted(stays.items())))
         if key not in done:
-            done[key] = close(asked, PackageIndex({r.name: read[r] for r in stack.repositories}), keep=stays)
+            closed = close(asked, PackageIndex({r.name: read[r] for r in stack.repositories}), keep=stays)
+            hashes = {r.name: unpacked[r].hashes for r in stack.repositories if r in unpacked}
+            done[key] = tuple(_hashed(package, hashes) for package in closed)
         pinned[group] = stack.model_copy(
             update={
                 "packages": (*(p for p in stack.packages if p.repository is None), *done[key]),
-                "repositories": tuple(_with_key(repositories[r]) for r in stack.repositories),
+                "repositories": tuple(
+                    unpacked[r].repository if r in unpacked else _with_key(repositories[r]) for r in stack.repositories
+                ),
                 "images": tuple(
                     _image(i, names[i.reference], found[i.reference], locked[group, i.reference], events)
                     for i in stack.images
@@ -98,6 +117,29 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
     return pinned
 
 
+def read_images(
+    references: Collection[str], sources: Sources, events: Events
+) -> dict[str, ImageFacts]:  # fmt: skip
+    """What images say of themselves: of the locked digest where it stays, else of what the tag is now. Raises
+    GpuprovError for an image that no registry gives."""
+    fetch = Fetch(lambda message: events("stack", "progress", message))
+    registries = registry.Registries(fetch)
+
+    def one(reference: str) -> ImageFacts:
+        name, image = parse(reference), Image(reference=reference, digest="", pull="")
+        locked = next((d for group in sources.before if (d := _locked_digest(group, image, sources))), "")
+        return registries.facts(name, locked or registries.digest(name))
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="gpuprov-images") as pool:
+        try:
+            return {key: found() for key, found in _all(pool, one, {r: r for r in references}).items()}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        finally:
+            fetch.stop()
+
+
 def _all(
     pool: ThreadPoolExecutor, work: Callable[[ItemT], ResultT], items: Mapping[KeyT, ItemT]
 ) -> dict[KeyT, Callable[[], ResultT]]:
@@ -105,26 +147,41 @@ def _all(
 
 
 def _refuse_missing(group: str, stack: Stack, sources: Sources) -> None:
-    """A repository that no vendor publishes has to be the user's own: say what to write, and where."""
-    missing = [r.name for r in stack.repositories if not r.uri]
-    if not missing:
-        for repository in stack.repositories:
-            if not repository.fingerprint:
-                _refuse_unknown_key(group, repository, sources)
-        return
-    row = rows("repositories")[missing[0]]
-    lines = "".join(
-        f"\n        {name}:\n          uri: https://…/   # your repository\n"
-        "          key: …           # its public key: an address, or a path beside this file\n"
-        "          fingerprint: …   # 40 hex digits, as `gpg --show-keys` prints them"
-        for name in missing
+    """A repository whose key nobody vouches for: say what to write, and where."""
+    for repository in stack.repositories:
+        if not repository.fingerprint and not repository.archives:
+            _refuse_unknown_key(group, repository, sources)
+
+
+def _trust(repository: Repository, stacks: Mapping[str, Stack], sources: Sources, events: Events) -> archives.Trust:
+    """What vouches for the archives of a repository."""
+    row = rows("repositories")[repository.name]
+    groups = [group for group, stack in stacks.items() if repository in stack.repositories]
+    component = belongs_to(repository.name)
+    before = {
+        archive.url: archive.sha256
+        for group in groups
+        if group in sources.before and component in sources.keep.get(group, {})
+        for old in sources.before[group].repositories
+        if old.name == repository.name
+        for archive in old.archives
+    }
+    return archives.Trust(
+        known={one["url"]: (one["sha256"], tuple(one["sources"])) for one in row["hashes"]},
+        confirmed=sources.confirmed.get(repository.name, ()),
+        locked=before,
+        where=_needed_by(row, groups[0], sources),
+        component=component,
+        skip=tuple(row.get("skip", ())),
+        say=lambda message: events("stack", "progress", message),
     )
-    raise GpuprovError(
-        f"group {group} needs {row['holds']}, and their vendor has no signed apt repository",
-        where=_needed_by(row, group, sources),
-        hint=f"{row['without']}, or put them into a repository of your own (docs/stack.md says how) and write\n"
-        f"    stack:\n      repositories:{lines}",
-    )
+
+
+def _hashed(package: Package, hashes: Mapping[str, Mapping[tuple[str, str], str]]) -> Package:
+    """A package of an archive with the hash of its .deb, which no signed list tells the nodes."""
+    if package.repository is None or package.repository not in hashes:
+        return package
+    return package.model_copy(update={"sha256": hashes[package.repository][package.name, package.version]})
 
 
 def _needed_by(row: Mapping[str, Any], group: str, sources: Sources) -> str:
@@ -145,7 +202,7 @@ def _refuse_unknown_key(group: str, repository: Repository, sources: Sources) ->
 
 
 def _origin(repository: Repository, sources: Sources) -> Origin:
-    if repository.name not in sources.own:
+    if repository.name not in sources.own or repository.archives:
         return Origin(repository)
     path = f"stack.repositories.{repository.name}"
     key = None

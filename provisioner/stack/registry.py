@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
 import os
@@ -22,7 +23,10 @@ from urllib3.util import parse_url
 
 from provisioner.errors import GpuprovError
 from provisioner.image_reference import HUB, Name
+from provisioner.paths import cache, private_dir, write_whole
+from provisioner.stack import image_facts
 from provisioner.stack.fetch import Answer, Fetch, FetchError, loopback
+from provisioner.stack.image_facts import ImageFacts
 
 MANIFEST_LIMIT = 4 << 20
 """Bytes; the OCI specification lets registries refuse more."""
@@ -67,25 +71,59 @@ class Registries:
                 name, f"digest mismatch: the registry sends {found[:26]}…", "a cache in front of the registry is broken"
             )
         _check(name, answer)
+        write_whole(_kept(found), answer.body)
         return found
 
-    def _ask(self, name: Name, wanted: str, method: str) -> Answer:
+    def facts(self, name: Name, digest: str) -> ImageFacts:
+        """What the configuration of the image with that digest says of it, each link to it verified by its digest.
+        Documents are kept in the cache under their digest."""
+        document = _object(self._content(name, digest, "manifests"))
+        listed = document.get("manifests")
+        if isinstance(listed, list):
+            mine = [m for m in listed if isinstance(m, dict) and _platform(m.get("platform")) == PLATFORM]
+            document = _object(self._content(name, _digest_in(name, mine[0] if mine else None), "manifests"))
+        config = _digest_in(name, document.get("config"))
+        said = _object(self._content(name, config, "blobs"))
+        if said.get("architecture", PLATFORM[1]) != PLATFORM[1]:
+            raise _refuse(name, f"not available for {'/'.join(PLATFORM)}; it is for {str(said['architecture'])[:40]}",
+                          "use another tag")  # fmt: skip
+        inner = said.get("config")
+        env = inner.get("Env") if isinstance(inner, dict) else None
+        return image_facts.read(env if isinstance(env, list) else [], config)
+
+    def _content(self, name: Name, digest: str, kind: str) -> bytes:
+        """A document of an image by its digest: out of the cache, or fetched, and verified either way."""
+        with contextlib.suppress(OSError):
+            kept = _kept(digest).read_bytes()
+            if f"sha256:{hashlib.sha256(kept).hexdigest()}" == digest:
+                return kept
+        body = self._ask(name, digest, "GET", kind).body
+        found = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if found != digest:
+            raise _refuse(name, f"digest mismatch: {digest[:26]}… is asked for, the registry sends {found[:26]}…",
+                          "possible tampering, or a broken cache in front of the registry")  # fmt: skip
+        write_whole(_kept(digest), body)
+        return body
+
+    def _ask(self, name: Name, wanted: str, method: str, kind: str = "manifests") -> Answer:
         key = (name.registry, name.repository)
-        headers = {"Accept": ", ".join(KINDS)}
+        headers = {"Accept": ", ".join(KINDS) if kind == "manifests" else "*/*"}
         if key in self._tokens:
             headers["Authorization"] = self._tokens[key]
-        answer = self._request(name, wanted, method, headers)
+        answer = self._request(name, wanted, method, headers, kind)
         if answer.status == 401 and "Authorization" not in headers:
             self._tokens[key] = headers["Authorization"] = self._authorise(name, answer)
-            answer = self._request(name, wanted, method, headers)
+            answer = self._request(name, wanted, method, headers, kind)
         if answer.status != 200:
             raise self._refused(name, answer.status)
         return answer
 
-    def _request(self, name: Name, wanted: str, method: str, headers: dict[str, str]) -> Answer:
+    def _request(self, name: Name, wanted: str, method: str, headers: dict[str, str], kind: str) -> Answer:
         who = f"image {name.written}"
         try:
-            return self.fetch.get(f"{api(name)}{wanted}", who=who, limit=MANIFEST_LIMIT, headers=headers, method=method)
+            return self.fetch.get(
+                f"{api(name, kind)}{wanted}", who=who, limit=MANIFEST_LIMIT, headers=headers, method=method
+            )
         except FetchError as error:
             if error.status == HTTPStatus.TOO_MANY_REQUESTS:
                 hint = f"wait (anonymous pulls are rate-limited), or run `docker login {name.registry}`"
@@ -138,11 +176,11 @@ class Registries:
         )
 
 
-def api(name: Name) -> str:
-    """Where the registry is asked for the manifests of an image."""
+def api(name: Name, kind: str = "manifests") -> str:
+    """Where the registry is asked for the manifests of an image, or its blobs."""
     host = HOSTS.get(name.registry, name.registry)
     scheme = "http" if loopback(str(parse_url(f"//{host}").host or "")) else "https"
-    return f"{scheme}://{host}/v2/{name.repository}/manifests/"
+    return f"{scheme}://{host}/v2/{name.repository}/{kind}/"
 
 
 def account_of(registry: str) -> str | None:
@@ -164,6 +202,22 @@ def account_of(registry: str) -> str | None:
         except binascii.Error:
             continue
     return None
+
+
+def _kept(digest: str) -> Path:
+    return private_dir(cache() / "images") / digest.removeprefix("sha256:")
+
+
+def _platform(said: object) -> tuple[object, object]:
+    return (said.get("os"), said.get("architecture")) if isinstance(said, dict) else ("", "")
+
+
+def _digest_in(name: Name, descriptor: object) -> str:
+    """The digest that a descriptor names."""
+    found = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    if not isinstance(found, str) or not re.fullmatch(r"sha256:[0-9a-f]{64}", found):
+        raise _refuse(name, "not a container image: it names no configuration", "check its name")
+    return found
 
 
 def _check(name: Name, answer: Answer) -> None:

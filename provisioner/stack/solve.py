@@ -30,6 +30,7 @@ from provisioner.stack.candidates import (
 from provisioner.stack.components import COMPONENTS, on_request, pins, title
 from provisioner.stack.conflict import Place, StackConflict, conflict
 from provisioner.stack.facts import rows
+from provisioner.stack.image_facts import ImageFacts, Read, corrected, unknown
 from provisioner.stack.models import Stack
 from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve
 
@@ -53,18 +54,23 @@ def request(spec: ClusterSpec) -> dict[str, str]:
 
 
 def solve(
-    spec: ClusterSpec, *, place: Place = str, keep: Mapping[str, Mapping[str, str]] | None = None
+    spec: ClusterSpec,
+    *,
+    place: Place = str,
+    keep: Mapping[str, Mapping[str, str]] | None = None,
+    read: Read | None = None,
 ) -> dict[str, Stack]:
     """One Stack for each group. Images have no digest yet, packages are a rehearsal's: pinning.py reads the real ones.
 
     `place` says where a key of cluster.yaml stands, for errors. `keep`: group → component → a version that is kept
-    where that is possible (a lock that is there already).
+    where that is possible (a lock that is there already). `read`: images that were asked what they hold.
     Raises StackConflict where no set of versions satisfies the pins.
     """
     known = catalog.load()
     refuse_foreign_pins(spec, place)
     refuse_unknown_repositories(spec, place)
     stacks = {}
+    seen = tuple(sorted((read or {}).items(), key=lambda item: item[0]))
     for name, group in spec.groups.items():
         machine = known.machine(group.machine)
         gpu = known.gpu(machine.gpu_model)
@@ -74,10 +80,10 @@ def solve(
         try:
             like, chip = _like(machine, gpu)
             chosen = _resolve(
-                like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept, tuple(shared)
+                like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept, tuple(shared), seen
             )
         except Unsolvable:
-            raise conflict(group_problem(spec, name), f"group {name} on {machine.name}", place) from None
+            raise conflict(group_problem(spec, name, seen), f"group {name} on {machine.name}", place) from None
         stacks[name] = assemble(chosen, machine, gpu, dict(pins) | shared, spec.stack.repositories)
     return stacks
 
@@ -89,7 +95,7 @@ def shared_storage(spec: ClusterSpec, group: str) -> dict[str, str]:
     return {one.component: dotted(("sites", name, *one.key[:2])) for one in wanted}
 
 
-def group_problem(spec: ClusterSpec, group: str) -> Problem:
+def group_problem(spec: ClusterSpec, group: str, seen: Seen = ()) -> Problem:
     """What is to be solved for a group, with the keys of cluster.yaml that ask for it."""
     known = catalog.load()
     machine = known.machine(spec.groups[group].machine)
@@ -97,7 +103,7 @@ def group_problem(spec: ClusterSpec, group: str) -> Problem:
     efa = machine.uses_efa(spec.groups[group].network.wanted)
     problem = problem_of(
         machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter,
-        shared=tuple(shared_storage(spec, group)),
+        shared=tuple(shared_storage(spec, group)), seen=seen,
     )  # fmt: skip
     here = f"groups.{group}.machine"
     return replace(problem, needs=tuple(replace(n, path=here) if n.path == "machine" else n for n in problem.needs))
@@ -121,9 +127,13 @@ def refuse_unknown_repositories(spec: ClusterSpec, place: Place) -> None:
     known = rows("repositories")
     for name, own in spec.stack.repositories.items():
         path = f"stack.repositories.{name}"
-        if name in known and own.uri is None and known[name]["uri"] is None:
-            message = f"no vendor publishes repository {name}: uri and key are required"
+        archives = "archives" in known.get(name, {})
+        if own.uri is None and archives and (own.fingerprint is not None or own.suite or own.components):
+            message = f"the vendor of {name} has no apt repository: one of your own needs uri, key and fingerprint"
             raise StackConflict(message, where=place(path), hint="write uri: … and key: …", asked={path: message})
+        if name in known and own.sha256 is not None and (own.uri is not None or not archives):
+            message = f"sha256 is for files of a vendor that has no apt repository; {name} is trusted by its key"
+            raise StackConflict(message, where=place(path), hint="leave it out", asked={path: message})
         if name not in known:
             from rapidfuzz import process
 
@@ -137,6 +147,8 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 """Components that come in a container image."""
 
 Pins = tuple[tuple[str, str], ...]
+Seen = tuple[tuple[str, ImageFacts], ...]
+"""Images that were asked what they hold."""
 
 
 def _pins(spec: ClusterSpec, gpu: Gpu) -> Pins:
@@ -159,9 +171,9 @@ def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu]:
 @lru_cache(maxsize=4096)
 def _resolve(
     machine: Machine, gpu: Gpu, pins: Pins, containers: tuple[str, ...], efa: bool, exporter: bool, keep: Pins,
-    shared: tuple[str, ...],
+    shared: tuple[str, ...], seen: Seen,
 ) -> dict[str, Candidate]:  # fmt: skip
-    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, shared))
+    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, shared, seen))
 
 
 def problem_of(
@@ -173,15 +185,21 @@ def problem_of(
     exporter: bool = True,
     keep: Pins = (),
     shared: tuple[str, ...] = (),
+    seen: Seen = (),
 ) -> Problem:
     """What is to be solved for one machine: the components that it has, what it is, what is pinned. `shared`: those
-    that mount its site's file systems."""
-    wanted = dict(pins)
-    images = {f"image {reference}": image(reference) for reference in dict.fromkeys(containers)}
+    that mount its site's file systems; `seen`: what images say of themselves."""
+    wanted, told = dict(pins), dict(seen)
+    images = {f"image {reference}": known_image(reference, told) for reference in dict.fromkeys(containers)}
     active = _components(gpu, wanted, images, efa=efa, exporter=exporter, rdma=machine.network.kind != "ethernet")
     found: dict[str, tuple[Candidate, ...]] = {name: trait(name) for name in TRAITS}
     found |= images
     found |= {name: candidates(name) for name in (*active, *shared)}
+    for name in FRAMEWORKS:
+        if name in found and told:
+            found[name] = tuple(
+                corrected(c, told[c.facts["reference"]]) if c.facts["reference"] in told else c for c in found[name]
+            )
     found = _known_or_exact(found, wanted)
     if "cuda" not in wanted and "pytorch" in found and "tensorflow" in found:
         found["tensorflow"] = tuple(map(_any_toolkit, found["tensorflow"]))
@@ -210,6 +228,16 @@ def problem_of(
     if "pytorch" in wanted and (images or "tensorflow" in wanted):
         optional["pytorch"] = "stack.pytorch"
     return Problem(tuple(needs), found, optional | dict.fromkeys(images, "stack.containers"), dict(keep))
+
+
+def known_image(reference: str, told: Read) -> tuple[Candidate, ...]:
+    """An image that cluster.yaml names: of the tables, corrected by what it says itself, or what it says alone."""
+    known = image(reference)
+    if reference not in told:
+        return known
+    if not known[0].source:
+        return unknown(known[0].name, reference, told[reference])
+    return tuple(corrected(candidate, told[reference]) for candidate in known)
 
 
 def _said(key: str, pin: str) -> str:

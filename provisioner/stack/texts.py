@@ -69,6 +69,12 @@ Key = Annotated[
     ),
 ]
 """An address, or the key itself."""
+FolderOnNodes = Annotated[
+    str, AfterValidator(_shape(rf"({_ADDRESS}|file:/var/lib/gpuprov/repositories/[a-z][a-z0-9-]*/)?", "address", 1024))
+]
+"""Where apt on a node reads a repository: over the network, or in a folder that is made of vendors' archives."""
+Sha256 = Annotated[str, AfterValidator(_shape(r"([0-9a-f]{64})?", "SHA-256"))]
+ArchiveFolder = Annotated[str, AfterValidator(_shape(rf"({_PATH}/)?", "folder of an archive", 400))]
 Suite = Annotated[str, AfterValidator(_shape(rf"{_SUITE}( {_SUITE})*", "suite"))]
 Components = Annotated[str, AfterValidator(_shape(rf"({_PATH}( {_PATH})*)?", "list of components", 2048))]
 Fingerprint = Annotated[str, AfterValidator(_shape(r"([0-9A-Fa-f]{40})?", "fingerprint of 40 hex digits"))]

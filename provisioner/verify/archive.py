@@ -16,6 +16,7 @@ MODULES = (
     "__init__.py",
     "errors.py",
     "events.py",
+    "gpu_drivers.py",
     "ownership.py",
     "paths.py",
     "text.py",

@@ -38,6 +38,12 @@ TUNED: Mapping[str, str] = {
 """What role base sets (ansible/roles/base/defaults/main.yml; a test holds them equal)."""
 
 
+EFA_HUGE_MIB_PER_CPU = 110
+"""Memory in huge pages that EFA's provider takes for one endpoint; one for each processor is what AWS's own check of a
+machine asks for. Sources: awslabs/libfabric-ci-scripts efa-check.sh; efa-config's script reserves twice as much
+(bottlerocket-os/bottlerocket-core-kit#141 quotes it), and none of more than 16 MiB each (libfabric-ci-scripts#158)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Expected facts of one node; None means that nothing is expected (no lock, or the machine has no such part).
@@ -109,6 +115,8 @@ class Expected:
     each, as provisioner/mounts.py has them."""
     tuned: Mapping[str, str] | None = None
     """Kernel settings that the roles make, by their path."""
+    efa_huge_mib_per_cpu: int = 0
+    """Memory in huge pages that EFA's packages reserve; 0 where the lock has none of them."""
     repositories: tuple[str, ...] | None = None
     """Addresses of the lock's package repositories."""
     simulated: bool = False
@@ -201,7 +209,7 @@ def expect(
         dcgm_exporter=stack.dcgm_exporter is not None if stack else None,
         packages={p.name: p.version for p in stack.packages} if stack else None,
         held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
-        images=tuple(image.model_dump() for image in stack.images) if stack else None,
+        images=tuple(image.model_dump(exclude={"basis", "config"}) for image in stack.images) if stack else None,
         units=(*units(machine, gpu, stack, group), *(one["unit"] for one in shared)) if stack and group else None,
         timers=timers,
         shared=shared,
@@ -227,7 +235,8 @@ def expect(
         local_nvme=machine.local_nvme.count if _sourced(machine, "local_nvme", "local_nvme.count") else 0,
         scratch=group.storage.scratch if group and stack and machine.local_nvme.count else None,
         scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb if _sourced(machine, "local_nvme") else 0.0,
-        tuned=TUNED if stack and group else None,
+        tuned=_tuned(stack) if stack and group else None,
+        efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if stack and group and stack.efa else 0,
         repositories=tuple(one.uri for one in stack.repositories) if stack else None,
         simulated=simulated,
         most=catalog.ceilings,
@@ -248,6 +257,11 @@ def expect(
         unverified=tuple(sorted(name for name, basis in limits.items() if basis == "unverified")),
         limits=tuple(sorted(limits)),
     )
+
+
+def _tuned(stack: Stack) -> dict[str, str]:
+    """What role base sets; huge pages are EFA's where the lock has it."""
+    return {name: value for name, value in TUNED.items() if name != "vm/nr_hugepages" or not stack.efa}
 
 
 def _sourced(machine: Machine, *keys: str) -> bool:

@@ -1,6 +1,7 @@
 """The checks on a node itself, by a timer: the probe, parsers and checks of `gpuprov verify --level quick`, as metrics.
 
     python3 health.pyz EXPECTED.json gpuprov.prom
+    python3 health.pyz --ended gpuprov.prom        (ExecStopPost=: what a look that was killed can't write any more)
 
 Standard library only, Python 3.10 or later; ansible/roles/health puts it on nodes as a zip of these modules
 (archive.py). What is expected comes in a file from the catalogue and the lock, never from the node. The file
@@ -43,6 +44,8 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
         print("health.pyz EXPECTED.json FILE.prom", file=sys.stderr)
         return 2
+    if arguments[0] == "--ended":
+        return ended(Path(arguments[1]), os.environ.get("SERVICE_RESULT", ""))
     expected_file, out = map(Path, arguments)
     with Path(os.environ.get("GPUPROV_HEALTH_LOCK", LOCK)).open("w", encoding="utf-8") as lock:
         try:
@@ -60,6 +63,17 @@ def main(arguments: list[str]) -> int:
         write(out, metrics(report, time.time(), time.monotonic() - began))
         for check in report.condemned:
             print(f"{check.id}: {check.status}: {check.message or check.says}")
+    return 0
+
+
+def ended(out: Path, result: str) -> int:
+    """After the service. What it wrote stands where it ended well (systemd.exec(5), SERVICE_RESULT). Killed for its
+    time or memory, it would leave the metrics of the look before, which go on saying that the node is ok."""
+    if result != "success":
+        print(f"the checks did not end ({result or 'no result'}): the node is not known to be ok", file=sys.stderr)
+        for left in out.parent.glob(f".{out.name}.*"):
+            left.unlink(missing_ok=True)
+        write(out, metrics(None, time.time(), 0.0))
     return 0
 
 

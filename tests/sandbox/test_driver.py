@@ -127,7 +127,7 @@ def module(node: NodeMirror, *, check: bool = True, **changes: Any) -> str:
     """The error of nvidia_module with other arguments."""
     stack = node.locked()
     right = {"version": stack["driver"], "flavour": stack["kernel_modules"], "kernel": node.shell("uname -r"),
-             "deny_file": "/etc/modprobe.d/gpuprov-nvidia.conf"}  # fmt: skip
+             "deny_file": "/etc/modprobe.d/gpuprov-nvidia.conf", "others": ["nouveau"]}  # fmt: skip
     users = ["nvidia-dcgm-exporter", "nvidia-dcgm", "nvidia-fabricmanager", "nvidia-persistenced"]
     return str(node.call("nvidia_module", **{**right, "users": users, **changes}).message)
 
@@ -137,13 +137,50 @@ def test_what_does_not_fit_is_said(node: NodeMirror) -> None:
     assert f"the kernel moved: {release} runs, it was 6.8.0-1015-aws" in module(node, kernel="6.8.0-1015-aws")
     said = module(node, flavour="proprietary")
     assert f"the NVIDIA module for kernel {release} is the open one, the lock wants the proprietary one" in said
-    change(node, dkms={"broken": ["nvidia"]})
+    node.shell(f"mv /lib/modules/{release}/build /lib/modules/{release}/away")
     said = module(node)
     assert f"there is no NVIDIA module {driver} for kernel {release} (none is installed)" in said
     assert f"install linux-headers-{release}" in said
-    node.shell(f"mkdir -p /lib/modules/{release}/build")
+    node.shell(f"mv /lib/modules/{release}/away /lib/modules/{release}/build")
+    change(node, dkms={"broken": ["nvidia"]})
     said = module(node)
     assert "DKMS can't build it: nvidia/mmap.c:341:9: error: implicit declaration" in said
+
+
+def test_without_headers_the_archive_is_asked_and_what_it_lacks_is_said(node: NodeMirror) -> None:
+    release = node.shell("uname -r")
+    node.shell(f"dpkg --purge linux-headers-{release}")
+    assert "there is no NVIDIA module" in module(node)
+    assert node.call("locked_packages", packages=[], kernel_headers=release).changed
+    said = str(node.call("locked_packages", packages=[], kernel_headers="5.15.0-1019-aws").message)
+    assert "archive has no linux-headers-5.15.0-1019-aws, so DKMS can build no driver for the kernel that runs" in said
+
+
+def test_persistence_mode_is_on_after_a_boot(node: NodeMirror) -> None:
+    """Although the vendor's unit says --no-persistence-mode, and StopWhenUnneeded."""
+    reboot(node)
+    assert node.shell("nvidia-smi --query-gpu=persistence_mode --format=csv,noheader | sort -u") == "Enabled"
+
+
+def test_the_efa_module_that_runs_is_the_installed_one(node: NodeMirror) -> None:
+    """A kernel has one of its own, and modprobe does nothing where a module of that name is loaded."""
+    built = "/usr/lib/gpuprov-sandbox/installed/module-efa.json"
+    own = f"mv {built} {built}.away; modprobe -r efa; modprobe efa; mv {built}.away {built}"
+    ran, p2p = "cat /sys/module/efa/srcversion", "cat /sys/class/infiniband/*/device/p2p | sort -u"
+    assert not node.call("efa_module").changed
+    node.shell(own)
+    assert node.shell(ran) != node.shell("modinfo -F srcversion efa")
+    change(node, modules_stuck=["efa"])
+    assert "another EFA module than the installed one runs and does not" in node.call("efa_module").result["reboot"]
+    assert "the node was rebooted, and still another EFA" in node.call("efa_module", rebooted=True).message
+    change(node, modules_stuck=[])
+    assert node.call("efa_module").result["done"][-1] == "loaded the installed EFA module"
+    assert (node.shell(ran), node.shell(p2p)) == (node.shell("modinfo -F srcversion efa"), "NVIDIA")
+
+
+def test_huge_pages_are_efas(node: NodeMirror) -> None:
+    node.shell("systemctl restart gpuprov-tuning")
+    assert int(node.shell("cat /proc/sys/vm/nr_hugepages")) == 110 * 2 * 96 // 2 + 1
 
 
 def test_nouveau_makes_way_and_stays_away(node: NodeMirror) -> None:

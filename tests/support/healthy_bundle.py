@@ -57,6 +57,7 @@ def stack(machine: str) -> Stack:
         driver_branch="580",
         kernel_modules="open",
         fabric_manager=DRIVER if row.fabric_manager_required else None,
+        efa="1.47.0" if row.network.kind == "efa" else None,
         cuda_driver=CUDA,
         cuda_toolkit="13.0",
         nccl=NCCL,

@@ -62,6 +62,8 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
     """What probe/host.py writes; the memory is what kernels leave of the catalogue's GiB."""
     memory = int(row.memory_gib * 2**20 * 0.975)
     nodes = row.numa_nodes or 1
+    # efa-config: 110 MiB for each of two endpoints a processor, in pages of 2 MiB (bottlerocket-core-kit#141)
+    pages = 110 * 2 * row.vcpus // 2 + 1 if row.network.kind == "efa" else 0
     sizes = {"/": 207_929_917_440, "/dev/shm": memory * 512}
     rows = [f"{place} dev ext4 {size} {size // 5} {size - size // 5} 26214400 901223" for place, size in sizes.items()]
     rows[1] = rows[1].replace("dev ext4", "tmpfs tmpfs")
@@ -77,7 +79,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "boots": [["boot", int(NOW) - 90_000], ["shutdown", int(NOW) - 40_000], ["boot", int(NOW) - 39_900]],
         "files": {
             "proc/meminfo": f"MemTotal: {memory} kB\nMemAvailable: {memory - 9_000_000} kB\nSwapTotal: 0 kB\n"
-            "SwapFree: 0 kB\nHugePages_Total: 0",
+            f"SwapFree: 0 kB\nHugePages_Total: {pages}\nHugepagesize: 2048 kB",
             "proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=PARTUUID=1a2b ro console=tty1 console=ttyS0 panic=-1",
             "proc/uptime": "39900.11 1000000.00",
             "proc/loadavg": "0.80 0.62 0.55 2/2210 90211",
@@ -89,7 +91,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
             "proc/sys/kernel/pid_max": "4194304",
             "proc/sys/kernel/numa_balancing": "0",
             "proc/sys/vm/max_map_count": "1048576",
-            "proc/sys/vm/nr_hugepages": "0",
+            "proc/sys/vm/nr_hugepages": str(pages),
             "proc/sys/net/netfilter/nf_conntrack_count": "210",
             "proc/sys/net/netfilter/nf_conntrack_max": "262144",
             "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",

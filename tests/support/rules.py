@@ -139,7 +139,7 @@ def _image(reference: str, driver: str, gpu: Gpu) -> Iterator[str]:
         build = f"cu{match[2].replace('.', '')}"
         row = next(r for r in FACTS["pytorch"] if r["version"] == match[1])
         if build not in row["cuda_builds"]:
-            yield f"PyTorch {match[1]} was never built as {build}"
+            yield f"PyTorch {match[1]} has no known build {build}"
         if numbers(driver) < numbers(MAJOR_FLOOR[int(match[2].split(".")[0])]):
             yield f"driver {driver} does not run {build}"
         if not build_runs(match[1], build, gpu.arch):

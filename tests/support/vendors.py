@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from provisioner.sandbox import repository
-from provisioner.sandbox.deb import Deb
-from provisioner.sandbox.keys import Keys, clearsign
+from provisioner.sandbox.deb import Deb, File, tar_gz
+from provisioner.sandbox.keys import Keys, clearsign, gpg_home, run_tool
 from provisioner.stack.models import Repository
 
 INDEX = "application/vnd.oci.image.index.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,14 @@ class Vendors:
         self.manifests.clear()
         self.token = self.account = self.said_digest = None
 
-    def image(self, name: str, tag: str, **changes: object) -> str:
-        """Put an image for linux/amd64 into the registry; its digest."""
-        platforms = [{"platform": {"os": "linux", "architecture": "amd64"}, "digest": "sha256:" + "1" * 64}]
+    def image(self, name: str, tag: str, env: Iterable[str] = (), **changes: object) -> str:
+        """Put an image for linux/amd64 into the registry, with this environment in its configuration; its digest."""
+        config = {"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/usr/bin", *env]}}
+        manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": {"digest": self.put(name, config)}}
+        platforms = [
+            {"platform": {"os": "linux", "architecture": "arm64"}, "digest": "sha256:" + "1" * 64},
+            {"platform": {"os": "linux", "architecture": "amd64"}, "digest": self.put(name, manifest)},
+        ]
         document = {
             "schemaVersion": 2,
             "mediaType": INDEX,
@@ -74,6 +80,13 @@ class Vendors:
         }
         body = json.dumps(document).encode()
         self.manifests[name, tag] = body
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        self.manifests[name, digest] = body
+        return digest
+
+    def put(self, name: str, document: object) -> str:
+        """A document of the registry under its digest."""
+        body = json.dumps(document).encode()
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         self.manifests[name, digest] = body
         return digest
@@ -88,6 +101,20 @@ class Vendors:
             name=name, uri=f"{self.url}/{name}/", suite=suite, components=components,
             key_url=f"{self.url}/{name}.asc", fingerprint=keys.fingerprint,
         )  # fmt: skip
+
+    def archive(self, path: str, files: Mapping[str, bytes]) -> Path:
+        """Put a .tar.gz with these files where `path` is served, without a signature."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(tar_gz({name: File(content) for name, content in files.items()}))
+        return file
+
+    def sign(self, file: Path, keys: Keys, suffix: str = ".sig") -> None:
+        """A detached signature beside a file, and the key beside both."""
+        with gpg_home() as gpg:
+            run_tool(*gpg, "--import", stdin=keys.secret, package="gpg")
+            out = ("--yes", "--output", f"{file}{suffix}")
+            run_tool(*gpg, "--local-user", keys.fingerprint, *out, "--detach-sign", str(file), package="gpg")
 
     def sign_again(self, folder: Path, keys: Keys, old: str = "", new: str = "") -> None:
         """Sign a Release anew, `old` in it replaced by `new`."""
@@ -108,14 +135,14 @@ class Vendors:
             return Reply(200, body=json.dumps({"token": self.token, "for": parse_qs(parts.query)}).encode())
         if parts.path.startswith("/v2/"):
             return self._manifest(parts.path.removeprefix("/v2/"), authorization)
-        file = self.root / parts.path.lstrip("/")
+        file = self.root / unquote(parts.path).lstrip("/")
         return Reply(200, body=file.read_bytes()) if file.is_file() else Reply(404)
 
     def _manifest(self, path: str, authorization: str) -> Reply:
         if self.token is not None and authorization != f"Bearer {self.token}":
             challenge = f'Bearer realm="{self.url}/token",service="loopback",scope="repository:x:pull"'
             return Reply(401, {"WWW-Authenticate": challenge})
-        name, _, tag = path.partition("/manifests/")
+        name, _, tag = path.replace("/blobs/", "/manifests/").partition("/manifests/")
         body = self.manifests.get((name, tag))
         if body is None:
             return Reply(404)
@@ -223,7 +250,12 @@ def cuda_debs() -> Iterator[Deb]:
         yield deb("libnccl-dev", nccl, Depends=f"libnccl2 (= {nccl})")
     for dcgm in ("1:4.5.0-1", "1:4.6.0-1"):
         yield deb("datacenter-gpu-manager-4-core", dcgm, Breaks="datacenter-gpu-manager (<< 1:4~)")
-        yield deb("datacenter-gpu-manager-4-cuda13", dcgm, Depends=f"datacenter-gpu-manager-4-core (= {dcgm})")
+        own = {"Depends": f"datacenter-gpu-manager-4-core (= {dcgm})"}
+        yield deb(
+            "datacenter-gpu-manager-4-cuda13", dcgm, **own, Recommends="datacenter-gpu-manager-4-proprietary-cuda13"
+        )
+        yield deb("datacenter-gpu-manager-4-proprietary", dcgm, **own)
+        yield deb("datacenter-gpu-manager-4-proprietary-cuda13", dcgm, **own)
     yield deb("datacenter-gpu-manager", "1:3.3.9")
     yield deb(
         "datacenter-gpu-manager-exporter", "4.8.3-1", Depends="datacenter-gpu-manager-4-core | datacenter-gpu-manager"

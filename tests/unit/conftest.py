@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import process
+from provisioner.stack import still_there
 
 HEAVY = (
     "terraform_aws", "cli/test_terminal.py", "cli/test_exit.py", "configure/test_extending_stack.py",
@@ -52,6 +53,12 @@ def nobodys_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(autouse=True)
+def no_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preflight asks no vendor on the internet whether what a test has locked is still there."""
+    monkeypatch.setattr(still_there, "look", lambda *_: [])
 
 
 @pytest.fixture(autouse=True)

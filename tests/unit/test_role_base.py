@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
@@ -11,13 +13,13 @@ from tests.support.rehearsal import ROOT
 AWS = "6.8.0-1066-aws"
 
 
-def refusals(distribution: str, version: str, kernel: str, lock: dict[str, str | None]) -> list[str]:
+def refusals(distribution: str, version: str, kernel: str, lock: dict[str, str | None], **more: Any) -> list[str]:
     """What the role says of a node with these facts of Ansible's, in its own words."""
     loader = DataLoader()
     defaults = loader.load_from_file(str(ROOT / "ansible/roles/base/defaults/main.yml"))
     facts = {"distribution": distribution, "distribution_version": version, "kernel": kernel}
     trusted = {name: trust_as_template(value) if isinstance(value, str) else value for name, value in defaults.items()}
-    variables = {**trusted, "ansible_facts": facts, "gpuprov_stack": lock}
+    variables = {**trusted, "base_image_brings": {"stdout": ""}, "ansible_facts": facts, "gpuprov_stack": lock, **more}
     found: list[str] = Templar(loader=loader, variables=variables).template(trusted["base_refusals"])
     return found
 
@@ -49,6 +51,14 @@ def test_the_distribution_of_the_lock(distribution: str, version: str, os: str) 
 def test_another_distribution_is_refused_with_both_names(distribution: str, version: str, os: str) -> None:
     (said,) = refusals(distribution, version, AWS, {"os": os, "kernel": None})
     assert said.startswith(f"this node is {distribution.lower()}-{version}, the lock is for {os}, ")
+
+
+def test_a_deep_learning_ami_is_refused() -> None:
+    """Its NVMe disks are in LVM at /opt/dlami/nvme, its driver, EFA and docker are others."""
+    brings = {"stdout": "/opt/dlami", "stdout_lines": ["/opt/dlami"]}
+    (said,) = refusals("Ubuntu", "24.04", AWS, {"os": "ubuntu-24.04", "kernel": None}, base_image_brings=brings)
+    assert said.startswith("the image brings GPU software of its own (/opt/dlami, a Deep Learning AMI)")
+    assert said.endswith("Start from the plain image of ubuntu-24.04")
 
 
 @pytest.mark.parametrize("kernel", [AWS, "6.8", "6.8.0", None])

@@ -10,6 +10,8 @@ description:
   - Fetches the key of each repository, refuses it unless its full OpenPGP fingerprint is the pinned one and it has not
     expired, and writes a deb822 source that trusts that key for that repository alone. All repositories in one call.
   - A key file that is already there and has the pinned fingerprint is not fetched again.
+  - Of a repository with C(archives) a local one is made; each archive and each package of it has to have the SHA-256 of
+    the lock. apt trusts that folder without a signature, since nothing comes there that was not compared.
   - Then the package lists are read, when a source has changed or they are older than C(valid_time). A repository of the
     lock that does not answer is an error, another one on the node only a warning.
 options:
@@ -25,6 +27,27 @@ options:
       components: {description: Components; empty for a flat repository., type: str, required: true}
       key_url: {description: Where the key is., type: str, required: true}
       fingerprint: {description: 40 hexadecimal digits., type: str, required: true}
+      archives:
+        description: A vendor's files with packages in them, in place of an apt repository.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          url: {description: Address of the file., type: str, required: true}
+          folder: {description: Where in it the packages lie; empty when it is one., type: str, required: true}
+          sha256: {description: Of the file., type: str, required: true}
+          size: {description: Bytes of the file., type: int, required: true}
+          signature: {description: Address of its signature; it was verified when it was locked., type: str}
+          basis: {description: Why the file is trusted., type: str}
+      packages:
+        description: The packages that are wanted of the archives.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          name: {description: Name of the package., type: str, required: true}
+          version: {description: Exact version., type: str, required: true}
+          sha256: {description: Of the .deb file., type: str, required: true}
   timeout:
     description: Seconds that one download may take.
     type: int
@@ -71,6 +94,7 @@ import tempfile
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils import gpuprov_archive
 from ansible.module_utils.gpuprov_apt import AptError, read_lists, retried
 from ansible.module_utils.urls import fetch_url
 
@@ -147,7 +171,8 @@ def source(repository, key):
     ]
     if repository["components"]:
         lines.append("Components: {components}".format(**repository))
-    lines.append("Signed-By: " + key)
+    # What lies in a folder of archives was compared file by file with the lock.
+    lines.append("Trusted: yes" if repository["archives"] else "Signed-By: " + key)
     return "\n".join(lines) + "\n"
 
 
@@ -157,6 +182,11 @@ def main():
     # A fingerprint is public; without no_log=False the name `key…` would hide what the error has to show.
     spec["key_url"]["no_log"] = False
     spec["fingerprint"] = {"type": "str", "required": True}
+    archive = {name: {"type": "str", "required": True} for name in ("url", "folder", "sha256")}
+    archive.update(size={"type": "int", "required": True}, signature={"type": "str"}, basis={"type": "str"})
+    spec["archives"] = {"type": "list", "elements": "dict", "default": [], "options": archive}
+    package = {name: {"type": "str", "required": True} for name in ("name", "version", "sha256")}
+    spec["packages"] = {"type": "list", "elements": "dict", "default": [], "options": package}
     module = AnsibleModule(
         argument_spec={
             "repositories": {"type": "list", "elements": "dict", "required": True, "options": spec},
@@ -204,9 +234,14 @@ def one(module, repository):
     """Bring one repository's key and source to what the lock says. Returns the files that were written."""
     written = []
     key = os.path.join(KEYS, "gpuprov-{name}.asc".format(**repository))
-    if len(repository["fingerprint"].replace(" ", "")) != 40:
+    if repository["archives"]:
+        if gpuprov_archive.bring(module, repository):
+            written.append(os.path.join(gpuprov_archive.ROOT, repository["name"]))
+            if os.path.exists(READ) and not module.check_mode:
+                os.unlink(READ)
+    elif len(repository["fingerprint"].replace(" ", "")) != 40:
         raise AptError("repository {name}: no full fingerprint is pinned".format(**repository))
-    if not os.path.exists(key) or not is_pinned(module, repository, key):
+    elif not os.path.exists(key) or not is_pinned(module, repository, key):
         written.append(key)
         if not module.check_mode:
             os.makedirs(KEYS, mode=0o755, exist_ok=True)

@@ -24,6 +24,9 @@ options:
     type: list
     elements: str
     default: []
+  kernel_headers:
+    description: Release of a kernel whose headers have to be there, for DKMS; nothing is installed where they are.
+    type: str
   absent:
     description: Packages of earlier locks that this one has not; they are taken out where they are, once all that
       comes in their place is fetched.
@@ -95,6 +98,7 @@ ARCHIVES = "/var/cache/apt/archives"
 MARGIN_MIB = 32
 """Room that dpkg wants beside the packages, for its own database and the copies it keeps while it works."""
 KERNEL = r"linux-image-(unsigned-)?\d"
+HEADERS = "linux-headers-{}"
 NOWHERE = ("", "un ", 0)
 
 
@@ -162,6 +166,8 @@ def room(module, names, found):
         download += int(fields["Size"])
         unpacked += max(0, int(fields.get("Installed-Size", 0)) - found.get(name, ("", "", 0))[2]) * 1024
     absent = [item for item in names if item.split("=")[0] not in known]
+    if HEADERS.format(module.params["kernel_headers"]) in absent:
+        raise AptError(no_headers(module), absent=True)
     if absent:
         raise AptError("; ".join(what_there_is(module, item) for item in absent), absent=True)
     needs = {}
@@ -176,6 +182,16 @@ def room(module, names, found):
                 f"the disk is too full for {len(names)} packages: {free} MiB are free at {path}, {wanted} MiB are "
                 "wanted. Make room, then run again"
             )
+
+
+def no_headers(module):
+    """The sentence for a kernel that DKMS can't build modules for."""
+    release = module.params["kernel_headers"]
+    return (
+        f"the distribution's archive has no linux-headers-{release}, so DKMS can build no driver for the kernel that runs: "
+        "archives keep the headers of their newest kernels alone. Start the machine from the distribution's current image, "
+        f"or install that kernel's headers at /lib/modules/{release}/build, then run again"
+    )
 
 
 def what_there_is(module, item):
@@ -223,7 +239,7 @@ def hold(module, names):
 
 def bring(module):
     """The work. Returns the module's result."""
-    wanted, present = locked(module), module.params["present"]
+    wanted, present = locked(module), [*module.params["present"], *headers(module)]
     before = status(module)
     differing = [f"{n}={v}" for n, v in wanted.items() if not is_there(before.get(n), v)]
     differing += [name for name in present if not is_there(before.get(name))]
@@ -251,6 +267,13 @@ def bring(module):
             "after": "".join(f"{n} {v}\n" for n, v in sorted(wanted.items())),
         },
     }
+
+
+def headers(module):
+    """The package with the kernel's headers, where they are not there; a kernel of one's own may have none."""
+    release = module.params["kernel_headers"]
+    there = release is None or os.path.isdir(f"/lib/modules/{release}/build")
+    return [] if there else [HEADERS.format(release)]
 
 
 def to_hold(module, wanted, state):
@@ -282,6 +305,7 @@ def main():
         argument_spec={
             "packages": {"type": "list", "elements": "dict", "required": True},
             "present": {"type": "list", "elements": "str", "default": []},
+            "kernel_headers": {"type": "str"},
             "absent": {"type": "list", "elements": "str", "default": []},
             "keep": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": True},

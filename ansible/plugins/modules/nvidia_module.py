@@ -23,6 +23,11 @@ options:
     description: Whether the node was rebooted for it; asking again is an error then.
     type: bool
     default: false
+  others:
+    description: Drivers that take the GPUs before NVIDIA's does, in the order in which they can be taken out.
+    type: list
+    elements: str
+    default: []
   modules:
     description: Modules that are loaded, the first one with what it needs.
     type: list
@@ -66,40 +71,14 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-
-OTHERS = ("nouveau", "nova_drm", "nova_core")
-"""Drivers that take the GPUs before NVIDIA's does, in the order in which they can be taken out."""
+from ansible.module_utils.gpuprov_kernel import Kernel, Wrong, last, text
 
 ABOVE = ("nvidia_fs", "gdrdrv", "nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 """NVIDIA's modules and those that stand on them, in the order in which they can be taken out."""
 
 
-class Wrong(Exception):
-    """What stands in the way, for a person."""
-
-
-def text(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip()
-    except OSError:
-        return None
-
-
-class Node:
-    """The node's kernel side: what there is, what was done to it."""
-
-    def __init__(self, module):
-        self.module, self.params, self.done = module, module.params, []
-
-    def run(self, *words, seconds=60):
-        status, out, err = self.module.run_command(["timeout", str(seconds), *words], environ_update={"LC_ALL": "C"})
-        return status, (out + "\n" + err).strip()
-
-    def change(self, sentence, *words, seconds=600):
-        """A call that changes something; none in check mode."""
-        self.done.append(sentence)
-        return (0, "") if self.module.check_mode else self.run(*words, seconds=seconds)
+class Node(Kernel):
+    """What NVIDIA's module needs of the node."""
 
     def kernel(self):
         """The kernel that runs; Wrong where it is another one than has to."""
@@ -133,18 +112,12 @@ class Node:
         fresh = os.stat(image).st_mtime >= os.stat(self.params["deny_file"]).st_mtime
         return fresh and self.params["deny_file"].lstrip("/") in said.split()
 
-    def installed(self, release):
-        """modinfo's fields of the module for a kernel; empty where there is none."""
-        status, said = self.run("modinfo", "-k", release, "nvidia")
-        rows = [line.split(":", 1) for line in said.splitlines() if ":" in line] if status == 0 else []
-        return {key.strip(): value.strip() for key, value in reversed(rows)}
-
     def built(self, release):
         """The locked module for this kernel, as modinfo shows it; DKMS is asked once where it is not there."""
-        wanted, found = self.params["version"], self.installed(release)
+        wanted, found = self.params["version"], self.modinfo(release, "nvidia")
         if found.get("version") != wanted and not self.module.check_mode:
-            made = self.dkms(release, wanted)
-            found = self.installed(release)
+            made = self.dkms(release, "nvidia[^/, ]*", re.escape(wanted))
+            found = self.modinfo(release, "nvidia")
             if found.get("version") != wanted:
                 have = f"version {found['version']}" if found.get("version") else "none"
                 raise Wrong(f"there is no NVIDIA module {wanted} for kernel {release} ({have} is installed){made}")
@@ -155,32 +128,6 @@ class Node:
             raise Wrong(f"the NVIDIA module for kernel {release} is the {other} one, the lock wants the {flavour} one")
         return found
 
-    def dkms(self, release, wanted):
-        """Have DKMS build the module. Returns why it did not, as the end of a sentence."""
-        if not os.path.exists("/usr/sbin/dkms"):
-            return "; it comes as a package for that kernel, and none is there"
-        _, status = self.run("dkms", "status")
-        known = re.search(rf"^(nvidia[^/, ]*)[/, ]+{re.escape(wanted)}\b", status, re.M)
-        if known is None:
-            return f"; DKMS knows no source of it: {last(status) or 'it has none at all'}"
-        if not os.path.isdir(f"/lib/modules/{release}/build"):
-            return f"; DKMS can't build it without the kernel's headers: install linux-headers-{release}"
-        name = known[1]
-        code, said = self.change(
-            f"DKMS built {name}/{wanted} for {release}",
-            "dkms",
-            "install",
-            f"{name}/{wanted}",
-            "-k",
-            release,
-            seconds=1800,
-        )
-        if code == 0:
-            return "; DKMS says that it is built"
-        log = text(f"/var/lib/dkms/{name}/{wanted}/build/make.log") or said
-        errors = [line for line in log.splitlines() if re.search(r"error|Error|failed", line)]
-        return "; DKMS can't build it: {}".format(" / ".join(errors[:3]) or last(log))
-
     def loaded(self, found):
         """Whether the module in the kernel is the installed one: its source version tells builds and flavours apart."""
         if text("/sys/module/nvidia/version") != self.params["version"]:
@@ -190,7 +137,7 @@ class Node:
 
     def load(self, found):
         """Bring the locked module in. Returns why a reboot is wanted, or an empty text."""
-        strangers = [name for name in OTHERS if os.path.isdir(f"/sys/module/{name}")]
+        strangers = [name for name in self.params["others"] if os.path.isdir(f"/sys/module/{name}")]
         there = [name for name in ABOVE if os.path.isdir(f"/sys/module/{name}")]
         right = self.loaded(found)
         if right and not strangers:
@@ -254,11 +201,6 @@ def users_of_gpus():
     return found
 
 
-def last(said):
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
-
-
 def main():
     """Prove the module, and load it."""
     words = {"type": "list", "elements": "str", "default": []}
@@ -271,6 +213,7 @@ def main():
             "load": {"type": "bool", "default": True},
             "rebooted": {"type": "bool", "default": False},
             "modules": {**words, "default": ["nvidia", "nvidia-uvm"]},
+            "others": words,
             "users": words,
             "packages": words,
         },

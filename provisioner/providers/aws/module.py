@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.plan import Plan, PlannedGroup
+from provisioner.providers import first_boot
 from provisioner.providers.aws import reservations, storage, tagged_resources
 from provisioner.providers.aws.capacity import Ec2Capacity
 from provisioner.providers.aws.client import Region, Trouble
@@ -88,11 +88,7 @@ class Ec2Module(Module):
         }
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
-        user = {
-            "name": plan.spec.user(self._place.site), "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL",
-            "lock_passwd": True, "ssh_authorized_keys": [ssh_public_key.strip()],
-        }  # fmt: skip
-        return "#cloud-config\n" + json.dumps({"users": [user], "disable_root": True, "ssh_pwauth": False}) + "\n"
+        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
 
     def address(self, node: str) -> str:
         return f'module.site.aws_instance.node["{node}"]'

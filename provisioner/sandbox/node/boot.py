@@ -4,6 +4,7 @@ modules."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import shutil
@@ -123,7 +124,8 @@ def _amd_devices(count: int) -> None:
 
 
 def _user_data(text: str) -> None:
-    """A script runs once; anything else (cloud-config) is kept where cloud-init would keep it, and not executed."""
+    """Once: a script runs; of a cloud-config the files are written (write_files), and nothing else is done. Kept where
+    cloud-init would keep it."""
     done = state.path("var/lib/gpuprov-sandbox/user-data.done")
     if not text or done.exists():
         return
@@ -133,5 +135,11 @@ def _user_data(text: str) -> None:
     kept.chmod(0o700)
     done.parent.mkdir(parents=True, exist_ok=True)
     done.write_text("", encoding="utf-8")
+    if text.startswith("#cloud-config\n"):
+        for item in json.loads(text.partition("\n")[2]).get("write_files", []):
+            file = state.path(item["path"].lstrip("/"))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(item["content"], encoding="utf-8")
+            file.chmod(int(item["permissions"], 8))
     if text.startswith("#!"):
         subprocess.run([str(kept)], check=False, timeout=600)

@@ -1,7 +1,8 @@
 """DKMS and the initramfs: which modules are built for the kernel, and what is denied before the root file system is
 there.
 
-hardware.json can say {"dkms": {"broken": ["nvidia"]}}: those do not build, as with a kernel that is too new for them.
+Without the kernel's headers nothing is built, and efa not without a C library to link with. hardware.json can say
+{"dkms": {"broken": ["nvidia"]}}: those do not build, as with a kernel that is too new for them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,18 @@ PARTS = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
 """Modules that are built from the source called nvidia."""
 
 
+LINKED = ("efa",)
+"""Modules whose build begins with CMake's test of a C compiler (amzn-drivers kernel/linux/efa, CMakeLists.txt)."""
+
+
 def broken(module: str) -> bool:
     """Whether a module was not built; `module` is its name or that of its source."""
-    return ("nvidia" if module in PARTS else module) in (state.hardware().get("dkms") or {}).get("broken", [])
+    name = "nvidia" if module in PARTS else module
+    if name in (state.hardware().get("dkms") or {}).get("broken", []) or not state.exists(
+        f"lib/modules/{os.uname().release}/build"
+    ):
+        return True
+    return name in LINKED and state.installed("tool-libc6-dev") is None
 
 
 def _sources() -> list[tuple[str, str]]:

@@ -20,7 +20,8 @@ BUILTIN = {
     "efa": ("ib_core", "ib_uverbs", "efa"),
 }
 BUILTIN["roce"] = BUILTIN["infiniband"]
-INBOX = ("nouveau", "ib_umad", "ib_uverbs", "ib_core", "rdma_ucm", "rdma_cm")
+OTHER_DRIVERS = ("nouveau", "nova_drm", "nova", "nova_core")
+INBOX = (*OTHER_DRIVERS, "ib_umad", "ib_uverbs", "ib_core", "rdma_ucm", "rdma_cm")
 """Modules that every distribution kernel brings."""
 
 
@@ -31,13 +32,25 @@ def load_builtin() -> None:
     )
     names = {name for kind in kinds for name in BUILTIN.get(kind, ())}
     for name in sorted(names - set(state.modules())):
-        _add(name, {"version": "", "size": 167936})
+        _add(name, _on_disk(name) or IN_TREE)
+
+
+IN_TREE: dict[str, Any] = {"version": "", "size": 167936}
+"""A module that comes with the kernel."""
+
+
+def _on_disk(name: str) -> dict[str, Any] | None:
+    """The module that DKMS has built, which depmod prefers to the kernel's own; None where there is none."""
+    found = state.installed(f"module-{name}")
+    return None if found is None or dkms.broken(name) else found
 
 
 def _add(name: str, module: dict[str, Any]) -> None:
     state.change(state.MODULES, lambda m: {**m, name: module}, {})
     sysfs.show_module(name, module)
     devices.show()
+    if name == "efa":
+        sysfs.network_cards()
 
 
 def load(name: str) -> str | None:
@@ -46,14 +59,14 @@ def load(name: str) -> str | None:
     loaded = state.modules()
     if wanted in loaded:
         return None
-    if wanted in INBOX:
-        _add(wanted, {"version": "", "size": 167936})
+    found = _on_disk(wanted)
+    if found is None and (wanted in INBOX or wanted == "efa"):
+        _add(wanted, IN_TREE)
         return None
-    found = state.installed(f"module-{wanted}")
-    if found is None or dkms.broken(wanted):
+    if found is None:
         return f"Module {name} not found in directory /lib/modules/{RELEASE}"
-    if wanted == "nvidia" and "nouveau" in loaded:
-        state.kernel_log("NVRM: The NVIDIA GPUs are already bound to nouveau (simulated by gpuprov)", "err")
+    if wanted == "nvidia" and (other := next((n for n in OTHER_DRIVERS if n in loaded), None)):
+        state.kernel_log(f"NVRM: The NVIDIA GPUs are already bound to {other} (simulated by gpuprov)", "err")
         return f"could not insert '{name}': No such device"
     below = DEPENDS.get(wanted)
     if below and (problem := load(below)):
@@ -102,6 +115,8 @@ def unload(name: str) -> str | None:
     state.change(state.MODULES, lambda m: {n: v for n, v in m.items() if n != wanted}, {})
     sysfs.show_module(wanted, None)
     devices.show()
+    if wanted == "efa":
+        sysfs.network_cards()
     return None
 
 
@@ -153,15 +168,16 @@ def modinfo(arguments: list[str], _version: str) -> int:
     names = [a for a in arguments if not a.startswith("-") and a not in given.values()]
     name = names[0] if names else ""
     wanted = name.replace("-", "_")
-    found = state.installed(f"module-{wanted}")
+    found = _on_disk(wanted) or (IN_TREE if wanted == "efa" else None)
     # What is built is for the kernel that runs.
-    if found is None or dkms.broken(wanted) or release not in (RELEASE, os.uname().release):
+    if found is None or release not in (RELEASE, os.uname().release):
         print(f"modinfo: ERROR: Module {name} not found.", file=sys.stderr)
         return 1
+    own = "kernel/drivers/infiniband/hw" if found is IN_TREE else "updates/dkms"
     facts = {
-        "filename": f"/lib/modules/{release}/updates/dkms/{name}.ko",
-        "version": found["version"],
-        "license": "Dual MIT/GPL" if found["flavour"] == "open" else "NVIDIA",
+        "filename": f"/lib/modules/{release}/{own}/{name}.ko",
+        **({"version": found["version"]} if found["version"] else {}),
+        "license": "NVIDIA" if found.get("flavour") == "proprietary" else "Dual MIT/GPL",
         "description": "simulated by gpuprov",
         "srcversion": sysfs.source_version(found),
         "vermagic": f"{release} SMP mod_unload",

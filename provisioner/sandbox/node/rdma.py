@@ -122,7 +122,7 @@ def ofed_info(_arguments: list[str], version: str) -> int:
 def fi_info(arguments: list[str], _version: str) -> int:
     """`fi_info -p efa`: three entries a device (EFA-direct, reliable, datagram), or -61 where there is none."""
     provider = arguments[arguments.index("-p") + 1] if "-p" in arguments[:-1] else "efa"
-    devices = state.hardware().get("efa", [])
+    devices = state.hardware().get("efa", []) if "efa" in state.modules() else []
     if provider != "efa" or not devices:
         print("fi_getinfo: -61 (No data available)", file=sys.stderr)
         return 61

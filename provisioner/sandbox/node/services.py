@@ -37,8 +37,10 @@ def _daemon(name: str, pid_file: Path | None = None, seconds: str = "infinity") 
     return 0
 
 
-def persistenced(_arguments: list[str], _version: str) -> int:
-    """Loads the module, and with it every GPU keeps its driver state."""
+def persistenced(arguments: list[str], _version: str) -> int:
+    """Loads the module. Every GPU keeps its driver state by default, and not with --no-persistence-mode: then a client
+    has to ask for it (`nvidia-smi -pm 1`). Of both options the last one counts."""
+    modes = [word for word in arguments if word in ("--persistence-mode", "--no-persistence-mode")]
     problem = kernel.load("nvidia")
     if problem:
         print(
@@ -47,7 +49,7 @@ def persistenced(_arguments: list[str], _version: str) -> int:
             file=sys.stderr,
         )
         return 1
-    state.change(state.PERSISTENCE, lambda s: {**s, "all": True}, {})
+    state.change(state.PERSISTENCE, lambda _: {"all": not modes or modes[-1] == "--persistence-mode"}, {})
     return _daemon("nvidia-persistenced", state.path("run/nvidia-persistenced/nvidia-persistenced.pid"))
 
 

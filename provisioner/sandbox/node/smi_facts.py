@@ -72,6 +72,10 @@ def driver(*, running: bool = False) -> Driver:
     return Driver(loaded, state.cuda_of(loaded), tuple(_switched(gpu) for gpu in shown), machine)
 
 
+DAEMON = "run/nvidia-persistenced/nvidia-persistenced.pid"
+"""There while the daemon runs: what it keeps on goes with it."""
+
+
 def _switched(gpu: dict[str, Any]) -> dict[str, Any]:
     """The GPU with persistence, ECC and MIG as they were set on this node; a fault's value stands above them."""
     settings = state.read(state.SETTINGS, {}).get(gpu["uuid"], {})
@@ -79,7 +83,7 @@ def _switched(gpu: dict[str, Any]) -> dict[str, Any]:
     on = (
         gpu["persistence"]
         if gpu["persistence"] is not None
-        else persistence.get(gpu["uuid"], persistence.get("all", False))
+        else persistence.get(gpu["uuid"], persistence.get("all", False) and state.exists(DAEMON))
     )
     mode = settings.get("ecc_now", gpu["ecc"]["mode"])
     supported = gpu["mig"]["supported"]

@@ -93,7 +93,7 @@ def show_module(name: str, module: dict[str, Any] | None) -> None:
     (folder / "refcnt").write_text("0\n", encoding="utf-8")
     if module.get("version"):
         (folder / "version").write_text(f"{module['version']}\n", encoding="utf-8")
-        (folder / "srcversion").write_text(f"{source_version(module)}\n", encoding="utf-8")
+    (folder / "srcversion").write_text(f"{source_version(module)}\n", encoding="utf-8")
 
 
 def source_version(module: dict[str, Any]) -> str:
@@ -119,9 +119,12 @@ def network_cards() -> None:
         state.path("sys/class/kfd/kfd/proc").mkdir(parents=True, exist_ok=True)  # a folder for each process at work
     for nic in machine.get("nics", []):
         _card(root / nic["name"], nic)
-    for card in machine.get("efa", []):
+    driver = state.modules().get("efa")
+    # The kernel's own driver has no file p2p.
+    told: dict[str, Any] = {} if driver and driver.get("version") else {"p2p": None}
+    for card in machine.get("efa", []) if driver else ():
         _card(root / card["name"], {"state": "Active", "physical_state": "LinkUp", "rate_gbps": 100.0,
-                                    "link_layer": "Unspecified", "guid": "0" * 16, **card})  # fmt: skip
+                                    "link_layer": "Unspecified", "guid": "0" * 16, **card, **told})  # fmt: skip
 
 
 def _card(folder: Path, nic: dict[str, Any]) -> None:
@@ -144,7 +147,9 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
         counted = nic.get("counters", {})
         files |= {port / f"counters/{name}": str(counted.get(name, 0)) for name in COUNTERS}
     else:
-        files |= {port / "hw_counters/rx_drops": str(nic.get("rx_drops", 0)), folder / "device/p2p": "NVIDIA"}
+        files |= {port / "hw_counters/rx_drops": str(nic.get("rx_drops", 0))}
+        if nic.get("p2p") is not None:
+            files[folder / "device/p2p"] = nic["p2p"]
     if not nic.get("no_uverbs"):
         _uverbs(folder.name)
     if infiniband:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from provisioner.gpu_drivers import OTHER_DRIVERS
 from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import answering
 from provisioner.verify.expectations import Expected
@@ -94,7 +95,7 @@ def test_modules(node: Facts) -> None:
     says="nouveau (or nova) is loaded and holds GPUs that NVIDIA's driver needs. Run `gpuprov up` and reboot.",
 )
 def test_nouveau(node: Facts) -> None:
-    there = [name for name in ("nouveau", "nova_core", "nova_drm") if name in (node.modules or ())]
+    there = [name for name in OTHER_DRIVERS if name in (node.modules or ())]
     saw(expected="not loaded", actual=there or "not loaded")
     if there:
         fail(f"{', '.join(there)} is loaded")

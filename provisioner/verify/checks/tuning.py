@@ -87,12 +87,34 @@ def test_numa_balancing(node: Facts, expected: Expected) -> None:
     severity="warn",
     action="reconfigure",
     needs=NEEDS,
-    applies=lambda e: e.tuned and "vm/nr_hugepages" in e.tuned,
+    applies=lambda e: e.tuned and ("vm/nr_hugepages" in e.tuned or e.efa_huge_mib_per_cpu),
     otherwise=UNTUNED,
-    says="Memory is set aside as huge pages that nobody asked for: jobs have that much less. Start gpuprov-tuning.",
+    says="Huge pages that nobody asked for take memory from jobs (start gpuprov-tuning), or EFA has fewer than it uses"
+    " (reboot: efa-config reserves them at boot).",
 )
 def test_hugepages(node: Facts, expected: Expected) -> None:
-    _setting(node, expected, "vm/nr_hugepages")
+    if expected.efa_huge_mib_per_cpu:
+        _huge_pages_of_efa(node, expected.efa_huge_mib_per_cpu)
+    else:
+        _setting(node, expected, "vm/nr_hugepages")
+
+
+EFA_LARGEST_PAGE_KIB = 16384
+"""efa-config reserves no larger ones (awslabs/libfabric-ci-scripts#158)."""
+
+
+def _huge_pages_of_efa(node: Facts, mib_per_cpu: int) -> None:
+    host = host_of(node)
+    page = told(host.memory, "how much memory it has").huge_page_kib
+    if page is None or "vm/nr_hugepages" not in host.settings:
+        skip("this kernel has no huge pages")
+    if page > EFA_LARGEST_PAGE_KIB:
+        skip(f"one huge page is {page // 1024} MiB: EFA reserves none that large")
+    processors, pages = told(host.cpu, "its processors").processors, int(host.settings["vm/nr_hugepages"])
+    needed = mib_per_cpu * 1024 * processors // page + 1
+    saw(expected=f"{needed} or more", actual=pages)
+    if pages < needed:
+        fail(f"{pages} huge pages of {page} KiB, EFA uses {needed} with {processors} processors")
 
 
 @check(

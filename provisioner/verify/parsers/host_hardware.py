@@ -29,6 +29,8 @@ class Memory:
     swap_total: int | None = None
     swap_free: int | None = None
     huge_pages: int | None = None
+    huge_page_kib: int | None = None
+    """The default size of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def read_memory(text: str | None) -> Memory | None:
     rows = dict(re.findall(r"^([A-Za-z_()0-9]+):\s+([0-9]{1,18})", text or "", re.MULTILINE | re.ASCII))
     if "MemTotal" not in rows:
         return None
-    names = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "HugePages_Total")
+    names = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "HugePages_Total", "Hugepagesize")
     total, *rest = (int(rows[name]) if name in rows else None for name in names)
     assert total is not None
     return Memory(total, *rest)

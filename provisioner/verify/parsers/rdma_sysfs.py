@@ -55,7 +55,7 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Device:
     """One RDMA device. PCIe: what the link runs at and carries, Gbit/s one way; `p2p` is whose GPU memory EFA's driver
-    reaches ("NVIDIA"), None where the driver does not say."""
+    reaches ("NVIDIA", "NVIDIA peermem"), empty where it reaches none, None where the driver does not say."""
 
     name: str
     card: str | None = None
@@ -94,7 +94,7 @@ def _device(name: str, row: Mapping[str, Any], uverbs: set[str]) -> Device:
         pcie_gbps=_link(number(_text(row.get("device/current_link_speed"))), width),
         pcie_width=int(width) if width else None,
         pcie_width_max=_whole(row.get("device/max_link_width")) or None,
-        p2p=_text(row.get("device/p2p")),
+        p2p=str(row["device/p2p"]).strip()[:80] if row.get("device/p2p") is not None else None,
         uverbs=name in uverbs,
         ports=tuple(_port(int(n), dict(port)) for n, port in sorted(dict(row.get("ports", {})).items())),
     )

@@ -22,6 +22,8 @@ from provisioner.verify.probe.load import ASK_S, busy, container, document, foll
 from provisioner.verify.probe.runner import COLLECTORS, listed, run
 
 CONF = "/etc/nccl.conf"
+IMAGES = "/etc/gpuprov/images.json"
+"""The lock's images with what `docker run` needs on this node (ansible/roles/pytorch_images)."""
 SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 COULD_NOT_BEGIN = 75
@@ -61,13 +63,11 @@ def together(asked: dict[str, Any], gpus: list[str], interface: str, seconds: fl
     part = asked["together"]
     command = ["docker", "run", "--rm", "--interactive", "--name", container(), "--network", "host", "--pull=never"]
     command += ["--shm-size", "8g", "--security-opt", "no-new-privileges"]
-    if unlimited():
-        command += ["--ulimit", "memlock=-1"]  # RDMA locks what it registers
-    if listed("/dev/infiniband"):
-        command += ["--device=/dev/infiniband"]
-    settings = conf()
+    settings, written = conf(), role_options(asked["image"])
+    command += network_options() if written is None else written
     for path in node_files(settings):
-        command += ["--volume", path + ":" + path + ":ro"]
+        if "--volume=" + path + ":" + path + ":ro" not in command:
+            command += ["--volume", path + ":" + path + ":ro"]
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "4", "GLOO_SOCKET_IFNAME": interface}
     if "NCCL_SOCKET_IFNAME" not in settings:
         environment["NCCL_SOCKET_IFNAME"] = "=" + interface
@@ -79,6 +79,23 @@ def together(asked: dict[str, Any], gpus: list[str], interface: str, seconds: fl
     command += [word for name, value in sorted(asked["options"].items()) for word in ("--" + name, str(value))]
     text = part["launcher"] + "\nimport json\nmain(json.loads(" + json.dumps(json.dumps(asked["program"])) + "))\n"
     return command, text.encode()
+
+
+def network_options() -> list[str]:
+    """What RDMA wants of docker, on a node that no role has told."""
+    words = ["--ulimit", "memlock=-1"] if unlimited() else []  # RDMA locks what it registers
+    return [*words, "--device=/dev/infiniband"] if listed("/dev/infiniband") else words
+
+
+def role_options(image: str) -> list[str] | None:
+    """The words of role pytorch_images for this image: what documented trainings run with; None where it wrote none."""
+    try:
+        with open(IMAGES, encoding="utf-8") as stream:  # noqa: PTH123 (a plain script)
+            rows = json.load(stream)
+        found = next(row["docker_run"] for row in rows if row["pull"] == image)
+        return [str(word) for word in found if str(word).startswith("--")]
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return None
 
 
 def unlimited() -> bool:

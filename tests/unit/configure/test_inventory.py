@@ -45,9 +45,16 @@ def test_the_inventory_has_the_stack_and_no_secret(plan: Any, paths: ClusterPath
     assert group["vars"]["gpuprov_efa_devices"] == 4
     assert group["vars"]["gpuprov_network_kind"] == "efa"
     stack = plan.group("train").stack.model_dump(mode="json", exclude={"components"})
-    assert group["vars"]["gpuprov_stack"] == stack | {
-        "packages": [{key: p[key] for key in ("name", "version", "repository", "part")} for p in stack["packages"]]
-    }
+    rows = [{key: p[key] for key in ("name", "version", "repository", "part")} for p in stack["packages"]]
+    given = group["vars"]["gpuprov_stack"]
+    for image in stack["images"]:
+        del image["basis"], image["config"]
+    assert given | {"repositories": []} == stack | {"packages": rows, "repositories": []}
+    # what a node makes a repository of: the packages with their hashes; other repositories are as they always were
+    efa = next(one for one in given["repositories"] if one["name"] == "efa")
+    assert {p["name"] for p in efa["packages"]} == {p["name"] for p in stack["packages"] if p["repository"] == "efa"}
+    cuda = next(one for one in given["repositories"] if one["name"] == "cuda")
+    assert set(cuda) == {"name", "uri", "suite", "components", "key_url", "fingerprint"}
     assert written.stat().st_mode & 0o077 == 0
     assert "PRIVATE" not in written.read_text()
 

@@ -79,6 +79,17 @@ def test_first_boot_lets_the_access_user_in_with_the_key_and_nobody_else(tmp_pat
     assert yaml.safe_load(text)["ssh_pwauth"] is False
 
 
+def test_first_boot_keeps_apts_timers_off_until_the_roles_have_run(tmp_path: Path) -> None:
+    """They would hold apt's lock for minutes, and bring a kernel that nobody has proven."""
+    config = yaml.safe_load(aws(tmp_path, plan()).provider.module.user_data(plan(), KEY))
+    assert (config["package_update"], config["package_upgrade"]) == (False, False)
+    (file,) = config["write_files"]
+    assert 'APT::Periodic::Enable "0";' in file["content"].splitlines()
+    last = yaml.safe_load((data("ansible") / "playbooks" / "site.yml").read_text(encoding="utf-8"))[0]["tasks"][-2:]
+    assert last[0]["node_files"] == {"absent": [file["path"]]}
+    assert [task["tags"] for task in last] == [["always"], ["always"]]
+
+
 def test_ssh_is_open_to_this_computer_alone_where_nobody_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from provisioner.sandbox.node import kernel, state
+from provisioner.sandbox.node import kernel, smi_facts, state
 from tests.support.sandbox_node import MakeNode, Node, healthy
 
 
@@ -19,6 +20,8 @@ def make_node(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
         node = Node(tmp_path, capsys, monkeypatch)
         content = healthy(machine)
         node.become(content)
+        (tmp_path / f"lib/modules/{os.uname().release}/build").mkdir(parents=True, exist_ok=True)
+        kernel.load_builtin()
         if driver is not None:
             volta = content["gpus"][0].get("arch") == "volta"
             for name in (
@@ -31,6 +34,7 @@ def make_node(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
             if loaded:
                 assert kernel.load("nvidia") is None
                 state.change(state.PERSISTENCE, lambda s: {**s, "all": True}, {})
+                state.write(smi_facts.DAEMON, 1)
         return node
 
     return make

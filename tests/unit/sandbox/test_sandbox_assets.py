@@ -7,15 +7,17 @@ import hashlib
 import json
 import re
 import subprocess
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from provisioner.errors import GpuprovError
-from provisioner.sandbox import network, packages, registry, repository
+from provisioner.sandbox import assets, network, packages, registry, repository
 from provisioner.sandbox.keys import Keys, clearsign, keys
-from provisioner.stack.models import Image, Package, Repository, Stack
+from provisioner.sandbox.runtime import Podman
+from provisioner.stack.models import Archive, Image, Package, Repository, Stack
 
 
 def stack(*packages: Package, suite: str = "/", components: str = "") -> Stack:
@@ -250,3 +252,25 @@ def test_octets_are_never_given_twice(octets: Path) -> None:
         folder.mkdir()
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(network.allocate_octet, folders))) == 24
+
+
+def test_an_archive_is_an_archive_in_a_rehearsal_too(tmp_path: Path, secrets: Keys) -> None:
+    """Nodes fetch it, compare it and make a repository of it, as of a vendor's."""
+    mine = stack(package("efa", "1.50.0-1", "efa"), package("efa-config", "1.50.0-1", "efa"), package("nvidia-open"))
+    vendors = Archive(url="https://efa.example.com/efa-1.tar.gz", folder="efa/DEBS/")
+    repositories = tuple(
+        r.model_copy(update={"archives": (vendors,)}) if r.name == "efa" else r for r in mine.repositories
+    )
+    made = assets.Assets("i", tmp_path, Podman("podman", "crun"), secrets.fingerprint, "ca", "amd64", b"busybox")
+    local = made.localise(mine.model_copy(update={"repositories": repositories}))
+    (one,) = (r for r in local.repositories if r.name == "efa")
+    (archive,) = one.archives
+    assert repository.write_repositories(tmp_path / "http", [local], secrets, "amd64") == 3
+    served = tmp_path / "http" / archive.url.split("/", 3)[3]
+    assert (hashlib.sha256(served.read_bytes()).hexdigest(), served.stat().st_size) == (archive.sha256, archive.size)
+    assert not (tmp_path / "http" / "apt" / "efa").exists()
+    with tarfile.open(served) as tar:
+        inside = {hashlib.sha256(tar.extractfile(m).read()).hexdigest() for m in tar if m.name.endswith(".deb")}  # type: ignore[union-attr]
+    assert inside == {p.sha256 for p in local.packages if p.repository == "efa"}
+    assert not any(p.sha256 for p in local.packages if p.repository != "efa")
+    assert made.localise(local) == local

@@ -47,6 +47,7 @@ CHANGES = {
     "fabric-manager-dead": set(),
     "ib-port-down": {"ibstat"},
     "ib-port-slow": {"ibstat"},
+    "efa-gpu-memory": set(),
     "efa-device-lost": {"topo", "efa", "lspci"},
     "exporter-dead": set(),
     "wrong-image": set(),

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from provisioner.sandbox.node import exporter, kernel, services, state
+from provisioner.sandbox.node import exporter, kernel, services, smi_facts, state
 from provisioner.sandbox.node.smi_facts import driver
 from provisioner.verify.parsers import dcgm_exporter, dcgmi_diag, fi_info, ibstat, lspci
 from tests.support.sandbox_node import MakeNode, capture
@@ -145,6 +145,23 @@ def test_persistenced_needs_the_module(make_node: MakeNode, monkeypatch: pytest.
     node.install("nvidia-kernel-open-dkms", "580.173.02-1")
     assert node.run("nvidia-persistenced")[0] == 0
     assert "nvidia" in state.modules()
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [("", "Enabled"), ("--user nvpd --verbose", "Enabled"), ("--no-persistence-mode --verbose", "Disabled"),
+     ("--no-persistence-mode --persistence-mode", "Enabled")],
+)  # fmt: skip
+def test_persistenced_obeys_its_command_line(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, options: str, mode: str
+) -> None:
+    monkeypatch.setattr(services, "_daemon", lambda *a, **k: 0)
+    node = make_node("p4d.24xlarge")
+    node.says("nvidia-persistenced", *options.split())
+    query = ("nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader")
+    assert set(node.says(*query).split()) == {mode}
+    (node.root / smi_facts.DAEMON).unlink()  # the daemon has ended, and what it kept with it
+    assert set(node.says(*query).split()) == {"Disabled"}
 
 
 def test_modules(make_node: MakeNode) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from provisioner.lifecycle import locking
 from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.repository import write_repositories
 from provisioner.session import open_cluster
-from provisioner.stack import lockfile
+from provisioner.stack import facts, lockfile
 from provisioner.stack.models import Lock
 from tests.support.vendors import Reply, Vendors, deb, efa_debs
 
@@ -72,7 +73,7 @@ def p4d(vendors: Vendors, keys: Keys, tmp_path: Path) -> Path:
 def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]) -> None:
     lock = locked(p4d)
     err = capsys.readouterr().err
-    assert "35 packages at exact versions, 1 image by digest" in err
+    assert "37 packages at exact versions, 1 image by digest" in err
     assert not lock.simulated
     train = lock.groups["train"]
     got = versions(lock)
@@ -129,6 +130,15 @@ def test_a_second_lock_is_the_same_and_reads_no_list_again(
     assert vendors.asked("Packages") == []
     # what is locked is only compared: registries count what is fetched
     assert {method for method, path, _ in vendors.seen if path.startswith("/v2/")} == {"HEAD"}
+
+
+@pytest.mark.parametrize(("day", "said"), [(date(2027, 5, 20), False), (date(2027, 5, 22), True)])
+def test_facts_that_are_old_are_named(
+    day: date, said: bool, p4d: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(facts, "today", lambda: day)
+    locked(p4d)
+    assert ("more than 180 days old: nvidia (2026-11-21), frameworks (2026-11-2" in capsys.readouterr().err) == said
 
 
 def test_what_is_tried_again_is_told(p4d: Path, vendors: Vendors, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,17 +250,6 @@ def refused(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
     err = capsys.readouterr().err
     assert "Traceback" not in err
     return err
-
-
-def test_a_repository_that_nobody_keeps_is_asked_for(
-    vendors: Vendors, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = cluster_yaml(vendors, keys, tmp_path, without="efa")
-    said = refused(file, capsys)
-    assert f"{file}:8: group train needs the EFA installer's packages" in said
-    assert "network: { rdma: false }" in said
-    assert re.search(r"stack:\n +repositories:\n +efa:\n +uri: .*\n +key: .*\n +fingerprint: ", said)
-    assert vendors.seen == []
 
 
 @pytest.mark.parametrize(

@@ -89,17 +89,17 @@ def test_what_is_solved(machine: str, pins: dict[str, object], expected: dict[st
 
 REFUSED: list[tuple[str, dict[str, object], str, str]] = [
     ("p4d.24xlarge", {"pytorch": "1.13.1+cu118", "cuda": "11.8", "tensorflow": "2.12"},
-     "PyTorch 1.13.1 was never built for cu118: it has cu116, cu117", 'stack.pytorch: "1.13.1+cu117"'),
+     "PyTorch 1.13.1+cu118 is not known to this release", 'stack.pytorch: "1.13.1+cu117"'),
     ("p4d.24xlarge", {"pytorch": "1.13.1", "cuda": "11.8"},
-     "PyTorch 1.13.1 was never built for CUDA 11.8 (cu118): its builds have CUDA 11.6, 11.7", 'stack.cuda: "11.7"'),
+     "PyTorch 1.13.1 for CUDA 11.8 (cu118) is not known to this release", 'stack.cuda: "11.7"'),
     ("p4d.24xlarge", {"driver": "535", "cuda": "13.0"},
      "CUDA 13.0.2 needs driver 580.65.06 or newer", 'stack.cuda: "12.9"'),
     ("p4d.24xlarge", {"driver": "535", "os": "ubuntu-24.04"},
      "driver 535.247.01 is packaged for ubuntu-22.04", 'stack.os: "ubuntu-22.04"'),
-    ("p4d.24xlarge", {"driver": "999"}, "no driver branch 999 is known", 'stack.driver: "610"'),
-    ("p4d.24xlarge", {"driver": "580.173.0"}, "no driver 580.173.0 is known", 'stack.driver: "580"'),
-    ("p4d.24xlarge", {"cuda": "12.7"}, "no CUDA 12.7 is known", 'stack.cuda: "12.8"'),
-    ("p4d.24xlarge", {"nccl": "2.2"}, "no NCCL 2.2 is known", 'stack.nccl: "2.16.5"'),
+    ("p4d.24xlarge", {"driver": "999"}, "driver branch 999 is not known", 'stack.driver: "610"'),
+    ("p4d.24xlarge", {"driver": "580.173.0"}, "driver 580.173.0 is not known", 'stack.driver: "580"'),
+    ("p4d.24xlarge", {"cuda": "12.7"}, "CUDA 12.7 is not known", 'stack.cuda: "12.8"'),
+    ("p4d.24xlarge", {"nccl": "2.2"}, "NCCL 2.2 is not known", 'stack.nccl: "2.16.5"'),
     ("p4d.24xlarge", {"driver": "535", "containers": ("nvcr.io/nvidia/pytorch:25.10-py3",)},
      "nvcr.io/nvidia/pytorch:25.10-py3 needs driver 580 or newer", "nvcr.io/nvidia/pytorch:23.10-py3"),
     ("p3.2xlarge", {"cuda": "13.0"}, "CUDA 13.0.2 runs on turing, ampere", 'stack.cuda: "12.9"'),
@@ -137,6 +137,30 @@ def test_the_nearest_set_really_works(machine: str, pins: dict[str, object], rea
         key, _, value = offer.removeprefix("stack.").partition(": ")
         wanted = (value.strip("[]"),) if value.startswith("[") else value.strip('"')
         stack.solve(cluster_spec(machine, stack={**pins, key: wanted}))
+
+
+@pytest.mark.parametrize("build", ["cu118", "cu121", "cu124"])
+def test_a_release_is_not_nvidia_s_build_of_its_series(build: str) -> None:
+    """2.4.0 was built for these three; NVIDIA's 2.4.0a0 is something else."""
+    solved = stack.solve(cluster_spec("p4d.24xlarge", stack={"pytorch": f"2.4.0+{build}"}))["train"]
+    assert solved.pytorch == f"2.4.0+{build}"
+    cuda = f"{build[2:4]}.{build[4]}"
+    alone = stack.solve(cluster_spec("p4d.24xlarge", stack={"pytorch": "2.4.0", "cuda": cuda}))["train"]
+    assert alone.pytorch == f"2.4.0+{build}"
+    assert alone.images[0].reference == f"docker.io/pytorch/pytorch:2.4.0-cuda{cuda}-cudnn9-runtime"
+    series = stack.solve(cluster_spec("p4d.24xlarge", stack={"pytorch": "2.4"}))["train"]
+    assert series.images[0].reference.startswith("nvcr.io/nvidia/pytorch:24.")
+
+
+def test_every_release_from_1_12_on_is_known() -> None:
+    """The releases of torch in the package index on 2026-11-22."""
+    known = {row["version"] for row in rows("pytorch")}
+    assert known == {
+        "1.12.0", "1.12.1", "1.13.0", "1.13.1", "2.0.0", "2.0.1", "2.1.0", "2.1.1", "2.1.2", "2.2.0", "2.2.1", "2.2.2",
+        "2.3.0", "2.3.1", "2.4.0", "2.4.1", "2.5.0", "2.5.1", "2.6.0", "2.7.0", "2.7.1", "2.8.0", "2.9.0", "2.9.1",
+        "2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1",
+        "2.15.0",
+    }  # fmt: skip
 
 
 def test_pytorch_chooses_the_image() -> None:
@@ -203,11 +227,19 @@ def test_every_row_has_a_source(name: str) -> None:
 def test_repositories_are_signed_or_say_that_there_is_none() -> None:
     for name, row in rows("repositories").items():
         assert row["source"], name
-        assert (row["uri"] is None) == (row["key_url"] is None), name
-        assert row["uri"] is None or row["uri"].startswith("https://"), name
-        # Where no independent sources tell the vendor's key (lustre), cluster.yaml has to.
-        assert row["fingerprint"] is None or (row["uri"] is not None and len(row["fingerprint"]) == 40), name
-    assert {n for n, row in rows("repositories").items() if row["uri"] and not row["fingerprint"]} == {"lustre"}
+        places = [one[key] for one in row.get("archives", ()) for key in ("url", "signature") if key in one]
+        assert all(place.startswith("https://") for place in (*places, row.get("uri"), row["key_url"]) if place), name
+        assert ("uri" in row) != ("archives" in row), name
+        assert row["fingerprint"] is None or len(row["fingerprint"]) == 40, name
+        if "archives" in row:
+            assert row["basis"] in ("documented", "measured"), name
+            assert any("signature" in one for one in row["archives"]) == bool(row["fingerprint"] and row["key_url"]), (
+                name
+            )
+            assert all(len(one["sha256"]) == 64 and one["sources"] for one in row["hashes"]), name
+    # Where no independent sources tell the vendor's key (lustre), or a vendor signs nothing, cluster.yaml has to.
+    unsigned = {n for n, row in rows("repositories").items() if not row["fingerprint"]}
+    assert unsigned == {"lustre", "doca", "gdrcopy"}
 
 
 def test_the_lock_survives_the_disk(tmp_path: Path) -> None:

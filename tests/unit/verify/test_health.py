@@ -118,6 +118,22 @@ def test_never_two_at_once(place: Path) -> None:
     assert not (place / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("result", "stands"),
+    [("success", True), ("timeout", False), ("oom-kill", False), ("signal", False), ("exit-code", False), ("", False)],
+)
+def test_a_look_that_was_killed_leaves_no_healthy_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: str, stands: bool
+) -> None:
+    out = tmp_path / "gpuprov.prom"
+    out.write_text("gpuprov_node_ok 1\n")
+    (tmp_path / ".gpuprov.prom.x1y2").write_text("half")
+    monkeypatch.setenv("SERVICE_RESULT", result)
+    assert health.main(["--ended", str(out)]) == 0
+    assert ("gpuprov_node_ok 1\n" in out.read_text(), "gpuprov_node_ok 0\n" in out.read_text()) == (stands, not stands)
+    assert stands or [file.name for file in tmp_path.iterdir()] == ["gpuprov.prom"]
+
+
 def test_another_call_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert health.main([]) == 2
     assert "EXPECTED.json" in capsys.readouterr().err

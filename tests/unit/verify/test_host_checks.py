@@ -16,7 +16,7 @@ from provisioner.spec.groups import Group, Storage
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import TUNED, Expected
 from provisioner.verify.pytest_runner import Case, Judged, judge
-from tests.support.healthy_bundle import DRIVER, KERNEL, bundle, expected, nth, stack
+from tests.support.healthy_bundle import DRIVER, KERNEL, bundle, expected, healthy, nth, stack
 from tests.support.healthy_host import HOST_CHECKS, NOW, host_document, host_files
 
 P4D, DGX, RTX, NDV4, GB200 = (
@@ -143,7 +143,8 @@ FAULTS: dict[str, Fault] = {
     "governor": Fault({"host.governor"}, put("governors", {"performance": 95, "powersave": 1})),
     "thp": Fault({"host.thp"}, put("files|sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never")),
     "numa balancing": Fault({"host.numa_balancing"}, put("files|proc/sys/kernel/numa_balancing", "1")),
-    "hugepages": Fault({"host.hugepages"}, put("files|proc/sys/vm/nr_hugepages", "1024")),
+    "EFA without huge pages": Fault({"host.hugepages"}, put("files|proc/sys/vm/nr_hugepages", "0")),
+    "hugepages": Fault({"host.hugepages"}, put("files|proc/sys/vm/nr_hugepages", "1024"), machine="dgx-h100"),
     "maps": Fault({"host.map_count"}, put("files|proc/sys/vm/max_map_count", "65530")),
     "shm small": Fault({"host.shm"}, df("/dev/shm", 65_536_000, 0), says="0.1 GiB"),
     "memlock": Fault({"limits.memlock"}, put("limits|session|Max locked memory", ["8388608", "8388608"])),
@@ -470,6 +471,22 @@ def test_alike_nodes_are_fine_and_every_fleet_check_of_this_area_is_proven(fleet
     mine = {id for id in HOST_CHECKS if id.startswith("fleet.")}
     assert mine == {*FLEET, *TWINS, "fleet.clock"}
     assert mine <= ids(fleets["healthy/n1"], "pass")
+
+
+@pytest.mark.parametrize(
+    ("size", "pages", "status"),
+    [("2048", 5281, "pass"), ("2048", 5280, "fail"), ("524288", 0, "skip"), (None, 0, "skip")],
+)
+def test_efa_has_its_huge_pages(size: str | None, pages: int, status: str) -> None:
+    """110 MiB for each of a p4d's 96 processors; arm64 with pages of 512 MiB has none reserved."""
+    texts = healthy(P4D)
+    document = json.loads(str(texts["host.json"]))
+    meminfo = document["files"]["proc/meminfo"].partition("Hugepagesize")[0]
+    document["files"]["proc/meminfo"] = meminfo + (f"Hugepagesize: {size} kB" if size else "")
+    document["files"]["proc/sys/vm/nr_hugepages"] = str(pages)
+    texts["host.json"] = json.dumps(document)
+    judged = judge({"it": Case(bundle(texts), expected(P4D))})["it"]
+    assert next(check for check in judged.checks if check.id == "host.hugepages").status == status
 
 
 def test_what_the_roles_set_is_what_is_expected() -> None:

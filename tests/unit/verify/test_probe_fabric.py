@@ -39,6 +39,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(module, "PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(probe_fabric, "VANISH_S", 0.1)
     monkeypatch.setattr(probe_fabric, "CONF", str(tmp_path / "nccl.conf"))
+    monkeypatch.setattr(probe_fabric, "IMAGES", str(tmp_path / "images.json"))
     script(tmp_path / "nvidia-smi", SMI.replace("APPS", str(tmp_path / "apps")))
     docker(tmp_path, "exit 0")
     return tmp_path
@@ -62,6 +63,18 @@ def ask(deadline: float = 10.0, own: str = "127.0.0.1") -> Load:
     asked["load"] = {**request.load, "options": {"budget": 40}, "together": part}
     found = runner.probe({**asked, "files": {"fabric.json": deadline}, "deadline": deadline + 30})
     return parse(Bundle.from_json(found).files["fabric.json"].text)
+
+
+def test_the_part_runs_with_what_the_role_wrote_for_trainings(node: Path) -> None:
+    """On EFA AWS's plugin of the node; another image's words, and what is no list of words, are not taken."""
+    docker(node, "exit 3")
+    options = ["--ulimit=memlock=-1", "--env=NCCL_NET_PLUGIN=/opt/amazon/ofi-nccl/lib/libnccl-net.so"]
+    for row, taken in (({"pull": PULL, "docker_run": options}, True), ({"pull": "x", "docker_run": options}, False),
+                       ({"pull": PULL, "docker_run": None}, False), ("?", False)):  # fmt: skip
+        (node / "images.json").write_text(json.dumps([row]))
+        (node / "calls").unlink(missing_ok=True)
+        ask()
+        assert (" ".join(options) in (node / "calls").read_text()) == taken
 
 
 def test_the_part_runs_in_the_locked_image_on_the_nodes_own_network(node: Path) -> None:

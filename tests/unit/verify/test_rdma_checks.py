@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.catalog import load
+from provisioner.sandbox.sources import variant
 from provisioner.verify.checks.rdma import COUNTERS
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.rdma_sysfs import LANE_GBPS, parse
@@ -61,7 +62,8 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     "other firmware": (NDV4, device(fw_ver="28.31.1014"), "rdma.firmware"),
     "a slow PCIe link": (NDV4, device(device__current_link_speed="2.5 GT/s PCIe"), "rdma.pcie"),
     "half of its lanes": (NDV4, device(device__current_link_width="8"), "rdma.pcie"),
-    "GPU memory out of reach": (P5, device(device__p2p="NEURON"), "rdma.gpu_memory"),
+    "another accelerator's memory": (P5, device(device__p2p="NEURON"), "rdma.gpu_memory"),
+    "GPU memory out of reach": (P5, device(device__p2p=str(variant("efa.p2p", "none"))), "rdma.gpu_memory"),
     "symbol errors": (NDV4, counter(symbol_error=4821), "rdma.errors"),
     "buffer overruns": (NDV4, counter(excessive_buffer_overrun_errors=1), "rdma.errors"),
     "a link that goes up and down": (NDV4, counter(link_downed=27), "rdma.errors"),
@@ -95,7 +97,8 @@ HARMLESS: dict[str, tuple[str, Change]] = {
     "every link lost at boot": (NDV4, every(counters={"link_downed": "9", "symbol_error": "900"})),
     "a storage card of another kind": (NDV4, beside("mlx5_9", fw_ver="1.1.1", hca_type="MT4123")),
     "an Ethernet port that is down": (NDV4, beside("eth", ports={"1": {"state": "1: DOWN", "link_layer": "Ethernet"}})),
-    "an older EFA driver": (P5, lambda d: [v.pop("device/p2p") for v in d["devices"].values()]),
+    "GPU memory through efa_nv_peermem": (P5, device(device__p2p=str(variant("efa.p2p", "peermem")))),
+    "the kernel's own EFA driver": (P5, lambda d: [v.pop("device/p2p") for v in d["devices"].values()]),
     "keys beside the full one": (NDV4, every(pkeys=["0x8012", "0x7fff"])),
 }
 

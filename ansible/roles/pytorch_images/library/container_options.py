@@ -1,0 +1,151 @@
+#!/usr/bin/python
+"""What `docker run` needs on this node, so that NCCL in a container finds the node's network."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: container_options
+short_description: Write what containers need to use this node's network with NCCL
+description:
+  - O(record) gets the images, each with C(docker_run), the words for C(docker run) with it; O(words) those of the first
+    image, one a line, for C(docker run $(cat FILE) …).
+  - Device files of RDMA cards, no limit on locked memory, NCCL's settings of this node. On EFA also AWS's libfabric and NCCL
+    plugin of this node, read-only, and by which path NCCL finds them. An image may have none, or name another plugin
+    (NVIDIA's name spcx); NCCL then goes over TCP, without an error.
+options:
+  images:
+    description: Images of cluster.lock, which docker has.
+    type: list
+    elements: dict
+    required: true
+  efa:
+    description: Whether the node has EFA.
+    type: bool
+    default: false
+  record: {description: JSON file with the images., type: path, default: /etc/gpuprov/images.json}
+  words: {description: File with the words., type: path, default: /etc/gpuprov/docker-run}
+author: gpuprov
+"""
+
+EXAMPLES = r"""
+- name: Tell jobs how to run the images
+  container_options:
+    images: "{{ gpuprov_stack.images }}"
+    efa: true
+"""
+
+RETURN = r"""
+written:
+  description: Files that were written.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import glob
+import json
+import os
+import resource
+import subprocess
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+EFA = "/opt/amazon/efa"
+OFI_NCCL = "/opt/amazon/ofi-nccl"
+CONF = "/etc/nccl.conf"
+VERBS = "/dev/infiniband"
+PLUGINS = ("lib/*-linux-gnu/libnccl-net*.so", "lib*/libnccl-net*.so")
+"""Where the plugin is below its folder: Debian and Ubuntu, others (awsome-distributed-ai#935, NeMo-RL#2585)."""
+
+
+def unlimited():
+    """Whether this node lets a process lock all memory; a node that is a container itself may not, and docker refuses
+    to start one that asks for it."""
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def own_environment(image):
+    """The variables of an image; nothing where docker does not say."""
+    words = ["docker", "image", "inspect", "--format", "{{json .Config.Env}}", image]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        found = json.loads(done.stdout) if done.returncode == 0 else None
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        found = None
+    return dict(entry.split("=", 1) for entry in found or [] if "=" in entry)
+
+
+def network(efa):
+    """Words for every image, and libraries' folders, the NCCL plugin's path (both empty without EFA)."""
+    words = ["--device=" + VERBS] if os.path.isdir(VERBS) and os.listdir(VERBS) else []
+    words += ["--ulimit=memlock=-1"] if unlimited() else []
+    words += [f"--volume={CONF}:{CONF}:ro"] if os.path.isfile(CONF) else []
+    found = [path for pattern in PLUGINS for path in sorted(glob.glob(os.path.join(OFI_NCCL, pattern)))] if efa else []
+    if not found:
+        return words, [], ""
+    plugin = next((path for path in found if path.endswith("/libnccl-net.so")), found[0])
+    folders = [os.path.dirname(plugin), *(f for f in (EFA + "/lib", EFA + "/lib64") if os.path.isdir(f))]
+    return [*words, *(f"--volume={folder}:{folder}:ro" for folder in (EFA, OFI_NCCL))], folders, plugin
+
+
+def options(images, efa):
+    """The images, each with the words for it."""
+    words, folders, plugin = network(efa)
+    found = []
+    for image in images:
+        own = list(words)
+        if plugin:
+            # Behind the image's own, which stay as they are.
+            before = own_environment(image["pull"]).get("LD_LIBRARY_PATH", "").strip(":")
+            path = ":".join([*([before] if before else []), *folders])
+            own += ["--env=NCCL_NET_PLUGIN=" + plugin, "--env=LD_LIBRARY_PATH=" + path]
+        found.append({**image, "docker_run": own})
+    return found
+
+
+def write(module, path, text):
+    """Whether the file had another text; it has this one now."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            if stream.read() == text:
+                return False
+    except OSError:
+        pass
+    if not module.check_mode:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        module.atomic_move(fresh, path)
+        os.chmod(path, 0o644)
+    return True
+
+
+def main():
+    """Write both files."""
+    module = AnsibleModule(
+        argument_spec={
+            "images": {"type": "list", "elements": "dict", "required": True},
+            "efa": {"type": "bool", "default": False},
+            "record": {"type": "path", "default": "/etc/gpuprov/images.json"},
+            "words": {"type": "path", "default": "/etc/gpuprov/docker-run"},
+        },
+        supports_check_mode=True,
+    )
+    found = options(module.params["images"], module.params["efa"])
+    first = found[0]["docker_run"] if found else []
+    texts = {
+        module.params["record"]: json.dumps(found, indent=2, sort_keys=True) + "\n",
+        module.params["words"]: "".join(f"{word}\n" for word in first),
+    }
+    written = [path for path, text in texts.items() if write(module, path, text)]
+    module.exit_json(changed=bool(written), written=written)
+
+
+if __name__ == "__main__":
+    main()

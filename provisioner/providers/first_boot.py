@@ -1,0 +1,31 @@
+"""What a machine with cloud-init does at its first boot: the same for every provider whose machines have it.
+
+Ubuntu's and Debian's images fetch security updates as soon as they have booted: minutes of apt's lock, and a kernel
+that nobody has proven. So apt's own timers are off until the roles have run, which take the file away again
+(ansible/playbooks/site.yml). No package is upgraded at first boot, whatever the image's vendor data says.
+"""
+
+from __future__ import annotations
+
+import json
+
+APT_FILE = "/etc/apt/apt.conf.d/52gpuprov-first-boot"
+APT_TEXT = """\
+// Written at first boot; gone when gpuprov has configured this node, which turns security updates on.
+APT::Periodic::Enable "0";
+"""
+
+
+def cloud_config(user: str, ssh_public_key: str) -> str:
+    """User data: the access user with that key and sudo, nobody else; no package work until the roles have run."""
+    account = {
+        "name": user, "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL", "lock_passwd": True,
+        "ssh_authorized_keys": [ssh_public_key.strip()],
+    }  # fmt: skip
+    # write_files is of cloud-init's first stage, before the network is up and apt's timers start.
+    config = {
+        "users": [account], "disable_root": True, "ssh_pwauth": False,
+        "package_update": False, "package_upgrade": False,
+        "write_files": [{"path": APT_FILE, "content": APT_TEXT, "permissions": "0644"}],
+    }  # fmt: skip
+    return "#cloud-config\n" + json.dumps(config) + "\n"

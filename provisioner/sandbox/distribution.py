@@ -1,0 +1,39 @@
+"""What a node's own distribution has beside the image: the kernel's headers and a compiler, which DKMS wants.
+
+A folder of packages without content, which apt reads as a repository. A vendor's minimal image brings none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from provisioner.sandbox.content import fact, placeholder
+from provisioner.sandbox.deb import Deb, File
+
+FOLDER = "usr/share/gpuprov-sandbox/archive"
+TOOLS = {"gcc": "4:12.2.0-3", "make": "4.3-4.1", "libc6-dev": "2.36-9+deb12u13"}
+
+
+def archive() -> dict[str, File]:
+    """The packages with their index, and the source that apt reads."""
+    release = os.uname().release
+    headers = {
+        **placeholder(f"usr/src/linux-headers-{release}/include/generated/autoconf.h"),
+        f"usr/lib/modules/{release}/build": File(link=f"/usr/src/linux-headers-{release}"),
+    }
+    debs = [Deb(f"linux-headers-{release}", "1", "all", f"Headers of kernel {release}", headers)]
+    debs += [Deb(name, version, "all", name, fact(f"tool-{name}", version=version)) for name, version in TOOLS.items()]
+    files: dict[str, File] = {}
+    paragraphs = []
+    for deb in debs:
+        content = deb.build()
+        files[f"{FOLDER}/{deb.filename}"] = File(content)
+        index = f"Filename: ./{deb.filename}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
+        head, description = deb.control().split("Description: ", 1)
+        paragraphs.append(f"{head}{index}Description: {description}")
+    source = f"Types: deb\nURIs: file:/{FOLDER}\nSuites: ./\nTrusted: yes\n"
+    return files | {
+        f"{FOLDER}/Packages": File("\n".join(paragraphs).encode()),
+        "etc/apt/sources.list.d/distribution.sources": File(source.encode()),
+    }

@@ -1,0 +1,118 @@
+"""Renew what the package index tells of frameworks: releases of PyTorch, their Pythons, NCCL and cuDNN of the newest.
+
+    make facts            # changes provisioner/stack/data/frameworks.yaml and shows the difference; a person commits it
+
+The index is pip's own; `--index` names another one that answers <index>/<project>/json. Which CUDA a release was built
+for no index tells: a release that is new gets the builds of the one before it, and its source says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+import sys
+import urllib.request
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+DATA = Path(__file__).resolve().parents[1] / "provisioner/stack/data/frameworks.yaml"
+SINCE = Version("1.12")
+SECTION = re.compile(r"^pytorch:\n(?:  #[^\n]*\n)*((?:  - \{[^\n]*\n)+)", re.MULTILINE)
+DEADLINE = 60
+
+
+def main() -> int:
+    """0 where nothing changed or the change was written; 1 with `--check` where there is one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--index", default=None, help="address of an index that answers <index>/<project>/json")
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where something is new")
+    words = parser.parse_args()
+    index = words.index or pips_index()
+    before = DATA.read_text(encoding="utf-8")
+    after = renewed(before, project(index, "torch"), datetime.now(UTC).date())
+    sys.stdout.writelines(
+        difflib.unified_diff(
+            before.splitlines(True), after.splitlines(True), "frameworks.yaml", "frameworks.yaml, renewed"
+        )
+    )
+    if not words.check:
+        DATA.write_text(after, encoding="utf-8")
+    return int(words.check and after != before)
+
+
+def pips_index() -> str:
+    """The index that pip uses."""
+    from pip._internal.models.index import PyPI
+
+    return str(PyPI.pypi_url)
+
+
+def project(index: str, name: str) -> dict[str, Any]:
+    """What an index says of a project."""
+    if not index.startswith(("https://", "http://127.0.0.1:")):
+        raise SystemExit(f"{index}: the index has to be read over https")
+    with urllib.request.urlopen(f"{index.rstrip('/')}/{name}/json", timeout=DEADLINE) as answer:  # noqa: S310 (above)
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def renewed(text: str, torch: Mapping[str, Any], today: date) -> str:
+    """The text of frameworks.yaml with the releases of `torch`; of those that it has, Python is corrected."""
+    section = SECTION.search(text)
+    if section is None:
+        raise SystemExit(f"{DATA} has no rows of pytorch")
+    rows = {match[1]: line for line in section[1].splitlines() if (match := re.search(r'version: "([^"]+)"', line))}
+    newest, told = str(torch["info"]["version"]), requires(torch["info"].get("requires_dist") or [])
+    for version in sorted(torch["releases"], key=Version):
+        pythons = span(torch["releases"][version])
+        if Version(version) < SINCE or Version(version).is_prerelease or not pythons:
+            continue
+        if version not in rows:
+            last = max(rows, key=Version)
+            read, taken = ("release, Python, NCCL and cuDNN", "builds") if version == newest else (
+                "release and Python", "builds, NCCL and cuDNN")  # fmt: skip
+            source = f"package index ({today}): {read}; {taken} as {last} (unverified)"
+            row = rows[last].replace(f'version: "{last}"', f'version: "{version}"')
+            rows[version] = re.sub(r'source: "[^"]*"', f'source: "{source}"', row)
+        rows[version] = re.sub(r'python: "[^"]*"', f'python: "{pythons}"', rows[version])
+    for key, value in told.items():
+        if newest in rows and f'{key}: "' in rows[newest]:
+            rows[newest] = re.sub(rf'\b{key}: "[^"]*"', f'{key}: "{value}"', rows[newest])
+        elif newest in rows:
+            rows[newest] = rows[newest].replace(", source:", f', {key}: "{value}", source:')
+    body = "".join(f"{rows[version]}\n" for version in sorted(rows, key=Version))
+    if body == section[1]:
+        return text
+    text = text[: section.start(1)] + body + text[section.end(1) :]
+    return re.sub(r'^as_of: "[^"]*"', f'as_of: "{today}"', text, count=1, flags=re.MULTILINE)
+
+
+def span(files: list[Mapping[str, Any]]) -> str:
+    """The oldest and newest Python of a release's wheels for Linux on x86-64 ("3.9-3.13"); "" where it has none."""
+    names = [str(f["filename"]) for f in files if not f.get("yanked")]
+    found = {
+        (int(m[1]), int(m[2]))
+        for name in names
+        if "linux" in name and "x86_64" in name and (m := re.search(r"-cp(\d)(\d+)-cp", name))
+    }
+    return "{}.{}-{}.{}".format(*min(found), *max(found)) if found else ""
+
+
+def requires(lines: list[str]) -> dict[str, str]:
+    """NCCL and cuDNN that a wheel asks for."""
+    found = {}
+    for key, name in (("nccl", "nvidia-nccl"), ("cudnn", "nvidia-cudnn")):
+        for line in lines:
+            if match := re.match(rf"{name}-cu\d+\s*\(?==\s*([\d.]+)", line):
+                found[key] = match[1]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""`gpuprov doctor FILE`: the keys of a lock's repositories, as vendors on loopback have them today."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from provisioner import signing_keys
+from provisioner.cli.main import run
+from provisioner.sandbox.keys import Keys
+from provisioner.sandbox.keys import keys as make_keys
+from provisioner.stack import openpgp
+from tests.support.vendors import Vendors
+from tests.unit.stack.test_archives import locked, p4d, world
+
+__all__ = ["p4d", "world"]
+
+
+def said(file: Path, world: Vendors) -> dict[str, tuple[str, str]]:
+    return {d.subject: (d.status, d.found) for d in signing_keys.examine(locked(file))}
+
+
+def test_keys_that_hold(p4d: Path, world: Vendors, keys: Keys) -> None:
+    found = said(p4d, world)
+    assert set(found) == {"key of cuda", "key of container-toolkit", "key of efa"}
+    assert set(found.values()) == {("ok", "does not expire")}
+
+
+@pytest.mark.parametrize(
+    ("days", "status", "part"),
+    [(400, "ok", "valid until 20"), (20, "unknown", "in 20 days"), (-3, "missing", "expired on 20")],
+)
+def test_a_key_that_ends(
+    days: float, status: str, part: str, p4d: Path, world: Vendors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openpgp, "expires", lambda *_: time.time() + days * 86400 + 60)
+    found = said(p4d, world)["key of efa"]
+    assert found[0] == status and part in found[1]
+
+
+def test_a_key_that_was_changed_and_one_that_is_gone(
+    p4d: Path, world: Vendors, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locked(p4d)
+    (world.root / "efa-installer.amazonaws.com/aws-efa-installer.key").write_text(make_keys(tmp_path / "new").public)
+    (world.root / "nvidia.github.io/libnvidia-container/gpgkey").unlink()
+    capsys.readouterr()
+    assert run(["doctor", str(p4d)]) == 2
+    out = capsys.readouterr().out
+    assert f"no longer has {keys.fingerprint}" in out and "HTTP 404" in out
+    assert "ok       key of cuda" in out
+
+
+def test_the_end_of_a_key_is_what_gpg_says(keys: Keys) -> None:
+    assert openpgp.expires(keys.public.encode(), keys.fingerprint) == 0
+    assert openpgp.expires(keys.public.encode(), "0" * 40) is None
+    assert openpgp.expires(b"<html>", keys.fingerprint) is None
+
+
+def test_without_a_lock_it_says_how_to_make_one(tmp_path: Path, p4d: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(p4d, tmp_path / "other.yaml")
+    assert run(["doctor", str(tmp_path / "other.yaml")]) == 2
+    assert f"gpuprov lock {tmp_path / 'other.yaml'}" in capsys.readouterr().err

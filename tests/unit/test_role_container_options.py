@@ -1,0 +1,70 @@
+"""What containers are told of a node's network: each kind of node, with the folders that AWS's packages really make."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.role_script import load
+
+IMAGE = {"reference": "nvcr.io/nvidia/pytorch:25.10-py3", "pull": "nvcr.io/nvidia/pytorch@sha256:" + "1" * 64}
+OWN = "/usr/local/cuda/compat/lib:/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
+"""LD_LIBRARY_PATH of NGC's images (NVIDIA-NeMo/RL#1973)."""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    loaded = load("pytorch_images", "library/container_options.py")
+    for name, path in (("EFA", "opt/amazon/efa"), ("OFI_NCCL", "opt/amazon/ofi-nccl"), ("VERBS", "dev/infiniband"),
+                       ("CONF", "nccl.conf")):  # fmt: skip
+        monkeypatch.setattr(loaded, name, str(tmp_path / path))
+    said = subprocess.CompletedProcess([], 0, json.dumps([f"LD_LIBRARY_PATH={OWN}", "NCCL_NET_PLUGIN=spcx"]), "")
+    monkeypatch.setattr(loaded.subprocess, "run", lambda *_, **__: said)
+    monkeypatch.setattr(loaded, "unlimited", lambda: True)
+    return loaded
+
+
+def words(module: ModuleType, efa: bool) -> list[str]:
+    (found,) = module.options([IMAGE], efa)
+    assert {name: found[name] for name in IMAGE} == IMAGE
+    return list(found["docker_run"])
+
+
+@pytest.mark.parametrize("folder", ["lib/x86_64-linux-gnu", "lib", "lib64"])
+def test_nccl_finds_the_nodes_efa_plugin_in_any_image(module: ModuleType, tmp_path: Path, folder: str) -> None:
+    """Where awsome-distributed-ai#935 (Ubuntu) and NeMo-RL#2585 saw it; an image's own plugin is overruled."""
+    efa, ofi = tmp_path / "opt/amazon/efa", tmp_path / "opt/amazon/ofi-nccl"
+    for path in (efa / "lib", ofi / folder, tmp_path / "dev/infiniband"):
+        path.mkdir(parents=True)
+    for name in ("libnccl-net-ofi.so", "libnccl-net.so", "libnccl-ofi-tuner.so"):
+        (ofi / folder / name).touch()
+    (tmp_path / "dev/infiniband/uverbs0").touch()
+    (tmp_path / "nccl.conf").touch()
+    assert words(module, efa=True) == [
+        f"--device={tmp_path}/dev/infiniband",
+        "--ulimit=memlock=-1",
+        f"--volume={tmp_path}/nccl.conf:{tmp_path}/nccl.conf:ro",
+        f"--volume={efa}:{efa}:ro",
+        f"--volume={ofi}:{ofi}:ro",
+        f"--env=NCCL_NET_PLUGIN={ofi}/{folder}/libnccl-net.so",
+        f"--env=LD_LIBRARY_PATH={OWN}:{ofi}/{folder}:{efa}/lib",
+    ]
+    assert not any("opt/amazon" in word for word in words(module, efa=False))
+
+
+def test_a_node_without_rdma_adds_next_to_nothing(module: ModuleType) -> None:
+    assert words(module, efa=False) == ["--ulimit=memlock=-1"]
+    assert words(module, efa=True) == ["--ulimit=memlock=-1"]
+
+
+def test_a_word_is_one_word(module: ModuleType, tmp_path: Path) -> None:
+    """The file is for $(cat …): nothing in it may hold a space."""
+    (tmp_path / "opt/amazon/ofi-nccl/lib").mkdir(parents=True)
+    (tmp_path / "opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so").touch()
+    found = words(module, efa=True)
+    assert any(word.endswith("libnccl-net-ofi.so") for word in found)
+    assert not any(" " in word for word in found)
