@@ -96,10 +96,9 @@ def _repositories() -> list[str]:
     lines.append("| --- | --- | --- | --- | --- |")
     for name, row in yaml.safe_load(PACKAGES.read_bytes())["repositories"].items():
         kind = "archives" if row.get("archives") else "apt"
-        hashes = len(row.get("hashes") or ())
-        key = (
-            f"key {row['fingerprint']}" if row["fingerprint"] else f"{hashes} SHA-256 known here, others are confirmed"
-        )
+        known = f"{len(row.get('hashes') or ())} known SHA-256; others are confirmed in cluster.yaml"
+        unsigned = known if row.get("archives") else "a key that cluster.yaml names"
+        key = f"key {row['fingerprint']}" if row["fingerprint"] else unsigned
         lines.append(f"| {name} | {kind} | {key} | {row.get('basis', 'documented')} | {_one_line(row['source'])} |")
     return [*lines, ""]
 
