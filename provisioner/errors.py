@@ -6,6 +6,7 @@ with its `exit_code`. Anything else that reaches the CLI is a bug in gpuprov.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -71,10 +72,35 @@ class InputError(GpuprovError):
         self.problems = problems
 
 
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One diagnostic of Terraform, as its JSON log has it. `address`: the resource's; empty where it is of none.
+    https://developer.hashicorp.com/terraform/internals/machine-readable-ui#diagnostic"""
+
+    summary: str
+    detail: str = ""
+    address: str = ""
+    severity: str = "error"
+
+    @property
+    def text(self) -> str:
+        """What was said, on one line, without the address."""
+        return " ".join(f"{self.summary}: {self.detail}".split()).removesuffix(":")
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.text}" if self.address else self.text
+
+
 class ProviderError(GpuprovError):
-    """A cloud, podman or Terraform refused or broke."""
+    """A cloud, podman or Terraform refused or broke. `diagnostics`: what Terraform said, where it was Terraform."""
 
     exit_code = Exit.PROVIDER_FAILED
+
+    def __init__(
+        self, message: str, *, where: str = "", hint: str = "", diagnostics: Sequence[Diagnostic] = ()
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.diagnostics = tuple(diagnostics)
 
 
 class ConfigureError(GpuprovError):

@@ -20,7 +20,8 @@ from provisioner.paths import ClusterPaths, write_whole
 from provisioner.plan import Plan
 
 SSH_WAIT_S = 300.0
-"""How long a new machine may take until its sshd answers; clouds boot GPU machines in one to five minutes."""
+"""How long a new machine may take until its sshd answers, where `timeouts.ssh_s` does not say: clouds boot GPU machines
+in one to five minutes."""
 
 PARALLEL = 32
 

@@ -9,12 +9,16 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import yaml
+
 from provisioner import catalog
 from provisioner.catalog.models import Ceiling, CopyLimit, Limit, ScratchLimit
+from provisioner.sandbox.sources import shown
 from provisioner.verify.check import Check
 from provisioner.verify.registry import declared
 
 PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
+PACKAGES = Path(__file__).parent.parent / "provisioner/stack/data/packages.yaml"
 BEGINS = "## In short"
 UNITS = {"nccl": "GB/s", "copies": "GB/s", "fabric": "GB/s", "scratch": "GB/s", "rdma": "Gbit/s"}
 
@@ -29,6 +33,8 @@ def text() -> str:
             *_checks(checks),
             *_limits(catalogue.limit_rows.items()),
             *_ceilings(catalogue.ceiling_rows),
+            *_repositories(),
+            *_shown(),
         ]
     )
 
@@ -39,6 +45,7 @@ def _short(checks: Iterable[Check], limits: Iterable[Limit], ceilings: Iterable[
         "other checks": Counter(check.basis for check in checks if check.severity != "fatal"),
         "limits of a machine type": Counter(row.basis for row in limits),
         "limits of every machine": Counter(row.basis for row in ceilings),
+        "texts of simulated nodes": Counter(row.basis.replace("simulated", "unverified") for row in shown().values()),
     }
     lines = [BEGINS, "", "| | measured | documented | unverified |", "| --- | --- | --- | --- |"]
     for name, counts in rows.items():
@@ -82,3 +89,26 @@ def _ceilings(rows: Iterable[Ceiling]) -> list[str]:
 def main() -> None:
     head = PAGE.read_text(encoding="utf-8").partition(BEGINS)[0]
     PAGE.write_text(head + text(), encoding="utf-8")
+
+
+def _repositories() -> list[str]:
+    lines = ["## Where packages come from", "", "| repository | kind | vouched for by | rests on | source |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for name, row in yaml.safe_load(PACKAGES.read_bytes())["repositories"].items():
+        kind = "archives" if row.get("archives") else "apt"
+        known = f"{len(row.get('hashes') or ())} known SHA-256; others are confirmed in cluster.yaml"
+        unsigned = known if row.get("archives") else "a key that cluster.yaml names"
+        key = f"key {row['fingerprint']}" if row["fingerprint"] else unsigned
+        lines.append(f"| {name} | {kind} | {key} | {row.get('basis', 'documented')} | {_one_line(row['source'])} |")
+    return [*lines, ""]
+
+
+def _shown() -> list[str]:
+    lines = ["## What simulated nodes show of real software", "", "| what | where | rests on | source |"]
+    lines.append("| --- | --- | --- | --- |")
+    lines += [f"| {row.name} | {row.as_} | {row.basis} | {_one_line(row.source)} |" for row in shown().values()]
+    return [*lines, ""]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

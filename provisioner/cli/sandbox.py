@@ -1,16 +1,20 @@
-"""`gpuprov sandbox`: list hardware faults, break sandbox nodes with them, mend them."""
+"""`gpuprov sandbox`: list faults, break sandbox nodes or a site's cloud with them, mend them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provisioner.cli import json_output
+from provisioner.errors import GpuprovError
+
+if TYPE_CHECKING:
+    from provisioner.session import Cluster
 
 app = typer.Typer(
-    help="Hardware faults on sandbox nodes: list, inject, clear.",
+    help="Faults of sandbox nodes and of their clouds: list, inject, clear.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -24,34 +28,45 @@ def faults(
     machine: Annotated[str | None, typer.Option(help="only faults that this machine type can have")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on standard output")] = False,
 ) -> None:
-    """List the faults that can be injected, with the check that finds each."""
+    """List the faults that can be injected, with the check that finds each, and those of a site."""
+    from provisioner.sandbox import site_faults
     from provisioner.sandbox.faults import list_faults
 
     listed = list_faults(machine)
+    sites = site_faults.FAULTS if machine is None else ()
     if as_json:
         rows = [{"name": f.name, "sentence": f.sentence, "check": f.check, "needs": f.needs} for f in listed]
-        json_output.write({"faults": rows})
+        of_sites = [{"name": fault.name, "sentence": fault.sentence} for fault in sites]
+        json_output.write({"faults": rows, "site_faults": of_sites})
         return
     width = max(len(fault.name) for fault in listed)
     for fault in listed:
         typer.echo(f"{fault.name:<{width}}  {fault.sentence} (found by {fault.check}; needs {fault.needs})")
+    for one in sites:
+        typer.echo(f"{one.name:<{width}}  {one.sentence} (of a site, while machines are made)")
 
 
 @app.command("fault")
 def fault(
     file: File,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="name of the node, such as train-0")],
+    node: Annotated[str, typer.Argument(metavar="NODE|SITE", help="name of the node, such as train-0, or of a site")],
     name: Annotated[str, typer.Argument(metavar="FAULT", help="one of `gpuprov sandbox faults`")],
     gpu: Annotated[
         int | None, typer.Option("--gpu", help="index of the GPU; by default the fourth, or the last")
     ] = None,
 ) -> None:
-    """Inject a fault into a node."""
-    from provisioner.sandbox import containers, faults
+    """Inject a fault into a node, or into the cloud of a site."""
+    from provisioner.sandbox import containers, faults, site_faults
     from provisioner.session import open_cluster
 
+    of_site = site_faults.find(name)
+    cluster = open_cluster(file, sandbox=True)
+    if of_site is not None:
+        site_faults.inject(_site(cluster, node), name)
+        typer.echo(f"{node}: {of_site[0].sentence}", err=True)
+        return
     faults.find_fault(name)
-    found = containers.find_node(open_cluster(file, sandbox=True).paths.root, node)
+    found = containers.find_node(cluster.paths.root, node)
     done = faults.inject(found.name, name, gpu=gpu)
     typer.echo(f"{node}: {faults.find_fault(done.name).sentence}", err=True)
 
@@ -59,14 +74,20 @@ def fault(
 @app.command("clear")
 def clear(
     file: File,
-    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="only this node")] = None,
+    node: Annotated[str | None, typer.Argument(metavar="[NODE|SITE]", help="only this node, or site")] = None,
     name: Annotated[str | None, typer.Argument(metavar="[FAULT]", help="only this fault")] = None,
 ) -> None:
-    """Clear one fault, all faults of a node, or all faults of the cluster."""
-    from provisioner.sandbox import containers, faults
+    """Clear one fault, all faults of a node or a site, or all faults of the cluster."""
+    from provisioner.sandbox import containers, faults, site_faults
     from provisioner.session import open_cluster
 
-    cluster = open_cluster(file, sandbox=True).paths.root
+    opened = open_cluster(file, sandbox=True)
+    cluster = opened.paths.root
+    for site in opened.spec.sites if node is None else [node] if node in opened.spec.sites else ():
+        for gone in site_faults.clear(opened.paths.site(site), name):
+            typer.echo(f"{site}: {gone} cleared", err=True)
+    if node in opened.spec.sites:
+        return
     if name is not None:
         faults.find_fault(name)
     if node is not None:
@@ -76,3 +97,10 @@ def clear(
     for found in nodes:
         for mended in faults.clear(found.name, name):
             typer.echo(f"{found.node}: {mended.name} cleared", err=True)
+
+
+def _site(cluster: Cluster, name: str) -> Path:
+    """The workspace of a site of the file. Raises GpuprovError for one that it does not have."""
+    if name not in cluster.spec.sites:
+        raise GpuprovError(f"there is no site {name}", hint=f"sites: {', '.join(cluster.spec.sites)}")
+    return cluster.paths.site(name)

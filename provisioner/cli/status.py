@@ -71,6 +71,7 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
     from provisioner.lifecycle import running_cost
     from provisioner.lifecycle.planning import told
+    from provisioner.lifecycle.status import ending
     from provisioner.verify.report.terminal import in_quarantine
 
     for node in document["nodes"]:
@@ -87,6 +88,7 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     if document["upgrade"] and document["upgrade"]["phase"] != "done":
         reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
         yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
+    yield from ending(document["ends"])
     yield from running_cost.lines(document["cost"]) if document["cost"] else ()
     if document["report"]:
         yield f"report: {document['report']}"

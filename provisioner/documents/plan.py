@@ -58,5 +58,11 @@ class PlanOutput(OpenOutput):
     nodes: list[PlannedNode]
     changes: dict[str, SiteChanges] = Field(description="By site")
     stack: dict[str, PlannedStack] = Field(description="By group")
+    new_lock: bool = Field(
+        default=False, description="Whether there is no cluster.lock yet: `gpuprov lock` or `up` writes it"
+    )
+    ends: dict[str, str] = Field(
+        default={}, description="By group: when its capacity block ends, ISO 8601; its machines end a little before"
+    )
     findings: list[FindingOutput]
     cost: PlannedCost | None = Field(default=None, description="By list prices; null for a rehearsal")

@@ -61,3 +61,6 @@ class StatusOutput(OpenOutput):
     nodes: list[StatusNode]
     upgrade: StatusUpgrade | None = None
     cost: SpentOutput | None = Field(default=None, description="null for a rehearsal, and where nothing was made yet")
+    ends: dict[str, str] = Field(
+        default={}, description="By group: when its capacity block ends, ISO 8601, as the last `up` was told"
+    )

@@ -9,6 +9,7 @@ from provisioner import catalog, ssh, stored
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.lifecycle import machines
 from provisioner.lifecycle.machines import sites
+from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.plan import Plan, build_plan
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
@@ -46,6 +47,15 @@ def _wanted(cluster: Cluster, site: str) -> Plan | None:
     return plan
 
 
+def _again(there: Machines, removal: Removal) -> list[str]:
+    """Nothing is left by the tags: whether the state says so, too."""
+    try:
+        removal.removed += there.destroy()
+    except DestroyRefusedError as error:
+        return [error.message]
+    return []
+
+
 def down(cluster: Cluster, binary: Binary) -> Removal:
     """Remove the fleet and, when nothing is left, the run directory. Raises ProviderError naming what is left."""
     removal = Removal()
@@ -54,8 +64,12 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
         for site, provider in cluster.providers.made().items():
             events("down", "started", f"{site}: removing machines")
             there = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
-            removal.removed += there.destroy(_wanted(cluster, site))
-            removal.left += provider.clean(events)
+            try:
+                removal.removed += there.destroy(_wanted(cluster, site))
+                removal.left += provider.clean(events)
+            except DestroyRefusedError as error:
+                events("down", "warning", f"{error.message}\n  what is left is looked for by its tags")
+                removal.left += provider.clean(events) or _again(there, removal)
         if removal.left:
             raise ProviderError(
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"

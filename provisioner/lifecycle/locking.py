@@ -22,8 +22,9 @@ Kept = Mapping[str, Mapping[str, str]]
 """Group → component → the version that stays where that is possible."""
 
 
-def current(cluster: Cluster, events: Events) -> Lock:
-    """The lock to work by: the one beside cluster.yaml if it still fits, a new one where there is none.
+def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
+    """The lock to work by: the one beside cluster.yaml if it still fits, a new one where there is none. Without `write`
+    what is new of it is known to the caller alone.
 
     Raises GpuprovError naming what has changed where a lock no longer fits. A rehearsal takes its versions from that
     same lock where there is one; packages and images it has from its own mirror, and the lock that says so lies in
@@ -31,7 +32,7 @@ def current(cluster: Cluster, events: Events) -> Lock:
     """
     found = lockfile.read(cluster.paths.user_lock)
     if found is None:
-        return renew(cluster, events)
+        return renew(cluster, events, write=write)
     changed = lockfile.differences(found, stack.request(cluster.spec))
     if changed:
         raise GpuprovError(
@@ -40,7 +41,7 @@ def current(cluster: Cluster, events: Events) -> Lock:
             hint=f"`gpuprov lock {cluster.file}` resolves the versions again and shows what changes",
         )
     if cluster.sandbox:
-        return _pinned(cluster, found.groups, events)
+        return _pinned(cluster, found.groups, events, write=write)
     if found.simulated and not _simulated(cluster):
         raise GpuprovError(
             "this lock was created in the sandbox: its packages are simulated",
@@ -50,14 +51,14 @@ def current(cluster: Cluster, events: Events) -> Lock:
     return found
 
 
-def renew(cluster: Cluster, events: Events, keep: Kept | None = None) -> Lock:
-    """Solve, pin packages and images, write the lock. Versions of `keep` stay where they still go together with the
-    rest."""
+def renew(cluster: Cluster, events: Events, keep: Kept | None = None, *, write: bool = True) -> Lock:
+    """Solve, pin packages and images, write the lock where that is wanted. Versions of `keep` stay where they still go
+    together with the rest."""
     events("stack", "started", "choosing compatible versions")
     if old := facts.old():
         said = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
         events("stack", "warning", f"{said}; a newer release of gpuprov knows newer ones")
-    return _pinned(cluster, _solved(cluster, events, keep), events, keep)
+    return _pinned(cluster, _solved(cluster, events, keep), events, keep, write=write)
 
 
 ROUNDS = 4
@@ -139,9 +140,11 @@ def _refuse_component(name: str, known: Sequence[str]) -> NoReturn:
     raise GpuprovError(f"the lock has no component {name}", hint=hint)
 
 
-def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep: Kept | None = None) -> Lock:
-    """The lock of these stacks, written. A rehearsal's packages and images are those of its mirror; all others are read
-    from the vendors' repositories and registries."""
+def _pinned(
+    cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep: Kept | None = None, *, write: bool = True
+) -> Lock:
+    """The lock of these stacks, written where that is wanted. A rehearsal's packages and images are its mirror's;
+    all others are read from the vendors' repositories and registries."""
     pinned: dict[str, Stack] = {}
     simulated = _simulated(cluster)
     for site in simulated:
@@ -160,9 +163,10 @@ def _pinned(cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep:
         bases={name: _bases(cluster, name, wanted, keep) for name in cluster.spec.sites},
         groups={name: pinned[name] for name in cluster.spec.groups},
     )
-    lockfile.write(cluster.paths.lock_file, lock)
+    if write:
+        lockfile.write(cluster.paths.lock_file, lock)
     drivers = sorted({s.driver for s in pinned.values() if s.driver})
-    events("stack", "done", f"locked{': driver ' + ', '.join(drivers) if drivers else ''}")
+    events("stack", "done", f"{'locked' if write else 'solved'}{': driver ' + ', '.join(drivers) if drivers else ''}")
     return lock
 
 

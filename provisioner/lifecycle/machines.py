@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from provisioner import fleet, ssh
-from provisioner.errors import GpuprovError
-from provisioner.events import Events
+from provisioner import fleet, node_state, ssh
+from provisioner.cost import money
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Events, Kind
 from provisioner.lifecycle import running_cost
 from provisioner.machines.base import Machines, Planned
 from provisioner.machines.terraform import Root, TerraformMachines
@@ -20,8 +21,11 @@ from provisioner.preflight import Finding
 from provisioner.providers import capacity
 from provisioner.providers.base import Provider
 from provisioner.session import Cluster
-from provisioner.text import counted
+from provisioner.text import counted, printable
 from provisioner.workspace.binary import Binary
+
+INCOMPLETE = "incomplete"
+"""Stage of a machine that an apply which failed has made."""
 
 
 def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
@@ -45,7 +49,7 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
     """What keeps, or may keep, the fleet from being made. Nothing is spent."""
     findings = list(cluster.sharing.findings) if cluster.sharing else []
     for site in sites(plan):
-        there = sum(node.site == site for node in cluster.nodes())
+        there = [node.name for node in cluster.nodes() if node.site == site]
         findings += cluster.providers.at(site).preflight(plan, there)
     findings += _packages(cluster, plan)
     for finding in findings:
@@ -66,6 +70,33 @@ def _packages(cluster: Cluster, plan: Plan) -> list[Finding]:
     return still_there.look(growing, str(cluster.file)) if growing else []
 
 
+def probe(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
+    """Ask for the capacity of the groups that want that (`capacity.probe`), before anything is made."""
+    found = []
+    for site in sites(plan):
+        knows = cluster.providers.at(site).capacity
+        if knows and any(group.site == site and group.spec.capacity.probe for group in plan.groups):
+            private_dir(cluster.paths.site(site))
+            found += knows.probe(plan, {node.name for node in cluster.nodes()})
+    for finding in found:
+        kind: Kind = "log" if finding.status == "ok" else "warning"
+        events("preflight", kind, f"{finding.subject}: {finding.message}", data={"status": finding.status})
+    return found
+
+
+def ends(cluster: Cluster, plan: Plan) -> dict[str, str]:
+    """Group → when what its machines are bought by ends (ISO 8601, UTC), and the machines with it. What could not be
+    asked is said."""
+    found: dict[str, str] = {}
+    for site in sites(plan):
+        if knows := cluster.providers.at(site).capacity:
+            try:
+                found |= {name: f"{when:%Y-%m-%dT%H:%M:%SZ}" for name, when in knows.ends(plan).items()}
+            except GpuprovError as error:
+                cluster.events("preflight", "warning", error.message)
+    return found
+
+
 def of_site(
     cluster: Cluster, site: str, binary: Binary, run_dir: Path | None = None, *, made_by: Provider | None = None
 ) -> Machines:
@@ -82,7 +113,7 @@ def of_site(
         identity=lambda: cluster.identity,
         backend=(lambda: remote.terraform(site)) if remote else None,
     )
-    known = [node.name for node in cluster.nodes() if node.site == site]
+    known = [node.name for node in settled(cluster) if node.site == site]
     log = run_dir / f"terraform-{site}.log" if run_dir else None
     return TerraformMachines(provider, root, binary, cluster.events, known=known, log=log)
 
@@ -107,39 +138,113 @@ def write_intent(cluster: Cluster, plan: Plan) -> None:
     cluster.share()
 
 
-def tell_waiting(events: Events, names: Sequence[str]) -> None:
+def tell_waiting(events: Events, names: Sequence[str], wait_s: float = fleet.SSH_WAIT_S) -> None:
     """Say that ssh is waited for, on which nodes, and until when."""
     events(
         "fleet",
         "started",
-        f"waiting for ssh on {counted(len(names), 'node')}",
+        f"waiting for ssh on {counted(len(names), 'node')}, at most {wait_s:.0f} s (timeouts.ssh_s)",
         total=len(names),
-        until=time.time() + fleet.SSH_WAIT_S,
+        until=time.time() + wait_s,
         data={"nodes": list(names)},
     )
 
 
 def make(
-    cluster: Cluster, plan: Plan, prepared: Sequence[tuple[Machines, Planned]], events: Events
-) -> list[fleet.Node]:
-    """Apply what has something to do; give every node of the fleet, pinned and reachable."""
-    nodes = [node for machines, planned in prepared for node in machines.apply(plan, planned)]
+    cluster: Cluster, plan: Plan, prepared: Sequence[tuple[Machines, Planned]], events: Events,
+    run_dir: Path | None = None,
+) -> list[fleet.Node]:  # fmt: skip
+    """Apply what has something to do; give every node of the fleet, pinned and reachable. Raises ProviderError of the
+    site that failed, with what stands now: it is written down, and costs."""
+    nodes: list[fleet.Node] = []
+    for machines, planned in prepared:
+        try:
+            nodes += machines.apply(plan, planned)
+        except ProviderError as error:
+            told = _record_incomplete(cluster, plan, [one for one, _ in prepared])
+            if told:
+                message = f"{error.message}\n  {told}"
+                raise ProviderError(
+                    message, where=error.where, hint=error.hint, diagnostics=error.diagnostics
+                ) from None
+            raise
     fleet.save(cluster.paths, nodes)
     running_cost.seen(cluster, nodes)
-    contact(cluster, nodes, events, waiting=[node.name for node in nodes])
+    contact(cluster, nodes, events, waiting=[node.name for node in nodes], run_dir=run_dir)
     cluster.share()
     return nodes
 
 
+def settled(cluster: Cluster) -> list[fleet.Node]:
+    """The machines of the last run, but those that an apply which failed has left: their group may yet move to another
+    zone."""
+    noted = node_state.load(cluster.paths).get("nodes", {})
+    return [node for node in cluster.nodes() if noted.get(node.name, {}).get("stage") != INCOMPLETE]
+
+
+def _record_incomplete(cluster: Cluster, plan: Plan, sites: Sequence[Machines]) -> str:
+    """Write down what stands after an apply that failed, and say it; empty where nothing does. What could not be asked
+    is said, too."""
+    before = {node.name: node for node in cluster.nodes()}
+    nodes, unknown = [], []
+    for site in sites:
+        try:
+            nodes += site.standing(plan)
+        except (GpuprovError, OSError, ValueError, LookupError) as error:
+            unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
+            nodes += [node for node in before.values() if node.site == site.site]
+    new = [node.name for node in nodes if node.name not in before or before[node.name].id != node.id]
+    if not nodes:
+        return "; ".join(unknown)
+    fleet.save(cluster.paths, nodes)
+    running_cost.seen(cluster, nodes)
+    node_state.note_stage(cluster.paths, INCOMPLETE, new, ok=False)
+    names = {node.name for node in nodes}
+    node_state.note_stage(cluster.paths, "missing", [n for n, g in plan.nodes() if n not in names], ok=False)
+    cluster.share()
+    spent = running_cost.so_far(cluster)
+    price = ", ".join(f"{money(one['hour'], one['currency'])} an hour" for one in spent["sums"]) if spent else ""
+    cost = f", about {price} by list prices" if price else ""
+    some = f", {len(new)} of them made by this run," if 0 < len(new) < len(nodes) else ""
+    stand = f"{counted(len(nodes), 'machine')} of the cluster{some} stand{'s' if len(nodes) == 1 else ''} now{cost}"
+    return "; ".join([f"{stand}: `gpuprov up` goes on, `gpuprov down` removes them", *unknown])
+
+
+def keep_consoles(cluster: Cluster, nodes: Sequence[fleet.Node], run_dir: Path) -> list[Path]:
+    """Write what these machines' consoles show into the run's folder, where their provider hands it out; gives the
+    files. To be called before a machine goes that nobody could log in to."""
+    kept = []
+    for node in nodes:
+        access = cluster.providers.at(node.site).access if node.site in cluster.spec.sites else None
+        text = access.console(node.id) if access is not None else None
+        if text:
+            file = run_dir / f"console-{node.name}.txt"
+            write_whole(file, printable(text.replace("\r\n", "\n")) + "\n")
+            cluster.events("fleet", "log", f"its console is kept in {file}", node=node.name)
+            kept.append(file)
+    return kept
+
+
 def contact(
     cluster: Cluster, nodes: Sequence[fleet.Node], events: Events, *, waiting: Sequence[str],
-    only: Collection[str] | None = None,
+    only: Collection[str] | None = None, run_dir: Path | None = None,
 ) -> None:  # fmt: skip
-    """Wait for ssh on the nodes `waiting`, pin the keys of new machines. See fleet.contact."""
-    tell_waiting(events, waiting)
+    """Wait for ssh on the nodes `waiting`, pin the keys of new machines. See fleet.contact. The console of one that
+    never answers is kept in `run_dir`."""
+    wait_s = float(cluster.spec.timeouts.ssh_s)
+    tell_waiting(events, waiting, wait_s)
     carried = {} if cluster.sandbox else cluster.providers.proxies(nodes)
     users = {node.name: cluster.spec.user(node.site) for node in nodes}
-    fleet.contact(
-        cluster.paths, list(nodes), users, events, only=only, vouched=cluster.providers.host_key, carried=carried
-    )
+    try:
+        fleet.contact(
+            cluster.paths, list(nodes), users, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
+            carried=carried,
+        )  # fmt: skip
+    except ProviderError as error:
+        silent = [node for node in nodes if node.name == error.where]
+        kept = keep_consoles(cluster, silent, run_dir) if run_dir else []
+        if not kept:
+            raise
+        hint = f"its console: {kept[0]}; {error.hint}"
+        raise ProviderError(error.message, where=error.where, hint=hint, diagnostics=error.diagnostics) from None
     events("fleet", "done", f"{counted(len(waiting), 'node')} reachable", total=len(waiting))

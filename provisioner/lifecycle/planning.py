@@ -1,4 +1,5 @@
-"""`gpuprov plan`: what `up` would make and change, and what preflight found. Makes nothing."""
+"""`gpuprov plan`: what `up` would make and change, and what preflight found. Changes nothing: no machine, no state, no
+lock."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
 from provisioner.release import Ledger, assigned_releases, changes, same
 from provisioner.session import Cluster
+from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
@@ -18,16 +20,19 @@ from provisioner.workspace.binary import Binary
 def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
     """What `up` would do: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "drift", "reboot",
     "waiting"}], "changes": {site: {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}},
-    "findings": [{"status", "subject", "message", "action"}], "cost": {"hours", "groups", "totals", "not_included"}}.
+    "new_lock", "ends": {group: time}, "findings": [{"status", "subject", "message", "action"}], "cost": {"hours",
+    "groups", "totals", "not_included"}}.
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
-    whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `cost` is what all
-    that is wanted costs by list prices, None for a rehearsal."""
+    whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
+    cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted costs by list prices,
+    None for a rehearsal."""
     for site in cluster.spec.sites:
         cluster.providers.at(site)  # refuses before anything is written
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
-        lock = locking.current(cluster, cluster.events)
+        new_lock = lockfile.read(cluster.paths.user_lock) is None
+        lock = locking.current(cluster, cluster.events, write=False)
         wanted = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
         findings = machines.preflight(cluster, wanted, cluster.events)
         sites = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(wanted)]
@@ -46,6 +51,8 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
                 group.name: {"driver": group.stack.driver, "cuda": group.stack.cuda_toolkit, "nccl": group.stack.nccl}
                 for group in wanted.groups
             },
+            "new_lock": new_lock,
+            "ends": machines.ends(cluster, wanted),
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
@@ -84,8 +91,11 @@ def text(document: dict[str, Any]) -> str:
         versions = {"driver": stack["driver"], "CUDA": stack["cuda"], "NCCL": stack["nccl"]}
         known = "".join(f", {what} {version}" for what, version in versions.items() if version)
         lines.append(f"  {group}: {len(names)} × {machine}{known}")
+    if document.get("new_lock"):
+        lines.append("  cluster.lock: there is none yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {counts['add']} to add, {counts['change']} to change, {counts['destroy']} to destroy")
+    lines += [f"  {line}" for line in status.ending(document.get("ends", {}))]
     lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
     for node in document["nodes"]:
         lines += [f"  {node['name']}: {line}" for line in told(node)]

@@ -86,7 +86,9 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
             machines.refuse_abandoned(cluster, plan)
         with run.stage("preflight"):
             refuse_blocked(machines.preflight(cluster, plan, events))
+            refuse_blocked(machines.probe(cluster, plan, events))
         with run.stage("terraform"):
+            node_state.note(cluster.paths, ends=[[name, when] for name, when in machines.ends(cluster, plan).items()])
             machines.write_intent(cluster, plan)
             machines.ask_again(cluster, plan)
             mine = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(plan)]
@@ -95,10 +97,11 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
         if run.resources and not confirm(plan, run.resources):
             return run
         with run.stage("terraform"):
-            before = {node.id for node in cluster.nodes()}
+            before = {node.id for node in machines.settled(cluster)}
             if run.resources:
-                node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes()])
-            nodes = machines.make(cluster, plan, prepared, events)
+                there = {node.name for node in cluster.nodes()}
+                node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes() if name not in there])
+            nodes = machines.make(cluster, plan, prepared, events, run_dir)
             missing = {name for name, _ in plan.nodes()} - {node.name for node in nodes}
             node_state.note_stage(cluster.paths, "missing", missing, ok=False)
             node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in before])

@@ -54,6 +54,10 @@ class Planned:
             )
 
 
+class DestroyRefusedError(ProviderError):
+    """The provider refused to remove a part of what was made; the rest can be looked for by tag."""
+
+
 class Machines(Protocol):
     """One site. All methods raise ProviderError naming it."""
 
@@ -61,15 +65,20 @@ class Machines(Protocol):
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         """Work out what `apply` would do. `replace`: nodes whose machines are to be made anew. Makes no machine; with
-        `repair`, machines that a run which died could not write down are recorded first."""
+        `repair`, what a run that died has left is put in order first: a cut state, one that was not saved or is to
+        move, machines that no state has. Without it nothing is changed, and what would have to be is a
+        ProviderError."""
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         """Do what was planned; give the site's nodes. `always`: also where there is nothing to do, because the last
         apply may have been killed."""
 
+    def standing(self, plan: Plan) -> list[Node]:
+        """The site's nodes that stand by what is recorded, also after an apply that failed; asks the state alone."""
+
     def destroy(self, plan: Plan | None = None) -> int:
         """Remove every machine and what was made for them; gives how many things were removed. `plan`: where the
-        machines were made on another computer."""
+        machines were made on another computer. Raises DestroyRefusedError where a part of it was refused."""
 
     def forget(self) -> None:
         """Remove what planning left for machines that were never made."""

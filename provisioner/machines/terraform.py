@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioner import fleet, mounts
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
-from provisioner.machines.base import Action, Planned
+from provisioner.machines.base import Action, DestroyRefusedError, Planned
 from provisioner.paths import private_dir
 from provisioner.plan import Plan
 from provisioner.providers import capacity
 from provisioner.providers.base import Module, Provider
 from provisioner.providers.capacity import Instead
+from provisioner.providers.cloud_errors import CloudError, hints, told
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
 from provisioner.workspace.render import Backend, outputs_to_nodes, render
-from provisioner.workspace.terraform import Workspace
+from provisioner.workspace.terraform import ERRORED, Workspace
+
+RESTORE = "restore terraform.tfstate from your own backup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +52,29 @@ class TerraformMachines:
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         self._render(plan)
-        if damage := self._workspace.damage():
-            if not self._provider.simulated:
-                hint = "restore terraform.tfstate from your own backup"
+        if damage := self._workspace.damage(repair=repair):
+            simulated = self._provider.simulated
+            if not simulated or not repair:
+                hint = "`gpuprov up` removes the sandbox's nodes and makes them again" if simulated else RESTORE
                 raise ProviderError(damage, where=f"site {self.site}", hint=hint)
             self._events("terraform", "warning", f"{damage}: the sandbox's nodes are removed and made again")
             self._provider.clean(self._events)
             (self._folder / "terraform.tfstate").unlink(missing_ok=True)
-        self._workspace.init()
-        self._adopt(plan, repair=repair)
-        lost = self._module.lost(self._known)
-        changes = self._workspace.plan(replace=list(dict.fromkeys([*lost, *map(self._module.address, replace)])))
+        with self._explaining(plan):
+            self._workspace.init(repair=repair)
+            self._workspace.save_errored(repair=repair)
+            self._adopt(plan, repair=repair)
+            lost = self._module.lost(self._known)
+            anew = list(dict.fromkeys([*lost, *map(self._module.address, replace)]))
+            changes = self._workspace.plan(replace=anew)
         mounts.refuse_loss(changes.actions, self.site, self._module.data_resources)
         return self._planned(plan, changes)
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         if planned.total:
-            self._events("terraform", "started", f"{self.site}: {planned.total} resources", total=planned.total)
+            wait = f"a machine may take {plan.spec.timeouts.machine_s} s (timeouts.machine_s)"
+            message = f"{self.site}: {planned.total} resources; {wait}"
+            self._events("terraform", "started", message, total=planned.total)
         if planned.total or always:
             self._apply(plan)
         outputs = outputs_to_nodes(self._workspace.outputs())
@@ -71,19 +82,39 @@ class TerraformMachines:
         self._events("terraform", "done", f"{self.site}: {planned.total} changes")
         return nodes
 
+    def standing(self, plan: Plan) -> list[Node]:
+        there, wanted = self._workspace.resources(), [name for name, group in plan.nodes() if group.site == self.site]
+        made = {name: there[address] for name in wanted if (address := self._module.address(name)) in there}
+        tainted = {str(one.attributes.get("id")) for one in made.values() if one.tainted}
+        stand = {machine.id for machine in self._module.standing()} if tainted else set()  # the provider knows better
+        shown = {
+            name: self._module.described(one.attributes)
+            for name, one in made.items()
+            if not one.tainted or str(one.attributes.get("id")) in stand
+        }
+        found = {name: out for name, out in shown.items() if out and out.get("id") and out.get("private_ip")}
+        return fleet.from_outputs(plan, self.site, found, [name for name in wanted if name not in found])
+
     def destroy(self, plan: Plan | None = None) -> int:
         if damage := self._workspace.damage():
             if not self._provider.simulated:
-                raise ProviderError(damage, where=f"site {self.site}", hint="restore it from your own backup")
+                raise ProviderError(damage, where=f"site {self.site}", hint=RESTORE)
             self._events("down", "warning", f"{damage}: looking for nodes by their labels instead")
             return 0
         module = (self._folder / "main.tf").exists()
-        if not self._root.backend and not (module and (self._folder / "terraform.tfstate").exists()):
+        local = any((self._folder / name).exists() for name in ("terraform.tfstate", ERRORED))
+        if not self._root.backend and not (module and local):
             return 0
         if not module and plan is not None:
             self._render(plan)
-        self._workspace.init()
-        return self._workspace.destroy().destroy
+        with self._explaining(plan):
+            self._workspace.init()
+            self._workspace.save_errored(repair=True)
+            try:
+                return self._workspace.destroy().destroy
+            except ProviderError as error:
+                said = self._explained(plan, error)
+                raise DestroyRefusedError(said.message, where=said.where, hint=said.hint) from None
 
     def forget(self) -> None:
         self._provider.clean(self._events)
@@ -163,30 +194,76 @@ class TerraformMachines:
                 return
 
     def _shop(self, plan: Plan, there: Collection[str], error: ProviderError) -> None:
-        """Plan to ask for what was short in another way. Raises the error where nothing is short, and ProviderError
-        where everything was tried. `there`: addresses of machines that stood before."""
+        """Plan to ask for what was short in another way, or once more. Raises ProviderError with all that was said
+        where another way would not help, and where everything was tried. `there`: addresses of machines that stood
+        before."""
         knows = self._provider.capacity
-        other = capacity.instead(knows, plan, self._folder, error.message) if knows else None
+        errors = self._errors(plan, error)
+        other = capacity.instead(knows, plan, self._folder, errors) if knows else None
         if other is None:
-            raise error
+            raise self._explained(plan, error)
+        if other.then == "again":
+            self._events("terraform", "warning", other.message)
+            if not self._provider.simulated:
+                time.sleep(other.pause_s)
+            self._again(plan)
+            return
         standing = set(self._workspace.addresses())
         if enough := enough_without(plan, other, standing, self._module):
-            told = "; ".join(f"{group} does without {', '.join(lost)}" for group, lost in enough.items())
-            self._events("terraform", "warning", f"{other.message}. {told}: `gpuprov up` asks for them again")
+            lost = "; ".join(f"{group} does without {', '.join(names)}" for group, names in enough.items())
+            self._events("terraform", "warning", f"{other.message}. {lost}: `gpuprov up` asks for them again")
             capacity.do_without(self._folder, enough)
             self._again(plan)
             return
         names = [name for group in other.short for name in plan.group(group).node_names()]
         made = {self._module.address(name) for name in names} & standing - set(there)
-        if not other.groups:
+        if other.then == "nothing":
             if made:
                 message = f"removing {len(made)} machines of groups that are not complete"
                 self._events("terraform", "warning", message)
                 self._workspace.destroy(only=sorted(made))
-            hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
-            raise ProviderError(other.message, where=f"site {self.site}", hint=hint) from None
+            later = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
+            hint = "; ".join(filter(None, (other.hint, later)))
+            raise ProviderError(
+                other.message, where=f"site {self.site}", hint=hint, diagnostics=error.diagnostics
+            ) from None
         self._events("terraform", "warning", other.message)
         self._again(plan, sorted(made))
+
+    def _errors(self, plan: Plan | None, error: ProviderError) -> list[CloudError]:
+        """What a failure of Terraform says, in the provider's classes; nothing where it has none."""
+        knows = self._provider.capacity
+        if knows is None:
+            return []
+        nodes = {self._module.address(name): (name, group) for name, group in plan.nodes()} if plan else {}
+        choices, found = capacity.Choices.read(self._folder), []
+        for one in error.diagnostics:
+            name, group = nodes.get(one.address, ("", None))
+            way = choices.now(group, knows.zones(plan)) if plan and group else None
+            found.append(replace(knows.error(one, group, way), node=name))
+        return found
+
+    def _explained(self, plan: Plan | None, error: ProviderError) -> ProviderError:
+        """The failure as a person reads it: each thing that was said once, with whose it is, what was tried before, and
+        what to do."""
+        errors = self._errors(plan, error)
+        if not errors:
+            return error
+        before = capacity.Choices.read(self._folder).told(group.name for group in plan.groups) if plan else []
+        lines = [*told(errors), *(["asked before, in order:", *before] if before else [])]
+        command = error.message.partition(" failed:")[0]
+        hint = "; ".join(filter(None, (hints(errors), error.hint)))
+        return ProviderError(
+            f"{command} failed:\n    " + "\n    ".join(lines), where=f"site {self.site}", hint=hint,
+            diagnostics=error.diagnostics,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _explaining(self, plan: Plan | None) -> Iterator[None]:
+        try:
+            yield
+        except ProviderError as error:
+            raise self._explained(plan, error) from None
 
 
 def enough_without(plan: Plan, other: Instead, standing: Collection[str], module: Module) -> Mapping[str, list[str]]:

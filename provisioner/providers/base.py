@@ -94,6 +94,11 @@ class Module(ABC):
         """Terraform addresses of what is made anew with a node's machine and belongs to it alone."""
         return ()
 
+    def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG002
+        """A node's entry of the module's output `nodes`, out of what the state has of its machine (`address`): an apply
+        that fails leaves no output. None where that can't be told."""
+        return None
+
     def lost(self, known: Collection[str]) -> list[str]:  # noqa: ARG002
         """Terraform addresses of machines that the state knows and that are gone, where a refresh can't see it.
         `known`: names of nodes."""
@@ -115,6 +120,9 @@ class Access(Protocol):
     def host_key(self, machine: str) -> str | None:
         """The ed25519 host key ("ssh-ed25519 AAAA…") of a machine by its id, learnt by another way than ssh's network;
         None where it is not known yet."""
+
+    def console(self, machine: str) -> str | None:
+        """What a machine's console shows, by its id; None where it shows nothing, or may not be read."""
 
 
 class Rehearsal(Protocol):
@@ -150,9 +158,9 @@ class Provider(ABC):
         GpuprovError where there is no such image, or nobody may ask."""
 
     @abstractmethod
-    def preflight(self, plan: Plan, there: int) -> list[Finding]:
-        """What would keep `up` from working: found before anything is spent. `there`: machines of the site that were
-        made already."""
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        """What would keep `up` from working: found before anything is spent. `there`: names of the site's nodes that
+        were made already."""
 
     @abstractmethod
     def clean(self, events: Events) -> list[str]:

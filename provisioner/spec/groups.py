@@ -29,6 +29,13 @@ class Capacity(Model):
         examples=["cr-0123456789abcdef0"],
     )
 
+    probe: bool = Field(
+        default=False,
+        title="true or false",
+        description="Whether `up` asks the provider for the group's capacity before it makes anything: a reservation "
+        "for all of its machines, released at once",
+    )
+
     @property
     def interruptible(self) -> bool:
         """Whether a machine of the group may be one that the provider takes away."""

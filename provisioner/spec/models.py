@@ -169,6 +169,25 @@ class Upgrade(Model):
     )
 
 
+class Timeouts(Model):
+    """How long gpuprov waits, seconds. What is waited for is said when the wait begins, with its end."""
+
+    machine_s: int = Field(
+        default=1200,
+        ge=60,
+        le=86_400,
+        title="a whole number of seconds",
+        description="Until a provider has made a machine",
+    )
+    ssh_s: int = Field(
+        default=300,
+        ge=1,
+        le=86_400,
+        title="a whole number of seconds",
+        description="Until a new machine's sshd answers; bare metal may boot for a quarter of an hour",
+    )
+
+
 class ClusterSpec(Model):
     """A GPU fleet, as gpuprov makes it from one file."""
 
@@ -184,6 +203,7 @@ class ClusterSpec(Model):
     monitoring: Monitoring = Field(default=Monitoring(), description="What watches the fleet")
     verify: Verify = Field(default=Verify(), description="What it takes to be handed over")
     hooks: Hooks = Field(default=Hooks(), description="How nodes are taken out of service and put back")
+    timeouts: Timeouts = Field(default=Timeouts(), description="How long is waited for what")
     quarantine: Quarantine = Field(
         default=Quarantine(), description="How many nodes may be out of service for their verdict"
     )

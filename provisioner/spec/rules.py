@@ -90,6 +90,12 @@ def _zones(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
         yield Finding((*loc, "region"), f"{shown(site.region)} is not a region of {provider.title}", hint)
         return
     pattern = provider.zone.replace("{region}", re.escape(site.region))
+    for key in site.tags:
+        if not re.fullmatch(r"[A-Za-z0-9_ .:/=+@-]{1,128}", key):
+            said = f"{shown(key)} is no key of a tag: at most 128 letters, digits, spaces and . : / = + @ _ -"
+            yield Finding((*loc, "tags", key), said, at_key=True)
+        elif key.lower().startswith("gpuprov-") or key == "Name":
+            yield Finding((*loc, "tags", key), f"{key} is a tag that gpuprov writes itself", "another key", at_key=True)
     seen: set[str] = set()
     for index, zone in enumerate(site.zones):
         at = (*loc, "zones", index)

@@ -67,8 +67,18 @@ class Site(Model):
         return iter(())
 
 
+TagValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_ .:/=+@-]{0,256}$")]
+
+
 class CloudSite(Site):
     """A region of a cloud."""
 
     region: Region
     zones: Zones = ()
+    tags: dict[str, TagValue] = Field(
+        default_factory=dict,
+        max_length=40,
+        title="a text for each key, such as cost-center: ml",
+        description="Tags for everything that is made at the site, besides gpuprov's own",
+        examples=[{"cost-center": "ml", "owner": "platform"}],
+    )

@@ -62,7 +62,8 @@ def _group(provider: Provider, machine: Machine) -> list[str]:
         kinds = ", ".join(provider.capacity[1:])
         lines += ["    capacity:", f"      kind: {provider.capacity[0]}        # or {kinds}"]
     if machine.placement_cluster and machine.gpu_count > 1:
-        lines.append("    placement: cluster       # all machines close together")
+        apart = "; not with kind: block" if "block" in provider.capacity else ""
+        lines.append(f"    placement: cluster       # all machines close together{apart}")
     if machine.local_nvme.count:
         lines += ["    storage:", "      scratch: /scratch      # local NVMe disks as one RAID0"]
     return lines

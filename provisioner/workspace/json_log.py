@@ -6,10 +6,12 @@ https://developer.hashicorp.com/terraform/internals/machine-readable-ui
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from provisioner.errors import GpuprovError, LockedError, ProviderError
+from provisioner.errors import Diagnostic, GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
 
 IDLE = ("noop", "read")
@@ -40,7 +42,7 @@ class JsonLog:
     changes: Changes = Changes()
     done: int = 0
     planned: list[tuple[str, str]] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+    errors: list[Diagnostic] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)
     """Lines that are no JSON."""
 
@@ -86,26 +88,61 @@ class JsonLog:
             self._diagnostic(record.get("diagnostic", {}))
 
     def _diagnostic(self, found: dict[str, Any]) -> None:
-        address = found.get("address", "")
-        detail = " ".join(str(found.get("detail", "")).split())
-        text = f"{address}: " if address else ""
-        text += found.get("summary", "") + (f": {detail}" if detail else "")
-        if found.get("severity") == "error":
-            self.errors.append(text)
-        self.events("terraform", "warning", text, data={"command": self.command, "severity": found.get("severity", "")})
+        severity = str(found.get("severity", ""))
+        said = Diagnostic(
+            str(found.get("summary", "")), str(found.get("detail", "")), str(found.get("address", "")), severity
+        )
+        if severity == "error":
+            self.errors.append(said)
+        self.events("terraform", "warning", str(said), data={"command": self.command, "severity": severity})
 
     def failure(self, status: int, where: str, log: str) -> GpuprovError:
         """The cause and the resource, not the wall: diagnostics first, else the last lines that Terraform printed."""
-        said = self.errors or [line.strip() for line in self.plain if line.strip() and line.strip() not in "╷╵│"][-6:]
-        cause = "\n  ".join(dict.fromkeys(said)) or f"it exited with status {status} and said nothing"
-        if "Error acquiring the state lock" in cause:
-            hint = "another Terraform is running on it; if none is, `gpuprov unlock` removes what it left"
-            return LockedError(f"terraform {self.command}: {cause}", where=where, hint=hint)
-        return ProviderError(
-            f"terraform {self.command} failed: {cause}",
-            where=where,
-            hint=f"the whole log: {log}" if log else "",
-        )
+        said = self.errors or from_text(self.plain)
+        lines = [line.strip() for line in self.plain if line.strip() and line.strip() not in "╷╵│"][-6:]
+        cause = "\n  ".join(dict.fromkeys(map(str, said) if said else lines))
+        cause = cause or f"it exited with status {status} and said nothing"
+        return refused(self.command, cause, said, where=where, hint=f"the whole log: {log}" if log else "")
+
+
+def refused(command: str, cause: str, said: Sequence[Diagnostic], *, where: str, hint: str = "") -> GpuprovError:
+    """Terraform's command has failed: LockedError where another Terraform holds the state, else ProviderError; a lock
+    that could not be asked for is held by nobody."""
+    if any(held(one) for one in said):
+        hint = "another Terraform is running on it; if none is, `gpuprov unlock` removes what it left"
+        return LockedError(f"terraform {command}: {cause}", where=where, hint=hint)
+    return ProviderError(f"terraform {command} failed: {cause}", where=where, hint=hint, diagnostics=said)
+
+
+_ERROR = re.compile(r"^Error: (.*)$")
+_RESOURCE = re.compile(r"^  with (\S+),$")
+_SOURCE = re.compile(r"^  on \S+ line \d+|^ +\d+: ")
+
+
+def from_text(lines: Iterable[str]) -> list[Diagnostic]:
+    """The errors of a command that has no JSON log (init, import, state), as it prints them for people.
+    github.com/hashicorp/terraform: internal/command/format/diagnostic.go"""
+    found: list[tuple[str, str, list[str]]] = []
+    for line in (part for text in lines for part in text.splitlines()):
+        plain = re.sub(r"^│ ?", "", line.rstrip())
+        if begins := _ERROR.match(plain):
+            found.append((begins[1], "", []))
+        elif found and (resource := _RESOURCE.match(plain)):
+            found[-1] = (found[-1][0], resource[1], found[-1][2])
+        elif found and plain not in "╷╵" and not _SOURCE.match(plain):
+            found[-1][2].append(plain)
+    return [Diagnostic(summary, "\n".join(detail).strip(), address) for summary, address, detail in found]
+
+
+LOCK_ERROR = "Error acquiring the state lock"
+"""Summary of the diagnostic; its detail has the holder ("Lock Info:" and an ID) only where there is one.
+github.com/hashicorp/terraform: internal/command/clistate/state.go, internal/states/statemgr/locker.go"""
+_HOLDER = re.compile(r"Lock Info:\s+ID:\s+\S")
+
+
+def held(said: Diagnostic) -> bool:
+    """Whether a diagnostic says that somebody else holds the state's lock."""
+    return said.summary == LOCK_ERROR and _HOLDER.search(said.detail) is not None
 
 
 def _node(record: dict[str, Any]) -> str | None:

@@ -58,6 +58,7 @@ def main_tf(
     environment.filters["hcl"] = hcl
     settings = plan.spec.sites[site]
     zones = settings.zones if isinstance(settings, CloudSite) else ()
+    own = settings.tags if isinstance(settings, CloudSite) else {}
     template = environment.from_string((paths.data("templates") / "root.tf.j2").read_text(encoding="utf-8"))
     return template.render(
         backend=backend,
@@ -78,7 +79,7 @@ def main_tf(
         },
         ssh_public_key=ssh_public_key,
         user_data=module.user_data(plan, ssh_public_key),
-        tags={"gpuprov-cluster": plan.spec.name, "gpuprov-site": site, "gpuprov-id": identity},
+        tags={**own, "gpuprov-cluster": plan.spec.name, "gpuprov-site": site, "gpuprov-id": identity},
         providers=module.blocks(plan),
         module=module.folder,
         inputs=module.inputs(plan),

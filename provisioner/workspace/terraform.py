@@ -7,18 +7,19 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from python_terraform import IsFlagged, Terraform
 
 from provisioner import keeper, process
-from provisioner.errors import ProviderError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import naming, private_dir, write_whole
 from provisioner.workspace.binary import Binary
-from provisioner.workspace.json_log import Changes, JsonLog
+from provisioner.workspace.json_log import Changes, JsonLog, from_text, refused
 
 STOP_GRACE_S = 60.0
 """How long an interrupted Terraform may take to finish the resource in hand and write its state."""
@@ -30,12 +31,21 @@ ASK_TIMEOUT_S = 120.0
 """How long a command that only reads the state may take."""
 
 PLAN_FILE = "plan.bin"
+ERRORED = "errored.tfstate"
+"""What Terraform writes where it can't save the state ("Failed to persist state to backend")."""
 
 _REGISTRIES = ("registry.terraform.io/", "registry.opentofu.org/")
 _REQUIRED = re.compile(r'source = "([a-z0-9-]+/[a-z0-9-]+)", version')
 """Of the root module (templates/root.tf.j2)."""
 _LOCKED = re.compile(r'^[ \t]*provider[ \t]+"([^"]*)"', re.MULTILINE)
 """Of .terraform.lock.hcl: https://developer.hashicorp.com/terraform/language/files/dependency-lock"""
+
+
+class Resource(NamedTuple):
+    """A resource of the state. `tainted`: its making failed, and it is made anew by the next apply."""
+
+    attributes: Mapping[str, Any]
+    tainted: bool
 
 
 class _CommandLines(Terraform):  # type: ignore[misc]  # it has no types
@@ -60,8 +70,9 @@ class Workspace:
         self._argv = binary.argv
         self._terraform = _CommandLines(working_dir=str(path), terraform_bin_path="terraform")
 
-    def init(self) -> None:
-        """Initialise, unless this Terraform has already done so for exactly this module."""
+    def init(self, *, repair: bool = True) -> None:
+        """Initialise, unless this Terraform has already done so for exactly this module. A state that cluster.yaml
+        names another place for moves there; without `repair` that raises ProviderError."""
         stamp = self.path / ".terraform" / "gpuprov"  # gone with the folder that it vouches for
         wanted = "\n".join([*self._argv, (self.path / "main.tf").read_text(encoding="utf-8")])
         self._refuse_foreign_providers(wanted)
@@ -70,12 +81,18 @@ class Workspace:
             return
         state = self.path / "terraform.tfstate"
         moves = 'backend "local"' not in wanted and state.exists()
+        if moves and not repair:
+            raise ProviderError(
+                "the state is still beside its workspace, and cluster.yaml names another place for it",
+                where=str(self.path),
+                hint="`gpuprov up` moves it there; a plan changes nothing",
+            )
         private_dir(self.path / ".terraform")  # Terraform makes it, and what is in it, for everybody to read
         flags = {"force_copy": IsFlagged} if moves else {"reconfigure": IsFlagged} if self._only_looked() else {}
         try:
             self._run("init", input=False, no_color=IsFlagged, **flags)
         except ProviderError as error:
-            if "-migrate-state" not in error.message:
+            if not any("-migrate-state" in one.text for one in error.diagnostics):
                 raise
             raise ProviderError(
                 "`state` of cluster.yaml names another place than the one where this cluster's state is",
@@ -171,19 +188,54 @@ class Workspace:
         listed = self._ask("state", "list", fine="No state file")
         return [line.strip() for line in listed.splitlines() if line.strip()]
 
+    def resources(self) -> dict[str, Resource]:
+        """Every resource that the state knows by its address; empty where there is none yet. Raises ProviderError."""
+        listed = json.loads(self._ask("state", "pull") or "{}").get("resources", [])
+        return {
+            _address(one, instance): Resource(instance.get("attributes") or {}, instance.get("status") == "tainted")
+            for one in listed
+            if one.get("mode") == "managed"
+            for instance in one.get("instances", [])
+        }
+
     def recorded(self) -> set[str]:
-        """The id of every resource that the state knows; empty where there is none yet. Raises ProviderError."""
+        """The id of every resource that the state knows, whatever its condition. Raises ProviderError."""
         resources = json.loads(self._ask("state", "pull") or "{}").get("resources", [])
         managed = (one for r in resources if r.get("mode") == "managed" for one in r.get("instances", []))
         return {str(one["attributes"]["id"]) for one in managed if (one.get("attributes") or {}).get("id")}
+
+    def save_errored(self, *, repair: bool) -> None:
+        """Write the state that an apply before could not save, before anything else is done. Raises ProviderError where
+        that fails, and without `repair`: whatever is planned on the older state would make everything again.
+        https://developer.hashicorp.com/terraform/cli/commands/state/push"""
+        errored = self.path / ERRORED
+        if not errored.exists():
+            return
+        said = f"the last run could not save Terraform's state: what it made is in {errored} alone"
+        if not repair:
+            hint = "`gpuprov up` or `gpuprov down` writes it back first; nothing was done"
+            raise ProviderError(said, where=str(self.path), hint=hint)
+        self._events("terraform", "warning", f"{said}; it is written back first")
+        try:
+            self._ask("state", "push", ERRORED)
+        except GpuprovError as error:
+            raise ProviderError(
+                f"{said}, and it could not be written back: {error.message}", where=str(self.path),
+                hint=f"nothing was done; when the state can be reached again, run it again, or `terraform state push "
+                f"{ERRORED}` in {self.path}. Keep the file: without it {self.path.name}'s machines and network are "
+                "known by their tags alone (`gpuprov gc`)",
+                diagnostics=getattr(error, "diagnostics", ()),
+            ) from None  # fmt: skip
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        errored.replace(errored.with_name(f"{ERRORED}.saved-{stamp}"))
 
     def adopt(self, address: str, number: str) -> None:
         """Write a resource that stands into the state, as if it had been made by it. Raises ProviderError."""
         self._run("import", address, number, input=False, no_color=IsFlagged, lock_timeout=LOCK_TIMEOUT)
 
-    def damage(self) -> str | None:
+    def damage(self, *, repair: bool = True) -> str | None:
         """What is wrong with a local state, or None. A run that was killed while it wrote can leave half a file;
-        the copy that Terraform made before is then put back."""
+        the copy that Terraform made before is then put back, where `repair` allows it."""
         state = self.path / "terraform.tfstate"
         for candidate in (state, state.with_name("terraform.tfstate.backup")):
             try:
@@ -196,6 +248,8 @@ class Workspace:
                 continue
             except ValueError:
                 continue
+            if candidate != state and not repair:
+                return f"{state} is cut off; `gpuprov up` puts its backup in its place"
             if candidate != state:
                 self._events("terraform", "warning", "the state was cut off half way; its backup is used")
                 write_whole(state, text)
@@ -220,7 +274,9 @@ class Workspace:
             said = f"{told} did not end within {ASK_TIMEOUT_S:.0f} s"
             raise ProviderError(said, where=str(self.path), hint="the state is not reachable; run it again") from None
         if done.returncode and not (fine and fine in done.stderr):
-            raise ProviderError(f"{told}: {done.stderr.strip()[-500:]}", where=str(self.path))
+            found = from_text([done.stderr])
+            cause = "; ".join(map(str, found)) or done.stderr.strip()[-500:]
+            raise refused(" ".join(words), cause, found, where=str(self.path))
         return done.stdout
 
     def _command(self, command: str, *arguments: str, **options: Any) -> list[str]:
@@ -272,3 +328,10 @@ class Workspace:
         if self._log is not None:
             with naming(self._log), self._log.open("a", encoding="utf-8") as stream:
                 stream.write(line if line.endswith("\n") else line + "\n")
+
+
+def _address(resource: Mapping[str, Any], instance: Mapping[str, Any]) -> str:
+    """The address of an instance as Terraform writes it."""
+    module = f"{resource['module']}." if resource.get("module") else ""
+    key = instance.get("index_key")
+    return f"{module}{resource['type']}.{resource['name']}" + ("" if key is None else f"[{json.dumps(key)}]")

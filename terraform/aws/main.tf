@@ -26,6 +26,15 @@ locals {
     )
   }
 
+  # What is reserved stands where it was reserved: in the reservation's own placement group, or in none. A capacity block is
+  # close together by itself. github.com/aws/aws-parallelcluster issues 4365, 6311 and 7252;
+  # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-how.html
+  placement_group = { for g, group in var.groups : g => (
+    var.aws.groups[g].placement_group != null ? var.aws.groups[g].placement_group :
+    group.placement != "cluster" || contains(["reservation", "block"], local.kind[g]) ? null :
+    aws_placement_group.cluster["${g}/${local.zone[g]}"].name
+  ) }
+
   most_efas = { for g, group in var.groups : g => coalesce(local.described[g].efa_maximum_interfaces, 0) }
   described = { for g, group in var.groups : g => data.aws_ec2_instance_type.machine[group.machine] }
   image     = { for g, group in var.aws.groups : g => data.aws_ami.image[group.image_id] }
@@ -114,7 +123,7 @@ resource "aws_launch_template" "group" {
       device_index          = network_interfaces.value.device
       interface_type        = network_interfaces.value.type == "interface" ? null : network_interfaces.value.type
       subnet_id             = local.subnets[local.zone[each.key]]
-      security_groups       = [aws_security_group.nodes.id]
+      security_groups       = concat([aws_security_group.nodes.id], var.aws.security_groups)
       delete_on_termination = "true"
       # EC2 refuses it beside several interfaces; such nodes have an elastic address (network.tf).
       associate_public_ip_address = length(local.interfaces[each.key]) == 1 ? tostring(var.aws.internet == "public") : null
@@ -122,9 +131,9 @@ resource "aws_launch_template" "group" {
   }
 
   dynamic "placement" {
-    for_each = each.value.placement == "cluster" ? ["${each.key}/${local.zone[each.key]}"] : []
+    for_each = local.placement_group[each.key] == null ? [] : [local.placement_group[each.key]]
     content {
-      group_name = aws_placement_group.cluster[placement.value].name
+      group_name = placement.value
     }
   }
 
@@ -182,6 +191,10 @@ resource "aws_launch_template" "group" {
     precondition {
       condition     = local.kind[each.key] != "reservation" || each.value.capacity.id == null || can(regex("^(cr-[0-9a-f]+$|arn:[a-z-]+:resource-groups:)", each.value.capacity.id))
       error_message = "Group ${each.key}: a reservation is named by its id, cr-…, or by the ARN of a resource group of reservations. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-reservations-launch.html"
+    }
+    precondition {
+      condition     = local.kind[each.key] != "block" || each.value.placement != "cluster"
+      error_message = "Group ${each.key}: a capacity block takes no placement group; its machines are close together by themselves. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-how.html"
     }
     precondition {
       condition     = local.kind[each.key] != "spot" || contains(local.described[each.key].supported_usages_classes, "spot")
@@ -249,7 +262,7 @@ resource "aws_instance" "node" {
 
   # Machines with dozens of interfaces and bare metal take their time.
   timeouts {
-    create = "20m"
+    create = var.aws.create_timeout
     delete = "40m"
   }
 

@@ -71,6 +71,8 @@ variable "aws" {
       zone = optional(string)
       # how new nodes are bought, where it is not the group's kind: one of its fallbacks
       kind = optional(string)
+      # placement group that exists, for new nodes: that of their reservation
+      placement_group = optional(string)
       # nodes of the group that are not made, by name: those that could not be had
       without = optional(list(string), [])
       # network cards of the machine; null: as EC2 describes it
@@ -114,12 +116,16 @@ variable "aws" {
     metadata_hop_limit = optional(number, 1)
     # most that a spot node may cost, US dollars an hour; null: the on-demand price
     spot_max_price = optional(string)
+    # security groups that exist in the VPC, for the nodes besides their own
+    security_groups = optional(list(string), [])
     # an instance profile that exists; null: one is made with what is asked for here and nothing else
     instance_profile = optional(string)
     # ARNs of further managed policies for the profile that is made
     policies = optional(list(string), [])
     # ARN of a permissions boundary for the role that is made
     permissions_boundary = optional(string)
+    # how long EC2 may take to make an instance
+    create_timeout = optional(string, "20m")
     # CloudWatch metrics every minute, paid
     monitoring = optional(bool, false)
     # no API call may terminate a node until this is false again
@@ -176,6 +182,10 @@ variable "aws" {
     # https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html: 0.25 MiB/s for each of 3,000 to 16,000 IOPS
     condition     = var.aws.root.throughput <= var.aws.root.iops / 4 && var.aws.root.throughput >= 125 && var.aws.root.throughput <= 1000 && var.aws.root.iops >= 3000 && var.aws.root.iops <= 16000
     error_message = "gp3 has 3000 to 16000 IOPS and 125 to 1000 MiB/s, at most a quarter MiB/s for each of the IOPS."
+  }
+  validation {
+    condition     = length(var.aws.security_groups) == 0 || var.aws.vpc.id != null
+    error_message = "security_groups are of a VPC that exists: name it as vpc.id."
   }
   validation {
     condition     = alltrue([for g in values(var.aws.groups) : can(regex("^ami-[0-9a-f]{8,17}$", g.image_id))])

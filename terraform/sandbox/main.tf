@@ -7,7 +7,7 @@ locals {
       for i in range(var.groups[name].count) : "${name}-${i}" => {
         group   = name
         machine = var.groups[name].machine
-        zone    = var.groups[name].zone
+        zone    = lookup(var.sandbox.zones, name, var.groups[name].zone)
         number  = 4 + i * length(local.group_names) + g
       }
     }
@@ -95,7 +95,7 @@ resource "terraform_data" "node" {
 
   provisioner "local-exec" {
     command     = "sh \"$GPUPROV_MODULE/node.sh\" create"
-    environment = merge(self.input, { GPUPROV_MODULE = path.module })
+    environment = merge(self.input, { GPUPROV_MODULE = path.module, GPUPROV_REFUSAL = lookup(var.sandbox.refusals, each.key, "") })
   }
 
   provisioner "local-exec" {

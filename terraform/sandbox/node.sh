@@ -44,6 +44,11 @@ tidy() {
 }
 
 create() {
+  # A cloud that refuses this machine (gpuprov sandbox fault FILE SITE …), in its own words.
+  if [ -n "${GPUPROV_REFUSAL:-}" ]; then
+    say "$GPUPROV_REFUSAL"
+    exit 1
+  fi
   clear_the_way || exit 1
   scratch=$(mktemp -d)
   made=

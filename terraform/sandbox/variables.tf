@@ -40,7 +40,8 @@ variable "sandbox" {
     owns these nodes, only containers with the same one are ever replaced; network_octet: 1 to 250, this cluster's own;
     network_prefix: first two octets of podman's network; mirror_dir: directory that the mirror serves;
     hardware: path of hardware.json for each node name; numbers: 4 to 253 for each node name, counted when left out;
-    user: the access user; nofile, nproc: limits of a node.
+    user: the access user; nofile, nproc: limits of a node; refusals: node name → what is said in place of making it;
+    zones: group name → the zone that its nodes pretend to be in, where it is not the group's.
   EOT
   type = object({
     image          = string
@@ -55,6 +56,8 @@ variable "sandbox" {
     user           = optional(string, "ubuntu")
     nofile         = optional(number, 20000)
     nproc          = optional(number, 20000)
+    refusals       = optional(map(string), {})
+    zones          = optional(map(string), {})
   })
   validation {
     condition     = var.sandbox.network_octet >= 1 && var.sandbox.network_octet <= 250 && floor(var.sandbox.network_octet) == var.sandbox.network_octet

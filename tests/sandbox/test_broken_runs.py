@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from provisioner.keeper import NAME
 from tests.support.person import not_theirs, their_folder, without_sudo
@@ -208,6 +209,33 @@ def test_plan_leaves_nothing_behind(tmp_path: Path) -> None:
     assert document.status == 0, document.stderr
     assert sum(site["add"] for site in document.json["changes"].values()) == 2
     assert left_over(rehearsal) == []
+
+
+def test_a_cloud_that_refuses_is_rehearsed_in_its_own_words(tmp_path: Path) -> None:
+    """Half a group is made: it is told, kept and shown. Then no zone has any more, and it goes."""
+    rehearsal = Rehearsal.of_example("rtx4090", tmp_path, count=2)
+    document = yaml.safe_load(rehearsal.file.read_text())
+    document["sites"] = {"here": {"provider": "aws", "region": "us-east-1", "zones": ["us-east-1a", "us-east-1b"]}}
+    document["groups"] = {"train": {"machine": "g5.xlarge", "count": 2}}
+    rehearsal.file.write_text(yaml.safe_dump(document))
+    try:
+        assert rehearsal.run("sandbox", "fault", rehearsal.file, "here", "half-made").status == 0
+        said = rehearsal.run("up", rehearsal.file, "--sandbox", "--yes")
+        assert said.status == 3
+        assert "train-1: InvalidPlacementGroup.InUse (conflict)" in said.stderr
+        assert "1 machine of the cluster stands now" in said.stderr
+        shown = rehearsal.run("status", rehearsal.file, "--offline", "--json").json["nodes"]
+        assert {node["name"]: node["stage"] for node in shown} == {"train-0": "incomplete", "train-1": "missing"}
+        assert rehearsal.run("sandbox", "clear", rehearsal.file, "here").status == 0
+        assert rehearsal.run("sandbox", "fault", rehearsal.file, "here", "no-capacity").status == 0
+        said = rehearsal.run("up", rehearsal.file, "--sandbox", "--yes")
+        assert said.status == 3
+        for zone in ("us-east-1a", "us-east-1b"):
+            assert f"train, on-demand in {zone}: InsufficientInstanceCapacity (shortage)" in said.stderr
+        assert "stand" not in said.stderr.rpartition("could not be had")[2]
+    finally:
+        rehearsal.run("sandbox", "clear", rehearsal.file)
+        assert rehearsal.run("down", rehearsal.file, "--yes").status == 0
 
 
 def test_without_a_terminal_nobody_is_asked(tmp_path: Path) -> None:

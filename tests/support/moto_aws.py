@@ -17,6 +17,7 @@ and every call of Terraform is written down (`Cloud.calls`), as service:Action.
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import convert_tag_spec
 from moto.iam.responses import IamResponse
 from moto.server import ThreadedMotoServer
+from moto.servicequotas.responses import ServiceQuotasResponse
 from moto.ssm import ssm_backends
 from moto.ssm.models import Parameter
 
@@ -150,6 +152,7 @@ def _extend(calls: set[tuple[str, str]]) -> None:
     ):
         setattr(EC2Response, name, method)
     IamResponse.simulate_principal_policy = _simulate_principal_policy
+    ServiceQuotasResponse.list_service_quotas = lambda _: json.dumps({"Quotas": []})
     InstanceBackend.run_instances = _launch(InstanceBackend.run_instances)
     EC2Response.create_launch_template = _own_tags_apart(EC2Response.create_launch_template)
     EC2Response.describe_instance_attribute = _none_is_none(EC2Response.describe_instance_attribute)

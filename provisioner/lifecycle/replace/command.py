@@ -68,6 +68,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             return run
         _drain(cluster, journal, old)
         with run.stage("terraform"):
+            machines.keep_consoles(cluster, old, run_dir)
             journal.set(cluster.paths, old, "making")
             node_state.note_stage(cluster.paths, "making", [node.name for node in old])
             work.apply(prepared)
@@ -77,7 +78,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                 if node.id == journal.nodes[node.name].id:
                     raise ProviderError("Terraform created no new machine", where=node.name, hint="run it again")
             journal.set(cluster.paths, new, "proving")
-            machines.contact(cluster, cluster.nodes(), events, waiting=names, only=names)
+            machines.contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir)
             node_state.note_stage(cluster.paths, "made", names)
         with run.stage("configure"):
             assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)

@@ -33,5 +33,8 @@ class Ec2Access:
             raise GpuprovError(f"{machine!r} is not an instance id", hint="nodes.json is damaged: check who wrote it")
         return TUNNELS[self._site.connect].format(machine=machine, region=self._site.region)
 
+    def console(self, machine: str) -> str | None:
+        return console_host_key.text(Region(self._site.region), machine)
+
     def host_key(self, machine: str) -> str | None:
         return console_host_key.host_key(Region(self._site.region), machine)

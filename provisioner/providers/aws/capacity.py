@@ -1,27 +1,20 @@
-"""Shortages in EC2's words, and the zones that are asked."""
+"""The zones that are asked for machines, and what AWS says where they can't be had."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 
-from provisioner.errors import GpuprovError
-from provisioner.plan import Plan
+from provisioner.errors import Diagnostic, GpuprovError
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.preflight import Finding
+from provisioner.providers.aws import errors, probe, reservations
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place
-from provisioner.providers.capacity import Choices, Shortage
-
-NO_MACHINES = (
-    "InsufficientInstanceCapacity", "InsufficientCapacityOnHost", "Unsupported", "ReservationCapacityExceeded",
-    "InsufficientFreeAddressesInSubnet",
-)  # fmt: skip
-"""RunInstances has no room for these machines in that zone, or never sells them there (EC2 API error codes)."""
-NO_SPOT = ("SpotMaxPriceTooLow", "MaxSpotInstanceCountExceeded")
-"""Another zone would not help: the next kind is asked for."""
-_FAILED = re.compile(r'aws_instance\.node\["([^"]+)-\d+"\]: .*?api error (\w+): (.*)')
-_ZONE = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d[a-z]\b")
+from provisioner.providers.capacity import Choices, Way
+from provisioner.providers.cloud_errors import CloudError
 
 
 class Ec2Capacity:
@@ -51,25 +44,30 @@ class Ec2Capacity:
         choices.write(workspace)
         return choices.zones
 
-    def shortages(self, error: str) -> Mapping[str, Shortage]:
-        return shortages(error)
+    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        mine = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
+        zones, found = self.zones(plan), list[Finding]()
+        for group in mine:
+            wanted = sum(name not in there for name in group.node_names())
+            if wanted:
+                way, said = probe.ask(Region(self.region), group, wanted, zones, self._place)
+                found += said
+                if way is not None and wanted == group.spec.count:  # none stands in another zone
+                    choices = Choices.read(self._place.workspace)
+                    choices.taken[group.name] = way
+                    choices.write(self._place.workspace)
+        return found
 
+    def ends(self, plan: Plan) -> Mapping[str, datetime]:
+        region, found = Region(self.region), dict[str, datetime]()
+        for group in plan.groups:
+            if group.site == self._place.site and group.spec.capacity.kind == "block":
+                try:
+                    ends = reservations.end(region, group)
+                except Trouble as trouble:
+                    raise GpuprovError(f"when the block of {group.name} ends: {trouble}") from None
+                found |= {group.name: ends} if ends else {}
+        return found
 
-def shortages(error: str) -> Mapping[str, Shortage]:
-    """Group → the shortage in Terraform's words; a group that failed for another reason as well is left out, because
-    another zone would not help it."""
-    found: dict[str, Shortage] = {}
-    others: set[str] = set()
-    for line in error.splitlines():
-        for name, code, message in _FAILED.findall(line):
-            if code in (*NO_MACHINES, *NO_SPOT):
-                found.setdefault(name, Shortage(name, code, _named(message), code in NO_SPOT))
-            else:
-                others.add(name)
-    return {name: shortage for name, shortage in found.items() if name not in others}
-
-
-def _named(message: str) -> tuple[str, ...]:
-    """Zones that the message offers: those after "choosing"."""
-    _, offered, rest = message.partition("choosing ")
-    return tuple(dict.fromkeys(_ZONE.findall(rest))) if offered else ()
+    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
+        return errors.read(found, self.region, group, way, errors.decoder(Region(self.region)))

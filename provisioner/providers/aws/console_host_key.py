@@ -31,6 +31,18 @@ def host_key(region: Region, machine: str, *, wait_s: float = WAIT_S) -> str | N
         time.sleep(PAUSE_S)
 
 
+def text(region: Region, machine: str) -> str | None:
+    """What the console shows now, or showed some minutes ago on machines before Nitro; None where it shows nothing, or
+    may not be read."""
+    for latest in ({"Latest": True}, {}):
+        try:
+            return str(region.ask("ec2", "get_console_output", InstanceId=machine, **latest).get("Output", "")) or None
+        except Trouble as trouble:
+            if trouble.code != "UnsupportedOperation":
+                return None
+    return None
+
+
 def _latest(region: Region, machine: str) -> str | None:
     """What the console of an older machine had some minutes ago."""
     try:

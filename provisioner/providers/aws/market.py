@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from provisioner.providers.aws.client import Region, Trouble
-from provisioner.providers.aws.preflight import credentials, unknown, zones_selling
+from provisioner.providers.aws.findings import credentials, unknown
+from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.market import SpotPrice, Unanswered
 
 SYSTEM = "Linux/UNIX"

@@ -8,7 +8,7 @@ from typing import Any
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers import first_boot
-from provisioner.providers.aws import storage, tagged_resources
+from provisioner.providers.aws import reservations, storage, tagged_resources
 from provisioner.providers.aws.capacity import Ec2Capacity
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.public_address import PublicAddress
@@ -18,6 +18,8 @@ from provisioner.providers.capacity import Choices
 
 VERSION = ">= 5.74, < 6.0"
 """As terraform/aws/versions.tf; a test holds them equal."""
+CREATE_S = 1200
+"""What the module takes by itself; naming it would show as a change of every instance that was made before."""
 RETRIES = 6
 """Of one call: Terraform's own 25 would ask for ten minutes where EC2 has said that it has no such machine."""
 
@@ -48,6 +50,17 @@ class Ec2Module(Module):
             "zones": list(zones),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,
+            **({"create_timeout": f"{wait}s"} if (wait := plan.spec.timeouts.machine_s) != CREATE_S else {}),
+            **{
+                key: value
+                for key, value in {
+                    "permissions_boundary": site.permissions_boundary,
+                    "instance_profile": site.instance_profile,
+                    "root": {"kms_key_id": site.kms_key} if site.kms_key else None,
+                    "security_groups": list(site.security_groups),
+                }.items()
+                if value
+            },
             "access": {"allow": allow, "instance_connect": site.connect == "instance-connect"},
             **({"vpc": {"id": site.vpc.id, "subnet_ids": list(site.vpc.subnets)}} if site.vpc else {}),
             **storage.inputs(site),
@@ -56,6 +69,10 @@ class Ec2Module(Module):
     def _group(self, plan: Plan, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
         """What the module is told of a group beside what all modules are."""
         way, without = choices.taken.get(group.name), choices.without.get(group.name)
+        reserved = (
+            group.spec.placement == "cluster" and (way.kind if way else group.spec.capacity.kind) == "reservation"
+        )
+        near = reservations.placement_group(Region(self._site.region), group) if reserved else None
         base = plan.bases.get(self._place.site, {}).get(group.stack.os)
         if base is None or base.id is None:
             raise GpuprovError(
@@ -66,6 +83,7 @@ class Ec2Module(Module):
             "image_id": base.id,
             "efa_interfaces": group.efa_devices,
             **({"zone": way.zone, "kind": way.kind} if way else {}),
+            **({"placement_group": near} if near else {}),
             **({"without": without} if without else {}),
         }
 
@@ -74,6 +92,14 @@ class Ec2Module(Module):
 
     def address(self, node: str) -> str:
         return f'module.site.aws_instance.node["{node}"]'
+
+    def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        tags = attributes.get("tags") or {}
+        return {
+            "id": attributes.get("id"), "group": tags.get("gpuprov-group"), "machine": attributes.get("instance_type"),
+            "zone": attributes.get("availability_zone"), "private_ip": attributes.get("private_ip"),
+            "public_ip": attributes.get("public_ip") or None,
+        }  # fmt: skip
 
     def attached(self, node: str) -> Collection[str]:
         return (f'module.site.aws_eip_association.node["{node}"]',)

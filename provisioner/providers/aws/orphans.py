@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from provisioner.errors import ProviderError
-from provisioner.providers.aws import tagged_resources
+from provisioner.providers.aws import blockers, tagged_resources
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.delete import close, delete
-from provisioner.providers.aws.preflight import credentials
+from provisioner.providers.aws.findings import credentials
 from provisioner.providers.orphans import Found, Thing, many
 
 WAIT_S = 900.0
@@ -75,7 +75,14 @@ class InRegion:
         for group in by_kind.get("security group", []):
             with suppress(Trouble):  # deleting it says what is wrong
                 close(self._region, group.id)
-        return left + list(self._delete(by_kind, NETWORK, tell))
+        theirs = [thing for kind in NETWORK for thing in by_kind.get(kind, ())]
+        began = time.monotonic()
+        held = blockers.holders(self._region, theirs)
+        self._end += time.monotonic() - began  # looking is no waiting
+        for line in held:
+            tell(f"{self._region.name}: {line}: what it holds is tried for {self._wait_s / 60:.0f} minutes")
+        stay = list(self._delete(by_kind, NETWORK, tell))
+        return left + stay + (blockers.holders(self._region, theirs) if stay else [])
 
     def _delete(self, by_kind: dict[str, list[Thing]], kinds: Sequence[str], tell: Tell) -> Iterator[str]:
         """One sentence for each thing that AWS refuses to delete."""

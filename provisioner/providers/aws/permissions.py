@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
+from provisioner.errors import Diagnostic
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
+from provisioner.providers.aws import errors
 from provisioner.providers.aws.client import Region, Trouble
-from provisioner.providers.aws.preflight import unknown
+from provisioner.providers.aws.findings import unknown
+from provisioner.providers.capacity import Way
 
 TAG = "aws:ResourceTag/gpuprov-cluster"
 WOULD = "DryRunOperation"
@@ -97,24 +100,28 @@ def tried(
                 InstanceType=group.machine.name, **market, **place,
             )  # fmt: skip
         except Trouble as trouble:
-            yield _said(group, image, trouble)
+            yield _said(region, group, image, trouble)
         else:
             raise AssertionError("a dry run has no other answer than an error")
 
 
-def _said(group: PlannedGroup, image: str, trouble: Trouble) -> Finding:
+def _said(region: Region, group: PlannedGroup, image: str, trouble: Trouble) -> Finding:
+    """What a dry run has answered, by the class of its error (errors.yaml)."""
     subject = f"group {group.name}"
     if trouble.code == WOULD:
         return Finding("ok", subject, "EC2 would start a machine (dry run)")
-    if trouble.kind == "denied":
-        return Finding("blocks", subject, f"EC2 would start no machine: {trouble.message}", POLICY)
-    if trouble.code.startswith("InvalidAMIID"):
-        said = f"the lock's image {image} is not available: {trouble.message}"
-        return Finding("blocks", subject, said, "`gpuprov lock --upgrade`")
     if trouble.code in ("VPCIdNotSpecified", "MissingInput"):
         return Finding("unknown", subject, "EC2 has no default VPC to try RunInstances in", "nothing has to be done")
-    if trouble.code in ("PendingVerification", "OptInRequired", "AccountDisabled", "Blocked"):
-        return Finding(
-            "blocks", subject, f"EC2 starts no machine for this account: {trouble.message}", "ask AWS support"
-        )
+    way = Way(group.spec.capacity.kind, "")
+    said = Diagnostic(f"api error {trouble.code}: {trouble.message}" if trouble.code else trouble.message)
+    error = errors.read(said, region.name, group, way, errors.decoder(region))
+    if error.kind == "image":
+        said_ = f"the lock's image {image} is not available: {error.text}"
+        return Finding("blocks", subject, said_, error.hint)
+    if error.kind in ("denied", "terms", "credentials"):
+        return Finding("blocks", subject, f"EC2 would start no machine: {error.text}", error.hint)
+    if error.kind in ("spot-refused", "quota"):
+        other = bool(group.spec.capacity.fallback)
+        status: Literal["warning", "blocks"] = "warning" if other else "blocks"
+        return Finding(status, subject, f"EC2 would start no {way.kind} machine: {error.text}", error.hint)
     return unknown(subject, trouble, "ec2:RunInstances")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from provisioner.errors import GpuprovError, ProviderError
@@ -56,12 +56,12 @@ class Aws(Provider):
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(Region(self._site.region), system)
 
-    def preflight(self, plan: Plan, there: int) -> list[Finding]:
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         place, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
         found = preflight(
-            Region(place.region), groups, place.zones, own_vpc=place.vpc is None, public=place.internet == "public",
-            running=there,
+            Region(place.region), groups, place.zones, own_vpc=place.vpc is None, internet=place.internet,
+            there=there,
         )  # fmt: skip
         bases = plan.bases.get(site, {})
         if found[0].status == "ok":
@@ -74,6 +74,11 @@ class Aws(Provider):
         if place.connect != "direct":
             found += [_program(name) for name in TUNNEL_PROGRAMS[place.connect]]
         found += storage.findings(place)
+        for group in groups:
+            wanted = sum(name not in there for name in group.node_names())
+            if wanted and group.spec.capacity.kind in ("on-demand", "spot") and not group.spec.capacity.probe:
+                said = f"whether EC2 has {wanted} × {group.machine.name} now is not known until they are made"
+                found.append(Finding("unknown", f"capacity of {group.name}", said, "capacity.probe: true asks before"))
         if self._here.asked(plan):
             try:
                 found.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))

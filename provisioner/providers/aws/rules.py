@@ -1,4 +1,4 @@
-"""Refusals of the file systems of an AWS site: what each of them can be."""
+"""Refusals of an AWS site: what its keys, its file systems and the purchase of its machines can be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from provisioner.providers.aws.site import AwsFsx, AwsSite
+from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
 
@@ -17,6 +18,30 @@ A_KERNEL = '"6.8.0-1066-aws"'
 THROUGHPUT: Mapping[str, tuple[int, ...]] = {"PERSISTENT_2": (125, 250, 500, 1000), "PERSISTENT_1": (50, 100, 200)}
 """MB/s for each TiB of SSD storage; SCRATCH_2 has one figure. The module's preconditions say the same.
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/performance.html"""
+
+
+def bought(groups: Mapping[str, Group]) -> Iterator[Finding]:
+    """Of how the machines at a site are bought."""
+    for name, group in groups.items():
+        if group.placement == "cluster" and group.capacity.kind == "block":
+            said = "a capacity block takes no placement group: its machines are close together by themselves"
+            yield Finding(("groups", name, "placement"), said, "leave it out")
+        if group.capacity.kind == "block" and group.capacity.id and not group.capacity.id.startswith("cr-"):
+            said = f"{shown(group.capacity.id)} is no capacity block"
+            yield Finding(("groups", name, "capacity", "id"), said, "its id, cr-…")
+
+
+def account(at: Loc, site: AwsSite) -> Iterator[Finding]:
+    """Of what an account asks of everything in it; `at`: where the site stands."""
+    for key in site.tags:
+        if key.lower().startswith("aws:"):
+            yield Finding((*at, "tags", key), f"{shown(key)} begins as AWS's own tags do", "another key", at_key=True)
+    if site.permissions_boundary is not None and site.instance_profile is not None:
+        said = "permissions_boundary is of the role that gpuprov makes, and with instance_profile it makes none"
+        yield Finding((*at, "permissions_boundary"), said, "leave one of them out", at_key=True)
+    if site.security_groups and site.vpc is None:
+        said = "security_groups are of a VPC of yours, and gpuprov makes one here"
+        yield Finding((*at, "security_groups"), said, "name the VPC: vpc: {id: …, subnets: […]}", at_key=True)
 
 
 def storage(at: Loc, site: AwsSite, stack: StackRequest | None) -> Iterator[Finding]:

@@ -189,6 +189,35 @@ class AwsSite(CloudSite):
         description="direct: ssh calls the node's address; ssm: through Session Manager; instance-connect: through an "
         "EC2 Instance Connect endpoint. No port is open to anybody then, and the AWS CLI carries ssh",
     )
+    permissions_boundary: (
+        Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::([0-9]{12}|aws):policy/[A-Za-z0-9_+=,.@/-]+$")] | None
+    ) = Field(
+        default=None,
+        title="the ARN of an IAM policy, or null",
+        description="Permissions boundary of the role that is made for the nodes",
+        examples=["arn:aws:iam::111122223333:policy/boundary"],
+    )
+    instance_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9_+=,.@-]{1,128}$")] | None = Field(
+        default=None,
+        title="the name of an instance profile, or null",
+        description="An instance profile that exists, for the nodes; null: one is made that may do what the file "
+        "asks for and nothing else",
+        examples=["gpu-nodes"],
+    )
+    kms_key: KmsKey | None = Field(
+        default=None,
+        title="the ARN of a KMS key, or null",
+        description="The key that root volumes are encrypted with; null: the account's own for EBS",
+        examples=[A_KEY],
+    )
+    security_groups: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^sg-[0-9a-f]{8,17}$")], ...], Field(max_length=4)
+    ] = Field(
+        default=(),
+        title="a list of security group ids, sg-…",
+        description="Security groups of `vpc` that nodes are in besides the one that is made for them",
+        examples=[["sg-0123456789abcdef0"]],
+    )
     storage: AwsStorage = Field(default=AwsStorage(), description="File systems that all nodes of the site share")
 
     def file_systems(self) -> tuple[SharedFileSystem, ...]:
@@ -203,11 +232,13 @@ class AwsSite(CloudSite):
             found.append(S3Mount(one.path, key=key, title=f"bucket {one.bucket}", access=access))
         return tuple(found)
 
-    def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
-        from provisioner.providers.aws.rules import storage
+    def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:
+        from provisioner.providers.aws import rules
 
         if self.jump and self.connect != "direct":
             yield Finding(
                 (*at, "jump"), f"ssh goes through connect: {self.connect} already", "leave one of the two out"
             )
-        yield from storage((*at, "storage"), self, stack)
+        yield from rules.bought(groups)
+        yield from rules.account(at, self)
+        yield from rules.storage((*at, "storage"), self, stack)

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioner.preflight import Finding
 from provisioner.providers.aws.client import Region, Trouble
-from provisioner.providers.aws.preflight import unknown
+from provisioner.providers.aws.findings import unknown
 from provisioner.providers.aws.site import AwsBucket, AwsFsx, AwsSite
 
 PRICES = {

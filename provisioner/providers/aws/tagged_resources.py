@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner.providers.aws.client import Region, Trouble
-from provisioner.providers.aws.preflight import unknown
+from provisioner.providers.aws.findings import unknown
 from provisioner.providers.orphans import Found, Thing, many
 
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"

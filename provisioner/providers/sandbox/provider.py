@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from provisioner.preflight import Finding
 from provisioner.providers import first_boot
 from provisioner.providers.base import Module, Place, Provider
 from provisioner.providers.orphans import Orphans
+from provisioner.providers.sandbox.capacity import SimulatedCapacity
 from provisioner.providers.sandbox.orphans import OnThisMachine
 from provisioner.sandbox import assets, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
@@ -30,14 +32,16 @@ class SandboxModule(Module):
 
     folder = "sandbox"
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, place: Place, capacity: SimulatedCapacity) -> None:
+        self._place, self._capacity = place, capacity
 
     def inputs(self, plan: Plan) -> dict[str, Any]:
         """The module's `sandbox` object (terraform/sandbox/variables.tf)."""
         site = self._place.site
         stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
-        return module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
+        made = module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
+        refused, zones = self._capacity.refusals(plan), self._capacity.taken()
+        return made | ({"refusals": refused} if refused else {}) | ({"zones": zones} if zones else {})
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
         return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
@@ -45,6 +49,15 @@ class SandboxModule(Module):
     def address(self, node: str) -> str:
         """The resource of a node's container (terraform/sandbox/main.tf)."""
         return f'module.site.terraform_data.node["{node}"]'
+
+    def described(self, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        made = (attributes.get("output") or {}).get("value") or {}
+        node = str(made.get("GPUPROV_NODE", ""))
+        machine = json.loads(Path(made["GPUPROV_HARDWARE"]).read_text(encoding="utf-8"))["machine"]
+        return {
+            "id": attributes.get("id"), "group": node.rpartition("-")[0], "machine": machine, "zone": "",
+            "private_ip": made.get("GPUPROV_PRIVATE_IP"), "public_ip": made.get("GPUPROV_PUBLIC_IP"),
+        }  # fmt: skip
 
     def lost(self, known: Collection[str]) -> list[str]:
         """Nodes whose container is gone or stopped: `terraform_data` has no refresh that would see it."""
@@ -80,7 +93,8 @@ class Sandbox(Provider):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.module = SandboxModule(place)
+        self.capacity = SimulatedCapacity(place)
+        self.module = SandboxModule(place, self.capacity)
         self.rehearsal = Mirror()
 
     @classmethod
@@ -91,7 +105,7 @@ class Sandbox(Provider):
         """The nodes' container image, named after what it was built from."""
         return BaseImage(id=image.node_reference(), why="simulated: the sandbox's node image")
 
-    def preflight(self, plan: Plan, there: int) -> list[Finding]:  # noqa: ARG002
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:  # noqa: ARG002
         """Enough addresses and memory for the nodes."""
         nodes = sum(group.spec.count for group in plan.groups if group.site == self.place.site)
         findings = []

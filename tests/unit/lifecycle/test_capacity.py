@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from provisioner.errors import ProviderError
+from provisioner.errors import Diagnostic, ProviderError
 from provisioner.events import Events
 from provisioner.machines.base import Planned
 from provisioner.machines.terraform import Root, TerraformMachines
-from provisioner.plan import Plan
+from provisioner.plan import Plan, PlannedGroup
 from provisioner.preflight import Finding
+from provisioner.providers import capacity as ways
 from provisioner.providers.base import Module, Place, Provider
-from provisioner.providers.capacity import Choices, Shortage
+from provisioner.providers.capacity import Choices, Way
+from provisioner.providers.cloud_errors import AFTER, CloudError
 from provisioner.stack.models import BaseImage
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
@@ -26,7 +29,8 @@ from tests.support import plans
 
 @dataclass
 class Terraform:
-    """Fails as often as it is told to; what it made is in its state."""
+    """Fails as often as it is told to, each time with "address: class" of some resources; what it made is in its
+    state."""
 
     path: Path
     fails: list[str]
@@ -36,7 +40,10 @@ class Terraform:
     def apply(self) -> Changes:
         self.done.append("apply")
         if self.fails:
-            raise ProviderError(self.fails.pop(0))
+            said = self.fails.pop(0)
+            found = [one.split(": ") for one in said.split(", ")] if ": " in said else [("node.train-0", said)]
+            diagnostics = [Diagnostic(kind, "no detail", address) for address, kind in found]
+            raise ProviderError(f"terraform apply failed: {said}", diagnostics=diagnostics)
         return Changes(1)
 
     def init(self) -> None:
@@ -77,8 +84,16 @@ class Zones:
     def zones(self, plan: Plan) -> list[str]:
         return [f"zone-{n}" for n in range(self.count)]
 
-    def shortages(self, error: str) -> dict[str, Shortage]:
-        return {"train": Shortage("train", "SoldOut")} if "sold out" in error else {}
+    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
+        kind = found.summary.removesuffix(" by kind")
+        then = "kind" if found.summary.endswith("by kind") else AFTER.get(kind, "stop")  # type: ignore[call-overload]
+        return CloudError(kind, kind.upper(), f"{kind} of {way}", found.address, f"mend {kind}", then=then)  # type: ignore[arg-type]
+
+    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        return []
+
+    def ends(self, plan: Plan) -> dict[str, datetime]:
+        return {}
 
 
 class Shop(Provider):
@@ -92,7 +107,7 @@ class Shop(Provider):
     def base_image(self, system: str) -> BaseImage:
         raise NotImplementedError
 
-    def preflight(self, plan: Plan, there: int) -> list[Finding]:
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         raise NotImplementedError
 
     def clean(self, events: Events) -> list[str]:
@@ -135,24 +150,26 @@ def test_what_goes_well_is_applied_once(tmp_path: Path) -> None:
 
 def test_machines_that_were_made_meanwhile_move_along_and_those_that_stood_stay(tmp_path: Path) -> None:
     state = ("node.train-0", "node.train-1", "vpc", "node.other-0")
-    found = applied(tmp_path, 2, "sold out", "sold out", state=state, there=("node.train-0",))
+    found = applied(tmp_path, 2, "shortage", "shortage", state=state, there=("node.train-0",))
     assert found.done == ["apply", "plan node.train-1", "apply", "plan node.train-1", "apply"]
     assert found.settled
 
 
 def test_when_nothing_is_left_to_ask_half_a_group_goes_and_nothing_else(tmp_path: Path) -> None:
     state = ("node.train-0", "node.train-1", "vpc", "node.other-0")
-    found = applied(tmp_path, 1, "sold out", "sold out", state=state, there=("node.train-0",))
+    found = applied(tmp_path, 1, "shortage", "shortage", state=state, there=("node.train-0",))
     assert found.done == ["apply", "plan node.train-1", "apply", "destroy node.train-1"]
-    assert "here has no machines for train" in found.error
-    assert "capacity.fallback" in found.error
+    assert "here: machines of train could not be had. Asked, in order:" in found.error
+    for zone in ("zone-0", "zone-1"):
+        assert f"train, on-demand in {zone}: SHORTAGE (shortage): shortage of on-demand in {zone}" in found.error
+    assert "capacity.fallback" in found.error and "mend shortage" in found.error
 
 
 def test_nothing_was_made_so_nothing_is_removed(tmp_path: Path) -> None:
-    assert applied(tmp_path, 0, "sold out", state=("vpc",)).done == ["apply"]
+    assert applied(tmp_path, 0, "shortage", state=("vpc",)).done == ["apply"]
 
 
-@pytest.mark.parametrize("said", ["state is locked", "VcpuLimitExceeded"])
+@pytest.mark.parametrize("said", ["unknown", "credentials", "denied", "image", "conflict", "terms"])
 def test_what_another_way_would_not_help_is_said_at_once(tmp_path: Path, said: str) -> None:
     found = applied(tmp_path, 5, said)
     assert found.done == ["apply"]
@@ -160,13 +177,67 @@ def test_what_another_way_would_not_help_is_said_at_once(tmp_path: Path, said: s
 
 
 def test_a_group_that_is_of_use_with_fewer_is_kept_as_it_is(tmp_path: Path) -> None:
-    found = applied(tmp_path, 2, "sold out", state=("node.train-0", "node.train-2", "vpc"), least=2)
+    found = applied(tmp_path, 2, "shortage", state=("node.train-0", "node.train-2", "vpc"), least=2)
     assert found.done == ["apply", "plan", "apply"]
     assert found.without == {"train": ["train-1"]}
     assert found.settled and found.error == ""
 
 
 def test_fewer_than_that_are_of_no_use(tmp_path: Path) -> None:
-    found = applied(tmp_path, 0, "sold out", state=("node.train-0", "vpc"), least=2)
+    found = applied(tmp_path, 0, "shortage", state=("node.train-0", "vpc"), least=2)
     assert found.done == ["apply", "destroy node.train-0"]
     assert found.without == {}
+
+
+def test_a_quota_names_itself_and_asks_in_no_other_zone(tmp_path: Path) -> None:
+    found = applied(tmp_path, 5, "quota", state=("node.train-1",))
+    assert found.done == ["apply", "destroy node.train-1"]
+    assert "train, on-demand in zone-0: QUOTA (quota)" in found.error and "mend quota" in found.error
+    assert "zone-1" not in found.error
+
+
+@pytest.mark.parametrize("other", ["node.train-2: conflict", "address: quota", "vpc: shortage"])
+def test_mixed_errors_drop_nothing(tmp_path: Path, other: str) -> None:
+    """A quota of addresses, or a placement group in use, is not mended by another zone."""
+    found = applied(tmp_path, 5, f"node.train-0: shortage, node.train-1: shortage, {other}")
+    assert found.done == ["apply"]
+    for kind in ("shortage", other.split(": ")[1]):
+        assert f"{kind.upper()} ({kind})" in found.error and f"mend {kind}" in found.error
+
+
+def test_what_was_asked_before_is_told_where_something_else_stops_the_run(tmp_path: Path) -> None:
+    found = applied(tmp_path, 5, "shortage", "credentials")
+    assert "CREDENTIALS (credentials)" in found.error
+    assert "asked before, in order:\n    train, on-demand in zone-0: SHORTAGE (shortage)" in found.error
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    slept: list[float] = []
+    monkeypatch.setattr("provisioner.machines.terraform.time.sleep", slept.append)
+    return slept
+
+
+def test_throttling_neither_stops_nor_counts_as_a_shortage(tmp_path: Path, pauses: list[float]) -> None:
+    found = applied(tmp_path, 5, "throttled", "node.train-0: throttled, rule: throttled", state=("node.train-1",))
+    assert (found.done, found.settled) == (["apply", "plan", "apply", "plan", "apply"], True)
+    assert pauses == [ways.PAUSE_S, 2 * ways.PAUSE_S]
+
+
+def test_a_shortage_beside_throttling_goes_on(tmp_path: Path, pauses: list[float]) -> None:
+    found = applied(tmp_path, 5, "node.train-0: shortage, node.train-1: throttled")
+    assert found.done == ["apply", "plan", "apply"] and not pauses
+
+
+def test_throttling_that_does_not_end_is_told(tmp_path: Path, pauses: list[float]) -> None:
+    found = applied(tmp_path, 5, *["throttled"] * 9)
+    assert found.done.count("apply") == ways.MOST_AGAIN + 1
+    assert "THROTTLED (throttled)" in found.error and len(pauses) == ways.MOST_AGAIN
+
+
+def test_a_fault_of_the_clouds_own_is_asked_about_once_more_and_then_it_is_a_shortage(
+    tmp_path: Path, pauses: list[float]
+) -> None:
+    found = applied(tmp_path, 1, "transient", "transient", state=("node.train-1",))
+    assert found.done == ["apply", "plan", "apply", "plan node.train-1", "apply"]
+    assert found.settled and len(pauses) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import fleet
-from provisioner.errors import ProviderError
+from provisioner.errors import Diagnostic, ProviderError
 from provisioner.fleet import Node
 from provisioner.lifecycle import down
 from provisioner.machines import terraform
@@ -33,11 +33,13 @@ class World:
         self.calls: list[str] = []
         self.damaged = ""
         self.left: list[str] = []
+        self.refused: list[str] = []
+        """What Terraform says of what it may not remove, one text for each `destroy`."""
 
     def workspace(self, *_: Any, **__: Any) -> World:
         return self
 
-    def damage(self) -> str:
+    def damage(self, **_: Any) -> str:
         return self.damaged
 
     def init(self) -> None:
@@ -45,7 +47,13 @@ class World:
 
     def destroy(self) -> Any:
         self.calls.append("destroy")
+        if self.refused:
+            said = self.refused.pop(0)
+            raise ProviderError(f"terraform destroy failed: {said}", diagnostics=[Diagnostic(said)])
         return SimpleNamespace(destroy=5)
+
+    def save_errored(self, *, repair: bool) -> None:
+        assert repair
 
     def clean(self, *_: Any) -> list[str]:
         self.calls.append("clean")
@@ -92,6 +100,30 @@ def test_while_something_is_left_nothing_is_forgotten(cluster: Cluster, world: W
     world.left = []
     take_down(cluster)
     assert not cluster.paths.root.exists()
+
+
+def test_a_refused_destroy_sweeps_on_and_names_what_is_left(cluster: Cluster, world: World) -> None:
+    world.refused = ["VPC vpc-1: DependencyViolation"]
+    world.left = ["VPC vpc-1: has dependencies", "network interface eni-1 of team-b is in subnet-1"]
+    with pytest.raises(ProviderError, match="network interface eni-1 of team-b") as caught:
+        take_down(cluster)
+    assert "VPC vpc-1: has dependencies" in caught.value.message
+    assert world.calls == ["init", "destroy", "clean"]
+    assert cluster.nodes() == [NODE]
+
+
+def test_what_the_sweep_removed_is_gone_for_terraform_too(cluster: Cluster, world: World) -> None:
+    world.refused = ["VPC vpc-1: DependencyViolation"]
+    assert take_down(cluster) == down.Removal(removed=5)
+    assert world.calls == ["init", "destroy", "clean", "init", "destroy"]
+    assert not cluster.paths.root.exists()
+
+
+def test_what_no_tag_finds_and_terraform_refuses_is_left(cluster: Cluster, world: World) -> None:
+    world.refused = ["role: DeleteConflict"] * 2
+    with pytest.raises(ProviderError, match="role: DeleteConflict"):
+        take_down(cluster)
+    assert cluster.nodes() == [NODE]
 
 
 def test_a_run_that_died_before_terraform_is_looked_for_by_tag_alone(cluster: Cluster, world: World) -> None:

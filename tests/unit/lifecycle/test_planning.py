@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from provisioner.errors import Exit, ProviderError
+from provisioner.events import Events
 from provisioner.lifecycle import planning
 from provisioner.lifecycle.up import Run, refuse_blocked
+from provisioner.machines.terraform import Root, TerraformMachines
+from provisioner.plan import Plan
 from provisioner.preflight import Finding
+from provisioner.providers.base import Module, Place
+from provisioner.workspace.binary import Binary
+from provisioner.workspace.terraform import Workspace
+from tests.support import plans
 
 DOCUMENT: dict[str, Any] = {
     "cluster": "vision",
@@ -78,3 +86,53 @@ def test_stages_are_timed_even_when_they_fail(tmp_path: Path) -> None:
         pass
     assert list(run.seconds) == ["terraform", "stack"]
     assert all(value >= 0 for value in run.seconds.values())
+
+
+def test_a_lock_that_is_not_written_yet_is_said() -> None:
+    (line,) = [line for line in planning.text({**DOCUMENT, "new_lock": True}).splitlines() if "cluster.lock" in line]
+    assert "`gpuprov lock` or `gpuprov up` writes it" in line
+
+
+def machines_of(folder: Path, *, simulated: bool) -> tuple[TerraformMachines, Plan, list[str]]:
+    """A site whose state was cut off while it was written; what was done to it."""
+    done: list[str] = []
+    plan = plans.plan(plans.cluster_spec("p4d.24xlarge"))
+    (folder / "terraform.tfstate").write_text('{"version": 4, "ser')
+
+    class Nodes(Module):
+        folder = "sandbox"
+
+        def inputs(self, plan: Plan) -> dict[str, Any]:
+            return {}
+
+        def address(self, node: str) -> str:
+            return node
+
+    provider = SimpleNamespace(
+        place=Place("vision", "here", plan.spec.sites["here"], folder), module=Nodes(), simulated=simulated,
+        capacity=None, clean=lambda _: done.append("clean"),
+    )  # fmt: skip
+    root = Root(key=str, identity=str)
+    return TerraformMachines(provider, root, Binary(("false",), ""), Events()), plan, done  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_plan_mends_nothing(tmp_path: Path, simulated: bool) -> None:
+    """A cut state: `up` of a rehearsal removes its nodes and makes them again, or puts a backup back."""
+    made, plan, done = machines_of(tmp_path, simulated=simulated)
+    with pytest.raises(ProviderError, match="is cut off"):
+        made.plan(plan, repair=False)
+    backup = tmp_path / "terraform.tfstate.backup"
+    backup.write_text("{}")
+    with pytest.raises(ProviderError, match="`gpuprov up` puts its backup in its place"):
+        made.plan(plan, repair=False)
+    assert (done, (tmp_path / "terraform.tfstate").read_text()) == ([], '{"version": 4, "ser')
+
+
+def test_a_plan_moves_no_state(tmp_path: Path) -> None:
+    (tmp_path / "main.tf").write_text('terraform {\n  backend "s3" {\n  }\n}\n')
+    (tmp_path / "terraform.tfstate").write_text("{}")
+    with pytest.raises(ProviderError, match="names another place") as caught:
+        Workspace(tmp_path, Binary(("false",), ""), Events()).init(repair=False)
+    assert "`gpuprov up` moves it" in caught.value.hint
+    assert (tmp_path / "terraform.tfstate").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from provisioner import fleet, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle.down import made
-from provisioner.lifecycle.status import status
+from provisioner.lifecycle.status import ending, status
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 
@@ -95,3 +96,17 @@ def test_what_down_would_remove(intent: str | None, expected: list[str], cluster
 
 def test_nothing_was_made(cluster: Cluster) -> None:
     assert made(cluster) == []
+
+
+def test_the_end_of_a_block_is_told_and_warned_of() -> None:
+    now = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
+    ends = {
+        "train": "2026-12-01T10:30:00Z",
+        "infer": "2026-12-02T11:30:00Z",
+        "old": "2026-12-01T08:59:00Z",
+        "x": "soon",
+    }
+    train, infer, old = ending(ends, now)
+    assert train.startswith("WARNING: train: its capacity block ends 2026-12-01T10:30:00Z (in 1 h 30 min)")
+    assert infer.startswith("infer: ") and "(in 26 h 30 min)" in infer
+    assert "(it is over)" in old

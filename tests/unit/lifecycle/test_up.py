@@ -17,7 +17,7 @@ from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, down, locking, machines, verifying
+from provisioner.lifecycle import configuring, down, locking, machines, status, verifying
 from provisioner.lifecycle.up import Run, up
 from provisioner.machines.base import Planned
 from provisioner.paths import private_dir
@@ -60,6 +60,8 @@ class World:
     unreachable: set[str] = field(default_factory=set)
     stubborn: set[str] = field(default_factory=set)
     killed: bool = False
+    sold_out: int | None = None
+    """So many machines can be had, and then the apply fails."""
     driver: str = ""
     count: int = 0
 
@@ -87,10 +89,15 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         def apply(self, plan: Plan, _: Planned) -> list[Node]:
             for name, _group in plan.nodes():
                 if name not in made.machines:
+                    if made.sold_out is not None and len(made.machines) >= made.sold_out:
+                        raise ProviderError("terraform apply failed: no more", where="site here", hint="later")
                     made.count += 1
                     made.machines[name] = f"i-{made.count}"
             if made.killed:
                 raise KeyboardInterrupt
+            return self.standing(plan)
+
+        def standing(self, _: Plan) -> list[Node]:
             return [
                 Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
                 for name, id in made.machines.items()
@@ -127,7 +134,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
                   for s in subjects), {}, 0.0,
         )  # fmt: skip
 
-    monkeypatch.setattr(locking, "current", lambda *_: made.lock)
+    monkeypatch.setattr(locking, "current", lambda *_, **__: made.lock)
     monkeypatch.setattr(machines, "preflight", lambda *_: made.findings)
     monkeypatch.setattr(machines, "of_site", Site)
     monkeypatch.setattr(fleet, "contact", lambda *_, **__: None)
@@ -180,6 +187,59 @@ def test_what_is_about_to_be_made_is_written_down_first(cluster: Cluster, world:
         run_up(cluster)
     assert cluster.nodes() == []
     assert down.made(cluster) == NAMES
+
+
+def test_what_stands_after_a_failed_apply_is_told_written_down_and_taken_on(cluster: Cluster, world: World) -> None:
+    world.sold_out = 1
+    with pytest.raises(ProviderError, match="no more") as caught:
+        run_up(cluster)
+    assert "1 machine of the cluster stands now: `gpuprov up` goes on, `gpuprov down` removes them" in str(caught.value)
+    assert caught.value.hint == "later"
+    assert [node.id for node in cluster.nodes()] == ["i-1"]
+    assert stages(cluster) == {"train-0": ("incomplete", False), "train-1": ("missing", False)}
+    shown = {row["name"]: (row["stage"], row["address"]) for row in status.status(cluster, ask=False)["nodes"]}
+    assert shown == {"train-0": ("incomplete", "203.0.113.7"), "train-1": ("missing", None)}
+    assert machines.settled(cluster) == []  # its group may yet move to another zone
+    world.sold_out = None
+    assert run_up(cluster).exit == Exit.OK
+    assert world.configured == NAMES  # the first one, too, is new
+    assert [node.name for node in machines.settled(cluster)] == NAMES
+
+
+def test_the_console_of_a_machine_that_never_answers_is_kept(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: Any, wait_s: float, **__: Any) -> None:
+        assert wait_s == 300
+        raise ProviderError("no ssh on 203.0.113.7: time is up", where="train-1", hint="run it again")
+
+    class Console:
+        def console(self, machine: str) -> str | None:
+            return f"{machine}: Kernel panic \x1b[2J\r\n" if machine == "i-2" else None
+
+    monkeypatch.setattr(fleet, "contact", silent)
+    monkeypatch.setattr(type(cluster.providers.at("here")), "access", Console())
+    with pytest.raises(ProviderError, match="no ssh on") as caught:
+        run_up(cluster)
+    (file,) = cluster.paths.root.glob("runs/*/console-train-1.txt")
+    assert str(file) in caught.value.hint and "run it again" in caught.value.hint
+    assert file.read_text().startswith("i-2: Kernel panic ") and "\x1b" not in file.read_text()
+
+
+def test_a_failed_apply_keeps_what_stood_and_says_what_was_made(cluster: Cluster, world: World) -> None:
+    run_up(cluster)
+    del world.machines["train-1"]
+    world.sold_out = 1
+    with pytest.raises(ProviderError, match="1 machine of the cluster stands now"):
+        run_up(cluster)
+    assert stages(cluster) == {"train-0": ("verified", True), "train-1": ("missing", False)}
+
+
+def test_what_failed_before_anything_was_made_says_nothing_more(cluster: Cluster, world: World) -> None:
+    world.sold_out = 0
+    with pytest.raises(ProviderError) as caught:
+        run_up(cluster)
+    assert "stand" not in str(caught.value)
 
 
 def test_a_site_that_no_group_is_at_any_more_is_refused(cluster: Cluster, world: World) -> None:

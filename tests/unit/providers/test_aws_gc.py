@@ -233,6 +233,21 @@ def test_what_is_in_use_is_tried_until_the_deadline(aws: Answers, capsys: pytest
     assert aws.asked.count("ec2.DeleteSubnet") > 3
 
 
+def test_what_of_somebody_else_holds_the_network_is_named_with_its_owner(
+    aws: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, ec2 = make("crashed"), client("ec2")
+    stranger = ec2.create_network_interface(SubnetId=mine["subnet"], Description="scanner")["NetworkInterface"]
+    ec2.create_tags(Resources=[stranger["NetworkInterfaceId"]], Tags=[{"Key": "Owner", "Value": "team-b"}])
+    other = ec2.create_security_group(GroupName="theirs", Description="x", VpcId=mine["VPC"])["GroupId"]
+    aws.rules["ec2.DeleteSubnet"] = (400, ec2_error("DependencyViolation", "The subnet has dependencies."))
+    left = gc(capsys, "--cluster", "crashed", "--yes", code=3)["left"]
+    number = stranger["NetworkInterfaceId"]
+    assert f"network interface {number} (scanner, interface) of team-b is in {mine['subnet']}" in left
+    assert f"security group {other} (theirs) of {moto_aws.ACCOUNT} is in {mine['VPC']}" in left
+    assert not [line for line in left if "gpuprov-crashed" in line and "of " in line]
+
+
 def test_a_machine_that_will_not_go_keeps_what_it_may_need(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     mine = make("crashed")
     aws.rules["ec2.TerminateInstances"] = (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from moto import mock_aws
@@ -16,11 +18,15 @@ from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws import image, permissions, storage
+from provisioner.providers.aws import image, permissions, probe, reservations, storage
 from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.preflight import preflight, quota_of
+from provisioner.providers.aws.preflight import preflight
+from provisioner.providers.aws.quotas import of_machine, quotas
 from provisioner.providers.aws.site import AwsSite
+from provisioner.providers.base import Place
+from provisioner.providers.capacity import Way
 from provisioner.spec.groups import Group
+from tests.support import plans
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, quota, sts_error
 from tests.support.plans import planned_group
 
@@ -29,7 +35,7 @@ RESERVATION = """<DescribeCapacityReservationsResponse xmlns="http://ec2.amazona
 <requestId>x</requestId><capacityReservationSet><item><capacityReservationId>cr-0abc</capacityReservationId>
 <instanceType>{type}</instanceType><availabilityZone>{zone}</availabilityZone><totalInstanceCount>{total}</totalInstanceCount>
 <availableInstanceCount>{total}</availableInstanceCount><state>{state}</state><reservationType>{kind}</reservationType>
-<startDate>2026-12-01T11:30:00.000Z</startDate></item></capacityReservationSet></DescribeCapacityReservationsResponse>"""
+<startDate>2026-12-01T11:30:00.000Z</startDate>{more}</item></capacityReservationSet></DescribeCapacityReservationsResponse>"""
 
 ROLE = "arn:aws:sts::123456789012:assumed-role/Operator/me"
 IDENTITY = """<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><GetCallerIdentityResult>
@@ -63,7 +69,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with mock_aws():
-        yield Answers({"service-quotas.GetServiceQuota": (200, quota(1000))})
+        quotas_ = {"service-quotas.GetServiceQuota": (200, quota(1000))}
+        yield Answers({**quotas_, "service-quotas.ListServiceQuotas": (200, b'{"Quotas": []}')})
 
 
 def group(machine: str = P4D, count: int = 2, **keys: object) -> PlannedGroup:
@@ -72,9 +79,10 @@ def group(machine: str = P4D, count: int = 2, **keys: object) -> PlannedGroup:
 
 
 def look(
-    region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), running: int = 0, public: bool = False
-) -> list[Finding]:
-    return preflight(region, groups or (group(),), zones, own_vpc=True, public=public, running=running)
+    region: Region, *groups: PlannedGroup, zones: tuple[str, ...] = (), there: Collection[str] = (),
+    internet: str = "none",
+) -> list[Finding]:  # fmt: skip
+    return preflight(region, groups or (group(),), zones, own_vpc=True, internet=internet, there=there)
 
 
 def told(found: list[Finding], status: str) -> str:
@@ -92,12 +100,12 @@ def test_an_account_with_everything_is_fine_and_says_who_it_is(aws: Answers) -> 
 
 def test_nothing_is_changed_by_looking(aws: Answers) -> None:
     look(aws.region())
-    assert {call.split(".")[1][:8] for call in aws.asked} <= {"Describe", "GetCalle", "GetServi"}
+    assert {call.split(".")[1][:8] for call in aws.asked} <= {"Describe", "GetCalle", "GetServi", "ListServ"}
 
 
 @pytest.mark.parametrize("machine", [m.name for m in catalog.load().machines("aws") if not m.retired])
 def test_every_machine_has_a_quota(machine: str) -> None:
-    assert quota_of(machine, "on-demand") is not None
+    assert of_machine(machine, "on-demand") is not None
 
 
 def test_without_credentials_nothing_else_is_asked(aws: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +177,7 @@ def test_a_question_without_an_answer_is_unknown_and_never_a_pass(aws: Answers, 
 def test_a_quota_of_nothing_blocks_with_the_page_where_it_is_raised(aws: Answers) -> None:
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
     said = told(look(aws.region()), "blocks")
-    assert "quota Running On-Demand P instances: 0 vCPUs, 0 are in use and 192 are wanted" in said
+    assert "quota Running On-Demand P instances: 0 vCPUs, 0 in use, 192 wanted -> ask for 192 vCPUs" in said
     assert "servicequotas/home/services/ec2/quotas/L-417A185B" in said
 
 
@@ -180,8 +188,74 @@ def test_machines_that_run_are_not_counted_twice(aws: Answers) -> None:
     region.ask("ec2", "run_instances", ImageId=ami, InstanceType=P4D, MinCount=2, MaxCount=2,
                CpuOptions={"CoreCount": 48, "ThreadsPerCore": 2})  # fmt: skip
     used = look(region)
-    assert "192 vCPUs, 192 are in use and 192 are wanted" in told(used, "blocks")
-    assert told(look(region, running=2), "blocks") == ""
+    assert "192 vCPUs, 192 in use, 192 wanted" in told(used, "blocks")
+    assert told(look(region, there=("train-0", "train-1")), "blocks") == ""
+
+
+def test_a_fleet_that_grows_asks_for_what_is_still_to_be_made(aws: Answers) -> None:
+    """Two of three stand: one more needs 96 of the 50 that are left."""
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(50))
+    said = told(look(aws.region(), group(count=3), there=("train-0", "train-1", "other-0")), "blocks")
+    assert "50 vCPUs, 0 in use, 96 wanted" in said
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status"),
+    [(("spot", "on-demand"), "warning"), (("on-demand", "spot"), "warning"), (("spot",), "blocks"), (("block",), "")],
+)
+def test_every_way_has_its_quota_and_only_the_last_one_blocks(
+    aws: Answers, kinds: tuple[str, ...], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first way has no room, its fallback has."""
+    first = of_machine(P4D, kinds[0])
+    assert first is not None
+    monkeypatch.setattr("provisioner.providers.aws.quotas.allowed", lambda _, one: 10.0 if one == first else 1000.0)
+    reserved = {"id": "cr-0abc"} if kinds[0] == "block" else {}
+    values = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "capacity-block", "more": ""}
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**values).encode())
+    found = look(aws.region(), group(capacity={"kind": kinds[0], "fallback": kinds[1:], **reserved}))
+    mine = [f for f in found if f.subject == f"quota {first.name}"]
+    assert [f.status for f in mine] == [status or "warning"]
+    assert "10 vCPUs, 0 in use, 192 wanted" in mine[0].message
+    assert ("does not say" in mine[0].message) == (kinds[0] == "block")
+    assert len([f for f in found if f.subject.startswith("quota")]) == len(kinds)
+
+
+def test_all_ways_without_room_block(aws: Answers) -> None:
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
+    found = look(aws.region(), group(capacity={"kind": "spot", "fallback": ("on-demand",)}))
+    assert told(found, "blocks").count("quota ") == 2
+
+
+def listed(code: str, name: str) -> tuple[int, bytes]:
+    return 200, json.dumps({"Quotas": [{"QuotaCode": code, "QuotaName": name, "Value": 1}]}).encode()
+
+
+def test_codes_of_quotas_are_compared_with_the_accounts_own_list(aws: Answers) -> None:
+    one = of_machine(P4D, "on-demand")
+    assert one is not None
+    aws.rules["service-quotas.ListServiceQuotas"] = listed(one.code, one.name)
+    assert told(look(aws.region()), "warning") == ""
+    aws.rules["service-quotas.ListServiceQuotas"] = listed(one.code, "Something else")
+    assert f"{one.code} should be {one.name}; the account calls it Something else" in told(
+        look(aws.region()), "warning"
+    )
+    aws.rules["service-quotas.ListServiceQuotas"] = listed("L-1", "x")
+    assert "the account has no such one" in told(look(aws.region()), "warning")
+    aws.rules["service-quotas.ListServiceQuotas"] = (400, b'{"__type": "AccessDeniedException"}')
+    assert {f.status for f in look(aws.region())} == {"ok"}
+
+
+def test_quotas_have_codes_of_their_own() -> None:
+    assert len({one.code for one in quotas()}) == len(quotas())
+
+
+def test_a_nat_gateway_needs_an_address(aws: Answers) -> None:
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(0))
+    said = told(look(aws.region(), internet="nat"), "blocks")
+    assert "elastic IP addresses: 0 may be had, 0 are there and 1 are wanted" in said
+    aws.rules["service-quotas.GetServiceQuota"] = (200, quota(1000))
+    assert "elastic IP" not in told(look(aws.region(), internet="nat", there=("train-0",)), "ok")
 
 
 def test_spot_has_a_quota_of_its_own(aws: Answers) -> None:
@@ -227,11 +301,98 @@ RESERVED = {
 @pytest.mark.parametrize("name", list(RESERVED))
 def test_a_reservation_is_looked_at(aws: Answers, name: str) -> None:
     values, status, words = RESERVED[name]
-    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", **values}
+    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", "more": "", **values}
     aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
     wanted = group(capacity={"kind": "reservation", "id": "cr-0abc"})
     found = look(aws.region(), wanted, zones=("us-east-1a",))
     assert words in told(found, status)
+
+
+def reserved(aws: Answers, kind: str, more: str = "") -> None:
+    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": kind, "more": more}
+    aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
+
+
+@pytest.mark.parametrize(("minutes", "status"), [(180, "ok"), (100, "warning"), (10, "warning")])
+def test_a_block_ends_and_its_machines_before_it(aws: Answers, minutes: int, status: str) -> None:
+    ends = datetime.now(UTC) + timedelta(minutes=minutes)
+    reserved(aws, "capacity-block", f"<endDate>{ends:%Y-%m-%dT%H:%M:%S.000Z}</endDate>")
+    block = group(capacity={"kind": "block", "id": "cr-0abc"})
+    said = told(look(aws.region(), block), status)
+    assert f"its capacity block ends {ends:%Y-%m-%d %H:%M} UTC" in said
+    assert ("in " in said.partition("on, ")[2]) == (status == "warning")
+    found = reservations.end(aws.region(), block)
+    assert found is not None and abs(found - ends) < timedelta(seconds=2)
+    assert reservations.end(aws.region(), group(capacity={"kind": "reservation", "id": "cr-0abc"})) is None
+
+
+def test_a_reservation_brings_its_own_placement_group_or_none(aws: Answers) -> None:
+    wanted = group(capacity={"kind": "reservation", "id": "cr-0abc"}, placement="cluster")
+    reserved(aws, "default")
+    assert reservations.placement_group(aws.region(), wanted) is None
+    assert "was made in no placement group" in told(look(aws.region(), wanted), "warning")
+    arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/theirs"
+    reserved(aws, "default", f"<placementGroupArn>{arn}</placementGroupArn>")
+    assert reservations.placement_group(aws.region(), wanted) == "theirs"
+    assert "placement group" not in told(look(aws.region(), wanted), "warning")
+    aws.rules["ec2.DescribeCapacityReservations"] = (403, ec2_error("UnauthorizedOperation", "no"))
+    assert reservations.placement_group(aws.region(), wanted) is None
+
+
+PLACE = Place("vision", "here", plans.cluster_spec(P4D).sites["here"], Path("/nonexistent/sites/here"))
+MADE = b"""<CreateCapacityReservationResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><capacityReservation>
+<capacityReservationId>cr-0abc</capacityReservationId></capacityReservation></CreateCapacityReservationResponse>"""
+RELEASED = b"""<CancelCapacityReservationResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><return>true</return>
+</CancelCapacityReservationResponse>"""
+ZONES = ("us-east-1a", "us-east-1b")
+
+
+def asked_for(aws: Answers, wanted: PlannedGroup, count: int = 2) -> tuple[Way | None, list[Finding]]:
+    return probe.ask(aws.region(), wanted, count, ZONES, PLACE)
+
+
+def test_capacity_is_reserved_and_released_at_once(aws: Answers) -> None:
+    aws.rules["ec2.CreateCapacityReservation"] = (200, MADE)
+    aws.rules["ec2.CancelCapacityReservation"] = (200, RELEASED)
+    way, (found,) = asked_for(aws, group())
+    assert (way, found.status) == (Way("on-demand", "us-east-1a"), "ok")
+    assert "EC2 has 2 × p4d.24xlarge in us-east-1a at this moment" in found.message
+    assert aws.asked == ["ec2.CreateCapacityReservation", "ec2.CancelCapacityReservation"]
+
+
+def test_a_reservation_that_is_not_released_is_told_with_its_id(aws: Answers) -> None:
+    aws.rules["ec2.CreateCapacityReservation"] = (200, MADE)
+    aws.rules["ec2.CancelCapacityReservation"] = (403, ec2_error("UnauthorizedOperation", "no"))
+    way, found = asked_for(aws, group())
+    assert way is not None
+    assert "the reservation cr-0abc could not be released and costs" in told(found, "warning")
+    assert "--capacity-reservation-id cr-0abc" in found[0].action
+
+
+def test_capacity_that_is_in_no_zone_blocks_where_there_is_no_other_way(aws: Answers) -> None:
+    none = ec2_error("InsufficientInstanceCapacity", "We currently do not have sufficient p4d.24xlarge capacity.")
+    aws.rules["ec2.CreateCapacityReservation"] = (500, none)
+    region = aws.region()
+    region.client("ec2").meta.config.retries["total_max_attempts"] = 1
+    way, found = probe.ask(region, group(), 2, ZONES, PLACE)
+    assert way is None and [f.status for f in found] == ["warning", "warning", "blocks"]
+    assert "EC2 has not 2 × p4d.24xlarge on demand in us-east-1a, us-east-1b now" in found[-1].message
+    wider = group(capacity={"kind": "on-demand", "fallback": ("spot",)})
+    assert [f.status for f in probe.ask(region, wider, 2, ZONES, PLACE)[1]] == ["warning"] * 3
+
+
+def test_who_may_not_reserve_learns_nothing_and_is_not_blocked(aws: Answers) -> None:
+    aws.rules["ec2.CreateCapacityReservation"] = (403, ec2_error("UnauthorizedOperation", "You are not authorized."))
+    assert [f.status for f in asked_for(aws, group())[1]] == ["unknown"]
+    assert [f.status for f in asked_for(aws, group(capacity={"kind": "spot"}))[1]] == ["unknown"]
+
+
+def test_a_group_of_reservations_is_not_asked_for_as_one(aws: Answers) -> None:
+    arn = "arn:aws:resource-groups:us-east-1:123456789012:group/mine"
+    aws.asked.clear()
+    said = told(look(aws.region(), group(capacity={"kind": "reservation", "id": arn})), "unknown")
+    assert "is a group of reservations" in said and "there is no" not in said
+    assert "ec2.DescribeCapacityReservations" not in aws.asked
 
 
 def test_a_reservation_that_is_not_there(aws: Answers) -> None:
@@ -245,17 +406,17 @@ def test_a_reservation_that_is_not_there(aws: Answers) -> None:
 def test_public_nodes_with_several_cards_need_an_address_each(aws: Answers, most: int, status: str) -> None:
     region = aws.region()
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(1000))
-    assert "elastic IP" not in told(look(region, group("g5.xlarge"), public=True), "ok")
+    assert "elastic IP" not in told(look(region, group("g5.xlarge"), internet="public"), "ok")
     aws.rules["service-quotas.GetServiceQuota"] = (200, quota(most))
-    said = told(look(region, public=True), status)
+    said = told(look(region, internet="public"), status)
     assert f"elastic IP addresses: {most} may be had, 0 are there and 2 are wanted" in said
 
 
 def test_the_policy_in_the_docs_allows_what_is_asked_and_no_more(aws: Answers) -> None:
-    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default"}
+    given = {"type": P4D, "zone": "us-east-1a", "total": 2, "state": "active", "kind": "default", "more": ""}
     aws.rules["ec2.DescribeCapacityReservations"] = (200, RESERVATION.format(**given).encode())
     region = aws.region()
-    look(region, group(capacity={"kind": "reservation", "id": "cr-0abc"}), public=True)
+    look(region, group(capacity={"kind": "reservation", "id": "cr-0abc"}), internet="public")
     with suppress(GpuprovError):
         image.base_image(region, "ubuntu-24.04")
     aws.rules["sts.GetCallerIdentity"] = (200, IDENTITY.format(arn=ROLE).encode())
@@ -320,6 +481,38 @@ def test_a_dry_run_of_each_group(aws: Answers, code: str, status: str, said: str
     (found,) = permissions.tried(aws.region(), [group()], {"train": "ami-0"}, None)
     assert found.status == status
     assert said in f"{found.message} {found.action}"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "said", "hint"),
+    [
+        (
+            "AuthFailure",
+            "Not authorized for images: [ami-0]",
+            "image ami-0 is not available",
+            "`gpuprov lock --upgrade`",
+        ),
+        (
+            "UnauthorizedOperation",
+            "You are not authorized to perform this operation with an explicit deny in a service control policy",
+            "EC2 would start no machine",
+            "ask who runs the organisation",
+        ),
+        (
+            "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+            "The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances.",
+            "EC2 would start no spot machine",
+            "aws iam create-service-linked-role",
+        ),
+    ],
+)
+def test_a_dry_run_says_what_can_help(aws: Answers, code: str, message: str, said: str, hint: str) -> None:
+    aws.rules["ec2.RunInstances"] = (403, ec2_error(code, message))
+    (found,) = permissions.tried(aws.region(), [group(capacity={"kind": "spot"})], {"train": "ami-0"}, None)
+    assert (found.status, said in found.message, hint in found.action) == ("blocks", True, True)
+    wider = group(capacity={"kind": "spot", "fallback": ("on-demand",)})
+    (found,) = permissions.tried(aws.region(), [wider], {"train": "ami-0"}, None)
+    assert found.status == ("warning" if "Spot" in message else "blocks")
 
 
 def test_without_an_image_nothing_is_tried(aws: Answers) -> None:

@@ -26,6 +26,7 @@ from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Choices, Way
 from provisioner.stack.models import BaseImage
+from provisioner.workspace.render import main_tf
 from tests.support import plans
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3 me@here"
@@ -110,6 +111,46 @@ def test_networks_that_are_named_are_taken_and_nobody_is_asked(tmp_path: Path, m
     monkeypatch.setattr(urllib.request, "urlopen", None)
     given = aws(tmp_path, plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})).inputs()
     assert given["access"] == {"allow": ["203.0.113.0/24"], "instance_connect": False}
+
+
+ACCOUNT = {
+    "vpc": {"id": "vpc-0123456789abcdef0", "subnets": ("subnet-0123456789abcdef0",)},
+    "tags": {"cost-center": "ml"},
+    "instance_profile": "gpu-nodes",
+    "kms_key": "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+    "security_groups": ("sg-0123456789abcdef0",),
+}
+
+
+def test_what_an_account_asks_of_everything_in_it_is_told_to_the_module(tmp_path: Path) -> None:
+    made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    plain = aws(tmp_path, made).inputs()
+    assert not {"root", "instance_profile", "permissions_boundary", "security_groups"} & set(plain)
+    site = AwsSite.model_validate({**plans.SITES["aws"], **ACCOUNT})
+    wanted = aws(tmp_path, replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}})))
+    given = wanted.inputs()
+    assert (given["root"], given["instance_profile"]) == ({"kms_key_id": ACCOUNT["kms_key"]}, "gpu-nodes")
+    assert given["security_groups"] == ["sg-0123456789abcdef0"]
+    boundary = "arn:aws:iam::111122223333:policy/boundary"
+    site = AwsSite.model_validate({**plans.SITES["aws"], "permissions_boundary": boundary})
+    bound = aws(tmp_path, replace(made, spec=made.spec.model_copy(update={"sites": {"here": site}})))
+    assert bound.inputs()["permissions_boundary"] == boundary
+    assert wanted.provider.module is not None
+    text = main_tf(wanted.plan, "here", wanted.provider.module, ssh_public_key=KEY, identity="0" * 12)
+    assert re.search(r'"?cost-center"?\s*=\s*"ml"', text)
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("reservation", True), ("on-demand", False)])
+def test_a_reservation_with_placement_names_its_own_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, asked: bool
+) -> None:
+    made = plan(access={"allow": (IPv4Network("203.0.113.0/24"),)})
+    (group,) = made.groups
+    capacity = group.spec.capacity.model_copy(update={"kind": kind, "id": "cr-0abc" if asked else None})
+    spec = group.spec.model_copy(update={"placement": "cluster", "capacity": capacity})
+    monkeypatch.setattr(terraform.reservations, "placement_group", lambda *_: "theirs")
+    given = aws(tmp_path, replace(made, groups=(replace(group, spec=spec),))).inputs()
+    assert given["groups"]["train"].get("placement_group") == ("theirs" if asked else None)
 
 
 def test_a_file_system_is_told_to_the_module_and_its_end_to_the_user(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.cli.main import run
 from provisioner.providers.aws.client import Region, Trouble
-from provisioner.providers.aws.preflight import credentials
+from provisioner.providers.aws.findings import credentials
 
 ROLE = "role_arn = arn:aws:iam::123456789012:role/x\nregion = us-east-1\n"
 BASE = "[profile base]\naws_access_key_id = a\naws_secret_access_key = b\n"

@@ -15,8 +15,11 @@ import yaml
 
 from provisioner import spec, stack
 from provisioner.cli.main import run
+from provisioner.events import Events
+from provisioner.lifecycle import locking
 from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.repository import write_repositories
+from provisioner.session import open_cluster
 from provisioner.stack import facts, lockfile
 from provisioner.stack.models import Lock
 from tests.support.vendors import Reply, Vendors, deb, efa_debs
@@ -103,6 +106,13 @@ def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys
     assert train.kernel is None
     assert lock.bases["virginia"]["ubuntu-24.04"].id is None
     assert "sign in" in lock.bases["virginia"]["ubuntu-24.04"].why
+
+
+def test_a_plan_solves_and_writes_no_lock(p4d: Path, vendors: Vendors) -> None:
+    cluster = open_cluster(p4d, sandbox=False)
+    found = locking.current(cluster, Events(), write=False)
+    assert not p4d.with_name("cluster.lock").exists()
+    assert found.groups == locked(p4d).groups
 
 
 def test_a_second_lock_is_the_same_and_reads_no_list_again(

@@ -130,6 +130,9 @@ def every_machine(cloud: Cloud) -> dict[str, Any]:
     }
 
 
+KMS = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
 def every_way(cloud: Cloud, vpc: str) -> dict[str, Any]:
     """Machines bought in every way, in somebody's VPC, with public addresses."""
     arn = "arn:aws:resource-groups:us-east-1:123456789012:group/mine"
@@ -137,8 +140,8 @@ def every_way(cloud: Cloud, vpc: str) -> dict[str, Any]:
         "demand": {"capacity": {"kind": "on-demand"}},
         "spot": {"capacity": {"kind": "spot", "fallback": ["on-demand"]}},
         "fell-back": {"capacity": {"kind": "spot", "fallback": ["on-demand"]}},
-        "named": {"capacity": {"kind": "reservation", "id": "cr-0123456789abcdef0"}},
-        "pooled": {"capacity": {"kind": "reservation", "id": arn}},
+        "named": {"capacity": {"kind": "reservation", "id": "cr-0123456789abcdef0"}, "placement": "cluster"},
+        "pooled": {"capacity": {"kind": "reservation", "id": arn}, "placement": "cluster"},
         "block": {"capacity": {"kind": "block", "id": "cr-0123456789abcdef1"}, "machine": "p5.48xlarge"},
     }
     return {
@@ -150,12 +153,15 @@ def every_way(cloud: Cloud, vpc: str) -> dict[str, Any]:
             "groups": {
                 **{name: {"image_id": cloud.images["x86_64"]} for name in ways},
                 "fell-back": {"image_id": cloud.images["x86_64"], "kind": "on-demand", "zone": f"{REGION}a"},
+                "named": {"image_id": cloud.images["x86_64"], "placement_group": "theirs"},
             },
             "vpc": {"id": vpc, "subnet_tags": {"tier": "gpu"}},
             "internet": "public",
             "access": {"from_groups": ["sg-0123456789abcdef0"], "ssm": False},
             "instance_profile": "ours",
             "spot_max_price": "10.5",
+            "security_groups": ["sg-0123456789abcdef1"],
+            "root": {"kms_key_id": KMS},
             "metadata_hop_limit": 2,
         },
         "user_data": "#cloud-config\n",
@@ -340,6 +346,17 @@ def test_placement_groups_are_one_for_each_zone(fleet: Planned) -> None:
         assert [p["group_name"] for p in template["placement"]] == [f"gpuprov-test-{name}-{REGION}a"]
 
 
+def test_what_is_reserved_stands_where_it_was_reserved(guest: Planned) -> None:
+    """In the reservation's own placement group or in none: a new one does not match what is reserved."""
+    named = {(name, p["group_name"]) for name, template in templates(guest).items() for p in template["placement"]}
+    assert named == {("named", "theirs")}
+
+
+def test_root_volumes_are_encrypted_with_the_key_that_is_named(guest: Planned) -> None:
+    keys = {t["block_device_mappings"][0]["ebs"][0]["kms_key_id"] for t in templates(guest).values()}
+    assert keys == {KMS}
+
+
 def test_a_vpc_that_exists_is_left_as_it_is(guest: Planned) -> None:
     kinds = {kind for _, kind, _ in guest.made}
     assert not kinds & {
@@ -407,6 +424,11 @@ def test_what_cannot_work_is_refused_with_the_page_that_says_so(root: Root, clou
         "cpu": ({}, {"image_id": arm}, f"{arm} is for arm64, p4d.24xlarge is x86_64"),
         "disk": ({"root_gb": 4}, {}, f"root_gb is smaller than the disk of {x86}"),
         "block": ({"capacity": {"kind": "block"}}, {}, "a capacity block is named by its reservation"),
+        "placed": (
+            {"capacity": {"kind": "block", "id": "cr-0123456789abcdef1"}, "placement": "cluster"},
+            {},
+            "a capacity block takes no placement group",
+        ),
         "reserved": ({"capacity": {"kind": "reservation", "id": "mine"}}, {}, "a reservation is named by its id"),
         "stray": ({"capacity": {"kind": "spot", "id": "cr-1"}}, {}, "only a reservation or a block has an id"),
         "kind": ({"capacity": {"kind": "free"}}, {}, "kind is on-demand, spot, reservation or block"),
@@ -451,7 +473,14 @@ def test_wrong_values_are_refused_before_anything_is_asked_of_aws(root: Root) ->
             "root": {"iops": 3000, "throughput": 1000},
         },
     }
-    root.write_calls({"site": site, "guest": {"groups": {}, "aws": {"groups": {}, "access": {"ssm": False}}}})
+    alone = {"groups": {}, "security_groups": ["sg-0123456789abcdef0"]}
+    root.write_calls(
+        {
+            "closed": {"groups": {}, "aws": alone},
+            "site": site,
+            "guest": {"groups": {}, "aws": {"groups": {}, "access": {"ssm": False}}},
+        }
+    )
     said = root.refusal()
     for message in (
         "The name has lower-case letters",
@@ -464,5 +493,6 @@ def test_wrong_values_are_refused_before_anything_is_asked_of_aws(root: Root) ->
         "gp3 has 3000 to 16000 IOPS",
         "User data has at most 16 KiB",
         "Nobody could log in",
+        "security_groups are of a VPC that exists",
     ):
         assert message in said

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Event, Events
 from provisioner.workspace import binary, terraform
-from provisioner.workspace.json_log import Changes
+from provisioner.workspace.json_log import Changes, JsonLog, from_text
 from provisioner.workspace.terraform import Workspace
 
 GOOD = """
@@ -123,6 +123,91 @@ def test_half_a_note_of_the_backend_is_made_again(tmp_path: Path, text: str) -> 
     space.init()
     assert space.plan().total == 2
     assert any("initialised again" in e.message for e in seen)
+
+
+def test_resources_have_their_addresses_and_attributes(tmp_path: Path) -> None:
+    space, _ = workspace(tmp_path, GOOD + 'resource "terraform_data" "one" {}\n')
+    assert space.resources() == {}
+    space.plan()
+    space.apply()
+    found = space.resources()
+    assert sorted(found) == sorted(space.addresses())
+    assert found['terraform_data.node["a-1"]'].attributes["output"]["value"] == "a-1"
+    assert not any(one.tainted for one in found.values())
+
+
+def test_what_could_not_be_made_whole_is_told_apart(tmp_path: Path) -> None:
+    space, _ = workspace(tmp_path, BROKEN)
+    space.plan()
+    with pytest.raises(ProviderError):
+        space.apply()
+    assert {address: one.tainted for address, one in space.resources().items()} == {'terraform_data.node["a-0"]': True}
+
+
+def errored(folder: Path) -> Path:
+    """A state that could not be saved: what was made stands there and nowhere else."""
+    space, _ = workspace(folder, GOOD)
+    space.plan()
+    space.apply()
+    (folder / "terraform.tfstate.backup").unlink(missing_ok=True)
+    return (folder / "terraform.tfstate").rename(folder / terraform.ERRORED)
+
+
+def test_a_state_that_could_not_be_saved_is_written_back_first(tmp_path: Path) -> None:
+    file = errored(tmp_path)
+    space, seen = opened(tmp_path)
+    with pytest.raises(ProviderError, match="could not save") as caught:
+        space.save_errored(repair=False)
+    assert "`gpuprov up`" in caught.value.hint and file.exists() and space.addresses() == []
+    space.save_errored(repair=True)
+    assert not file.exists() and list(tmp_path.glob("errored.tfstate.saved-*"))
+    assert space.plan().total == 0  # nothing is made again
+    assert any("written back first" in event.message for event in seen)
+    space.save_errored(repair=True)  # there is nothing any more
+
+
+def test_a_state_that_still_cannot_be_saved_stops_the_run_and_stays(tmp_path: Path) -> None:
+    """Somebody has planned on the older state since: another lineage."""
+    file = errored(tmp_path)
+    (tmp_path / "terraform.tfstate").write_text(
+        '{"version": 4, "serial": 9, "lineage": "other", "outputs": {}, "resources": [{"mode": "managed", '
+        '"type": "terraform_data", "name": "x", "provider": "provider[\\"terraform.io/builtin/terraform\\"]", '
+        '"instances": [{"schema_version": 0, "attributes": {"id": "1"}}]}]}'
+    )
+    space, _ = opened(tmp_path)
+    with pytest.raises(ProviderError, match="could not be written back") as caught:
+        space.save_errored(repair=True)
+    assert "lineage" in caught.value.message and "Keep the file" in caught.value.hint
+    assert file.exists()
+
+
+HELD = "Error message: resource temporarily unavailable\nLock Info:\n  ID:        ef318d28\n  Path: terraform.tfstate"
+REFUSED = (
+    "Error message: operation error S3: PutObject, https response error StatusCode: 400, api error ExpiredToken: x"
+)
+
+
+@pytest.mark.parametrize(("detail", "kind"), [(HELD, LockedError), (REFUSED, ProviderError)])
+def test_a_lock_that_could_not_be_asked_for_is_held_by_nobody(detail: str, kind: type[GpuprovError]) -> None:
+    log = JsonLog("plan", Events())
+    diagnostic = {"severity": "error", "summary": "Error acquiring the state lock", "detail": detail}
+    log.read(json.dumps({"type": "diagnostic", "diagnostic": diagnostic}))
+    found = log.failure(1, "here", "")
+    assert type(found) is kind
+    assert ("unlock" in found.hint) == (kind is LockedError)
+
+
+def test_a_log_without_json_is_read_as_diagnostics() -> None:
+    """As Terraform 1.11 prints them for people: init and state have no JSON log."""
+    text = (
+        '╷\n│ Error: Failed to save state\n│ \n│   with module.site.aws_instance.node["a-0"],\n'
+        "│   on main.tf line 4:\n│    4: x\n│ \n│ api error ExpiredToken: expired\n╵\n\n"
+        "Error: second one\n\nits detail\n"
+    )
+    first, second = from_text(text.splitlines(keepends=True))
+    assert (first.summary, first.address) == ("Failed to save state", 'module.site.aws_instance.node["a-0"]')
+    assert first.detail == "api error ExpiredToken: expired"
+    assert str(second) == "second one: its detail"
 
 
 def test_a_state_that_never_answers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

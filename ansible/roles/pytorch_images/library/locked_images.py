@@ -223,7 +223,9 @@ def pull(image, params):
         time.sleep(params["pause"] * attempt)
     found = there(image["pull"])
     if found is None or image["digest"] not in found[1]:
-        raise Failed("it was pulled, and docker has {}".format(", ".join(found[1]) if found else "nothing under that name"))
+        raise Failed(
+            "it was pulled, and docker has {}".format(", ".join(found[1]) if found else "nothing under that name")
+        )
 
 
 def bring(image, params, check_mode):

@@ -31,7 +31,13 @@ def run(*command, ok=(0,), timeout=300):
     environment = {**os.environ, "LC_ALL": "C", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, check=False, env=environment, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=environment,
+            stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError as error:
         raise Refused(f"{command[0]} is not installed") from error

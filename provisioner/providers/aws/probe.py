@@ -1,0 +1,75 @@
+"""Whether EC2 has a group's machines now: a reservation for all of them, released at once.
+
+EC2 says it only when it is asked for machines; a dry run of RunInstances is about permissions. A reservation costs as
+its machines do until it is released, and ends by itself within the hour where it could not be.
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateCapacityReservation.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from provisioner.errors import Diagnostic
+from provisioner.plan import PlannedGroup
+from provisioner.preflight import Finding
+from provisioner.providers.aws import errors
+from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.tagged_resources import CLUSTER, IDENTITY, SITE
+from provisioner.providers.base import Place
+from provisioner.providers.capacity import Way
+
+ENDS = timedelta(minutes=30)
+"""After which EC2 ends one that could not be released."""
+
+
+def ask(
+    region: Region, group: PlannedGroup, wanted: int, zones: Sequence[str], place: Place
+) -> tuple[Way | None, list[Finding]]:
+    """The zone that has that many machines on demand, None where none was found to; and what is to be said of it."""
+    capacity, subject = group.spec.capacity, f"group {group.name}"
+    machines = f"{wanted} × {group.machine.name}"
+    if capacity.kind != "on-demand":
+        said = f"whether {machines} can be had as {capacity.kind} is not known until they are made"
+        return None, [Finding("unknown", subject, said, "capacity.probe is for on-demand machines")]
+    tags = {CLUSTER: place.cluster, SITE: place.site, IDENTITY: place.identity}
+    found: list[Finding] = []
+    for zone in zones:
+        try:
+            made = region.ask(
+                "ec2", "create_capacity_reservation", InstanceType=group.machine.name, InstancePlatform="Linux/UNIX",
+                AvailabilityZone=zone, InstanceCount=wanted, InstanceMatchCriteria="targeted", EndDateType="limited",
+                EndDate=datetime.now(UTC) + ENDS,
+                TagSpecifications=[
+                    {"ResourceType": "capacity-reservation",
+                     "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+                ],
+            )["CapacityReservation"]["CapacityReservationId"]  # fmt: skip
+        except Trouble as trouble:
+            text = f"api error {trouble.code}: {trouble.message}" if trouble.code else trouble.message
+            error = errors.read(Diagnostic(text), region.name, group, Way("on-demand", zone))
+            status = "warning" if error.then in ("zone", "kind") else "unknown"
+            found.append(Finding(status, subject, f"{machines} in {zone}: {error.said}", error.hint))  # type: ignore[arg-type]
+            if error.then != "zone":
+                return None, found
+            continue
+        found += _release(region, subject, str(made))
+        said = f"EC2 has {machines} in {zone} at this moment (reserved and released)"
+        return Way("on-demand", zone), [*found, Finding("ok", subject, said)]
+    blocks = "warning" if capacity.fallback else "blocks"
+    said = f"EC2 has not {machines} on demand in {', '.join(zones)} now"
+    hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
+    return None, [*found, Finding(blocks, subject, said, hint)]  # type: ignore[arg-type]
+
+
+def _release(region: Region, subject: str, number: str) -> list[Finding]:
+    try:
+        region.ask("ec2", "cancel_capacity_reservation", CapacityReservationId=number)
+    except Trouble as trouble:
+        said = f"the reservation {number} could not be released and costs until it ends within the hour: {trouble}"
+        return [
+            Finding(
+                "warning", subject, said, f"`aws ec2 cancel-capacity-reservation --capacity-reservation-id {number}`"
+            )
+        ]
+    return []

@@ -1,0 +1,113 @@
+"""Faults of a whole site of a rehearsal: what its cloud refuses while machines are made.
+
+They are kept beside no run directory, because they are there before one is: in the cache, by the workspace of the site.
+What is refused is said in the words of the site's own provider, so that all that reads them is rehearsed with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner import stored
+from provisioner.errors import GpuprovError
+from provisioner.paths import cache, private_dir, write_whole
+from provisioner.plan import PlannedGroup
+
+MARK = "simulated refusal: "
+"""Before a refusal's text (terraform/sandbox/node.sh)."""
+TIMES = 2
+"""So often in a row `throttled` refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFault:
+    """`says`: which text of the provider's `rehearsed` (errors.yaml) is given; `zone`: NAME:ZONE is taken."""
+
+    name: str
+    sentence: str
+    says: str
+    zone: bool = False
+
+
+FAULTS = (
+    SiteFault("no-capacity", "no zone has machines; no-capacity:ZONE: that one has none", "shortage", zone=True),
+    SiteFault("quota", "the account may have no more machines in the way that a group asks for first", "quota"),
+    SiteFault("throttled", f"the cloud is asked too often, {TIMES} times in a row", "throttled"),
+    SiteFault("reservation-full", "reservations and blocks have no room", "reservation-full"),
+    SiteFault("half-made", "of each group only the first half is made, then something is in the way", "conflict"),
+)
+
+
+def find(name: str) -> tuple[SiteFault, str] | None:
+    """The fault of a site of that name, and its zone; None where it is none of a site. Raises GpuprovError for a zone
+    that it does not take."""
+    plain, _, zone = name.partition(":")
+    found = next((fault for fault in FAULTS if fault.name == plain), None)
+    if found is not None and zone and not found.zone:
+        raise GpuprovError(f"no fault {name!r}", hint=f"just {plain}")
+    return None if found is None else (found, zone)
+
+
+def active(workspace: Path) -> tuple[str, ...]:
+    """The faults of a site, oldest first; none where there is no file, or it is damaged."""
+    try:
+        found = stored.load(_file(workspace))
+    except (OSError, ValueError):
+        return ()
+    return tuple(name for name in found if isinstance(name, str)) if isinstance(found, list) else ()
+
+
+def inject(workspace: Path, name: str) -> None:
+    """Have the site refuse so from now on."""
+    _write(workspace, [*(one for one in active(workspace) if one != name), name])
+
+
+def clear(workspace: Path, name: str | None = None) -> tuple[str, ...]:
+    """Mend one fault of a site or all; gives those that were there."""
+    there = active(workspace)
+    gone = tuple(one for one in there if name in (None, one, one.partition(":")[0]))
+    if gone:
+        _write(workspace, [one for one in there if one not in gone])
+    return gone
+
+
+def refused(
+    faults: Sequence[str], group: PlannedGroup, kind: str, zone: str, again: int, texts: Mapping[str, str]
+) -> dict[str, str]:
+    """Node → what is said in place of making it. `kind`, `zone`: how the group is asked for; `again`: how often that
+    was asked once more; `texts`: the provider's own words."""
+    found: dict[str, str] = {}
+    for fault, only in filter(None, map(find, faults)):
+        says = "spot-quota" if fault.says == "quota" and kind == "spot" else fault.says
+        text = texts[says].format(machine=group.machine.name, zone=zone)
+        found |= dict.fromkeys(_whom(fault, only, group, kind, zone, again), MARK + text)
+    return found
+
+
+def _whom(fault: SiteFault, only: str, group: PlannedGroup, kind: str, zone: str, again: int) -> Iterator[str]:
+    names = group.node_names()
+    refuses = {
+        "no-capacity": only in ("", zone) and kind in ("on-demand", "spot"),
+        "quota": kind == group.spec.capacity.kind,
+        "throttled": again < TIMES,
+        "reservation-full": kind in ("reservation", "block"),
+        "half-made": True,
+    }
+    if refuses[fault.name]:
+        yield from names[(len(names) + 1) // 2 :] if fault.name == "half-made" else names
+
+
+def _file(workspace: Path) -> Path:
+    folder = private_dir(private_dir(cache() / "sandbox") / "site-faults")
+    return folder / f"{hashlib.sha256(str(workspace.absolute()).encode()).hexdigest()[:24]}.json"
+
+
+def _write(workspace: Path, names: Sequence[str]) -> None:
+    if names:
+        write_whole(_file(workspace), json.dumps(list(names)) + "\n")
+    else:
+        _file(workspace).unlink(missing_ok=True)

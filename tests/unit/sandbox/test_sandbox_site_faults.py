@@ -1,0 +1,133 @@
+"""Faults of a rehearsed site: whom they refuse, and that what they say is read as the site's own cloud says it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner import catalog
+from provisioner.errors import Diagnostic, GpuprovError
+from provisioner.plan import Plan
+from provisioner.providers.base import Place
+from provisioner.providers.capacity import Attempt, Choices, Way
+from provisioner.providers.cloud_errors import AFTER, rehearsed
+from provisioner.providers.sandbox.capacity import SimulatedCapacity
+from provisioner.sandbox import site_faults
+from tests.support import plans
+from tests.support.rehearsal import ROOT
+
+SAID = {"spot-quota": "quota"}
+"""Texts of a class that is called otherwise."""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def plan(machine: str = "p4d.24xlarge", count: int = 3, **capacity: object) -> Plan:
+    made = plans.plan(plans.cluster_spec(machine, count=count))
+    (group,) = made.groups
+    wanted = group.spec.capacity.model_copy(update=capacity)
+    return replace(made, groups=(replace(group, spec=group.spec.model_copy(update={"capacity": wanted})),))
+
+
+def site(folder: Path, wanted: Plan) -> SimulatedCapacity:
+    folder.mkdir(exist_ok=True)
+    return SimulatedCapacity(Place("vision", "here", wanted.spec.sites["here"], folder))
+
+
+def test_a_site_without_faults_refuses_nothing(tmp_path: Path) -> None:
+    wanted = plan()
+    assert site(tmp_path / "s", wanted).refusals(wanted) == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "capacity", "zone", "again", "refused"),
+    [
+        ("no-capacity", {}, "us-east-1a", 0, 3),
+        ("no-capacity:us-east-1a", {}, "us-east-1a", 0, 3),
+        ("no-capacity:us-east-1a", {}, "us-east-1b", 0, 0),
+        ("no-capacity", {"kind": "reservation", "id": "cr-1"}, "us-east-1a", 0, 0),
+        ("quota", {"kind": "spot", "fallback": ("on-demand",)}, "us-east-1a", 0, 3),
+        ("throttled", {}, "us-east-1a", 1, 3),
+        ("throttled", {}, "us-east-1a", 2, 0),
+        ("reservation-full", {"kind": "reservation", "id": "cr-1"}, "us-east-1a", 0, 3),
+        ("reservation-full", {}, "us-east-1a", 0, 0),
+        ("half-made", {}, "us-east-1a", 0, 1),
+    ],
+)
+def test_whom_a_fault_refuses(
+    tmp_path: Path, fault: str, capacity: dict[str, object], zone: str, again: int, refused: int
+) -> None:
+    wanted, folder = plan(**capacity), tmp_path / "s"
+    there = site(folder, wanted)
+    kind = str(capacity.get("kind", "on-demand"))
+    Choices(taken={"train": Way(kind, zone)}, again=again).write(folder)
+    site_faults.inject(folder, fault)
+    assert len(there.refusals(wanted)) == refused
+    assert site_faults.clear(folder) == (fault,)
+    assert there.refusals(wanted) == {}
+
+
+def test_a_fallback_is_not_refused_by_the_quota_of_the_first_kind(tmp_path: Path) -> None:
+    wanted, folder = plan(kind="spot", fallback=("on-demand",)), tmp_path / "s"
+    there = site(folder, wanted)
+    site_faults.inject(folder, "quota")
+    assert "MaxSpotInstanceCountExceeded" in there.refusals(wanted)["train-0"]
+    Choices(taken={"train": Way("on-demand", "us-east-1a")}, attempts={"train": [Attempt(Way("spot", "x"), ())]}).write(
+        folder
+    )
+    assert there.refusals(wanted) == {}
+
+
+@pytest.mark.parametrize("machine", ["p4d.24xlarge", "ND96asr_v4", "dgx-h100"])
+def test_what_is_said_has_the_class_that_it_is_of(tmp_path: Path, machine: str) -> None:
+    """On AWS in its own words, through its own table; elsewhere by simulated codes."""
+    if machine not in catalog.load().names():
+        machine = next(name for name in catalog.load().names("azure") if not catalog.load().machine(name).retired)
+    wanted = plan(machine)
+    there = site(tmp_path / "s", wanted)
+    (group,) = wanted.groups
+    texts = rehearsed("aws" if group.machine.provider == "aws" else "sandbox")
+    assert set(texts) >= {fault.says for fault in site_faults.FAULTS}
+    for kind, text in texts.items():
+        said = f"exit status 1. Output: gpuprov sandbox: {site_faults.MARK}{text.format(machine='m', zone='z')}"
+        found = there.error(
+            Diagnostic("local-exec provisioner error", said, "node"), group, Way("on-demand", there.zones(wanted)[0])
+        )
+        assert (found.kind, found.then) == (SAID.get(kind, kind), AFTER.get(SAID.get(kind, kind), "stop"))  # type: ignore[call-overload]
+        assert "{" not in found.text and found.address == "node"
+
+
+def test_what_podman_says_is_no_refusal(tmp_path: Path) -> None:
+    wanted = plan()
+    found = site(tmp_path / "s", wanted).error(Diagnostic("local-exec provisioner error", "no such image"), None, None)
+    assert (found.kind, found.then) == ("unknown", "stop")
+
+
+def test_a_damaged_file_is_no_fault(tmp_path: Path) -> None:
+    site_faults.inject(tmp_path, "quota")
+    (file,) = (tmp_path / "cache").rglob("site-faults/*.json")
+    for text in ("", "{", '{"a": 1}', "[1]"):
+        file.write_text(text)
+        assert site_faults.active(tmp_path) == ()
+
+
+def test_a_zone_is_for_capacity_alone() -> None:
+    with pytest.raises(GpuprovError, match="no fault"):
+        site_faults.find("quota:us-east-1a")
+    assert site_faults.find("nvlink-down") is None
+
+
+def test_the_documentation_has_every_fault_of_a_site() -> None:
+    text = (ROOT / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    rows = dict(
+        re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", text.partition("fault of a site")[2].partition("<!--")[0], re.M)
+    )
+    assert {name: sentence.replace("`", "") for name, sentence in rows.items()} == {
+        fault.name: fault.sentence for fault in site_faults.FAULTS
+    }
