@@ -280,14 +280,13 @@ def image(reference: str) -> tuple[Candidate, ...]:
     of anybody else's."""
     name = f"image {reference}"
     plain = reference.split("@", 1)[0]
-    for known in (*_pytorch(), *_tensorflow()):
-        if _same_image(plain, known.facts["reference"]):
-            of = [c for c in (*_pytorch(), *_tensorflow()) if c.facts["reference"] == known.facts["reference"]]
-            return tuple(
-                Candidate(name, reference, {k: v for k, v in c.needs.items() if k != "cuda"}, c.prefers, (i,),
-                          {**c.facts, c.name: c.version}, c.source)
-                for i, c in enumerate(of)
-            )  # fmt: skip
+    of = [c for c in (*_pytorch(), *_tensorflow()) if _same_image(plain, c.facts["reference"])]
+    if of:
+        return tuple(
+            Candidate(name, reference, {k: v for k, v in c.needs.items() if k != "cuda"}, c.prefers, (i,),
+                      {**c.facts, c.name: c.version}, c.source)
+            for i, c in enumerate(of)
+        )  # fmt: skip
     return (Candidate(name, reference),)
 
 

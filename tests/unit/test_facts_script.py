@@ -17,7 +17,7 @@ as_of: "2026-01-01"
 
 pytorch:
   # builds
-  - {version: "2.9.1", cuda_builds: [cu126], default: "12.6", python: "3.9-3.12", nccl: "2.27.5", cudnn: "9", source: "a"}
+  - {version: "2.9.1", cuda_builds: [cu126], default: "12.6", python: "3.9-3.9", nccl: "2.27.5", cudnn: "9", source: ""}
 
 pytorch_gpus: []
 """

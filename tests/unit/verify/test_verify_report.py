@@ -56,7 +56,7 @@ def fleet() -> Report:
 
 def test_the_json_has_its_stable_shape(fleet: Report) -> None:
     document = json.loads(json.dumps(fleet.to_json()))
-    assert set(document) == {"ok", "nodes", "seconds", "simulated"}
+    assert set(document) == {"ok", "nodes", "seconds", "simulated", "limits"}
     assert document["ok"] is False
     assert fleet.healthy_nodes == ("train-0", "infer-1")
     for node in document["nodes"]:
