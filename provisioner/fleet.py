@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from provisioner import ssh, stored
+from provisioner import host_keys, ssh, stored
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
 from provisioner.paths import ClusterPaths, write_whole
@@ -181,7 +181,9 @@ def contact(
         for future in as_completed(first):
             node, (key, told) = first[future], future.result()
             pins[node.name] = (node.id, key)
-            events("fleet", "progress", f"host key pinned: {ssh.fingerprint(key)}{told}", node=node.name, unit="node")
+            events(
+                "fleet", "progress", f"host key pinned: {host_keys.fingerprint(key)}{told}", node=node.name, unit="node"
+            )
         here = [node for node in nodes if node not in new and node.name not in carried]
         known = [node for node in here if only is None or node.name in only]
         reached = {pool.submit(_wait_for_port, node.address, patience): node for node in known}
@@ -227,7 +229,7 @@ def _first_key(
     error = None if carried else _wait_for_port(node.address, patience)
     if error is None:
         while True:
-            key = ssh.scan_through(carried, node.address) if carried else ssh.scan(node.address)
+            key = host_keys.scan_through(carried, node.address) if carried else host_keys.scan(node.address)
             if key:
                 return key, _compared(node, key, vouched(node))
             if patience.over:
@@ -246,7 +248,7 @@ def _compared(node: Node, key: str, known: str | None) -> str:
     if known is None:
         return ""
     if known.split()[:2] != key.split()[:2]:
-        shown, said = ssh.fingerprint(key), ssh.fingerprint(known)
+        shown, said = host_keys.fingerprint(key), host_keys.fingerprint(known)
         raise ProviderError(
             f"{node.address} shows the host key {shown}, the machine's own console says {said}",
             where=node.name,

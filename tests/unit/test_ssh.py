@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import ssh
+from provisioner import host_keys, ssh
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, private_dir
@@ -119,7 +119,7 @@ def test_a_fingerprint_is_the_one_that_ssh_keygen_prints(paths: ClusterPaths) ->
     said = subprocess.run(
         ["ssh-keygen", "-l", "-f", str(paths.ssh / "id_ed25519.pub")], capture_output=True, text=True, check=True
     )
-    assert ssh.fingerprint(public) == said.stdout.split()[1]
+    assert host_keys.fingerprint(public) == said.stdout.split()[1]
 
 
 def test_a_key_is_made_once_and_is_private(paths: ClusterPaths) -> None:
