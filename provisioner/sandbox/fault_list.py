@@ -12,8 +12,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from provisioner.sandbox.sources import variant
-
 Json = dict[str, Any]
 Change = Callable[[Json, int], None]
 Commands = tuple[tuple[str, ...], ...]
@@ -134,11 +132,6 @@ def _half_rate(machine: Json, _gpu: int) -> None:
 def _lose_efa(machine: Json, _gpu: int) -> None:
     gone = machine["efa"].pop()
     machine["pci"] = [row for row in machine["pci"] if row["slot"] != gone["slot"]]
-
-
-def _no_gpu_memory(machine: Json, _gpu: int) -> None:
-    for card in machine["efa"]:
-        card["p2p"] = variant("efa.p2p", "none")
 
 
 def _wrong_driver(machine: Json, _gpu: int) -> None:
@@ -275,14 +268,6 @@ FAULTS: tuple[Fault, ...] = (
         lambda m: bool(m["efa"] or m["nics"]),
         "RDMA",
         lambda m, _gpu: (m["nics"] or m["efa"])[0].update(no_uverbs=True),
-    ),
-    Fault(
-        "efa-gpu-memory",
-        "EFA's driver does not reach GPU memory: an empty line for each device",
-        "rdma.gpu_memory",
-        lambda m: bool(m["efa"]) and _nvidia(m),
-        "EFA",
-        _no_gpu_memory,
     ),
     Fault("efa-device-lost", "one EFA device is gone", "efa.devices", lambda m: bool(m["efa"]), "EFA", _lose_efa),
     Fault(

@@ -6,6 +6,7 @@ What nvidia-smi prints is replaced in its place (`printed`: path of the element 
 from __future__ import annotations
 
 from provisioner.sandbox.fault_list import Change, Fault, Json, _anywhere, _has_ecc, _has_links, _log, _nvidia
+from provisioner.sandbox.sources import variant
 
 REASON = "clocks_event_reasons/clocks_event_reason_hw_"
 
@@ -58,6 +59,11 @@ def _switch_lost(machine: Json, _gpu: int) -> None:
 
 def _numa(machine: Json, gpu: int) -> None:
     machine["gpus"][gpu]["numa_printed"] = "N/A"
+
+
+def _no_gpu_memory(machine: Json, _gpu: int) -> None:
+    for card in machine["efa"]:
+        card["p2p"] = variant("efa.p2p", "none")
 
 
 def _several(machine: Json) -> bool:
@@ -116,6 +122,8 @@ FAULTS: tuple[Fault, ...] = (
           NVLINK, _links(errors={"Replay": 48211, "CRC": 977})),
     Fault("nvswitch-lost", "one NVSwitch is gone from the PCI bus", "nvswitch.present", _has_switches,
           "NVSwitches on the PCI bus", _switch_lost),
+    Fault("efa-gpu-memory", "EFA's driver does not reach GPU memory: an empty line for each device", "rdma.gpu_memory",
+          lambda m: bool(m["efa"]) and _nvidia(m), "EFA", _no_gpu_memory),
     Fault("gsp-off", "one GPU runs without its system processor", "gpu.gsp_firmware",
           lambda m: _nvidia(m) and m["gpus"][0]["arch"] != "volta", "GPUs with a system processor",
           _printed(gsp_firmware_version="N/A")),

@@ -57,7 +57,7 @@ def _pinning(version: str, _architecture: str) -> Content:
         "libnvidia-* nvidia-modprobe nvidia-persistenced nvidia-fabricmanager*"
     )
     text = f"Package: {names}\nPin: version {version}-*\nPin-Priority: 1000\n"
-    return Content("pins the driver", {"etc/apt/preferences.d/nvidia-driver-pinning": File(text.encode())})
+    return Content("pins the driver", {"etc/apt/preferences.d/nvidia-driver-pin": File(text.encode())})
 
 
 def _driver_cuda(version: str, _architecture: str) -> Content:

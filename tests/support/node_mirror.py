@@ -125,7 +125,7 @@ class NodeMirror:
 
         repository.packages.build = edited  # type: ignore[assignment]
         try:
-            repository.write_repositories(root, [Stack(**s) for s in stacks], signed_by or self.keys, "amd64")
+            repository.write_repositories(root, [as_locked(s) for s in stacks], signed_by or self.keys, "amd64")
         finally:
             repository.packages.build = build  # type: ignore[assignment]
         self.shell(f"systemctl stop test-mirror 2>/dev/null; rm -rf {FOLDER}; mkdir -p {FOLDER}", check=False)
@@ -206,3 +206,9 @@ def moved(stack: dict[str, Any], driver: str) -> dict[str, Any]:
 def with_script(deb: Deb, name: str, script: str) -> Deb:
     """The package with one more maintainer script."""
     return replace(deb, scripts={**deb.scripts, name: "#!/bin/sh\nset -e\n" + script})
+
+
+def as_locked(stack: dict[str, Any]) -> Stack:
+    """The stack of a node as the lock has it: on nodes a repository of archives names its packages too."""
+    rows = [{key: value for key, value in row.items() if key != "packages"} for row in stack["repositories"]]
+    return Stack(**{**stack, "repositories": rows})

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from provisioner.catalog import load
+from provisioner.providers import first_boot
 from provisioner.sandbox import fault_list_host
 from provisioner.sandbox.faults import Active, with_faults
-from provisioner.sandbox.node import clock, host, state, storage
+from provisioner.sandbox.node import boot, clock, host, state, storage
 from provisioner.verify.parsers.host_hardware import read_memory, read_ranges, read_space, read_swaps
 from provisioner.verify.probe import host as probe_host
 from provisioner.verify.probe import host_cpu, host_disks
@@ -95,3 +96,14 @@ def test_machines_without_a_source_have_no_fault_of_what_has_none() -> None:
     names = {f.name for f in fault_list_host.FAULTS if f.applies(healthy("workstation-rtx4090"))}
     assert not names & {"memory-short", "cpus-missing", "nvme-lost", "swap-on", "ssh-password"}
     assert {"clock-off", "root-full"} <= names
+
+
+def test_first_boot_writes_the_files_of_a_cloud_config_once(make_node: MakeNode) -> None:
+    node = make_node("p4d.24xlarge")
+    text = first_boot.cloud_config("ubuntu", "ssh-ed25519 AAAA")
+    boot._user_data(text)
+    file = node.root / first_boot.APT_FILE.lstrip("/")
+    assert file.read_text() == first_boot.APT_TEXT
+    file.unlink()
+    boot._user_data(text)
+    assert not file.exists()
