@@ -155,8 +155,9 @@ class NodeMirror:
         self.shell(f"printf '%s' '{json.dumps(rows)}' > {FOLDER}/faults.json")
 
     def here(self, stack: dict[str, Any]) -> dict[str, Any]:
-        """The same stack, to be had from this mirror."""
+        """The same stack, to be had from this mirror; vendors' archives stay where the rehearsal has them."""
         repositories = [
+            r if r.get("archives") else
             {**r, "uri": f"{URL}/{repository.folder(r['name'], stack['os'])}", "key_url": f"{URL}/keys/{r['name']}.asc",
              "fingerprint": self.keys.fingerprint}
             for r in stack["repositories"]
