@@ -245,7 +245,9 @@ def do_without(workspace: Path, nodes: Mapping[str, Collection[str]]) -> bool:
     changed = choices.without != wanted
     if changed:
         before, choices.without = choices.without, wanted
-        for group in (name for name in wanted if wanted[name] != before.get(name)):  # its machines stand where the last attempt was made, and so will the others
+        for group in (
+            name for name in wanted if wanted[name] != before.get(name)
+        ):  # its machines stand where the last attempt was made, and so will the others
             tried, attempts = choices.tried.pop(group, []), choices.attempts.pop(group, [])
             if last := [one.way for one in attempts[-1:]] or tried[-1:]:
                 choices.taken[group] = last[0]

@@ -87,8 +87,8 @@ class Zones:
         return [f"zone-{n}" for n in range(self.count)]
 
     def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
-        kind = found.summary.removesuffix(" by kind")
-        then = "kind" if found.summary.endswith("by kind") else AFTER.get(kind, "stop")  # type: ignore[call-overload]
+        kind, _, then = found.summary.partition(" by ")
+        then = then or AFTER.get(kind, "stop")  # type: ignore[call-overload]
         return CloudError(kind, kind.upper(), f"{kind} of {way}", found.address, f"mend {kind}", then=then)  # type: ignore[arg-type]
 
     def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
@@ -261,6 +261,12 @@ def test_throttling_that_does_not_end_is_told(tmp_path: Path, pauses: list[float
     found = applied(tmp_path, 5, *["throttled"] * 9)
     assert found.done.count("apply") == ways.MOST_AGAIN + 1
     assert "THROTTLED (throttled)" in found.error and len(pauses) == ways.MOST_AGAIN
+
+
+def test_a_network_of_the_operators_own_is_no_shortage(tmp_path: Path, pauses: list[float]) -> None:
+    found = applied(tmp_path, 1, *["network by again"] * 9)
+    assert found.done.count("apply") == ways.MOST_AGAIN + 1
+    assert "NETWORK (network)" in found.error and "zone-1" not in found.error
 
 
 def test_a_fault_of_the_clouds_own_is_asked_about_once_more_and_then_it_is_a_shortage(
