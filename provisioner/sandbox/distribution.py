@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 
-from provisioner.sandbox.content import fact, placeholder
 from provisioner.sandbox.deb import Deb, File
+from provisioner.sandbox.package_files import fact, placeholder
 
 FOLDER = "usr/share/gpuprov-sandbox/archive"
 TOOLS = {"gcc": "4:12.2.0-3", "make": "4.3-4.1", "libc6-dev": "2.36-9+deb12u13"}

@@ -18,7 +18,7 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine, Provider
 from provisioner.errors import GpuprovError
 from provisioner.sandbox.mig_layout import mig_layout
-from provisioner.sandbox.reaches import between, reaches
+from provisioner.sandbox.performance import between, reaches
 from provisioner.sandbox.root_disk import root_disk
 from provisioner.sandbox.sources import variant
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.sandbox.deb import tar
-from provisioner.sandbox.layer import node_files
+from provisioner.sandbox.node_layer import node_files
 from provisioner.sandbox.runtime import Podman, limits
 
 SUITE = "bookworm"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from provisioner.sandbox.content import LIBRARIES, Content, fact, placeholder, program, unit
 from provisioner.sandbox.deb import File
+from provisioner.sandbox.package_files import LIBRARIES, Content, fact, placeholder, program, unit
 from provisioner.sandbox.sources import DATA
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 
 from provisioner.sandbox import network_packages as network
-from provisioner.sandbox.content import LIBRARIES, Content, fact, placeholder, program, programs, unit, upstream
 from provisioner.sandbox.deb import Deb, File
+from provisioner.sandbox.package_files import LIBRARIES, Content, fact, placeholder, program, programs, unit, upstream
 from provisioner.stack.models import Package
 
 

@@ -13,7 +13,7 @@ from provisioner.image_reference import parse
 from provisioner.paths import below
 from provisioner.sandbox.deb import File, tar, tar_gz
 from provisioner.sandbox.keys import MIRROR_HOST
-from provisioner.sandbox.together import MEET, TOGETHER
+from provisioner.sandbox.multi_node import MEET, TOGETHER
 from provisioner.stack.models import Image
 
 PORT = 5000

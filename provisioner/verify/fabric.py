@@ -17,7 +17,7 @@ single bad path cannot do that. A pair that does not work between two good nodes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 from statistics import median
@@ -72,6 +72,19 @@ class Verdict:
     ring: tuple[str, ...] = ()
     ring_ok: bool | None = None
     ring_why: str = ""
+
+
+def wrong_way(ways: Mapping[str, int], *, rdma: bool, gpudirect: bool) -> str:
+    """What is wrong with the way that NCCL's channels went between nodes that have RDMA; "" where nothing is known to
+    be. `gpudirect`: their network cards read the GPUs' memory themselves."""
+    if not rdma:
+        return ""
+    if sockets := ways.get("NET/Socket", 0) + ways.get("NET/Socket+GDR", 0):
+        return f"{sockets} channels over sockets"
+    bare = {way: count for way, count in ways.items() if way.startswith("NET/") and not way.endswith("+GDR")}
+    if gpudirect and bare:
+        return f"{', '.join(f'{count} channels via {way}' for way, count in bare.items())} without GPUDirect"
+    return ""
 
 
 def most_rounds(nodes: int, *, rings: bool = True) -> int:

@@ -20,7 +20,7 @@ from provisioner.events import Events
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
-from provisioner.verify.fabric import Met, Search, Verdict, most_rounds
+from provisioner.verify.fabric import Met, Search, Verdict, most_rounds, wrong_way
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.load import Load, parse
 from provisioner.verify.request import load_request
@@ -228,8 +228,12 @@ def met(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
     first, expected = parts[names[0]], nodes[0].expected
     if why := _failure(nodes, parts):
         return Met(names, False, why=why, result=first)
-    rate, way = first.best_busbw, wrong_way(dict(first.transports), expected)
+    rate, way = first.best_busbw, _strayed(first, expected)
     return Met(names, True, rate[1] if rate else None, way, bool(way), result=first)
+
+
+def _strayed(first: Load, expected: Expected) -> str:
+    return wrong_way(dict(first.transports), rdma=expected.fabric == "rdma", gpudirect=expected.gpudirect)
 
 
 def _failure(nodes: Sequence[Member], parts: Mapping[str, Load]) -> str:
@@ -249,18 +253,6 @@ def _failure(nodes: Sequence[Member], parts: Mapping[str, Load]) -> str:
 
 
 TAKEN_ALONG = ("on another node", "closed by peer", "Connection reset", "remote process exited")
-
-
-def wrong_way(ways: Mapping[str, int], expected: Expected) -> str:
-    """What is wrong with the way that NCCL's channels went between the nodes; "" where nothing is known to be."""
-    if expected.fabric != "rdma":
-        return ""
-    if sockets := ways.get("NET/Socket", 0) + ways.get("NET/Socket+GDR", 0):
-        return f"{sockets} channels over sockets"
-    bare = {way: count for way, count in ways.items() if way.startswith("NET/") and not way.endswith("+GDR")}
-    if expected.gpudirect and bare:
-        return f"{', '.join(f'{count} channels via {way}' for way, count in bare.items())} without GPUDirect"
-    return ""
 
 
 def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[str, Any]:

@@ -183,11 +183,11 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
 def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:
     action = record.get("action") or declared["action"]
     severity: Severity = declared["severity"] if declared["severity"] in SEVERITIES else "fatal"
-    if record.get("severity") == "warn" and severity == "fatal":  # an unverified limit; never the other way
-        severity = "warn"
+    lowered = record.get("severity") == "warn" and severity == "fatal"  # an unverified limit; never the other way
     return CheckResult(
         id=declared["id"],
-        severity=severity,
+        severity="warn" if lowered else severity,
+        lowered=lowered,
         status=record["status"] if record["status"] in ("pass", "fail", "unknown", "skip") else "unknown",
         action=action if action in ACTIONS else "reconfigure",
         says=declared["says"],

@@ -30,6 +30,8 @@ class CheckResult:
     """The file that could not be read, where it is unknown for that."""
     explained_by: str = ""
     """The id of the failed check that it follows from."""
+    lowered: bool = False
+    """A fatal check that only warns, because it fails at an unverified limit."""
 
     def __post_init__(self) -> None:
         for text in ("id", "says", "message", "expected", "actual"):
@@ -171,8 +173,8 @@ class Report:
         if not self.limits:
             return ""
         return (
-            f"{self.unverified} of {self.limits} limits are unverified (no measurement or document supports them): "
-            "a failure at one of them only warns (docs/evidence.md)"
+            f"{self.unverified} of the {self.limits} limits of these machines are unverified (no measurement or "
+            "document supports them): a failure at one of them only warns (docs/evidence.md)"
         )
 
     @property
@@ -212,8 +214,11 @@ def blame(
     results: dict[str, CheckResult], follows: Mapping[str, Sequence[str]], silences: Mapping[str, Sequence[str]]
 ) -> list[CheckResult]:
     """The second rule of check.py: what another failure explains is unknown, and what mends that mends it. What is
-    unknown and has no cause among the failures needs a look, and no reset or replacement on suspicion. `follows` and
-    `silences` are the declared ones, by the keys of `results`."""
+    unknown and has no cause among the failures needs a look, and no reset or replacement on suspicion. A failure that
+    only warns for want of evidence explains no fatal one.
+
+    `follows` and `silences` are the declared ones, by the keys of `results`.
+    """
     failed = {result.id: result for result in results.values() if result.status == "fail"}
     silent = {
         file: results[test].id for test, files in silences.items() if results[test].id in failed for file in files
@@ -221,6 +226,8 @@ def blame(
     blamed = []
     for test, result in results.items():
         causes = [cause for cause in follows.get(test, ()) if cause in failed and cause != result.id]
+        if result.status == "fail" and result.severity == "fatal":
+            causes = [cause for cause in causes if not failed[cause].lowered]
         if result.status == "unknown" and not causes and result.unread in silent:
             causes = [silent[result.unread]]
         if result.status in ("fail", "unknown") and causes:

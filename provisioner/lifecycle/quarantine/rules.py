@@ -87,7 +87,8 @@ def _changed(entry: Entry, verdict: NodeReport, level: Level) -> Entry:
     if deeper(entry.level, level) != level:
         return entry
     reason = entry.reason.split(PENDING)[0]
-    return replace(entry, reason=f"{reason}{PENDING}{', '.join(owed)}" if owed else reason, owed=owed)
+    way = f" (`gpuprov verify --level {deeper(entry.level, 'standard')}` asks, `gpuprov release` ends it)"
+    return replace(entry, reason=f"{reason}{PENDING}{', '.join(owed)}{way}" if owed else reason, owed=owed)
 
 
 def _leaves(entry: Entry | None, machine: Node, level: Level, verdict: NodeReport) -> bool:

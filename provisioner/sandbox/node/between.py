@@ -4,7 +4,7 @@
 
 Name, GB/s, the way between nodes, what becomes of a run with this node (well, fails), and the nodes to which the path
 is bad. The container runtime's hook puts it into a container that is started for several nodes; gpuprov-together in the
-image (provisioner/sandbox/together.py) reads it. A fault says in hardware.json's `between` what goes wrong.
+image (provisioner/sandbox/multi_node.py) reads it. A fault says in hardware.json's `between` what goes wrong.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.expectations import Expected
+from provisioner.verify.expectations import GROSS, Expected
+from provisioner.verify.fabric import wrong_way
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.fabric import Fabric
 
@@ -89,10 +90,16 @@ def test_pairs(node: Facts, expected: Expected) -> None:
 def _only_slow(fabric: Fabric, expected: Expected) -> tuple[str, ...]:
     """The limits that its bad pairs are below, where all of those worked, only slowly, and no limit has evidence."""
     bad = [pair for pair in fabric.pairs if not pair.good]
-    if any(pair.gbps is None for pair in bad) or fabric.wrong_way:
-        return ()
     spread = "fabric.pair_spread" if expected.fabric == "rdma" else "fabric.socket_spread"
-    below = {"fabric" if pair.gbps < (fabric.floor_gbps or 0.0) else spread for pair in bad if pair.gbps is not None}
+    below = set()
+    for pair in bad:
+        strayed = wrong_way(dict(pair.transports), rdma=expected.fabric == "rdma", gpudirect=expected.gpudirect)
+        if pair.gbps is None or strayed or fabric.wrong_way:
+            return ()
+        least = max(fabric.floor_gbps or 0.0, fabric.usual_gbps or 0.0)
+        if pair.gbps < least * GROSS:
+            return ()
+        below.add("fabric" if pair.gbps < (fabric.floor_gbps or 0.0) else spread)
     unverified = expected.unsupported(*sorted(below))
     return unverified if len(unverified) == len(below) else ()
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from provisioner.verify.check import check, fail, saw, unknown
 from provisioner.verify.checks.load import LOAD, NEEDS, reached
-from provisioner.verify.expectations import Expected
+from provisioner.verify.expectations import GROSS, Expected
 from provisioner.verify.facts import Facts
 
 
@@ -24,6 +24,18 @@ def _lag(found: Mapping[str, float], share: float) -> list[str]:
     """The GPUs that are behind the node's median by more than a share."""
     middle = median(found.values())
     return [f"{gpu}: {value:.4g}, median {middle:.4g}" for gpu, value in found.items() if value < middle * (1 - share)]
+
+
+def _wanted(least: float | None) -> str:
+    return f", at least {least:g} expected" if least is not None else ""
+
+
+def _floor(expected: Expected, limit: str, rates: Mapping[str, float]) -> tuple[str, ...]:
+    """The unverified limit that the slowest GPU fails at, that of this machine type or its neighbours' rate."""
+    least, slowest = expected.least.get(limit), min(rates.values())
+    if least is not None:
+        return expected.unsupported_floor(limit, slowest, least)
+    return expected.unsupported_floor("load.copy_spread", slowest, median(rates.values()))
 
 
 @check(
@@ -105,17 +117,23 @@ def test_host_copy(node: Facts, expected: Expected) -> None:
         expected=f"{least:g} GB/s or more" if least else "alike on all GPUs",
         actual={gpu: f"{to[gpu]:.1f} to, {back[gpu]:.1f} from the GPU" for gpu in to},
     )
+    slower = {gpu: min(to[gpu], back[gpu]) for gpu in to}
     if least is not None:
-        low = [f"{gpu}: {min(to[gpu], back[gpu]):.1f}" for gpu in to if min(to[gpu], back[gpu]) < least]
+        low = [f"{gpu}: {rate:.1f}" for gpu, rate in slower.items() if rate < least]
     else:
         # Nobody has published this machine's: half of what its neighbours reach is a link of half its lanes.
         share = expected.most["load.copy_spread"]
         low = [*_lag(to, share), *_lag(back, share)]
     if low:
-        limits = expected.unsupported("host_copy" if least is not None else "load.copy_spread")
-        if expected.numa_nodes != 1 and any(gpu.numa_node is None for gpu in reached(node, expected).gpus):
+        limits = _floor(expected, "host_copy", slower)
+        unbound = {f"GPU {gpu.index}" for gpu in reached(node, expected).gpus if gpu.numa_node is None}
+        if (
+            expected.numa_nodes != 1
+            and least is not None
+            and all(gpu in unbound and rate >= least * GROSS for gpu, rate in slower.items() if rate < least)
+        ):
             limits = (*limits, "host memory of no known NUMA node")
-        fail(f"{'; '.join(low)} GB/s", unverified=limits)
+        fail(f"{'; '.join(low)} GB/s{_wanted(least)}", unverified=limits)
 
 
 @check(
@@ -143,5 +161,4 @@ def test_peer_copy(node: Facts, expected: Expected) -> None:
         else _lag(found, expected.most["load.copy_spread"])
     )
     if low:
-        limit = "peer_copy" if least is not None else "load.copy_spread"
-        fail(f"{'; '.join(low)} GB/s", unverified=expected.unsupported(limit))
+        fail(f"{'; '.join(low)} GB/s{_wanted(least)}", unverified=_floor(expected, "peer_copy", found))

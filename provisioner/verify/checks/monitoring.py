@@ -172,7 +172,8 @@ def test_bandwidth(node: Facts, expected: Expected) -> None:
     if nccl.ranks != expected.gpu_count:
         unknown(f"measured with {nccl.ranks} ranks, the limit is for {expected.gpu_count} on one node")
     if nccl.max_busbw_gbps < expected.min_busbw_gbps:
-        fail(f"{nccl.max_busbw_gbps:g} GB/s at most", unverified=expected.unsupported("busbw"))
+        limits = expected.unsupported_floor("busbw", nccl.max_busbw_gbps, expected.min_busbw_gbps)
+        fail(f"{nccl.max_busbw_gbps:g} GB/s at most, {expected.min_busbw_gbps:g} expected", unverified=limits)
 
 
 def _of_load(node: Facts, expected: Expected) -> Nccl:

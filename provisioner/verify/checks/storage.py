@@ -40,7 +40,7 @@ def test_scratch(node: Facts, expected: Expected) -> None:
         unknown(f"df does not list {place}")
     if fs.size < wanted:
         less = f"{place} has {fs.size / 1e9:.0f} GB, the disks {expected.scratch_gb:g}"
-        fail(less, unverified=expected.unsupported("scratch.missing_share"))
+        fail(less, unverified=expected.unsupported_floor("scratch.missing_share", fs.size, wanted))
 
 
 @check(

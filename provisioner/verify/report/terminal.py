@@ -58,9 +58,7 @@ def table(report: Report) -> Group:
                 style = "bold red" if check.status == "fail" and check.severity == "fatal" else "yellow"
                 what = Text(check.message or check.says)
                 what.append(others)
-                failed.add_row(
-                    Text(node.name), Text(check.id), Text(WORD[check.status], style), what, Text(check.action)
-                )
+                failed.add_row(Text(node.name), Text(check.id), Text(_word(check), style), what, Text(check.action))
         parts += [Text(""), failed]
     if behind := slower(report):
         parts += [Text(""), Text(behind, "yellow")]
@@ -74,6 +72,10 @@ def table(report: Report) -> Group:
     simulated = " (SIMULATED hardware)" if report.simulated else ""
     parts += [Text(""), Text(healthy + simulated, "bold green" if report.ok else "bold red")]
     return Group(*parts)
+
+
+def _word(check: CheckResult) -> str:
+    return "WARN" if check.status == "fail" and check.severity != "fatal" else WORD[check.status]
 
 
 def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:

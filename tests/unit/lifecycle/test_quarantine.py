@@ -198,7 +198,10 @@ def test_what_condemned_has_to_pass_and_not_to_be_skipped_beside_a_job(id: str, 
     book = put_by(result(id, status))
     said = judge(book, passes(skips=(id,)), 4)
     assert said.release == ()
-    assert said.hold["train-0"].reason == f"{id}: 7 instead of 8; it stays until this has passed: {id}"
+    assert said.hold["train-0"].reason == (
+        f"{id}: 7 instead of 8; it stays until this has passed: {id} "
+        "(`gpuprov verify --level standard` asks, `gpuprov release` ends it)"
+    )
     assert said.drain == ()
     again = Book({**book.entries, **said.hold})
     assert judge(again, passes(skips=(id,)), 4).nothing, "told once"

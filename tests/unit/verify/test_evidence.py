@@ -19,7 +19,7 @@ from provisioner.verify.report.terminal import table
 from provisioner.verify.results import CheckResult, Report
 from provisioner.verify.run import Subject, verify
 from scripts import evidence_docs
-from tests.support.healthy_bundle import bundle, edit, expected, healthy
+from tests.support.healthy_bundle import bundle, edit, expected, healthy, nth
 from tests.support.healthy_load import ran, result
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -47,7 +47,7 @@ def test_a_measured_limit_names_what_was_measured() -> None:
             assert reached is None or reached > row.threshold
 
 
-def slow(machine: str, **values: float) -> Case:
+def slow(machine: str, **values: float | None) -> Case:
     texts = healthy(machine)
     found = result(load().machine(machine))
     found["gpus"][3] |= values
@@ -65,15 +65,24 @@ def judged() -> dict[str, Judged]:
     ndv4 = "Standard_ND96asr_v4"
     unbound = result(load().machine(ndv4))
     unbound["gpus"][3] |= {"h2d_gbps": 12.0, "numa_node": None}
+    elsewhere = result(load().machine(ndv4))
+    elsewhere["gpus"][0] |= {"numa_node": None}
+    elsewhere["gpus"][3] |= {"h2d_gbps": 12.0}
     return judge(
         {
             "documented host copy": slow(ndv4, h2d_gbps=12.0),
             "unverified host copy": slow("p4d.24xlarge", h2d_gbps=6.0),
-            "no limit for host copy": slow("p3dn.24xlarge", h2d_gbps=5.0),
+            "no limit for host copy": slow("p3dn.24xlarge", h2d_gbps=20.0),
             "host copy of an unknown NUMA node": Case(
                 bundle(healthy(ndv4) | {"load.json": ran(unbound)}), expected(ndv4)
             ),
-            "unverified peer copy": slow("p4d.24xlarge", peer_gbps=50.0),
+            "unverified peer copy": slow("p4d.24xlarge", peer_gbps=150.0),
+            "far below an unverified limit": slow("p4d.24xlarge", h2d_gbps=0.3),
+            "far below its neighbours": slow("p3dn.24xlarge", h2d_gbps=5.0),
+            "far below, of an unknown NUMA node": slow(ndv4, h2d_gbps=0.3, numa_node=None),
+            "another GPU's NUMA node is unknown": Case(
+                bundle(healthy(ndv4) | {"load.json": ran(elsewhere)}), expected(ndv4)
+            ),
             "link of a virtual machine": link("p4d.24xlarge"),
             "link of bare metal": link("dgx-h100"),
         }
@@ -88,6 +97,10 @@ def judged() -> dict[str, Judged]:
         ("no limit for host copy", "load.host_copy", "warn", "load.copy_spread"),
         ("host copy of an unknown NUMA node", "load.host_copy", "warn", "host memory of no known NUMA node"),
         ("unverified peer copy", "load.peer_copy", "warn", "peer_copy"),
+        ("far below an unverified limit", "load.host_copy", "fatal", ""),
+        ("far below its neighbours", "load.host_copy", "fatal", ""),
+        ("far below, of an unknown NUMA node", "load.host_copy", "fatal", ""),
+        ("another GPU's NUMA node is unknown", "load.host_copy", "fatal", ""),
         ("link of a virtual machine", "load.pcie_link", "warn", "the PCIe generation in a virtual machine"),
         ("link of bare metal", "load.pcie_link", "fatal", ""),
     ],
@@ -99,6 +112,18 @@ def test_a_limit_without_evidence_warns_and_says_so(
     assert (found.id, found.severity) == (check, severity)
     assert found.condemns == (severity == "fatal")
     assert found.message.endswith(f" (unverified limit: {limit})") == bool(limit)
+
+
+def test_what_only_warns_explains_no_fatal_failure() -> None:
+    """One slow node of a group: its own limit is unverified, that it is the group's outlier is not."""
+    slow_one = result(load().machine("p4d.24xlarge"), busbw=100.0)
+    cases = {}
+    for i in range(3):
+        texts = nth("p4d.24xlarge", i) | ({"load.json": ran(slow_one)} if i == 1 else {})
+        texts.pop("all_reduce.txt")
+        cases[f"n{i}"] = Case(bundle(texts), expected("p4d.24xlarge"), group="train")
+    found = {check.id: check for check in judge(cases)["n1"].checks if check.status == "fail"}
+    assert {id: check.severity for id, check in found.items()} == {"nccl.bandwidth": "warn", "fleet.slow_nccl": "fatal"}
 
 
 def test_the_nodes_own_timer_warns_alike() -> None:
@@ -129,7 +154,7 @@ def test_the_report_says_how_many_limits_are_unverified(capsys: pytest.CaptureFi
     assert (one.limits, one.unverified) == (len(p4d.limits), len(p4d.unverified))
     assert json.loads(json.dumps(one.to_json()))["limits"] == {"total": one.limits, "unverified": one.unverified}
     Console(width=200).print(table(one))
-    assert f"{one.unverified} of {one.limits} limits are unverified" in capsys.readouterr().out
+    assert f"{one.unverified} of the {one.limits} limits of these machines are unverified" in capsys.readouterr().out
     assert replace(one, limits=0).evidence == ""
 
 

@@ -89,9 +89,19 @@ def judged() -> dict[str, Judged]:
     cases["not written"] = case(P4D, None)
     cases["level standard"] = case(P4D, None, "standard")
     cases["level quick"] = case(P4D, None, "quick")
-    slow = fabric_json(
-        row, state="fault", why="slow", ring=None, floor_gbps=35.0, pairs=[pair(False, "slow", gbps=30.0)]
-    )
+    limits: dict[str, Any] = {"state": "fault", "why": "slow", "ring": None, "floor_gbps": 35.0, "usual_gbps": 44.0}
+    slow = fabric_json(row, **limits, pairs=[pair(False, "slow", gbps=30.0)])
+    for name, bad in {
+        "one of them over sockets": [
+            pair(False, "slow", gbps=30.0),
+            pair(False, "slow", "train-2", gbps=30.0, **SOCKETS),
+        ],
+        "a hundredth": [pair(False, "slow", gbps=0.3)],
+        "a hundredth of the others": [pair(False, "slow", gbps=36.0)],
+    }.items():
+        usual = 3600.0 if name == "a hundredth of the others" else 44.0
+        text = fabric_json(row, **limits | {"usual_gbps": usual}, pairs=bad)
+        cases[name] = case(P4D, text)
     cases["slow p4d"], cases["slow p4de"] = case(P4D, slow), case("p4de.24xlarge", slow)
     foreign = {"nvidia-smi.xml": Output(str(healthy(P4D)["nvidia-smi.xml"]))}
     cases["of other hands"] = Case(Bundle(files=foreign), expected(P4D, "stress"))
@@ -123,6 +133,12 @@ def test_a_pair_that_is_only_slow_condemns_where_the_limit_was_measured(judged: 
         "p4d": ("fail", "warn"), "p4de": ("fail", "fatal"),
     }  # fmt: skip
     assert found["p4d"].message == "slow (unverified limit: fabric)"
+
+
+@pytest.mark.parametrize("name", ["one of them over sockets", "a hundredth", "a hundredth of the others"])
+def test_a_pair_that_is_broken_whatever_the_limit_condemns(judged: dict[str, Judged], name: str) -> None:
+    (found,) = (c for c in judged[name].checks if c.status == "fail")
+    assert (found.id, found.severity) == ("fabric.pairs", "fatal")
 
 
 @pytest.mark.parametrize("name", [P4D, NDV4, GEN3, ERI])

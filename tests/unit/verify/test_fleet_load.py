@@ -98,7 +98,8 @@ def test_the_slow_node_is_found_and_no_other(judged: dict[str, Judged], id: str)
 def test_slow_training_is_explained_by_what_is_slow(judged: dict[str, Judged]) -> None:
     assert of(judged, "all of it") == {str(ODD): {"fleet.slow_memory"}}
     assert "explained by fleet.slow_memory" in message(judged, f"all of it/{ODD}", "fleet.slow_training")
-    assert of(judged, "below the limit", among={"nccl.bandwidth", *SLOW}) == {str(ODD): {"nccl.bandwidth"}}
+    both = {"nccl.bandwidth", "fleet.slow_nccl"}  # the limit is unverified: it only warns, and explains nothing
+    assert of(judged, "below the limit", among={"nccl.bandwidth", *SLOW}) == {str(ODD): both}
 
 
 def test_a_node_that_a_job_has_is_not_compared_and_the_others_are(judged: dict[str, Judged]) -> None:

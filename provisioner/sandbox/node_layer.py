@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioner.sandbox.content import program
 from provisioner.sandbox.deb import File
 from provisioner.sandbox.distribution import archive
+from provisioner.sandbox.package_files import program
 from provisioner.sandbox.sources import unit_file
 
 TOOLS = (
