@@ -6,6 +6,7 @@ with its `exit_code`. Anything else that reaches the CLI is a bug in gpuprov.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -72,6 +73,15 @@ class InputError(GpuprovError):
         self.problems = problems
 
 
+_QUERY = re.compile(r"((?:https?://(?!aws\.amazon\.com/marketplace/)|with url: /)[^\s\"'<>?]*)\?[^\s\"'<>]*", re.I)
+
+
+def without_queries(text: str) -> str:
+    """A text without the query strings of URLs, which may hold signatures and tokens; a link to AWS Marketplace, where
+    the query names the product, is kept whole."""
+    return _QUERY.sub(r"\1", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One diagnostic of Terraform, as its JSON log has it. `address`: the resource's; empty where it is of none.
@@ -84,8 +94,8 @@ class Diagnostic:
 
     @property
     def text(self) -> str:
-        """What was said, on one line, without the address."""
-        return " ".join(f"{self.summary}: {self.detail}".split()).removesuffix(":")
+        """What was said, on one line, without the address and what signs a URL."""
+        return without_queries(" ".join(f"{self.summary}: {self.detail}".split()).removesuffix(":"))
 
     def __str__(self) -> str:
         return f"{self.address}: {self.text}" if self.address else self.text

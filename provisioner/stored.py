@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,12 +28,17 @@ def loads(content: bytes | str) -> Any:
         raise ValueError(f"it is larger than {LIMIT >> 20} MiB")
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if "\\ud" in text.lower():
         json.dumps(found, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
     return found
+
+
+def _finite(written: str) -> float:
+    number = float(written)
+    return number if math.isfinite(number) else _refuse(written)
 
 
 def _refuse(name: str) -> NoReturn:

@@ -6,6 +6,7 @@ decimal GB for local disks. Every row carries the place where it was read in `so
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -266,6 +267,10 @@ class Provider(Row):
     def sells(self) -> bool:
         """Whether machines are bought there, in regions."""
         return bool(self.region)
+
+    def is_zone(self, name: str, region: str) -> bool:
+        """Whether a zone of that region may be called so."""
+        return re.fullmatch(self.zone.replace("{region}", re.escape(region)), name) is not None
 
 
 Currency = Literal["USD", "CNY"]

@@ -62,7 +62,11 @@ def fault(
     of_site = site_faults.find(name)
     cluster = open_cluster(file, sandbox=True)
     if of_site is not None:
-        site_faults.inject(_site(cluster, node), name)
+        if gpu is not None:
+            raise GpuprovError("--gpu is for faults of a node", hint=f"{name} is a fault of a site, which has no GPU")
+        workspace = _site(cluster, node, name)
+        _refuse_zone(cluster, node, of_site[1])
+        site_faults.inject(workspace, name)
         typer.echo(f"{node}: {of_site[0].sentence}", err=True)
         return
     faults.find_fault(name)
@@ -99,8 +103,29 @@ def clear(
             typer.echo(f"{found.node}: {mended.name} cleared", err=True)
 
 
-def _site(cluster: Cluster, name: str) -> Path:
+def _site(cluster: Cluster, name: str, fault: str) -> Path:
     """The workspace of a site of the file. Raises GpuprovError for one that it does not have."""
     if name not in cluster.spec.sites:
-        raise GpuprovError(f"there is no site {name}", hint=f"sites: {', '.join(cluster.spec.sites)}")
+        said = f"there is no site {name}"
+        if any(name == node for group, many in cluster.spec.groups.items() for node in _nodes(group, many.count)):
+            said = f"{name} is a node, and {fault} is a fault of a site"
+        raise GpuprovError(said, hint=f"sites: {', '.join(cluster.spec.sites)}")
     return cluster.paths.site(name)
+
+
+def _nodes(group: str, count: int) -> list[str]:
+    return [f"{group}-{number}" for number in range(count)]
+
+
+def _refuse_zone(cluster: Cluster, site: str, zone: str) -> None:
+    """Raise GpuprovError for a zone that the site can't be asked in: such a fault would refuse nothing."""
+    from provisioner import catalog
+
+    settings = cluster.spec.sites[site]
+    region = getattr(settings, "region", "")
+    if not zone or not region:
+        return
+    provider, zones = catalog.load().provider(settings.provider), tuple(getattr(settings, "zones", ()))
+    if zone not in zones if zones else not provider.is_zone(zone, region):
+        hint = f"zones: {', '.join(zones)}" if zones else f"{provider.title} calls zones of {region} otherwise"
+        raise GpuprovError(f"{zone} is no zone of {site}", hint=hint)

@@ -158,5 +158,5 @@ def _state(workspace: Path) -> bool:
         return any(resource.get("mode") == "managed" for resource in state["resources"])
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return True

@@ -195,6 +195,8 @@ def _record_incomplete(cluster: Cluster, plan: Plan, sites: Sequence[Machines]) 
             nodes += [node for node in before.values() if node.site == site.site]
     new = [node.name for node in nodes if node.name not in before or before[node.name].id != node.id]
     if not nodes:
+        if not unknown:
+            node_state.note_stage(cluster.paths, "planned", [name for name, _ in plan.nodes()])
         return "; ".join(unknown)
     fleet.save(cluster.paths, nodes)
     running_cost.seen(cluster, nodes)

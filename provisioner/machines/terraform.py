@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -208,15 +208,15 @@ class TerraformMachines:
                 time.sleep(other.pause_s)
             self._again(plan)
             return
-        standing = set(self._workspace.addresses())
-        if enough := enough_without(plan, other, standing, self._module):
+        state = self._workspace.resources()
+        enough = enough_without(plan, other, {one for one in state if not state[one].tainted}, self._module)
+        if enough and capacity.do_without(self._folder, capacity.Choices.read(self._folder).without | enough):
             lost = "; ".join(f"{group} does without {', '.join(names)}" for group, names in enough.items())
             self._events("terraform", "warning", f"{other.message}. {lost}: `gpuprov up` asks for them again")
-            capacity.do_without(self._folder, enough)
             self._again(plan)
             return
         names = [name for group in other.short for name in plan.group(group).node_names()]
-        made = {self._module.address(name) for name in names} & standing - set(there)
+        made = {self._module.address(name) for name in names} & set(state) - set(there)
         if other.then == "nothing":
             if made:
                 message = f"removing {len(made)} machines of groups that are not complete"
@@ -266,14 +266,15 @@ class TerraformMachines:
             raise self._explained(plan, error) from None
 
 
-def enough_without(plan: Plan, other: Instead, standing: Collection[str], module: Module) -> Mapping[str, list[str]]:
-    """Group → nodes that it can do without, where every group that is short has its `capacity.min`; else nothing."""
+def enough_without(plan: Plan, other: Instead, standing: Collection[str], module: Module) -> dict[str, list[str]]:
+    """Group → nodes that it can do without, where every group that is short lacks some and has its `capacity.min`;
+    else nothing. `standing`: addresses of what was made whole."""
     found = {}
     for name in other.short:
         group = plan.group(name)
         lost = [node for node in group.node_names() if module.address(node) not in standing]
         least = group.spec.capacity.min
-        if least is None or group.spec.count - len(lost) < least:
+        if not lost or least is None or group.spec.count - len(lost) < least:
             return {}
         found[name] = lost
     return found

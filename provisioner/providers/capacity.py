@@ -238,17 +238,21 @@ def without(workspace: Path) -> list[str]:
     return [node for nodes in Choices.read(workspace).without.values() for node in nodes]
 
 
-def do_without(workspace: Path, nodes: Mapping[str, Collection[str]]) -> None:
-    """Group → nodes that are not asked for from now on; {} asks for all of them again."""
+def do_without(workspace: Path, nodes: Mapping[str, Collection[str]]) -> bool:
+    """Group → nodes that are not asked for from now on; {} asks for all of them again. Whether that is news."""
     choices = Choices.read(workspace)
     wanted = {group: sorted(names) for group, names in nodes.items()}
-    if choices.without != wanted:
-        choices.without = wanted
-        for group in wanted:  # its machines stand where the last attempt was made, and so will the others
+    changed = choices.without != wanted
+    if changed:
+        before, choices.without = choices.without, wanted
+        for group in (
+            name for name in wanted if wanted[name] != before.get(name)
+        ):  # its machines stand where the last attempt was made, and so will the others
             tried, attempts = choices.tried.pop(group, []), choices.attempts.pop(group, [])
             if last := [one.way for one in attempts[-1:]] or tried[-1:]:
                 choices.taken[group] = last[0]
         choices.write(workspace)
+    return changed
 
 
 def settle(workspace: Path) -> None:

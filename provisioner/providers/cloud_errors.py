@@ -21,7 +21,7 @@ Class = Literal[
 """shortage: it has none now; quota: the account may have no more; unsupported: not sold there, or not like that;
 spot-refused: no spot machine at this price or for this account; reservation-full: the reservation has no room;
 credentials: missing, wrong or expired; denied: they may not do it; throttled: asked too often; image, network: the
-machine's image or its network is the cause; transient: the cloud's own fault, or no answer; conflict: something is in
+machine's image or a network is the cause; transient: the cloud's own fault, or no answer; conflict: something is in
 the way; terms: the account or a contract; unknown: a code that no table has."""
 Then = Literal["zone", "kind", "again", "stop"]
 """zone: ask in the next zone, then for the next kind; kind: another zone would not help; again: ask the same once more;

@@ -89,7 +89,6 @@ def _zones(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
         hint = f"one is called {provider.example_region}"
         yield Finding((*loc, "region"), f"{shown(site.region)} is not a region of {provider.title}", hint)
         return
-    pattern = provider.zone.replace("{region}", re.escape(site.region))
     for key in site.tags:
         if not re.fullmatch(r"[A-Za-z0-9_ .:/=+@-]{1,128}", key):
             said = f"{shown(key)} is no key of a tag: at most 128 letters, digits, spaces and . : / = + @ _ -"
@@ -99,7 +98,7 @@ def _zones(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
     seen: set[str] = set()
     for index, zone in enumerate(site.zones):
         at = (*loc, "zones", index)
-        if not re.fullmatch(pattern, zone):
+        if not provider.is_zone(zone, site.region):
             hint = "they start with the region" if "{region}" in provider.zone else 'they are "1", "2" and "3"'
             yield Finding(at, f"{shown(zone)} is not a zone of {site.region}", hint)
         elif zone in seen:

@@ -24,7 +24,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry, Timeout, parse_url
 
 from provisioner import __version__
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, without_queries
 
 DEADLINE = 300.0
 """Seconds for all that one lock reads."""
@@ -99,7 +99,7 @@ class Fetch:
                 after = f"{tries} {'try' if tries == 1 else 'tries'}"
                 wanted = f", Retry-After {wait:.0f} s" if wait > pause else ""
                 raise self._failed(who, url, f"{said}{wanted}; gave up after {after}", status)
-            self.say(f"{who}: {said}; retrying in {wait:.1f} s")
+            self.say(without_queries(f"{who}: {said}; retrying in {wait:.1f} s"))
             self._ended.wait(wait)
             pause *= 2
 
@@ -164,7 +164,7 @@ class Fetch:
         finally:
             response.release_conn()
         hops = [str(hop.redirect_location) for hop in response.retries.history] if response.retries else []
-        if parse_url(url).scheme == "https" and any(hop.startswith("http:") for hop in hops):
+        if parse_url(url).scheme == "https" and any(hop.lower().startswith("http:") for hop in hops):
             raise self._failed(who, url, f"refused redirect from https to {hops[-1]}")
         return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, bytes(body))
 
@@ -184,7 +184,7 @@ class Fetch:
     @staticmethod
     def _failed(who: str, url: str, message: str, status: int | None = None) -> FetchError:
         return FetchError(
-            f"{who}: {url}: {message}",
+            without_queries(f"{who}: {url}: {message}"),
             hint="check that this machine can reach the URL, then run `gpuprov lock` again",
             status=status,
         )

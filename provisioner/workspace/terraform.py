@@ -114,7 +114,7 @@ class Workspace:
             json.loads(note.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return
-        except ValueError:
+        except (ValueError, RecursionError):
             self._events("terraform", "warning", f"{note} was cut off half way; Terraform is initialised again")
             stamp.unlink(missing_ok=True)
             note.unlink()
@@ -144,7 +144,7 @@ class Workspace:
         try:
             noted = json.loads((self.path / ".terraform" / "terraform.tfstate").read_text(encoding="utf-8"))
             local = noted["backend"]["type"] == "local"
-        except (FileNotFoundError, ValueError, LookupError, TypeError):
+        except (FileNotFoundError, ValueError, RecursionError, LookupError, TypeError):
             return False
         return local and not (self.path / "terraform.tfstate").exists()
 
@@ -246,7 +246,7 @@ class Workspace:
                 if candidate == state:
                     return None
                 continue
-            except ValueError:
+            except (ValueError, RecursionError):  # half a file, or nested deeper than Terraform writes
                 continue
             if candidate != state and not repair:
                 return f"{state} is cut off; `gpuprov up` puts its backup in its place"

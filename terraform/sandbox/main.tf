@@ -9,7 +9,7 @@ locals {
         machine = var.groups[name].machine
         zone    = lookup(var.sandbox.zones, name, var.groups[name].zone)
         number  = 4 + i * length(local.group_names) + g
-      }
+      } if !contains(var.sandbox.without, "${name}-${i}")
     }
   ]...)
 

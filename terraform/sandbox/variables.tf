@@ -41,7 +41,7 @@ variable "sandbox" {
     network_prefix: first two octets of podman's network; mirror_dir: directory that the mirror serves;
     hardware: path of hardware.json for each node name; numbers: 4 to 253 for each node name, counted when left out;
     user: the access user; nofile, nproc: limits of a node; refusals: node name → what is said in place of making it;
-    zones: group name → the zone that its nodes pretend to be in, where it is not the group's.
+    zones: group name → the zone that its nodes pretend to be in, where it is not the group's; without: nodes that are not made.
   EOT
   type = object({
     image          = string
@@ -58,6 +58,7 @@ variable "sandbox" {
     nproc          = optional(number, 20000)
     refusals       = optional(map(string), {})
     zones          = optional(map(string), {})
+    without        = optional(list(string), [])
   })
   validation {
     condition     = var.sandbox.network_octet >= 1 && var.sandbox.network_octet <= 250 && floor(var.sandbox.network_octet) == var.sandbox.network_octet

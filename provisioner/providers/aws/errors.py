@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,10 +13,10 @@ from provisioner.plan import PlannedGroup
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.quotas import of_machine, page, quota
 from provisioner.providers.capacity import Way
-from provisioner.providers.cloud_errors import AFTER, CloudError, Row, row_of, table
+from provisioner.providers.cloud_errors import AFTER, CloudError, Row, Then, row_of, table
 
 FORMS = (
-    r"api error (?P<code>[\w.-]+): ?(?P<text>.*)",  # SDK for Go v2: the provider since 5.0
+    r"api error (?P<code>\w(?:[\w.-]*\w)?)(?::|(?=[\s,;)]|$)) ?(?P<text>.*)",  # SDK for Go v2: the provider since 5.0
     r"An error occurred \((?P<code>[\w.-]+)\) when calling the \w+ operation(?: \([^)]*\))?: ?(?P<text>.*)",  # botocore
     r"(?:last error|[Rr]eason|StateReason):? (?P<code>(?:Server|Client)\.[\w.]+): ?(?P<text>.*)",  # ended after launch
     r"last error: (?P<code>[A-Z][A-Za-z]+(?:\.[\w.]+)?): ?(?P<text>.*)",  # a NAT gateway's failure code
@@ -38,13 +38,17 @@ def read(
     found: Diagnostic, region: str, group: PlannedGroup | None = None, way: Way | None = None,
     decode: Decode = lambda _: "",
 ) -> CloudError:  # fmt: skip
-    """A diagnostic as an error of AWS. `group`, `way`: whose machine was asked for, and how. `decode`: what an encoded
-    refusal says, empty where nobody may know."""
+    """A diagnostic as an error of AWS; of several in one, that which needs most: to stop, then another kind, then
+    another zone. `group`, `way`: whose machine was asked for, and how. `decode`: what an encoded refusal says, empty
+    where nobody may know."""
     whole = found.text
-    code, text = parts(whole)
+    said = [
+        (code, text, row_of(table("aws"), _same(code), f"{found.address} {part}")) for code, text, part in parts(whole)
+    ]
+    code, text, row = min(said, key=lambda one: _WORST.index(_then(one[2])))
+    if len(said) > 1:
+        text = whole
     text, encoded = _ENCODED.sub("", text), _ENCODED.search(whole)
-    context = f"{found.address} {whole}"
-    row = row_of(table("aws"), _same(code), context)
     kind = row.kind if row else "unknown"
     text = _NOISE.sub("", text).strip() or whole
     hint = _hint(row, code, region, group, way) if row else ""
@@ -52,23 +56,44 @@ def read(
         decoded = decode(encoded[1])
         text += f" ({decoded})" if decoded else ""
         hint += "" if decoded else "; `aws sts decode-authorization-message` says which, given the message of the log"
-    then = (row.then or AFTER.get(kind, "stop")) if row else "stop"
-    return CloudError(kind, code, text, found.address, hint, zones=_named(text), then=then)
+    return CloudError(kind, code, text, found.address, hint, zones=_named(text), then=_then(row))
 
 
-def parts(said: str) -> tuple[str, str]:
-    """The code and the message of an error's text; no code where it has none."""
+_WORST: tuple[Then, ...] = ("stop", "kind", "zone", "again")
+
+
+def _then(row: Row | None) -> Then:
+    return (row.then or AFTER.get(row.kind, "stop")) if row else "stop"
+
+
+def parts(said: str) -> list[tuple[str, str, str]]:
+    """Every code in an error's text with its message and the part of the text that both are in, those that are written
+    as codes surely are first; one without a code where there is none."""
     flat = " ".join(said.split())
-    for form in FORMS:
-        if found := re.search(form, flat):
-            return found["code"], found["text"]
-    rows = [row for row in table("aws") if row.codes]
-    for found in _CODE.finditer(flat):
-        if any(row.fits(one, flat) for one in _same(found[1]) for row in rows):
-            return found[1], flat[found.end() :].lstrip(":,\"') -").strip()
-    if found := _OLD.search(flat):
-        return found["code"], found["text"]
-    return "", flat
+    found = {
+        one.start("code"): (one["code"], *one.span("text")) for form in reversed(FORMS) for one in _each(form, flat)
+    }
+    sure, rows = set(found), [row for row in table("aws") if row.codes]
+    for one in _CODE.finditer(flat):
+        if any(row.fits(name, flat) for name in _same(one[1]) for row in rows):
+            found.setdefault(one.start(), (one[1], one.end(), len(flat)))
+    if not found and (old := _OLD.search(flat)):
+        return [(old["code"], old["text"], flat)]
+    made, starts = [], sorted(found)
+    for start in sorted(found, key=lambda one: (one not in sure, one)):
+        code, begin, end = found[start]
+        following = next((one for one in starts if one > start), len(flat))
+        text = flat[begin : min(end, following)].lstrip(":,\"') -").strip()
+        made.append((code, text, flat[0 if start == starts[0] else start : following]))
+    return made or [("", flat, flat)]
+
+
+def _each(form: str, flat: str) -> Iterator[re.Match[str]]:
+    """Every place where a form is, though its message is all that follows."""
+    pattern, start = re.compile(form), 0
+    while found := pattern.search(flat, start):
+        yield found
+        start = found.start("text")
 
 
 def _same(code: str) -> list[str]:

@@ -12,7 +12,7 @@ from provisioner.events import Events
 from provisioner.paths import cache, private_dir
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
-from provisioner.providers import first_boot
+from provisioner.providers import capacity, first_boot
 from provisioner.providers.base import Module, Place, Provider
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.sandbox.capacity import SimulatedCapacity
@@ -41,7 +41,9 @@ class SandboxModule(Module):
         stacks = [*(group.stack for group in plan.groups if group.site == site), *plan.beside]
         made = module_inputs(plan, site, self._place.workspace, assets.prepare(stacks, Events()))
         refused, zones = self._capacity.refusals(plan), self._capacity.taken()
-        return made | ({"refusals": refused} if refused else {}) | ({"zones": zones} if zones else {})
+        without = capacity.without(self._place.workspace)
+        more = {"refusals": refused, "zones": zones, "without": without}
+        return made | {key: value for key, value in more.items() if value}
 
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:
         return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)

@@ -19,11 +19,12 @@ from provisioner.plan import Plan, PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers import capacity as ways
 from provisioner.providers.base import Module, Place, Provider
-from provisioner.providers.capacity import Choices, Way
+from provisioner.providers.capacity import Choices, Way, do_without
 from provisioner.providers.cloud_errors import AFTER, CloudError
 from provisioner.stack.models import BaseImage
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
+from provisioner.workspace.terraform import Resource
 from tests.support import plans
 
 
@@ -39,6 +40,7 @@ class Terraform:
 
     def apply(self) -> Changes:
         self.done.append("apply")
+        assert len(self.done) < 50, "it does not end"
         if self.fails:
             said = self.fails.pop(0)
             found = [one.split(": ") for one in said.split(", ")] if ": " in said else [("node.train-0", said)]
@@ -56,8 +58,8 @@ class Terraform:
     def outputs(self) -> dict[str, Any]:
         raise ProviderError("")  # no machine is made here
 
-    def addresses(self) -> list[str]:
-        return sorted(self.state)
+    def resources(self) -> dict[str, Resource]:
+        return {one.removesuffix(" tainted"): Resource({}, one.endswith(" tainted")) for one in sorted(self.state)}
 
     def destroy(self, *, only: Collection[str] = ()) -> Changes:
         self.done.append(f"destroy {' '.join(only)}")
@@ -85,8 +87,8 @@ class Zones:
         return [f"zone-{n}" for n in range(self.count)]
 
     def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
-        kind = found.summary.removesuffix(" by kind")
-        then = "kind" if found.summary.endswith("by kind") else AFTER.get(kind, "stop")  # type: ignore[call-overload]
+        kind, _, then = found.summary.partition(" by ")
+        then = then or AFTER.get(kind, "stop")  # type: ignore[call-overload]
         return CloudError(kind, kind.upper(), f"{kind} of {way}", found.address, f"mend {kind}", then=then)  # type: ignore[arg-type]
 
     def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
@@ -189,6 +191,32 @@ def test_fewer_than_that_are_of_no_use(tmp_path: Path) -> None:
     assert found.without == {}
 
 
+def test_a_machine_that_was_made_half_does_not_stand(tmp_path: Path) -> None:
+    state = ("node.train-0", "node.train-1 tainted", "node.train-2")
+    found = applied(tmp_path, 2, *["node.train-1: shortage"] * 40, state=state, least=2)
+    assert found.without == {"train": ["train-1"]}
+    assert found.done[:3] == ["apply", "plan", "apply"] and found.done.count("apply") < 6
+
+
+def test_a_zone_without_machines_is_asked_once(tmp_path: Path) -> None:
+    state = [f"node.train-{n} tainted" for n in range(3)]
+    found = applied(tmp_path, 1, "shortage", state=state, least=2)
+    assert (found.without, found.settled) == ({}, True)
+    assert found.done.count("apply") == 2
+
+
+def test_where_every_machine_stands_nothing_is_done_without_and_it_ends(tmp_path: Path) -> None:
+    state = [f"node.train-{n}" for n in range(3)]
+    found = applied(tmp_path, 1, *["shortage"] * 40, state=state, there=state, least=2)
+    assert (found.without, found.done.count("apply")) == ({}, 2)
+    assert "could not be had" in found.error
+
+
+def test_a_group_keeps_doing_without_what_it_could_not_have(tmp_path: Path) -> None:
+    assert do_without(tmp_path, {"train": ["train-1"]})
+    assert not do_without(tmp_path, {"train": ["train-1"]})
+
+
 def test_a_quota_names_itself_and_asks_in_no_other_zone(tmp_path: Path) -> None:
     found = applied(tmp_path, 5, "quota", state=("node.train-1",))
     assert found.done == ["apply", "destroy node.train-1"]
@@ -233,6 +261,12 @@ def test_throttling_that_does_not_end_is_told(tmp_path: Path, pauses: list[float
     found = applied(tmp_path, 5, *["throttled"] * 9)
     assert found.done.count("apply") == ways.MOST_AGAIN + 1
     assert "THROTTLED (throttled)" in found.error and len(pauses) == ways.MOST_AGAIN
+
+
+def test_a_network_of_the_operators_own_is_no_shortage(tmp_path: Path, pauses: list[float]) -> None:
+    found = applied(tmp_path, 1, *["network by again"] * 9)
+    assert found.done.count("apply") == ways.MOST_AGAIN + 1
+    assert "NETWORK (network)" in found.error and "zone-1" not in found.error
 
 
 def test_a_fault_of_the_clouds_own_is_asked_about_once_more_and_then_it_is_a_shortage(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from provisioner import fleet, node_state
 from provisioner.fleet import Node
+from provisioner.lifecycle import machines
 from provisioner.lifecycle.down import made
 from provisioner.lifecycle.status import ending, status
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
+from tests.support import plans
 
 FILE = """
 name: told
@@ -64,6 +67,15 @@ def test_every_kind_of_row(cluster: Cluster) -> None:
     ]
     assert {n["site"] for n in document["nodes"]} == {"here"}
     assert document["report"] == str(cluster.paths.root / "runs/x/report.html")
+
+
+def test_after_an_up_that_could_have_no_machine_they_are_planned_again(cluster: Cluster) -> None:
+    private_dir(cluster.paths.root)
+    plan = plans.plan(plans.cluster_spec("p4d.24xlarge", count=3))
+    node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes()])
+    empty = SimpleNamespace(site="here", standing=lambda _: [])
+    assert machines._record_incomplete(cluster, plan, [empty]) == ""  # type: ignore[list-item]
+    assert [n["stage"] for n in status(cluster, ask=False)["nodes"]] == ["planned"] * 3
 
 
 def test_an_unhealthy_node_is_told_as_such(cluster: Cluster) -> None:

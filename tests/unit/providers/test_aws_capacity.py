@@ -75,7 +75,15 @@ def test_what_an_older_gpuprov_kept_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"taken": {"a": 1}}', '{"taken": {}, "tried": {"a": [{}]}, "zones": []}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"taken": {"a": 1}}',
+        '{"taken": {}, "tried": {"a": [{}]}, "zones": []}',
+        '{"taken": {}, "tried": {}, "zones": [], "again": 1e999}',
+    ],
 )
 def test_a_damaged_file_is_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)

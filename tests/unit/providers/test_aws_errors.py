@@ -63,6 +63,13 @@ def test_a_code_that_nobody_knows_stops_and_is_told_as_it_is() -> None:
     )  # fmt: skip
 
 
+def test_what_signs_a_url_is_not_told() -> None:
+    signed = 'request send failed, Post "https://s3.us-east-1.amazonaws.com/b/k?X-Amz-Security-Token=SECRET&a=b": EOF'
+    found = read(f"operation error S3: HeadObject, {signed}")
+    assert "SECRET" not in found.said and '"https://s3.us-east-1.amazonaws.com/b/k": EOF' in found.text
+    assert "?sku=x" in read("api error OptInRequired: visit https://aws.amazon.com/marketplace/pp?sku=x").text
+
+
 def test_a_quota_of_a_machine_that_is_not_known_still_has_a_page() -> None:
     found = errors.read(Diagnostic("api error VcpuLimitExceeded: more", "", "x"), "eu-west-1")
     assert "https://eu-west-1.console.aws.amazon.com/servicequotas/home" in found.hint

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner import catalog
+from provisioner.cli.main import run
 from provisioner.errors import Diagnostic, GpuprovError
 from provisioner.plan import Plan
 from provisioner.providers.base import Place
@@ -121,6 +122,28 @@ def test_a_zone_is_for_capacity_alone() -> None:
     with pytest.raises(GpuprovError, match="no fault"):
         site_faults.find("quota:us-east-1a")
     assert site_faults.find("nvlink-down") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("here", "no-capacity:mars-1a"), "mars-1a is no zone of here"),
+        (("here", "quota", "--gpu", "1"), "--gpu is for faults of a node"),
+        (("train-0", "quota"), "train-0 is a node, and quota is a fault of a site"),
+        (("there", "quota"), "there is no site there"),
+    ],
+)
+def test_a_fault_that_would_refuse_nothing_is_not_taken(
+    tmp_path: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "name: told\nsites: {here: {provider: aws, region: us-east-1}}\n"
+        "groups: {train: {machine: p4d.24xlarge, count: 1}}\n"
+    )
+    assert run(["sandbox", "fault", str(file), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert run(["sandbox", "fault", str(file), "here", "no-capacity:us-east-1a"]) == 0
 
 
 def test_the_documentation_has_every_fault_of_a_site() -> None:

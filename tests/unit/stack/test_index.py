@@ -373,13 +373,19 @@ def test_nobody_there(flat: Repository) -> None:
     assert "object at" not in said and "Plain(" not in said
 
 
-def test_https_does_not_lead_to_http(flat: Repository, vendors: Vendors, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scheme", ["http", "HTTP"])
+def test_https_does_not_lead_to_http(
+    flat: Repository, vendors: Vendors, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
     from provisioner.stack import fetch
 
     # The loopback server speaks no TLS: what the address was is all that is changed.
     monkeypatch.setattr(fetch, "parse_url", lambda url: type("Url", (), {"scheme": "https", "host": "127.0.0.1"})())
-    vendors.replies["/acme/InRelease"].append(Reply(302, {"Location": f"{vendors.url}/acme/InRelease"}))
-    assert "refused redirect from https" in refused(flat)
+    vendors.replies["/acme/InRelease"].append(
+        Reply(302, {"Location": f"{vendors.url}/acme/InRelease?token=SECRET".replace("http", scheme, 1)})
+    )
+    said = refused(flat)
+    assert f"refused redirect from https to {scheme}://" in said and "SECRET" not in said
 
 
 def test_a_release_that_is_damaged_is_never_a_traceback(flat: Repository, vendors: Vendors, keys: Keys) -> None:

@@ -108,9 +108,10 @@ def test_half_a_state_is_replaced_by_its_backup(tmp_path: Path) -> None:
     assert any("backup is used" in e.message for e in (*seen, *told))
 
 
-def test_half_a_state_without_backup_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"version": 4, "ser', "[" * 50_000])
+def test_half_a_state_without_backup_is_said(tmp_path: Path, text: str) -> None:
     workspace(tmp_path, GOOD)
-    (tmp_path / "terraform.tfstate").write_text('{"version": 4, "ser')
+    (tmp_path / "terraform.tfstate").write_text(text)
     space, _ = opened(tmp_path)
     assert "cut off" in (space.damage() or "")
 
