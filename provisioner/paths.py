@@ -124,6 +124,10 @@ class ClusterPaths:
         """The lock beside cluster.yaml, in the user's git; a rehearsal takes its versions from it."""
         return self.spec.absolute().parent / f"{self.spec.stem}.lock"
 
+    def locked(self) -> bool:
+        """Whether there is a lock: its own, or the user's."""
+        return self.lock_file.exists() or self.user_lock.exists()
+
     @property
     def run_lock(self) -> Path:
         return self.root / "run.lock"

@@ -16,13 +16,21 @@ if TYPE_CHECKING:
 
 
 def _keys(file: Path) -> list[Diagnosis]:
+    """The signing keys of a cluster.yaml's lock; a lock that is missing or damaged is a finding. Raises
+    GpuprovError for a file that is no cluster.yaml."""
+    from provisioner import signing_keys, spec
+    from provisioner.doctor import Diagnosis
     from provisioner.stack import lockfile
 
-    lock = lockfile.read(file.with_suffix(".lock"))
+    spec.load(file)
+    path = file.with_suffix(".lock")
+    try:
+        lock = lockfile.read(path)
+        said, mend = f"no {path.name}: signing keys were not compared", f"gpuprov lock {file}"
+    except GpuprovError as error:
+        lock, said, mend = None, f"{error.where}: {error.message}: signing keys were not compared", error.hint
     if lock is None:
-        raise GpuprovError("no lock is beside it", where=str(file), hint=f"gpuprov lock {file}")
-    from provisioner import signing_keys
-
+        return [Diagnosis("signing keys", "unknown", said, "the repositories that nodes install from", mend)]
     return signing_keys.examine(lock)
 
 
@@ -36,7 +44,8 @@ def doctor(
     """Show what this machine lacks. Exits with 2 if something is missing."""
     from provisioner.doctor import examine
 
-    found = examine() + (_keys(file) if file is not None else [])
+    keys = _keys(file) if file is not None else []
+    found = examine() + keys
     healthy = all(d.status == "ok" for d in found)
     if json_:
         json_output.write({"ok": healthy, "findings": [asdict(d) for d in found]})

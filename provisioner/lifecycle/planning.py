@@ -12,7 +12,6 @@ from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
 from provisioner.release import Ledger, assigned_releases, changes, same
 from provisioner.session import Cluster
-from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
@@ -31,7 +30,7 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
         cluster.providers.at(site)  # refuses before anything is written
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
-        new_lock = lockfile.read(cluster.paths.user_lock) is None
+        new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
         wanted = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
         findings = machines.preflight(cluster, wanted, cluster.events)

@@ -9,30 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-import subprocess
-import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import cache, private_dir
-from provisioner.stack import openpgp
+from provisioner.stack import openpgp, unpack
 from provisioner.stack.fetch import Fetch
 from provisioner.stack.index import KEY_LIMIT, Origin, sweep
-from provisioner.stack.models import Archive, Repository
-
-ARCHIVE_LIMIT = 4 << 30
-"""Bytes that an archive may have; the EFA installer has 0.7 GB."""
-PACKAGES_LIMIT = 4 << 30
-"""Bytes that its packages for one distribution may have together."""
-MOST_PACKAGES = 2000
-TOOL_DEADLINE = 120.0
-"""Seconds for one call of dpkg-deb."""
+from provisioner.stack.models import ARCHIVE_LIMIT, Archive, Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +68,8 @@ def read(origin: Origin, fetch: Fetch, trust: Trust) -> Opened:
         raise _unconfirmed(origin, unknown, trust)
     paragraphs: dict[tuple[str, str], tuple[str, str]] = {}
     for archive in files.values():
-        for paragraph, digest in _paragraphs(origin, archive):
-            name, version = (_field(paragraph, key) for key in ("Package", "Version"))
+        for paragraph, digest in unpack.paragraphs(origin, archive, kept(archive.url)):
+            name, version = (unpack.field(paragraph, key) for key in ("Package", "Version"))
             if name not in trust.skip:
                 paragraphs.setdefault((name, version), (paragraph, digest))
     return Opened(
@@ -99,33 +86,49 @@ def kept(url: str) -> Path:
 
 def _verified(origin: Origin, archive: Archive, ring: bytes, fetch: Fetch, trust: Trust) -> Archive:
     """The archive with its hash, size and basis, its file in the cache; basis "" where nobody vouches for the hash."""
+    expected = _expected(origin, archive, trust)
     file = kept(archive.url)
     fresh = not file.exists()
     if fresh:
         _download(origin, archive, fetch, trust)
     file.touch()
-    expected, sources = trust.known.get(archive.url, ("", ()))
-    expected = (trust.locked or {}).get(archive.url, "") or expected
     digest = _sha256(file)
-    if not fresh and expected and digest != expected:  # damaged in the cache, or another one was locked since
+    if not fresh and any(
+        digest != one for one, _, _ in expected
+    ):  # damaged in the cache, or another one was locked since
         _download(origin, archive, fetch, trust)
         digest = _sha256(file)
     if archive.signature:
         digest = _check_signature(origin, archive, ring, fetch, trust, fresh=fresh)
-    if expected and digest != expected:
-        file.unlink()
-        by = "the lock has" if archive.url in (trust.locked or {}) else f"{' and '.join(sources)} have"
-        hint = "possible tampering; compare it with the vendor's documentation"
-        if archive.url in (trust.locked or {}):
-            hint = "the vendor has put another file there, or possible tampering: look for an announcement; "
-            hint += f"`gpuprov lock --upgrade {trust.component}` takes the new one"
-        raise origin.refuse(f"{archive.url} changed: SHA-256 {digest}, {by} {expected}", hint)
+    for one, by, hint in expected:
+        if digest != one:
+            file.unlink()
+            raise origin.refuse(f"{archive.url} changed: SHA-256 {digest}, {by} {one}", hint)
+    sources = trust.known[archive.url][1] if archive.url in trust.known else ()  # their hash is this one
     basis = f"signed by {origin.repository.fingerprint}" if archive.signature else ""
     if not basis and digest in trust.confirmed:
         basis = "SHA-256 confirmed in cluster.yaml" + (f", also in {' and '.join(sources)}" if sources else "")
     if not basis and len(sources) > 1:
         basis = f"SHA-256 in {' and '.join(sources)}"
     return archive.model_copy(update={"sha256": digest, "size": file.stat().st_size, "basis": basis})
+
+
+def _expected(origin: Origin, archive: Archive, trust: Trust) -> list[tuple[str, str, str]]:
+    """Every SHA-256 that the file has to have: (hash, who has it, what to do where the file has another). Raises
+    GpuprovError where the lock and the sources differ."""
+    locked = (trust.locked or {}).get(archive.url, "")
+    known, sources = trust.known.get(archive.url, ("", ()))
+    told, upgrade = f"{' and '.join(sources)} have", f"`gpuprov lock --upgrade {trust.component}`"
+    if locked and known and locked != known:
+        raise origin.refuse(
+            f"{archive.url}: the lock has SHA-256 {locked}, {told} {known}",
+            f"possible tampering with cluster.lock: find out who changed it; {upgrade} locks the file anew",
+        )
+    hint = f"the vendor has put another file there, or possible tampering: look for an announcement; {upgrade} takes "
+    return [
+        *([(locked, "the lock has", f"{hint}the new one")] if locked else []),
+        *([(known, told, "possible tampering; compare it with the vendor's documentation")] if known else []),
+    ]
 
 
 def _check_signature(
@@ -195,92 +198,3 @@ def _unconfirmed(origin: Origin, archives: list[Archive], trust: Trust) -> Gpupr
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _paragraphs(origin: Origin, archive: Archive) -> Iterator[tuple[str, str]]:
-    """Each package of an archive for this distribution: its control paragraph, and the SHA-256 of its .deb."""
-    file, seen, folders = kept(archive.url), 0, set()
-    with tempfile.TemporaryDirectory(prefix="gpuprov-archive-") as scratch:
-        at = Path(scratch) / "package.deb"
-        try:
-            for name, stream in _members(file, archive):
-                folder = name.removeprefix("./")
-                folders.add(f"{folder.rpartition('/')[0]}/")
-                if not folder.startswith(archive.folder) or "/debug/" in f"/{folder}":
-                    continue
-                content = stream.read(PACKAGES_LIMIT)
-                seen += 1
-                if seen > MOST_PACKAGES:
-                    raise origin.refuse(f"{archive.url} has more than {MOST_PACKAGES} packages", "compare its address")
-                at.write_bytes(content)
-                yield _run("dpkg-deb", "--field", str(at)).strip(), hashlib.sha256(content).hexdigest()
-        except (OSError, EOFError, tarfile.TarError) as error:
-            raise origin.refuse(f"{archive.url} cannot be opened: {error}",
-                                "possible corrupt download: run `gpuprov lock` again") from None  # fmt: skip
-    if not seen:
-        there = ", ".join(sorted({f for f in folders if f.count("/") > 1})[:6]) or "no packages at all"
-        raise origin.refuse(
-            f"{archive.url} has no packages in {archive.folder or 'it'}; there: {there}",
-            "the vendor has no packages for this distribution in that release: choose another stack.os or version",
-        )
-
-
-def _members(file: Path, archive: Archive) -> Iterator[tuple[str, IO[bytes]]]:
-    """The .deb files of an archive, each with its path; of one that is a single package that one."""
-    if not archive.folder:
-        with file.open("rb") as stream:
-            yield "/package.deb", stream
-        return
-    with _opened(file, archive.url) as tar:
-        for member in tar:
-            content = tar.extractfile(member) if member.isreg() and member.name.endswith(".deb") else None
-            if content is not None:
-                yield member.name.removeprefix("./"), content
-
-
-@contextmanager
-def _opened(file: Path, url: str) -> Iterator[tarfile.TarFile]:
-    """An archive as a tar: it is one, or a .deb whose files are unpacked on the way."""
-    if not re.search(r"\.deb$", url):
-        with tarfile.open(file, "r|*") as tar:
-            yield tar
-        return
-    with _process("dpkg-deb", "--fsys-tarfile", str(file)) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-        yield tar
-
-
-@contextmanager
-def _process(*command: str) -> Iterator[IO[bytes]]:
-    try:
-        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    except FileNotFoundError:
-        raise _no_tool(command[0]) from None
-    try:
-        assert running.stdout is not None
-        yield running.stdout
-    finally:
-        running.kill()
-        running.wait(TOOL_DEADLINE)
-
-
-def _run(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_DEADLINE, check=False
-        )
-    except FileNotFoundError:
-        raise _no_tool(command[0]) from None
-    except subprocess.TimeoutExpired:
-        raise GpuprovError(f"{command[0]} did not finish in {TOOL_DEADLINE:.0f} s") from None
-    if done.returncode:
-        raise OSError(done.stderr.decode(errors="replace").strip()[:200] or f"{command[0]} failed")
-    return done.stdout.decode("utf-8", errors="replace")
-
-
-def _no_tool(name: str) -> GpuprovError:
-    return GpuprovError(f"{name} is not installed", hint="sudo apt-get install -y dpkg")
-
-
-def _field(paragraph: str, key: str) -> str:
-    found = re.search(rf"^{key}:[ \t]*(\S+)", paragraph, re.MULTILINE | re.IGNORECASE)
-    return found[1] if found else ""

@@ -12,7 +12,7 @@ from provisioner.spec.stack_request import OwnRepository
 from provisioner.stack.candidates import TRAITS, Candidate, newest_first, proven
 from provisioner.stack.components import component_of
 from provisioner.stack.facts import rows
-from provisioner.stack.models import Archive, Component, Image, Package, Part, Repository, Stack
+from provisioner.stack.models import LOCAL, Archive, Component, Image, Package, Part, Repository, Stack
 
 Modules = Literal["open", "proprietary"]
 
@@ -132,10 +132,6 @@ def repository(
         key_url=(row["key_url"] or "").format(**values),
         fingerprint=row["fingerprint"] or "",
     )
-
-
-LOCAL = "file:/var/lib/gpuprov/repositories/{name}/"
-"""Where a node makes a repository of vendors' archives; the role base writes it."""
 
 
 def _of_archives(name: str, row: Mapping[str, Any], system: Candidate, versions: Mapping[str, str]) -> Repository:

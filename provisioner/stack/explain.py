@@ -10,7 +10,7 @@ from provisioner.stack.candidates import newest_first
 from provisioner.stack.conflict import Place, StackConflict, conflict, joined
 from provisioner.stack.image_facts import said
 from provisioner.stack.models import Image
-from provisioner.stack.resolve import Need, Unsolvable, resolve
+from provisioner.stack.resolve import Need, Problem, Unsolvable, resolve
 from provisioner.stack.solve import group_problem
 
 MOST = 6
@@ -31,6 +31,10 @@ def alternatives(
         others = sorted(versions)
     lines = []
     for version in others:
+        own = next((n for n in problem.needs if n.name == name and n.pin and not _allows(problem, n, version)), None)
+        if own is not None:  # it and `wanted` would have the same key
+            lines.append(f"{version}: cluster.yaml asks for {own.pin} ({place(own.path)})")
+            continue
         wanted = Need(name, (version,), path=f"stack.{name}", says=f"{name} {version}")
         asked = problem.with_need(wanted)
         try:
@@ -41,3 +45,7 @@ def alternatives(
             others = [said for path, said in error.asked.items() if path != wanted.path]
             lines.append(f"{version}: {error.reasons[0] if error.reasons else f'conflicts with {joined(others)}'}")
     return lines
+
+
+def _allows(problem: Problem, pin: Need, version: str) -> bool:
+    return any(pin.met_by(c) for c in problem.candidates[pin.name] if c.version == version)

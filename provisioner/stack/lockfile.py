@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
-from provisioner.spec.source_map import dotted
+from provisioner.spec.source_map import Loc, dotted
 from provisioner.stack.components import component_of
-from provisioner.stack.models import LOCK_VERSION, Lock, Stack
+from provisioner.stack.models import LOCAL, LOCK_VERSION, Lock, Stack
 
 _HEAD = """\
 # cluster.lock: the exact versions that gpuprov installs. Made by `gpuprov lock`; keep it in git, do not edit it.
@@ -66,16 +66,46 @@ def parse(text: str, path: str) -> Lock:
             where=path,
             hint="upgrade gpuprov, or recreate the lock with `gpuprov lock`",
         )
+    lock: Lock | None = None
     try:
-        return Lock.model_validate(loaded)
+        lock = Lock.model_validate(loaded)
+        found = next(_unsound(lock), None)
     except ValidationError as error:
         first = error.errors()[0]
-        loc = tuple(part for part in first["loc"] if part != "[key]")
+        found = (tuple(part for part in first["loc"] if part != "[key]"), first["msg"])
+    if found is not None:
+        loc, said = found
         raise GpuprovError(
-            f"is not a lock that gpuprov wrote ({dotted(loc) or 'the file'}: {first['msg']})",
+            f"is not a lock that gpuprov wrote ({dotted(loc) or 'the file'}: {said})",
             where=f"{path}{_position(text, loc)}",
             hint="recreate it with `gpuprov lock`; if you did not change it, find out who did",
-        ) from None
+        )
+    assert lock is not None
+    return lock
+
+
+def _unsound(lock: Lock) -> Iterator[tuple[Loc, str]]:
+    """What would have a node install what nobody has verified: where in the lock, and a sentence. No node of a cluster
+    that is real is given a simulated lock."""
+    for group, stack in lock.groups.items():
+        made = {repository.name: bool(repository.archives) for repository in stack.repositories}
+        for number, package in enumerate(stack.packages):
+            at: Loc = ("groups", group, "packages", number)
+            if package.repository is not None and package.repository not in made:
+                yield (*at, "repository"), f"the lock has no repository {package.repository}"
+            elif not lock.simulated and made.get(package.repository or "") and not package.sha256:
+                yield at, f"package {package.name} has no SHA-256, which each package out of an archive needs"
+        for number, repository in enumerate(stack.repositories):
+            at = ("groups", group, "repositories", number)
+            if not repository.archives and not repository.fingerprint:
+                yield at, f"repository {repository.name} has no fingerprint of its signing key"
+            if repository.archives and repository.uri != LOCAL.format(name=repository.name):
+                said = f"a repository of archives is {LOCAL.format(name=repository.name)}, not {repository.uri}"
+                yield (*at, "uri"), said
+            for place, archive in enumerate(() if lock.simulated else repository.archives):
+                for key, value in (("url", archive.url), ("sha256", archive.sha256), ("size", archive.size)):
+                    if not value:
+                        yield (*at, "archives", place), f"the archive has no {key}"
 
 
 def _refuse_size(text: str) -> None:

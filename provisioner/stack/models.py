@@ -35,6 +35,10 @@ from provisioner.stack.texts import (
 )
 
 LOCK_VERSION: Final = 3
+ARCHIVE_LIMIT: Final = 4 << 30
+"""Bytes that an archive may have; the EFA installer has 0.7 GB."""
+LOCAL: Final = "file:/var/lib/gpuprov/repositories/{name}/"
+"""Where a node makes a repository of vendors' archives; the role base writes it."""
 
 
 def _part(name: str) -> str:
@@ -76,7 +80,7 @@ class Archive(Locked):
     url: Address
     folder: ArchiveFolder = ""
     sha256: Sha256 = ""
-    size: int = Field(default=0, ge=0)
+    size: int = Field(default=0, ge=0, le=ARCHIVE_LIMIT)
     signature: Address = ""
     basis: Sentence = ""
 

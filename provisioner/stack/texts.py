@@ -52,8 +52,12 @@ def _said(text: str) -> str:
 
 
 Version = Annotated[str, AfterValidator(_shape(r"[0-9A-Za-z][0-9A-Za-z.+~_-]*", "version"))]
-PackageName = Annotated[str, AfterValidator(_shape(r"[A-Za-z0-9][A-Za-z0-9+._-]*", "name of a package"))]
-PackageVersion = Annotated[str, AfterValidator(_shape(r"[0-9][0-9A-Za-z.+:~-]*", "version of a package", 400))]
+PackageName = Annotated[str, AfterValidator(_shape(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]", "name of a package"))]
+"""Debian's; apt reads `curl-` as "remove curl"."""
+PackageVersion = Annotated[
+    str, AfterValidator(_shape(r"[0-9]([0-9A-Za-z.+:~-]*[0-9A-Za-z.+:~])?", "version of a package", 400))
+]
+"""apt reads `curl=1-` as "remove curl"."""
 RepositoryName = Annotated[str, AfterValidator(_shape(r"[a-z][a-z0-9-]*", "name of a repository", 64))]
 GroupName = Annotated[str, AfterValidator(_shape(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?", "name of a group or site"))]
 System = Annotated[str, AfterValidator(_shape(r"[a-z]+-[0-9]+(\.[0-9]+)*", "distribution", 64))]

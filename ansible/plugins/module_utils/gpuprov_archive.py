@@ -22,6 +22,11 @@ MARGIN_MIB = 64
 """Room that is left on the disk."""
 
 
+def address(repository):
+    """Where apt reads the repository that `bring` makes."""
+    return "file:{0}/{name}/".format(ROOT, **repository)
+
+
 def bring(module, repository):
     """Make the repository's folder hold exactly its packages of the lock. Returns whether it had to be changed."""
     wanted = {package["sha256"]: package for package in repository["packages"]}

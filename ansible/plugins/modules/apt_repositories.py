@@ -162,7 +162,13 @@ def fetch_key(module, repository, path):
 
 
 def source(repository, key):
-    """The deb822 text of one repository."""
+    """The deb822 text of one repository. AptError for archives with another address than the folder made of them: apt
+    would trust it without a signature."""
+    if repository["archives"] and repository["uri"] != gpuprov_archive.address(repository):
+        raise AptError(
+            "repository {name}: archives are read from {0}, but the lock has {uri}. gpuprov writes no such lock: find out "
+            "who changed it, then lock again".format(gpuprov_archive.address(repository), **repository)
+        )
     lines = [
         "# Written by gpuprov: cluster.lock, repository {name}".format(**repository),
         "Types: deb",
@@ -234,6 +240,7 @@ def one(module, repository):
     """Bring one repository's key and source to what the lock says. Returns the files that were written."""
     written = []
     key = os.path.join(KEYS, "gpuprov-{name}.asc".format(**repository))
+    text = source(repository, key)  # refuses before anything is fetched
     if repository["archives"]:
         if gpuprov_archive.bring(module, repository):
             written.append(os.path.join(gpuprov_archive.ROOT, repository["name"]))
@@ -247,7 +254,6 @@ def one(module, repository):
             os.makedirs(KEYS, mode=0o755, exist_ok=True)
             fetch_key(module, repository, key)
     path = os.path.join(SOURCES, "gpuprov-{name}.sources".format(**repository))
-    text = source(repository, key)
     current = None
     if os.path.exists(path):
         with open(path, encoding="utf-8") as stream:

@@ -13,6 +13,7 @@ from provisioner.events import Events
 from provisioner.lifecycle import planning
 from provisioner.lifecycle.up import Run, refuse_blocked
 from provisioner.machines.terraform import Root, TerraformMachines
+from provisioner.paths import ClusterPaths
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.base import Module, Place
@@ -91,6 +92,17 @@ def test_stages_are_timed_even_when_they_fail(tmp_path: Path) -> None:
 def test_a_lock_that_is_not_written_yet_is_said() -> None:
     (line,) = [line for line in planning.text({**DOCUMENT, "new_lock": True}).splitlines() if "cluster.lock" in line]
     assert "`gpuprov lock` or `gpuprov up` writes it" in line
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+def test_a_rehearsal_has_a_lock_of_its_own(tmp_path: Path, sandbox: bool) -> None:
+    paths = ClusterPaths(tmp_path / "cluster.yaml", "vision", sandbox)
+    assert not paths.locked()
+    paths.lock_file.parent.mkdir(parents=True, exist_ok=True)
+    paths.lock_file.write_text("")
+    assert paths.locked()
+    paths.lock_file.rename(paths.user_lock)
+    assert paths.locked()
 
 
 def machines_of(folder: Path, *, simulated: bool) -> tuple[TerraformMachines, Plan, list[str]]:

@@ -129,7 +129,7 @@ def test_two_distributions_have_a_repository_each(tmp_path: Path, secrets: Keys)
 
 def test_a_suite_can_not_lead_out_of_its_repository(tmp_path: Path, secrets: Keys) -> None:
     # A lock with such a suite is refused when it is read; this is the second wall.
-    wanted = stack(package("x"))
+    wanted = stack(package("xx"))
     out = wanted.repositories[0].model_copy(update={"suite": "../../../out/"})
     with pytest.raises(GpuprovError, match="points outside"):
         repository.write_repositories(

@@ -345,6 +345,7 @@ def test_a_node_refuses_another_archive_than_the_locked_one(
 def apt(folder: Path, packages: list[dict[str, str]], at: Path) -> dict[str, str]:
     """What apt would install of these, in a world of its own."""
     apt_repositories = module("apt_repositories")
+    apt_repositories.gpuprov_archive.ROOT = str(folder.parent)
     for name in (
         "lists/partial",
         "cache/archives/partial",

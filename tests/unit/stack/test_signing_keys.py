@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -60,7 +61,16 @@ def test_the_end_of_a_key_is_what_gpg_says(keys: Keys) -> None:
     assert openpgp.expires(b"<html>", keys.fingerprint) is None
 
 
-def test_without_a_lock_it_says_how_to_make_one(tmp_path: Path, p4d: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copy(p4d, tmp_path / "other.yaml")
-    assert run(["doctor", str(tmp_path / "other.yaml")]) == 2
-    assert f"gpuprov lock {tmp_path / 'other.yaml'}" in capsys.readouterr().err
+def test_without_a_lock_it_shows_the_machine_all_the_same(
+    tmp_path: Path, p4d: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(shutil.copy(p4d, tmp_path / "other.yaml"))
+    assert run(["doctor", str(other), "--json"]) == 2
+    *machine, last = json.loads(capsys.readouterr().out)["findings"]
+    assert machine and (last["status"], last["mend"]) == ("unknown", f"gpuprov lock {other}")
+    assert last["found"] == "no other.lock: signing keys were not compared"
+
+
+def test_a_file_that_is_no_cluster_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", str(tmp_path / "nowhere.yaml")]) == 2
+    assert "nowhere.yaml" in capsys.readouterr().err

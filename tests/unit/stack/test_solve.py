@@ -210,6 +210,13 @@ def test_alternatives_are_explained() -> None:
     assert any(line.startswith("13.2.0: ") and "driver 580.65.06 or newer" in line for line in lines)
 
 
+def test_a_version_that_a_pin_of_the_same_component_excludes_says_so() -> None:
+    pinned = cluster_spec("p4d.24xlarge", stack={"driver": "580"})
+    lines = stack.alternatives(pinned, "train", "driver", "580.173.02", lambda key: f"cluster.yaml:7 {key}")
+    assert "610.60: cluster.yaml asks for 580 (cluster.yaml:7 stack.driver)" in lines
+    assert not any(line.endswith("conflicts with ") for line in lines)
+
+
 def test_a_strangers_image_has_no_known_versions() -> None:
     chosen = stack.solve(cluster_spec("p4d.24xlarge", stack={"containers": ("ghcr.io/acme/train:1",)}))["train"]
     assert [(i.reference, i.torch) for i in chosen.images] == [("ghcr.io/acme/train:1", None)]
