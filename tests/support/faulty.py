@@ -56,7 +56,7 @@ def visible(injected: Iterable[str]) -> set[str]:
     return {check for check in found if not found & set(CHECKS[check].follows)}
 
 
-def lowered(verdict: dict[str, Any], node: str) -> set[str]:
+def at_unverified_limits(verdict: dict[str, Any], node: str) -> set[str]:
     """The checks of a node that fail at an unverified limit."""
     (mine,) = (one for one in verdict["nodes"] if one["name"] == node)
     return {check["id"] for check in mine["checks"] if "(unverified limit" in check["message"]}
@@ -83,7 +83,9 @@ def tried(rehearsal: Rehearsal, where: dict[str, str], given: dict[str, tuple[st
     for node, injected in given.items():
         mine = found.pop(node, set())
         # What only warns for want of evidence explains no other check: the group's own comparison stands beside it.
-        mine -= {id for id in mine - visible(injected) if lowered(verdict.json, node) & set(CHECKS[id].follows)}
+        mine -= {
+            id for id in mine - visible(injected) if at_unverified_limits(verdict.json, node) & set(CHECKS[id].follows)
+        }
         if mine != visible(injected):
             wrong.append(f"{'+'.join(injected)} on {node}: {sorted(mine)}, not {sorted(visible(injected))}")
     wrong += [f"{given}: {node} failed {sorted(ids)} too" for node, ids in found.items()]
