@@ -52,7 +52,7 @@ def _said(text: str) -> str:
 
 
 Version = Annotated[str, AfterValidator(_shape(r"[0-9A-Za-z][0-9A-Za-z.+~_-]*", "version"))]
-PackageName = Annotated[str, AfterValidator(_shape(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]", "name of a package"))]
+PackageName = Annotated[str, AfterValidator(_shape(r"[a-z0-9]([a-z0-9+.-]*[a-z0-9+.])?", "name of a package"))]
 """Debian's; apt reads `curl-` as "remove curl"."""
 PackageVersion = Annotated[
     str, AfterValidator(_shape(r"[0-9]([0-9A-Za-z.+:~-]*[0-9A-Za-z.+:~])?", "version of a package", 400))
