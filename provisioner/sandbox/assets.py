@@ -179,7 +179,7 @@ def _mirror_key(stacks: tuple[Stack, ...], secrets: Keys, busybox: bytes, archit
 def _code() -> str:
     """A hash of the modules that decide what is in a package or an image."""
     here = Path(__file__).parent
-    makers = ("deb.py", "content.py", "packages.py", "network_packages.py")
+    makers = ("deb.py", "package_files.py", "packages.py", "network_packages.py")
     names = (*makers, "registry.py", "repository.py", "sources.py", "node/exporter.py")
     shown = sorted(path for path in (here / "data").rglob("*") if path.is_file())
     return hashlib.sha256(b"".join(path.read_bytes() for path in (*map(here.joinpath, names), *shown))).hexdigest()
