@@ -274,3 +274,8 @@ def test_an_archive_is_an_archive_in_a_rehearsal_too(tmp_path: Path, secrets: Ke
     assert inside == {p.sha256 for p in local.packages if p.repository == "efa"}
     assert not any(p.sha256 for p in local.packages if p.repository != "efa")
     assert made.localise(local) == local
+
+
+def test_what_decides_of_packages_is_all_there() -> None:
+    """The modules whose change makes the mirror anew are named by file."""
+    assert re.fullmatch(r"[0-9a-f]{64}", assets._code())
