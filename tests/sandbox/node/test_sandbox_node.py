@@ -162,7 +162,8 @@ def test_packages_come_signed_from_the_mirror_and_images_by_digest(workspace: Wo
     script = (
         f"set -e; curl -fsS {cuda.key_url} | sudo tee /etc/apt/cuda.asc >/dev/null\n"
         f"echo '{source}' | sudo tee /etc/apt/sources.list.d/cuda.list >/dev/null\n"
-        f"sudo apt-get -qq update; sudo apt-get -qq install -y --no-install-recommends {names}\n"
+        "sudo apt-get -qq update; sudo apt-get -qq install -y linux-headers-$(uname -r) gcc make libc6-dev\n"
+        f"sudo apt-get -qq install -y --no-install-recommends {names}\n"
         "sudo modprobe nvidia; nvidia-smi -L"
     )
     done = workspace.ssh(script)
