@@ -52,7 +52,7 @@ lint: dev system-dev
 	$(BIN)/python scripts/find_secrets.py
 	$(BIN)/python scripts/module_table.py --check terraform/aws
 	TF_CLI_CONFIG_FILE=$$($(BIN)/python -m tests.support.terraform_plugins) \
-	  terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)
+	  $(BIN)/python -m tests.support.schema_provider -- terraform/lint.sh $$($(BIN)/python -m provisioner.workspace.binary)
 
 ## bench: the promises, measured against named rivals
 bench: dev system-sandbox
