@@ -1,5 +1,6 @@
-"""Run a command with stand-ins for providers, all where none is named; what this machine's environment says counts more:
-python -m tests.support.schema_provider alicloud -- terraform validate
+"""Run a command with stand-ins for providers, all where none is named: [NAME…] -- COMMAND
+
+What this machine's environment says of Terraform counts more.
 """
 
 from __future__ import annotations
