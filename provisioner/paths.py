@@ -102,8 +102,8 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 STATE, STATE_BACKUP, ERRORED = "terraform.tfstate", "terraform.tfstate.backup", "errored.tfstate"
-"""Terraform's files in a site's workspace: the state where it is local, the one before its last change, and what could not
-be saved ("Failed to persist state to backend")."""
+"""Terraform's files in a site's workspace: the state where it is local, the one before its last change, and what could
+not be saved ("Failed to persist state to backend")."""
 
 
 @dataclass(frozen=True, slots=True)
