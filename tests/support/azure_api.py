@@ -63,7 +63,7 @@ def usage(name: str, used: int, limit: int, title: str = "") -> dict[str, Any]:
 @dataclass
 class Api:
     """One subscription. `rules`: (method, pattern of a path) → what is answered in place of all else, the first that
-    fits; `calls`: method and path of each request."""
+    fits; `calls`: method and path of each request; `plain`: path → an answer that is not Resource Manager's."""
 
     skus: list[dict[str, Any]] = field(default_factory=list)
     compute: list[dict[str, Any]] = field(default_factory=list)
@@ -79,6 +79,7 @@ class Api:
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
     rules: list[tuple[str, str, Answer]] = field(default_factory=list)
     calls: list[tuple[str, str]] = field(default_factory=list)
+    plain: dict[str, Any] = field(default_factory=dict)
     url: str = ""
 
     def subscription(self, **site: Any) -> Subscription:
@@ -201,8 +202,9 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = unquote(parts.path)
             api.calls.append((self.command, path))
-            if path == "/console":
-                return self._send(200, api.others["console"]["text"].encode())
+            if path in api.plain:
+                found = api.plain[path]
+                return self._send(200, found.encode() if isinstance(found, str) else json.dumps(found).encode())
             status, body = api.answer(self.command, path, parse_qs(parts.query))
             return self._send(status, json.dumps(body).encode() if status not in (202, 204) else b"")
 

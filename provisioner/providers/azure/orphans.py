@@ -16,8 +16,8 @@ from provisioner.errors import ProviderError
 from provisioner.providers.azure.client import Subscription, Trouble, parts
 from provisioner.providers.azure.findings import credentials, unknown
 from provisioner.providers.azure.machines import CLUSTER, IDENTITY, SITE
-from provisioner.providers.azure.rules import REGIONS
-from provisioner.providers.azure.site import AzureSite, Environment
+from provisioner.providers.azure.rules import environment_of
+from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.orphans import Found, Thing, many
 
 WAIT_S, PAUSE_S = 900.0, 5.0
@@ -228,5 +228,4 @@ def _puzzle(what: str, trouble: Trouble) -> str:
 
 def orphans(region: str) -> InRegion:
     """The default subscription's."""
-    environment: Environment = next((of for begin, of in REGIONS.items() if region.startswith(begin)), "public")
-    return InRegion(Subscription(AzureSite(provider="azure", region=region, environment=environment)))
+    return InRegion(Subscription(AzureSite(provider="azure", region=region, environment=environment_of(region))))

@@ -9,6 +9,7 @@ from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.azure import image
+from provisioner.providers.azure import market as azure_market
 from provisioner.providers.azure import orphans as in_region
 from provisioner.providers.azure.capacity import AzureCapacity
 from provisioner.providers.azure.client import Subscription
@@ -16,6 +17,7 @@ from provisioner.providers.azure.module import AzureModule
 from provisioner.providers.azure.preflight import preflight
 from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.base import Place, Provider
+from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
 from provisioner.stack.models import BaseImage
@@ -56,6 +58,10 @@ class Azure(Provider):
         events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
         left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
         return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+
+    @classmethod
+    def market(cls) -> Market:
+        return azure_market.market()
 
     @classmethod
     def orphans(cls, region: str) -> Orphans:
