@@ -47,9 +47,9 @@ def account(at: Loc, site: AwsSite) -> Iterator[Finding]:
         ("storage", "efs", "kms_key_id"): site.storage.efs.kms_key_id if site.storage.efs else None,
         ("storage", "fsx", "kms_key_id"): site.storage.fsx.kms_key_id if site.storage.fsx else None,
     }
-    for place, key in keys.items():
-        if key is not None and key.split(":")[3] != site.region:
-            said = f"the key is of {key.split(':')[3]}, the site is in {site.region}"
+    for place, named in keys.items():
+        if named is not None and named.split(":")[3] != site.region:
+            said = f"the key is of {named.split(':')[3]}, the site is in {site.region}"
             yield Finding((*at, *place), said, "a KMS key of the same region")
     if site.security_groups and site.vpc is None:
         said = "security_groups are of a VPC of yours, and gpuprov makes one here"
