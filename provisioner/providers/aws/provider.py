@@ -18,11 +18,11 @@ from provisioner.providers.aws.capacity import Ec2Capacity
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.module import Ec2Module
 from provisioner.providers.aws.preflight import preflight
-from provisioner.providers.aws.public_address import PublicAddress
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
+from provisioner.providers.public_address import PublicAddress
 from provisioner.stack.models import BaseImage
 
 TUNNEL_PROGRAMS = {"ssm": ("aws", "session-manager-plugin"), "instance-connect": ("aws",)}
@@ -40,7 +40,7 @@ class Aws(Provider):
         super().__init__(place)
         assert isinstance(place.settings, AwsSite)
         self._site = place.settings
-        self._here = PublicAddress(self._site)
+        self._here = PublicAddress(called=self._site.internet == "public" and self._site.connect == "direct")
         self.capacity = Ec2Capacity(place, self._site)
         self.module = Ec2Module(place, self._site, self.capacity, self._here)
         self.access = Ec2Access(self._site)

@@ -13,6 +13,8 @@ import pytest
 from provisioner.paths import data
 from provisioner.workspace.binary import find
 from tests.support import terraform_plugins
+from tests.support.schema_provider import Cloud, serving
+from tests.support.schema_provider.cloud import names
 
 MODULES = sorted(path.parent for path in data("terraform").glob("*/main.tf"))
 COMMON = {"name", "groups", "ssh_public_key", "user_data", "tags"}
@@ -81,11 +83,16 @@ def test_a_required_version_is_named(module: Path) -> None:
 def test_terraform_validates_it(module: Path, folder: str, tmp_path: Path) -> None:
     copy = tmp_path / "terraform" / module.name
     shutil.copytree(module, copy, ignore=shutil.ignore_patterns(".terraform", "*.tfstate*"))
-    environment = {**os.environ, "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
+    with serving(*map(Cloud, names())) as stand_ins:
+        mine = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
+        validate(copy / folder, {**os.environ, **stand_ins, **mine})
+
+
+def validate(folder: Path, environment: dict[str, str]) -> None:
     for words in (["init", "-backend=false", "-input=false"], ["validate", "-no-color"]):
         done = subprocess.run(
             [*find().argv, *words],
-            cwd=copy / folder,
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,

@@ -8,21 +8,20 @@ from ipaddress import ip_address
 
 from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
-from provisioner.providers.aws.site import AwsSite
 
 MY_ADDRESS = "https://checkip.amazonaws.com/"
-"""Answers with the address that it was called from (AWS's own service)."""
+"""Answers with the address that it was called from (Amazon's own service, open to everybody)."""
 
 
 class PublicAddress:
-    """Asked once, and only where it is needed."""
+    """Asked once, and only where it is needed. `called`: whether ssh calls public addresses at this site."""
 
-    def __init__(self, site: AwsSite) -> None:
-        self._site = site
+    def __init__(self, *, called: bool) -> None:
+        self._called = called
 
     def asked(self, plan: Plan) -> bool:
         """Whether ssh is opened to this computer, because its address is called and nobody was named."""
-        return self._site.internet == "public" and self._site.connect == "direct" and not plan.spec.access.allow
+        return self._called and not plan.spec.access.allow
 
     @cached_property
     def network(self) -> str:
