@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,11 +51,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ProviderBlock:
-    """A Terraform provider: where it comes from, which versions, and its configuration."""
+    """A Terraform provider: where it comes from, which versions, its configuration, and the blocks in that, by name."""
 
     source: str
     version: str
     configuration: Mapping[str, Any]
+    blocks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

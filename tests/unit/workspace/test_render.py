@@ -14,7 +14,7 @@ import pytest
 from provisioner import paths, spec
 from provisioner.errors import InputError
 from provisioner.plan import Plan
-from provisioner.providers.base import Module
+from provisioner.providers.base import Module, ProviderBlock
 from provisioner.workspace.binary import find
 from provisioner.workspace.render import main_tf, outputs_to_nodes, render
 from tests.support import plans
@@ -202,3 +202,15 @@ def test_the_module_is_copied_without_its_examples_and_tests(modules: Path, tmp_
 def test_outputs_without_nodes_are_no_nodes() -> None:
     assert outputs_to_nodes({}) == {}
     assert outputs_to_nodes({"nodes": {"value": None}}) == {}
+
+
+def test_a_providers_configuration_has_blocks(tmp_path: Path) -> None:
+    class Blocks(Echo):
+        def blocks(self, plan: Plan) -> dict[str, ProviderBlock]:
+            found = ProviderBlock("x/y", "1.0", {"environment": "public"}, {"features": {"careful": True}, "empty": {}})
+            return {"cloud": found}
+
+    plan = plans.plan(plans.cluster_spec("p4d.24xlarge"))
+    text = main_tf(plan, "here", Blocks({}), ssh_public_key="k", identity="i")
+    wanted = 'provider "cloud" {\n  environment = "public"\n  features {\n    careful = true\n  }\n  empty {\n  }\n}\n'
+    assert wanted in text
