@@ -39,7 +39,6 @@ resource "alicloud_instance" "node" {
   key_name             = alicloud_ecs_key_pair.access.key_pair_name
   user_data            = var.user_data == "" ? null : base64encode(var.user_data)
   resource_group_id    = var.alicloud.resource_group_id
-  role_name            = var.alicloud.ram_role
   deletion_protection  = var.alicloud.protect
 
   vswitch_id                     = try(local.vswitches[local.zone[each.value.group]], null)
@@ -87,7 +86,7 @@ resource "alicloud_instance" "node" {
 
   lifecycle {
     ignore_changes = [
-      instance_type, image_id, key_name, user_data, vswitch_id, network_interface_traffic_mode, deployment_set_id, role_name,
+      instance_type, image_id, key_name, user_data, vswitch_id, network_interface_traffic_mode, deployment_set_id,
       system_disk_performance_level, system_disk_size, system_disk_kms_key_id, spot_strategy, spot_price_limit,
       spot_interruption_behavior, private_pool_options_match_criteria, private_pool_options_id,
     ]
@@ -95,4 +94,11 @@ resource "alicloud_instance" "node" {
 
   # A node needs its way out at first boot.
   depends_on = [alicloud_snat_entry.nodes, alicloud_security_group_rule.ssh]
+}
+
+# What nodes may do in the account: nothing, unless a role is named.
+resource "alicloud_ecs_ram_role_attachment" "node" {
+  for_each      = var.alicloud.ram_role == null ? {} : alicloud_instance.node
+  instance_id   = each.value.id
+  ram_role_name = var.alicloud.ram_role
 }

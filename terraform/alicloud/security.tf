@@ -48,7 +48,6 @@ resource "alicloud_security_group_rule" "ssh" {
   policy            = "accept"
   port_range        = "22/22"
   priority          = 1
-  cidr_ip           = strcontains(each.key, ":") ? null : each.key
-  ipv6_cidr_ip      = strcontains(each.key, ":") ? each.key : null
+  cidr_ip           = each.key
   description       = "ssh"
 }

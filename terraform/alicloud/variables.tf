@@ -59,9 +59,9 @@ variable "tags" {
   type        = map(string)
   default     = {}
   validation {
-    # https://www.alibabacloud.com/help/en/ecs/user-guide/limits-1: 20 for each resource; the module adds up to four of its own
-    condition     = length(var.tags) <= 16 && alltrue([for k, v in var.tags : length(k) <= 64 && length(v) <= 128 && !can(regex("^(aliyun|acs:|https?://)", k)) && !can(regex("^(aliyun|acs:|https?://)", v))])
-    error_message = "At most 16 tags, keys of 64 and values of 128 characters, none of which begins with aliyun, acs:, http:// or https://."
+    # https://www.alibabacloud.com/help/en/ecs/user-guide/limits-1: 20 for each resource; the module adds up to three of its own
+    condition     = length(var.tags) <= 17 && alltrue([for k, v in var.tags : length(k) <= 64 && length(v) <= 128 && !can(regex("^(aliyun|acs:|https?://)", k)) && !can(regex("^(aliyun|acs:|https?://)", v))])
+    error_message = "At most 17 tags, keys of 64 and values of 128 characters, none of which begins with aliyun, acs:, http:// or https://."
   }
 }
 
@@ -95,7 +95,7 @@ variable "alicloud" {
     internet = optional(string, "nat")
     # Mbit/s of each elastic IP address, paid by traffic
     bandwidth = optional(number, 100)
-    # networks that may reach ssh
+    # IPv4 networks that may reach ssh
     access = optional(object({
       allow = optional(list(string), [])
     }), {})
@@ -141,8 +141,8 @@ variable "alicloud" {
     error_message = "vpc.cidr is an IPv4 network of 16 bits, such as 10.77.0.0/16."
   }
   validation {
-    condition     = alltrue([for network in var.alicloud.access.allow : can(cidrhost(network, 0)) && tonumber(split("/", network)[1]) > 0])
-    error_message = "access.allow has networks such as 203.0.113.0/24; ssh is never opened to every address."
+    condition     = alltrue([for network in var.alicloud.access.allow : can(cidrnetmask(network)) && tonumber(split("/", network)[1]) > 0])
+    error_message = "access.allow has IPv4 networks such as 203.0.113.0/24; ssh is never opened to every address."
   }
   validation {
     condition     = contains(["PL0", "PL1", "PL2", "PL3"], var.alicloud.root.performance_level)
