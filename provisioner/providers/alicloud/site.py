@@ -78,9 +78,9 @@ class AlicloudSite(CloudSite):
     internet: Literal["public", "nat", "none"] = Field(
         default="public",
         title="public, nat or none",
-        description="public: each node has an elastic IP address that `access.allow` reaches; nat: private addresses and "
-        "a NAT gateway, for a gpuprov that runs inside the network or comes through `jump`; none: private, and no way "
-        "out",
+        description="public: each node has an elastic IP address that `access.allow` reaches; nat: private addresses "
+        "and a NAT gateway, for a gpuprov that runs inside the network or comes through `jump`; none: private, and no "
+        "way out",
     )
     bandwidth_mbps: int = Field(
         default=100,
