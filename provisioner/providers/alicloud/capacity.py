@@ -9,13 +9,14 @@ from provisioner.errors import Diagnostic, GpuprovError
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.alicloud import errors
-from provisioner.providers.alicloud.client import Region, Trouble
+from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import unknown
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.alicloud.stock import IN_STOCK, stock, zones_selling
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Choices, Way
 from provisioner.providers.cloud_errors import CloudError
+from provisioner.providers.trouble import Trouble
 
 
 class EcsCapacity:

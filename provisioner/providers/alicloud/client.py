@@ -10,18 +10,17 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from provisioner.errors import GpuprovError
 from provisioner.providers.cloud_errors import row_of, table
-
-Kind = Literal["settings", "credentials", "denied", "absent", "throttled", "silent", "refused"]
+from provisioner.providers.trouble import Kind, Trouble
 
 CONNECT_MS, READ_MS, ATTEMPTS, PAUSE_S = 5_000, 15_000, 4, 1.0
 """One call: milliseconds to connect and to answer, how often it is tried, and the first pause, doubled each time."""
-PAGE = 100
-"""Rows of a page, the most that every call takes."""
+PAGE = 50
+"""Rows of a page, the most that every call takes (DescribeVpcs, DescribeKeyPairs)."""
 MOST_PAGES = 100
 SERVICES: Mapping[str, tuple[str, str]] = {
     "ecs": ("2014-05-26", "alibabacloud_ecs20140526"), "vpc": ("2016-04-28", "alibabacloud_vpc20160428"),
@@ -39,16 +38,6 @@ SIGN_IN = (
     "ALIBABA_CLOUD_PROFILE names another profile"
 )
 INSTALL = "pip install 'gpuprov[alicloud]'"
-
-
-class Trouble(Exception):
-    """Why a question has no answer. `kind`: settings: the configuration on this machine is wrong; credentials: they are
-    missing, wrong or expired; denied: they may not ask that; absent: what was asked for is not there; throttled;
-    silent: no answer or no network; refused: the rest. `code`: Alibaba Cloud's own, empty where it gave none."""
-
-    def __init__(self, kind: Kind, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.kind, self.message, self.code = kind, message, code
 
 
 def installed() -> None:
@@ -97,7 +86,7 @@ class Region:
                 found = (found or {}).get(key)
             rows += found or []
             token, total = answer.get("NextToken"), int(answer.get("TotalCount") or 0)
-            if not token and (len(rows) >= total or not found):
+            if not found or (len(rows) >= total and (total or not token)):
                 break
         return rows
 
@@ -122,7 +111,10 @@ class Region:
             action=action, version=version, protocol=None, pathname="/", method="POST", auth_type="AK", style="RPC",
             req_body_type="formData", body_type="json",
         )  # fmt: skip
-        wanted = {"RegionId": self.name, **{key: value for key, value in arguments.items() if value is not None}}
+        wanted = {
+            "RegionId": self.name,
+            **{key: _spelt(value) for key, value in arguments.items() if value is not None},
+        }
         request = OpenApiRequest(query=Utils.query(wanted))
         runtime = RuntimeOptions(autoretry=False, connect_timeout=CONNECT_MS, read_timeout=READ_MS)
         answer: dict[str, Any] = _answered(lambda: client.call_api(params, request, runtime))["body"]
@@ -170,6 +162,11 @@ def environment() -> dict[str, str]:
         raise GpuprovError(f"no credentials for Alibaba Cloud: {trouble}", hint=SIGN_IN) from None
     told = (found.access_key_id, found.access_key_secret, found.security_token)
     return {name: value for name, value in zip(TERRAFORM, told, strict=True) if value}
+
+
+def _spelt(value: Any) -> Any:
+    """As the API spells it: true, not True."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _loopback(url: str) -> str:

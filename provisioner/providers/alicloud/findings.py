@@ -5,19 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioner.preflight import Finding
-from provisioner.providers.alicloud.client import SIGN_IN, Trouble
-
-WORDS = {"throttled": "Alibaba Cloud is asked too often just now", "silent": "no answer in time"}
+from provisioner.providers import trouble as shared
+from provisioner.providers.alicloud.client import SIGN_IN
+from provisioner.providers.trouble import Trouble
 
 
 def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
     """A question without an answer."""
-    if trouble.kind == "denied":
-        return Finding("unknown", subject, f"not allowed to look: {trouble.message}", f"allow {permission}")
-    if trouble.kind == "settings":
-        return Finding("unknown", subject, trouble.message, "correct it")
-    said = WORDS.get(trouble.kind, trouble.code or "refused")
-    return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")
+    return shared.unknown(subject, trouble, permission, cloud="Alibaba Cloud", settings="correct it")
 
 
 def credentials(trouble: Trouble) -> Finding:

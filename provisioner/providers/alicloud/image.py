@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 
 from provisioner.errors import GpuprovError
-from provisioner.providers.alicloud.client import SIGN_IN, Region, Trouble
+from provisioner.providers.alicloud.client import SIGN_IN, Region
+from provisioner.providers.trouble import Trouble
 from provisioner.stack.models import BaseImage
 
 IDS = {

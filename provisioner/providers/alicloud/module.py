@@ -10,11 +10,12 @@ from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers import first_boot
 from provisioner.providers.alicloud import client, tags
 from provisioner.providers.alicloud.capacity import EcsCapacity
-from provisioner.providers.alicloud.client import Region, Trouble
+from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.base import Module, Place, ProviderBlock, Standing
 from provisioner.providers.capacity import Choices
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.trouble import Trouble
 
 VERSION = ">= 1.250, < 2.0"
 """As terraform/alicloud/versions.tf; a test holds them equal."""

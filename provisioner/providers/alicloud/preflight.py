@@ -13,14 +13,16 @@ from provisioner.errors import Diagnostic
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.alicloud import errors, quotas
-from provisioner.providers.alicloud.client import Region, Trouble
+from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import credentials, unknown
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.alicloud.stock import IN_STOCK, stock
+from provisioner.providers.trouble import Trouble
 
 WOULD = "DryRunOperation"
 """ECS's word for: it would have been done.
 https://www.alibabacloud.com/help/en/ecs/developer-reference/api-ecs-2014-05-26-runinstances"""
+LATER = "later, other zones, another region, or groups.*.capacity.fallback"
 ADDRESSES = 20
 """Elastic IP addresses of an account in a region, until it has asked for more.
 https://www.alibabacloud.com/help/en/eip/product-overview/limits"""
@@ -109,7 +111,7 @@ def _sold(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Iterator
         yield Finding(blocks, subject, said, f"sites.*.zones: [{', '.join(sorted(there))}]")
     elif not any(said in IN_STOCK for said in mine.values()):
         said = f"{name} is out of stock{bought} now in {', '.join(sorted(mine))}"
-        yield Finding("warning", subject, said, "later, other zones, another region, or groups.*.capacity.fallback")
+        yield Finding("warning", subject, said, LATER)
     else:
         told = ", ".join(f"{zone} ({mine[zone]})" for zone in sorted(mine))
         yield Finding("ok", subject, f"{name} is sold{bought} in {told}")
@@ -198,5 +200,5 @@ def _said(group: PlannedGroup, image: str, trouble: Trouble) -> Finding:
     if error.kind in ("spot-refused", "quota", "shortage", "unsupported"):
         blocks = error.kind in ("spot-refused", "quota") and not group.spec.capacity.fallback
         said = f"ECS would start no {group.spec.capacity.kind} machine: {error.text}"
-        return Finding("blocks" if blocks else "warning", subject, said, error.hint)
+        return Finding("blocks" if blocks else "warning", subject, said, error.hint or LATER)
     return unknown(subject, trouble, "ecs:RunInstances")

@@ -12,8 +12,9 @@ import yaml
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.alicloud.client import Region, Trouble
+from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import unknown
+from provisioner.providers.trouble import Trouble
 
 PAGE = "https://quotas.console.aliyun.com/products/ecs-spec/quotas"
 SUFFIX = {"spot": "spot_g"}
