@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from provisioner.errors import Diagnostic
 from provisioner.providers.cloud_errors import AFTER, CloudError, Row, Then, row_of, table
@@ -16,7 +17,7 @@ FORMS = (
     rf'Code:"{_NAME}", Message:"(?P<text>[^"]*)"',  # aliyungo
     rf"[eE]rrorCode=\"?{_NAME}\"?, [eE]rrorMessage=\"?(?P<text>[^\"]*)",
     rf"Status Code: \d+ Code: {_NAME} Message: (?P<text>.*)",
-    rf'"Code" ?: ?"{_NAME}"',  # the answer itself
+    rf'"Code" ?: ?"{_NAME}"(?:[^{{}}]*?"Message" ?: ?"(?P<text>[^"]*)")?',  # the answer itself, in either order
     rf'"Message" ?: ?"(?P<text>[^"]*)"[^{{}}]*"Code" ?: ?"{_NAME}"',
     rf"<Code>{_NAME}</Code>\s*<Message>(?P<text>.*?)</Message>",  # OSS
     rf"Error:{_NAME} (?P<text>.*?)(?= RequestID|$)",  # SDK for Python, first edition
@@ -28,7 +29,7 @@ github.com/aliyun/aliyun-openapi-python-sdk"""
 _KNOWN = re.compile(r"\b([A-Z]\w+(?:\.[A-Z]\w+)+|(?:[A-Z][a-z]+){2,})\b")
 """A word that may be a code where none of the forms is."""
 _NOISE = re.compile(
-    r"\s*(?:Recommend: \S+|RequestId: ?[\w-]+|[Rr]equest id: ?[\w-]+|\[ RequestId : [\w-]+ \]|RequestID: ?[\w-]+|"
+    r"\s*(?:Recommend: \S+|RequestId ?: ?[\w-]+|[Rr]equest id: ?[\w-]+|\[ RequestId : [\w-]+ \]|RequestID: ?[\w-]+|"
     r"RespHeaders: map\[.*?\](?=\s|$)|requestId: [\w-]+,?)"
 )
 _SEVERAL = re.compile(r"^\s*\d+ errors? occurred", re.I)
@@ -38,7 +39,7 @@ _WORST: tuple[Then, ...] = ("stop", "kind", "zone", "again")
 def read(found: Diagnostic) -> CloudError:
     """A diagnostic as an error of Alibaba Cloud. Of nested errors the innermost that is known counts; of several in a
     list that which needs most: to stop, then another kind, then another zone."""
-    flat = " ".join(found.text.split())
+    flat = " ".join(re.sub("[│╷╵]", " ", found.text).split())
     said = [(code, text, row_of(table("alicloud"), [code], text or flat)) for code, text in parts(flat)]
     known = [one for one in said if one[2] is not None and one[2].codes] or [one for one in said if one[2] is not None]
     if not known:
@@ -62,9 +63,9 @@ def parts(flat: str) -> list[tuple[str, str]]:
     form has any."""
     found: dict[int, tuple[str, str]] = {}
     for form in FORMS:
-        for one in re.finditer(form, flat, re.S):
+        for one in _each(form, flat):
             groups = one.groupdict()
-            if groups["code"] not in ("SDK.ServerError", "SDK.ClientError"):
+            if groups["code"] not in ("SDK.ServerError", "SDK.ClientError", "SDKError"):
                 found.setdefault(one.start("code"), (groups["code"], (groups.get("text") or "").strip(" ,;")))
     if not found:
         rows = [row for row in table("alicloud") if row.codes]
@@ -75,6 +76,14 @@ def parts(flat: str) -> list[tuple[str, str]]:
     for _, (code, text) in sorted(found.items()):
         codes[code] = codes.get(code) or text
     return list(codes.items())
+
+
+def _each(form: str, flat: str) -> Iterator[re.Match[str]]:
+    """Every place where a form is, also within the message of another."""
+    pattern, start = re.compile(form, re.S), 0
+    while found := pattern.search(flat, start):
+        yield found
+        start = found.end("code")
 
 
 def _exact(row: Row, word: str) -> bool:

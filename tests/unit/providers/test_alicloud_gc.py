@@ -19,8 +19,8 @@ from provisioner.providers.base import Place
 from tests.support import plans
 from tests.support.alicloud_api import Account, Refusal, serving, tagged
 
-MINE = tagged(cluster="speech", site="here", id="1a2b3c4d5e6f7a8b")
-DESCRIPTION = "gpuprov-cluster=speech gpuprov-id=1a2b3c4d5e6f7a8b gpuprov-site=here"
+MINE = tagged(cluster="speech", site="here", id="1a2b3c4d5e6f")
+DESCRIPTION = "gpuprov-cluster=speech gpuprov-id=1a2b3c4d5e6f gpuprov-site=here"
 
 
 @pytest.fixture
@@ -70,7 +70,9 @@ def test_everything_with_the_tag_is_found_and_nothing_else(account: Account) -> 
         "instance i-1", "disk d-1", "NAT gateway ngw-1", "elastic IP address eip-1", "key pair gpuprov-speech-12345678",
         "deployment set ds-1", "security group sg-1", "vSwitch vsw-1 (Pending)", "VPC vpc-1",
     ]  # fmt: skip
-    assert {(thing.cluster, thing.site, thing.identity) for thing in found.things} == {("speech", "here", "1a2b3c4d5e6f7a8b")}
+    assert {(thing.cluster, thing.site, thing.identity) for thing in found.things} == {
+        ("speech", "here", "1a2b3c4d5e6f")
+    }
     assert found.unknown == () and str(found.things[0].since) == "2026-11-22 18:40:00+00:00"
 
 
@@ -140,7 +142,7 @@ def test_a_question_without_an_answer_is_told(account: Account) -> None:
         module.orphans("cn-shanghai").find()
 
 
-def provider(folder: Path, identity: str = "1a2b3c4d5e6f7a8b") -> Alicloud:
+def provider(folder: Path, identity: str = "1a2b3c4d5e6f") -> Alicloud:
     workspace = folder / "sites" / "here"
     workspace.mkdir(parents=True, exist_ok=True)
     (workspace / "main.tf").touch()
@@ -151,7 +153,7 @@ def provider(folder: Path, identity: str = "1a2b3c4d5e6f7a8b") -> Alicloud:
 
 def test_down_removes_what_the_state_forgot_of_this_cluster_alone(account: Account, tmp_path: Path) -> None:
     seen: list[Event] = []
-    assert provider(tmp_path, "9f9f9f9f9f9f9f9f").clean(Events(seen.append)) == []
+    assert provider(tmp_path, "9f9f9f9f9f9f").clean(Events(seen.append)) == []
     assert removed(account) == []
     assert provider(tmp_path).clean(Events(seen.append)) == []
     assert [row["VpcId"] for row in account.rows["DescribeVpcs"]] == []
@@ -163,7 +165,7 @@ def test_machines_that_stand_are_told_from_those_of_another_folder(account: Acco
     made = provider(tmp_path).module
     assert made is not None
     assert [(one.node, one.id, one.ours) for one in made.standing()] == [("train-0", "i-1", True)]
-    other: Any = provider(tmp_path, "9f9f9f9f9f9f9f9f").module
+    other: Any = provider(tmp_path, "9f9f9f9f9f9f").module
     assert [one.ours for one in other.standing()] == [False]
     account.answers["DescribeInstances"] = Refusal("Forbidden.RAM", "User not authorized.")
     with pytest.raises(ProviderError, match="which machines stand"):
