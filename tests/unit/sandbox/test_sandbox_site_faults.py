@@ -16,7 +16,7 @@ from provisioner.providers.base import Place
 from provisioner.providers.capacity import Attempt, Choices, Way
 from provisioner.providers.cloud_errors import AFTER, has_table, rehearsed
 from provisioner.providers.sandbox.capacity import SimulatedCapacity
-from provisioner.sandbox import site_faults
+from provisioner.sandbox import site_faults, state_faults
 from tests.support import plans
 from tests.support.rehearsal import ROOT
 
@@ -153,5 +153,6 @@ def test_the_documentation_has_every_fault_of_a_site() -> None:
         re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", text.partition("fault of a site")[2].partition("<!--")[0], re.M)
     )
     assert {name: sentence.replace("`", "") for name, sentence in rows.items()} == {
-        fault.name: fault.sentence for fault in site_faults.FAULTS
+        **{fault.name: fault.sentence for fault in site_faults.FAULTS},
+        **{fault.name: f"at once: {fault.sentence}" for fault in state_faults.FAULTS},
     }
