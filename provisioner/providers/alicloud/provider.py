@@ -9,6 +9,7 @@ from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.alicloud import image
+from provisioner.providers.alicloud import market as ecs_market
 from provisioner.providers.alicloud import orphans as in_region
 from provisioner.providers.alicloud.capacity import EcsCapacity
 from provisioner.providers.alicloud.client import Region
@@ -16,6 +17,7 @@ from provisioner.providers.alicloud.module import EcsModule
 from provisioner.providers.alicloud.preflight import preflight
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.base import Place, Provider
+from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
 from provisioner.stack.models import BaseImage
@@ -59,6 +61,10 @@ class Alicloud(Provider):
             except GpuprovError as error:
                 found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
         return found
+
+    @classmethod
+    def market(cls) -> Market:
+        return ecs_market.market()
 
     @classmethod
     def orphans(cls, region: str) -> Orphans:
