@@ -11,6 +11,7 @@ from provisioner.preflight import Finding
 from provisioner.providers.alicloud import image
 from provisioner.providers.alicloud import market as ecs_market
 from provisioner.providers.alicloud import orphans as in_region
+from provisioner.providers.alicloud.access import EcsAccess
 from provisioner.providers.alicloud.capacity import EcsCapacity
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.module import EcsModule
@@ -35,6 +36,7 @@ class Alicloud(Provider):
         self._here = PublicAddress(called=self._site.internet == "public" and self._site.jump is None)
         self._zones = EcsCapacity(place, self._site)
         self.capacity = self._zones
+        self.access = EcsAccess(self._site.region)
         self.module = EcsModule(place, self._site, self._zones, self._here)
 
     def base_image(self, system: str) -> BaseImage:
