@@ -39,7 +39,7 @@ def disks(site: AlicloudSite, groups: Mapping[str, Group]) -> Iterator[Finding]:
     for name, group in groups.items():
         size, at = group.storage.root_gb, ("groups", name, "storage", "root_gb")
         if size > MOST_GIB:
-            yield Finding(at, f"a system disk has at most {MOST_GIB} GiB, not {size}", f"at most {MOST_GIB}")
+            yield Finding(at, f"a system disk has at most {MOST_GIB} GiB, not {size}", f"root_gb: {MOST_GIB}")
         elif size < least:
             said = f"a system disk of {site.disk_level} has at least {least} GiB, not {size}"
             yield Finding(at, said, f"root_gb: {least}, or another sites.*.disk_level")
