@@ -222,8 +222,7 @@ CLASSES: Mapping[str, Kind] = {
 def kind_of(code: str, message: str, status: str = "") -> Kind:
     """What an error of the API means for whoever asked: by the class that errors.yaml gives it."""
     row = row_of(table("alicloud"), [code], message)
-    if row is not None and row.kind in CLASSES:
-        return CLASSES[row.kind]
-    if status.startswith("5"):
-        return "silent"
-    return "absent" if "NotFound" in code or "NotExist" in code or code.startswith("NoSuch") else "refused"
+    found = CLASSES.get(row.kind) if row is not None else None
+    if found not in ("credentials", "denied") and any(word in code for word in ("NotFound", "NotExist", "NoSuch")):
+        return "absent"  # for a machine that is being made it would be transient
+    return found or ("silent" if status.startswith("5") else "refused")
