@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import time
 
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
+from provisioner.providers.trouble import Trouble
 
 KEYS = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.S)
 """What cloud-init writes there at first boot (module keys-to-console)."""

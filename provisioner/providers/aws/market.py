@@ -8,10 +8,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import credentials, unknown
 from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.market import SpotPrice, Unanswered
+from provisioner.providers.trouble import Trouble
 
 SYSTEM = "Linux/UNIX"
 """What the price includes, as EC2 calls it (ProductDescription)."""
