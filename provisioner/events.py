@@ -17,7 +17,7 @@ from provisioner.paths import naming
 from provisioner.text import printable
 
 Kind = Literal["started", "progress", "log", "warning", "done", "failed"]
-Unit = Literal["node", "task"]
+Unit = Literal["node", "task", "resource"]
 Stage = Literal[
     "spec",
     "stack",
@@ -40,9 +40,9 @@ Stage = Literal[
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened. `done` of `total` where there is something to count: of the stage, or, with `unit`
-    "task", of the node's own roles; an event with `unit` "node" says that one more node is through. `until`: when a
-    wait gives up, in seconds since 1970. `data["nodes"]` of a "started" event names whom the stage waits for. The
-    message is printable, whatever program it comes from."""
+    "task", of the node's own roles; an event with `unit` "node" or "resource" says that one more of them is through.
+    `until`: when a wait gives up, in seconds since 1970. `data["nodes"]` of a "started" event names whom the stage
+    waits for. The message is printable, whatever program it comes from."""
 
     stage: Stage
     kind: Kind

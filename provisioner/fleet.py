@@ -162,30 +162,37 @@ def contact(
     only: Collection[str] | None = None,
     vouched: Callable[[Node], str | None] = lambda _: None,
     carried: Mapping[str, str] | None = None,
-) -> None:
-    """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration. `only`: of
-    the machines that are known, the ones to be waited for.
+) -> dict[str, ProviderError]:
+    """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration. `only`:
+    the machines to be waited for, where that is not all. Gives the machines that could not be pinned, each with why.
 
     A machine that is known by its id must show the key that was pinned; ssh itself refuses another one. `vouched` gives
-    a new machine's key as its provider knows it by another way than the network; None where it does not. Raises
-    ProviderError where the two differ. `users`: node → the account on it; `carried`: node → the command that carries
+    a new machine's key as its provider knows it by another way than the network; None where it does not: a machine
+    that shows another one is not pinned. `users`: node → the account on it; `carried`: node → the command that carries
     ssh to it, in place of its address.
     """
     carried = carried or {}
     pins = ssh.load_pins(paths)
-    new = [node for node in nodes if pins.get(node.name, ("", ""))[0] != node.id]
-    patience = Patience(time.monotonic() + wait_s)
+    wanted = [node for node in nodes if only is None or node.name in only]
+    new = [node for node in wanted if pins.get(node.name, ("", ""))[0] != node.id]
+    patience, failed = Patience(time.monotonic() + wait_s), dict[str, ProviderError]()
     ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
     with ThreadPoolExecutor(max_workers=PARALLEL) as pool, patience.shared_by(pool):
         first = {pool.submit(_first_key, n, patience, vouched, carried.get(n.name)): n for n in new}
         for future in as_completed(first):
-            node, (key, told) = first[future], future.result()
+            node = first[future]
+            try:
+                key, told = future.result()
+            except ProviderError as unpinned:
+                failed[node.name] = unpinned
+                pins.pop(node.name, None)
+                events("fleet", "warning", unpinned.message, node=node.name, unit="node")
+                continue
             pins[node.name] = (node.id, key)
             events(
                 "fleet", "progress", f"host key pinned: {host_keys.fingerprint(key)}{told}", node=node.name, unit="node"
             )
-        here = [node for node in nodes if node not in new and node.name not in carried]
-        known = [node for node in here if only is None or node.name in only]
+        known = [node for node in wanted if node not in new and node.name not in carried]
         reached = {pool.submit(_wait_for_port, node.address, patience): node for node in known}
         for waited in as_completed(reached):
             node, error = reached[waited], waited.result()
@@ -194,6 +201,7 @@ def contact(
             events("fleet", kind, said, node=node.name, unit="node")
     names = {node.name for node in nodes}
     ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, users, carried)
+    return failed
 
 
 @dataclass(frozen=True, slots=True)

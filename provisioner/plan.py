@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
@@ -52,6 +52,15 @@ class Plan:
         if found is None:
             raise GpuprovError(f"cluster.yaml has no group {name} any more", hint="`gpuprov up` removes its machines")
         return found
+
+    def sites(self) -> list[str]:
+        """The sites that groups are at, in the order of cluster.yaml."""
+        used = {group.site for group in self.groups}
+        return [site for site in self.spec.sites if site in used]
+
+    def at(self, sites: Collection[str]) -> Plan:
+        """The groups at these sites alone."""
+        return replace(self, groups=tuple(group for group in self.groups if group.site in sites))
 
     def nodes(self) -> tuple[tuple[str, PlannedGroup], ...]:
         return tuple((name, group) for group in self.groups for name in group.node_names())

@@ -15,10 +15,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from provisioner import keeper
+
+T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1
 """prctl(2), linux/prctl.h: the signal that the kernel sends to a child when its parent dies."""
@@ -70,6 +74,8 @@ def shares(sockets: Path) -> None:
 
 _asked = threading.Event()
 _forking = threading.Event()
+_followed: dict[subprocess.Popen[str], Callable[[], None]] = {}
+"""What threads beside the main one follow, and what is called when it is to stop."""
 
 
 def interrupt(*_: object) -> None:
@@ -163,6 +169,8 @@ def follow(
     # A thread of its own: a child that fills the pipe of its standard error would wait for us for ever.
     reader = threading.Thread(target=complaints.extend, args=(child.stderr,), daemon=True)
     reader.start()
+    if threading.current_thread() is not threading.main_thread():
+        _followed[child] = stopping
     try:
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError), child.stdin:  # it ended at once: its status says why
@@ -175,7 +183,38 @@ def follow(
         stopping()
         stop(child, grace_s=grace_s)
         raise
+    finally:
+        _followed.pop(child, None)
     return Ended(status, tuple(complaints))
+
+
+def side_by_side(calls: Sequence[Callable[[], T]], *, grace_s: float) -> list[T]:
+    """What each call gives, all made at once in threads; a single one in this thread. Ctrl-C, which reaches the main
+    thread alone, is passed on to the children that they follow: each has `grace_s` seconds to end, then the
+    KeyboardInterrupt goes on. Of calls that raise something else the first counts, when all have ended."""
+    if len(calls) == 1:
+        return [calls[0]()]
+    with ThreadPoolExecutor(max_workers=max(1, len(calls))) as pool:
+        running = [pool.submit(call) for call in calls]
+        try:
+            wait(running)
+        except KeyboardInterrupt:
+            for stopping in tuple(_followed.values()):
+                stopping()
+            _end_followed(running, grace_s)
+            raise
+    return [one.result() for one in running]
+
+
+def _end_followed(running: Sequence[Future[T]], grace_s: float) -> None:
+    """Ask all children to stop, once more for each Ctrl-C (see `stop`), then end them."""
+    for sign, seconds in ((signal.SIGINT, grace_s), (signal.SIGINT, AGAIN_S), (signal.SIGKILL, 10.0)):
+        for child in tuple(_followed):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, sign)
+        with contextlib.suppress(KeyboardInterrupt):
+            if not wait(running, timeout=seconds).not_done:
+                return
 
 
 def stop(child: subprocess.Popen[str], *, grace_s: float) -> None:
@@ -192,10 +231,10 @@ def stop(child: subprocess.Popen[str], *, grace_s: float) -> None:
 
 
 def _stop(child: subprocess.Popen[str], grace_s: float) -> None:
-    for sign, wait in ((signal.SIGINT, grace_s), (signal.SIGKILL, 10.0)):
+    for sign, seconds in ((signal.SIGINT, grace_s), (signal.SIGKILL, 10.0)):
         try:
             os.killpg(child.pid, sign)
-            child.wait(timeout=wait)
+            child.wait(timeout=seconds)
         except ProcessLookupError:
             return
         except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ from provisioner import ownership
 from provisioner.cli import json_output, tables
 from provisioner.cli.confirm import confirmed
 from provisioner.cli.exit import resumable
-from provisioner.cli.options import File, Json, Sandbox, TerraformBinary, Yes
+from provisioner.cli.options import File, Json, Sandbox, Sites, TerraformBinary, Yes
 from provisioner.errors import Declined, Exit, GpuprovError
 from provisioner.text import counted
 
@@ -68,7 +68,9 @@ def lock(
     typer.echo(f"written: {cluster.paths.lock_file}", err=True)
 
 
-def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: TerraformBinary = None) -> None:
+def plan(
+    file: File, sandbox: Sandbox = None, site: Sites = None, json_: Json = False, terraform: TerraformBinary = None
+) -> None:
     """Show what `up` would create, change and cost. Creates nothing."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import planning
@@ -79,7 +81,7 @@ def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: Te
         cluster = open_cluster(file, sandbox=sandbox)
         cluster.require_rights()
         cluster.events.subscribe(show)
-        document = planning.plan(cluster, find(terraform))
+        document = planning.plan(cluster, find(terraform), only=site or ())
     if json_:
         json_output.write(document)
     else:
@@ -89,8 +91,9 @@ def plan(file: File, sandbox: Sandbox = None, json_: Json = False, terraform: Te
 
 
 def up(
-    file: File, sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None
-) -> None:
+    file: File, sandbox: Sandbox = None, site: Sites = None, yes: Yes = False, json_: Json = False,
+    terraform: TerraformBinary = None,
+) -> None:  # fmt: skip
     """Create the fleet, install the stack, verify every node. Safe to run again: it resumes where it stopped."""
     from provisioner.cli.display import display
     from provisioner.lifecycle import up as lifecycle
@@ -101,9 +104,9 @@ def up(
     cluster.require_rights()
     screen = display(quiet=json_)
     confirm = _confirm(screen, cluster, yes=yes)
-    with resumable(f"resume with `{_again(file, cluster.sandbox)}`"), screen as show:
+    with resumable(f"resume with `{_again(file, cluster.sandbox, site or ())}`"), screen as show:
         cluster.events.subscribe(show)
-        run = lifecycle.up(cluster, find(terraform), confirm=confirm)
+        run = lifecycle.up(cluster, find(terraform), confirm=confirm, only=site or ())
     if run.report is None:
         raise Declined("nothing was created")
     tell(run, as_json=json_)
@@ -112,12 +115,15 @@ def up(
     if run.waiting:
         again = f"gpuprov upgrade {file}{' --sandbox' if cluster.sandbox else ''}"
         typer.echo(f"{len(run.waiting)} nodes run an older lock; `{again}` moves them to the new one", err=True)
+    for name, error in run.failed.items():
+        typer.echo(f"gpuprov: site {name} failed, the others went on: {error}", err=True)
     raise typer.Exit(run.exit)
 
 
-def _again(file: Path, sandbox: bool) -> str:
+def _again(file: Path, sandbox: bool, sites: Sequence[str]) -> str:
     program = f"sudo {ownership.program()}" if ownership.person() else "gpuprov"
-    return f"{program} up {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}"
+    only = "".join(f" --site {site}" for site in sites)
+    return f"{program} up {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}{only}"
 
 
 def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
@@ -143,11 +149,15 @@ def tell(run: Run, *, as_json: bool) -> None:
     assert run.report is not None
     if as_json:
         document = run.report.to_json()
-        document["ok"] = run.healthy
+        document["ok"] = run.healthy and not run.failed
         document["seconds"] = run.seconds
         document["changes"] = {"resources": run.resources, "configured": run.configured}
         document["report"] = str(run.page)
         document["waiting"] = run.waiting
+        document["failed"] = {
+            site: {"message": error.message, "where": error.where, "hint": error.hint}
+            for site, error in run.failed.items()
+        }
         json_output.write(document)
         return
     from provisioner.verify.report.terminal import table

@@ -12,6 +12,9 @@ Sandbox = Annotated[
     bool | None,
     typer.Option("--sandbox/--no-sandbox", help="Rehearse on this machine: podman nodes with simulated hardware."),
 ]
+Sites = Annotated[
+    list[str] | None, typer.Option("--site", metavar="NAME", help="Only this site of several (repeatable).")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 TerraformBinary = Annotated[

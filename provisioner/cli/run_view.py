@@ -86,6 +86,8 @@ class RunView:
             stage = self._stages[event.stage] = _Stage(event.time)
         if event.unit == "task":
             self._task(event)
+        elif event.unit == "resource":
+            stage.text, stage.done = event.message, min(stage.done + 1, stage.total or stage.done + 1)
         elif event.unit == "node":
             stage.waiting.pop(event.node or "", None)
             stage.done = event.done if event.done is not None else stage.done + 1

@@ -70,8 +70,8 @@ def table(document: dict[str, Any], *, offline: bool) -> Table:
 def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
     from provisioner.lifecycle import running_cost
+    from provisioner.lifecycle.block_ends import ending
     from provisioner.lifecycle.planning import told
-    from provisioner.lifecycle.status import ending
     from provisioner.verify.report.terminal import in_quarantine
 
     for node in document["nodes"]:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from provisioner.documents.base import OpenOutput, Output
+from provisioner.documents.error import FailureOutput
 
 
 class CheckOutput(Output):
@@ -100,6 +101,9 @@ class ReportOutput(OpenOutput):
         default=None, description="Given where more nodes turned bad than may be in quarantine at once"
     )
     limits: LimitsOutput | None = Field(default=None, description="Given where a node was judged")
+    failed: dict[str, FailureOutput] | None = Field(
+        default=None, description="Sites that were left out, each with what it failed with; given by `up`"
+    )
     waiting: dict[str, list[str]] | None = Field(
         default=None, description="Nodes that stay on an older lock, with what `gpuprov upgrade` would change"
     )

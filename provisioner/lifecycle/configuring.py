@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner import mounts, node_state
 from provisioner.fleet import Node
-from provisioner.lifecycle import machines
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.release import Ledger, Release, assigned_releases
 from provisioner.session import Cluster
@@ -52,7 +51,7 @@ def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[st
     has made."""
     variables: dict[str, Any] = {}
     for release in releases.values():
-        for site in machines.sites(release.plan):
+        for site in release.plan.sites():
             mirror = cluster.providers.at(site).rehearsal
             variables |= mirror.role_variables() if mirror else {}
         variables |= mounts.variables(release.plan, cluster.nodes())

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from provisioner import catalog, ssh, stored
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.lifecycle import machines
-from provisioner.lifecycle.machines import sites
 from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.plan import Plan, build_plan
 from provisioner.session import Cluster
@@ -38,7 +37,7 @@ def _wanted(cluster: Cluster, site: str) -> Plan | None:
     if cluster.remote is None or (cluster.paths.site(site) / "main.tf").exists():
         return None
     plan = build_plan(cluster.spec, cluster.lock, catalog.load())
-    if site not in sites(plan):
+    if site not in plan.sites():
         raise GpuprovError(
             f"machines exist at site {site}, which no group uses any more",
             where=str(cluster.file),

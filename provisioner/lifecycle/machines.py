@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from provisioner import fleet, node_state, ssh
 from provisioner.cost import money
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
 from provisioner.lifecycle import running_cost
+from provisioner.lifecycle.sites import each
 from provisioner.machines.base import Machines, Planned
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.paths import private_dir, write_whole
@@ -30,7 +33,7 @@ INCOMPLETE = "incomplete"
 
 def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
     """Raise GpuprovError where machines were made at a site that cluster.yaml no longer uses: they would run on."""
-    abandoned = sorted(set(cluster.providers.made()) - set(sites(plan)))
+    abandoned = sorted(set(cluster.providers.made()) - set(plan.sites()))
     if abandoned:
         raise GpuprovError(
             f"no group is at {', '.join(abandoned)} any more, and machines were made there",
@@ -39,24 +42,33 @@ def refuse_abandoned(cluster: Cluster, plan: Plan) -> None:
         )
 
 
-def sites(plan: Plan) -> list[str]:
-    """The sites that groups are at, in the order of cluster.yaml."""
-    used = {group.site for group in plan.groups}
-    return [site for site in plan.spec.sites if site in used]
-
-
-def preflight(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
-    """What keeps, or may keep, the fleet from being made. Nothing is spent."""
-    findings = list(cluster.sharing.findings) if cluster.sharing else []
-    for site in sites(plan):
+def preflight(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
+    """Site → what keeps, or may keep, its machines from being made; "" has what concerns the whole fleet. Nothing is
+    spent."""
+    findings = {"": [*(cluster.sharing.findings if cluster.sharing else ()), *_packages(cluster, plan)]}
+    for site in plan.sites():
         there = [node.name for node in cluster.nodes() if node.site == site]
-        findings += cluster.providers.at(site).preflight(plan, there)
-    findings += _packages(cluster, plan)
-    for finding in findings:
-        if finding.status != "ok":
-            text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
-            events("preflight", "warning", text, data={"status": finding.status})
+        findings[site] = cluster.providers.at(site).preflight(plan, there)
+    for site, found in findings.items():
+        whose = f"{site}: " if site and len(plan.sites()) > 1 else ""
+        for finding in found:
+            if finding.status != "ok":
+                text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
+                events("preflight", "warning", f"{whose}{text}", data={"status": finding.status})
     return findings
+
+
+def blocked(findings: Mapping[str, Sequence[Finding]]) -> dict[str, ProviderError]:
+    """Site (or "") → what preflight found that makes the run pointless there."""
+    found = {}
+    for site, mine in findings.items():
+        if blocking := [one for one in mine if one.status == "blocks"]:
+            found[site] = ProviderError(
+                "\n  ".join(f"{one.subject}: {one.message}" for one in blocking),
+                where="preflight",
+                hint="; ".join(one.action for one in blocking if one.action),
+            )
+    return found
 
 
 def _packages(cluster: Cluster, plan: Plan) -> list[Finding]:
@@ -70,30 +82,17 @@ def _packages(cluster: Cluster, plan: Plan) -> list[Finding]:
     return still_there.look(growing, str(cluster.file)) if growing else []
 
 
-def probe(cluster: Cluster, plan: Plan, events: Events) -> list[Finding]:
-    """Ask for the capacity of the groups that want that (`capacity.probe`), before anything is made."""
-    found = []
-    for site in sites(plan):
+def probe(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
+    """Ask each site for the capacity of the groups that want that (`capacity.probe`), before anything is made."""
+    found = {}
+    for site in plan.sites():
         knows = cluster.providers.at(site).capacity
         if knows and any(group.site == site and group.spec.capacity.probe for group in plan.groups):
             private_dir(cluster.paths.site(site))
-            found += knows.probe(plan, {node.name for node in cluster.nodes()})
-    for finding in found:
+            found[site] = knows.probe(plan, {node.name for node in cluster.nodes()})
+    for finding in (one for mine in found.values() for one in mine):
         kind: Kind = "log" if finding.status == "ok" else "warning"
         events("preflight", kind, f"{finding.subject}: {finding.message}", data={"status": finding.status})
-    return found
-
-
-def ends(cluster: Cluster, plan: Plan) -> dict[str, str]:
-    """Group → when what its machines are bought by ends (ISO 8601, UTC), and the machines with it. What could not be
-    asked is said."""
-    found: dict[str, str] = {}
-    for site in sites(plan):
-        if knows := cluster.providers.at(site).capacity:
-            try:
-                found |= {name: f"{when:%Y-%m-%dT%H:%M:%SZ}" for name, when in knows.ends(plan).items()}
-            except GpuprovError as error:
-                cluster.events("preflight", "warning", error.message)
     return found
 
 
@@ -120,18 +119,19 @@ def of_site(
 
 def ask_again(cluster: Cluster, plan: Plan) -> None:
     """Ask again for machines that a run before could not have."""
-    for site in sites(plan):
+    for site in plan.sites():
         folder = cluster.paths.site(site)
         if folder.is_dir():
             capacity.do_without(folder, {})
 
 
 def write_intent(cluster: Cluster, plan: Plan) -> None:
-    """Say what is about to be made before it is made, so that whatever happens `down` knows where to look."""
+    """Say what is about to be made, and what was made before, so that whatever happens `down` knows where to look."""
+    plan = plan.at([site for site in plan.sites() if cluster.paths.site(site).exists()])
     intent = {
         "cluster": cluster.spec.name,
         "sandbox": cluster.sandbox,
-        "sites": sites(plan),
+        "sites": plan.sites(),
         "nodes": {name: {"site": group.site, "machine": group.machine.name} for name, group in plan.nodes()},
     }
     write_whole(cluster.paths.intent, json.dumps(intent, indent=1) + "\n")
@@ -150,29 +150,59 @@ def tell_waiting(events: Events, names: Sequence[str], wait_s: float = fleet.SSH
     )
 
 
+@contextlib.contextmanager
+def applying(cluster: Cluster, planned: Sequence[Planned]) -> Iterator[None]:
+    """Say what is made at these sites, and when that is over."""
+    events = cluster.events
+    total, sites = sum(one.total for one in planned), ", ".join(one.site for one in planned)
+    if total:
+        wait = f"a machine may take {cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
+        events("terraform", "started", f"{sites}: {counted(total, 'resource')}; {wait}", total=total)
+    yield
+    events("terraform", "done", f"{sites}: {counted(total, 'change')}")
+
+
+class Made(NamedTuple):
+    """Nodes that are pinned and reachable, and the sites that failed: site → with what."""
+
+    nodes: list[fleet.Node]
+    failed: dict[str, GpuprovError]
+
+
 def make(
     cluster: Cluster, plan: Plan, prepared: Sequence[tuple[Machines, Planned]], events: Events,
     run_dir: Path | None = None,
-) -> list[fleet.Node]:  # fmt: skip
-    """Apply what has something to do; give every node of the fleet, pinned and reachable. Raises ProviderError of the
-    site that failed, with what stands now: it is written down, and costs."""
-    nodes: list[fleet.Node] = []
-    for machines, planned in prepared:
-        try:
-            nodes += machines.apply(plan, planned)
-        except ProviderError as error:
-            told = _record_incomplete(cluster, plan, [one for one, _ in prepared])
-            if told:
-                message = f"{error.message}\n  {told}"
-                raise ProviderError(
-                    message, where=error.where, hint=error.hint, diagnostics=error.diagnostics
-                ) from None
-            raise
-    fleet.save(cluster.paths, nodes)
-    running_cost.seen(cluster, nodes)
-    contact(cluster, nodes, events, waiting=[node.name for node in nodes], run_dir=run_dir)
+) -> Made:  # fmt: skip
+    """Apply what has something to do, all sites at once, and wait for ssh. The error of a site whose apply failed has
+    what stands now: it is written down, and costs."""
+    sites = {machines.site: (machines, planned) for machines, planned in prepared}
+    with applying(cluster, [planned for _, planned in prepared]):
+        done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
+    nodes = [node for mine in done.values() for node in mine]
+    kept = [node for node in cluster.nodes() if node.site not in sites]
+    if failed:
+        told = _record_incomplete(cluster, plan, [sites[site][0] for site in failed], [*kept, *nodes])
+        failed = {site: _with(error, told) for site, error in failed.items()}
+    else:
+        fleet.save(cluster.paths, [*kept, *nodes])
+        running_cost.seen(cluster, [*kept, *nodes])
+    names = [node.name for node in nodes]
+    silent = contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir) if nodes else {}
+    for node in nodes:
+        if node.name in silent:
+            failed.setdefault(node.site, silent[node.name])
     cluster.share()
-    return nodes
+    return Made([node for node in nodes if node.site not in failed], failed)
+
+
+def _with(error: GpuprovError, told: str) -> GpuprovError:
+    """The error, with what stands now."""
+    if not told:
+        return error
+    said = getattr(error, "diagnostics", ())
+    found = ProviderError(f"{error.message}\n  {told}", where=error.where, hint=error.hint, diagnostics=said)
+    found.exit_code = error.exit_code
+    return found
 
 
 def settled(cluster: Cluster) -> list[fleet.Node]:
@@ -182,27 +212,34 @@ def settled(cluster: Cluster) -> list[fleet.Node]:
     return [node for node in cluster.nodes() if noted.get(node.name, {}).get("stage") != INCOMPLETE]
 
 
-def _record_incomplete(cluster: Cluster, plan: Plan, sites: Sequence[Machines]) -> str:
-    """Write down what stands after an apply that failed, and say it; empty where nothing does. What could not be asked
-    is said, too."""
+def _record_incomplete(
+    cluster: Cluster, plan: Plan, sites: Sequence[Machines], others: Sequence[fleet.Node] = ()
+) -> str:
+    """Write down what stands after an apply that failed at these sites, and say it; empty where nothing does. What
+    could not be asked is said, too. `others`: the nodes of other sites."""
     before = {node.name: node for node in cluster.nodes()}
-    nodes, unknown = [], []
+    nodes, unknown = list(others), []
+    mine = plan.at([site.site for site in sites])
     for site in sites:
         try:
             nodes += site.standing(plan)
         except (GpuprovError, OSError, ValueError, LookupError) as error:
             unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
             nodes += [node for node in before.values() if node.site == site.site]
-    new = [node.name for node in nodes if node.name not in before or before[node.name].id != node.id]
+    known = {node.name for node in others}
+    new = [
+        node.name for node in nodes
+        if node.name not in known and (node.name not in before or before[node.name].id != node.id)
+    ]  # fmt: skip
     if not nodes:
         if not unknown:
-            node_state.note_stage(cluster.paths, "planned", [name for name, _ in plan.nodes()])
+            node_state.note_stage(cluster.paths, "planned", [name for name, _ in mine.nodes()])
         return "; ".join(unknown)
     fleet.save(cluster.paths, nodes)
     running_cost.seen(cluster, nodes)
     node_state.note_stage(cluster.paths, INCOMPLETE, new, ok=False)
     names = {node.name for node in nodes}
-    node_state.note_stage(cluster.paths, "missing", [n for n, g in plan.nodes() if n not in names], ok=False)
+    node_state.note_stage(cluster.paths, "missing", [n for n, g in mine.nodes() if n not in names], ok=False)
     cluster.share()
     spent = running_cost.so_far(cluster)
     price = ", ".join(f"{money(one['hour'], one['currency'])} an hour" for one in spent["sums"]) if spent else ""
@@ -230,23 +267,21 @@ def keep_consoles(cluster: Cluster, nodes: Sequence[fleet.Node], run_dir: Path) 
 def contact(
     cluster: Cluster, nodes: Sequence[fleet.Node], events: Events, *, waiting: Sequence[str],
     only: Collection[str] | None = None, run_dir: Path | None = None,
-) -> None:  # fmt: skip
+) -> dict[str, ProviderError]:  # fmt: skip
     """Wait for ssh on the nodes `waiting`, pin the keys of new machines. See fleet.contact. The console of one that
-    never answers is kept in `run_dir`."""
+    never answers is kept in `run_dir`. Gives the nodes that could not be pinned, each with why."""
     wait_s = float(cluster.spec.timeouts.ssh_s)
     tell_waiting(events, waiting, wait_s)
     carried = {} if cluster.sandbox else cluster.providers.proxies(nodes)
     users = {node.name: cluster.spec.user(node.site) for node in nodes}
-    try:
-        fleet.contact(
-            cluster.paths, list(nodes), users, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
-            carried=carried,
-        )  # fmt: skip
-    except ProviderError as error:
-        silent = [node for node in nodes if node.name == error.where]
-        kept = keep_consoles(cluster, silent, run_dir) if run_dir else []
-        if not kept:
-            raise
-        hint = f"its console: {kept[0]}; {error.hint}"
-        raise ProviderError(error.message, where=error.where, hint=hint, diagnostics=error.diagnostics) from None
-    events("fleet", "done", f"{counted(len(waiting), 'node')} reachable", total=len(waiting))
+    failed = fleet.contact(
+        cluster.paths, list(nodes), users, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
+        carried=carried,
+    )  # fmt: skip
+    for node in nodes:
+        if (error := failed.get(node.name)) and run_dir and (kept := keep_consoles(cluster, [node], run_dir)):
+            hint = f"its console: {kept[0]}; {error.hint}"
+            failed[node.name] = ProviderError(error.message, where=error.where, hint=hint)
+    reached = len(waiting) - len(failed)
+    events("fleet", "failed" if failed else "done", f"{counted(reached, 'node')} reachable", total=len(waiting))
+    return failed

@@ -3,11 +3,13 @@ lock."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from provisioner import catalog
 from provisioner.cost import summary
-from provisioner.lifecycle import configuring, locking, machines, status
+from provisioner.lifecycle import block_ends, configuring, locking, machines, status
+from provisioner.lifecycle.sites import chosen, each, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
 from provisioner.release import Ledger, assigned_releases, changes, same
@@ -16,26 +18,29 @@ from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
 
-def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
-    """What `up` would do: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "drift", "reboot",
-    "waiting"}], "changes": {site: {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}},
-    "new_lock", "ends": {group: time}, "findings": [{"status", "subject", "message", "action"}], "cost": {"hours",
-    "groups", "totals", "not_included"}}.
+def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dict[str, Any]:
+    """What `up` would do, at the sites `only` or at all: {"cluster", "sandbox", "nodes": [{"name", "group", "site",
+    "machine", "drift", "reboot", "waiting"}], "changes": {site: {"add", "change", "destroy"}}, "stack": {group:
+    {"driver", "cuda", "nccl"}}, "new_lock", "ends": {group: time}, "findings": [{"status", "subject", "message",
+    "action"}], "cost": {"hours", "groups", "totals", "not_included"}}.
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
     cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted costs by list prices,
     None for a rehearsal."""
-    for site in cluster.spec.sites:
+    sites = chosen(cluster, only)
+    for site in sites:
         cluster.providers.at(site)  # refuses before anything is written
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
         new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
-        wanted = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
-        findings = machines.preflight(cluster, wanted, cluster.events)
-        sites = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(wanted)]
-        prepared = [site.plan(wanted, repair=False) for site in sites]
+        wanted = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock)).at(sites)
+        findings = [one for found in machines.preflight(cluster, wanted, cluster.events).values() for one in found]
+        mine = {site: machines.of_site(cluster, site, binary, run_dir) for site in wanted.sites()}
+        prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
+        if failed:
+            raise together(failed)
         there = _there(cluster, lock) if not untouched else {}
         document = {
             "cluster": cluster.spec.name,
@@ -45,20 +50,20 @@ def plan(cluster: Cluster, binary: Binary) -> dict[str, Any]:
                 | there.get(name, {"drift": None, "reboot": None, "waiting": []})
                 for name, group in wanted.nodes()
             ],
-            "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared},
+            "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared.values()},
             "stack": {
                 group.name: {"driver": group.stack.driver, "cuda": group.stack.cuda_toolkit, "nccl": group.stack.nccl}
                 for group in wanted.groups
             },
             "new_lock": new_lock,
-            "ends": machines.ends(cluster, wanted),
+            "ends": block_ends.asked(cluster, wanted),
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
             "cost": None if cluster.sandbox else summary.planned(cluster.spec),
         }
         if untouched:  # what was only looked at leaves nothing behind
-            for one in sites if cluster.sandbox else ():
+            for one in mine.values() if cluster.sandbox else ():
                 one.forget()
             cluster.only_looked()
     return document
@@ -94,7 +99,7 @@ def text(document: dict[str, Any]) -> str:
         lines.append("  cluster.lock: there is none yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {counts['add']} to add, {counts['change']} to change, {counts['destroy']} to destroy")
-    lines += [f"  {line}" for line in status.ending(document.get("ends", {}))]
+    lines += [f"  {line}" for line in block_ends.ending(document.get("ends", {}))]
     lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
     for node in document["nodes"]:
         lines += [f"  {node['name']}: {line}" for line in told(node)]

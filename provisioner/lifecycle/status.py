@@ -5,13 +5,12 @@ Every node is asked once, all at once, within ASK_S; with `ask` false only files
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from provisioner import node_state, stored
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, running_cost
+from provisioner.lifecycle import block_ends, configuring, running_cost
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.subjects import subjects_of
@@ -83,42 +82,8 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "report": node_state.load(cluster.paths).get("report") or None,
         "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
         "cost": running_cost.so_far(cluster),
-        "ends": _ends(cluster),
+        "ends": block_ends.noted(cluster),
     }
-
-
-def _ends(cluster: Cluster) -> dict[str, str]:
-    """Group → when its capacity block ends, as the last `up` was told; what is damaged is left out."""
-    noted = node_state.load(cluster.paths).get("ends")
-    rows = noted if isinstance(noted, list) else []
-    whole = [row for row in rows if isinstance(row, list) and len(row) == 2 and all(isinstance(x, str) for x in row)]
-    return {name: when for name, when in whole if name in cluster.spec.groups and left(when) is not None}
-
-
-def left(when: str, now: datetime | None = None) -> timedelta | None:
-    """How long it is until then (ISO 8601, UTC); None for what is no time."""
-    try:
-        end = datetime.strptime(when, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return end - (now or datetime.now(UTC))
-
-
-SOON = timedelta(hours=2)
-
-
-def ending(ends: Mapping[str, str], now: datetime | None = None) -> list[str]:
-    """What is to be said of blocks that end, a line each."""
-    told = []
-    for name, when in ends.items():
-        rest = left(when, now)
-        if rest is None:
-            continue
-        minutes = int(rest.total_seconds() // 60)
-        due = "it is over" if minutes < 0 else f"in {minutes // 60} h {minutes % 60} min"
-        soon = "WARNING: " if rest < SOON else ""
-        told.append(f"{soon}{name}: its capacity block ends {when} ({due}); its machines end up to an hour before")
-    return told
 
 
 def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, list[str]]]:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provisioner import catalog, node_state
-from provisioner.errors import Exit, ProviderError
+from provisioner.errors import ConfigureError, Exit, GpuprovError
 from provisioner.events import Stage
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, verifying
+from provisioner.lifecycle import block_ends, configuring, locking, machines, verifying
+from provisioner.lifecycle.sites import Remaining, chosen, each
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan, build_plan
 from provisioner.release import Ledger, Release, changes, same
@@ -44,6 +45,8 @@ class Run:
     healthy: bool = False
     waiting: dict[str, list[str]] = field(default_factory=dict)
     """Nodes that run an older lock and were left on it, each with what would change: `gpuprov upgrade` moves them."""
+    failed: dict[str, GpuprovError] = field(default_factory=dict)
+    """Sites that were left out, each with what it failed with, in the order in which they did."""
 
     @property
     def changes(self) -> int:
@@ -51,6 +54,8 @@ class Run:
 
     @property
     def exit(self) -> Exit:
+        for error in self.failed.values():
+            return error.exit_code
         if not self.healthy:
             return Exit.CHECK_FAILED
         return Exit.BAD_INPUT if self.waiting else Exit.OK
@@ -69,40 +74,48 @@ class Run:
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 2)
 
 
-def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
-    """Make, configure and verify the fleet of `cluster`. The caller holds no lock; this takes it.
+def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[str] = ()) -> Run:
+    """Make, configure and verify the fleet of `cluster`, at the sites `only` or at all. The caller holds no lock; this
+    takes it.
 
     A machine that was proven with another lock than cluster.yaml wants now is kept on that one (`Run.waiting`): a
-    running fleet is moved by `gpuprov upgrade`, never by the way. Raises GpuprovError of the stage that failed; what
-    was made until then stays, and the next `up` goes on.
+    running fleet is moved by `gpuprov upgrade`, never by the way. A site that fails is left out (`Run.failed`), and the
+    others go on. Raises GpuprovError of the stage that failed where none is left; what was made until then stays, and
+    the next `up` goes on.
     """
-    for site in cluster.spec.sites:
+    sites = chosen(cluster, only)
+    for site in sites:
         cluster.providers.at(site)  # refuses before anything is written
     with cluster.exclusively("up") as run_dir:
         run, events = Run(run_dir), cluster.events
         with run.stage("stack"):
             lock = locking.current(cluster, events)
-            plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
-            machines.refuse_abandoned(cluster, plan)
+            whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
+            machines.refuse_abandoned(cluster, whole)
+            remaining = Remaining(whole.at(sites), events)
+            run.failed = remaining.failed
         with run.stage("preflight"):
-            refuse_blocked(machines.preflight(cluster, plan, events))
-            refuse_blocked(machines.probe(cluster, plan, events))
+            remaining.leave(machines.blocked(machines.preflight(cluster, remaining.plan, events)), "preflight")
+            remaining.leave(machines.blocked(machines.probe(cluster, remaining.plan, events)), "preflight")
         with run.stage("terraform"):
-            node_state.note(cluster.paths, ends=[[name, when] for name, when in machines.ends(cluster, plan).items()])
-            machines.write_intent(cluster, plan)
-            machines.ask_again(cluster, plan)
-            mine = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(plan)]
-            prepared = [(one, one.plan(plan)) for one in mine]
-            run.resources = sum(planned.total for _, planned in prepared)
-        if run.resources and not confirm(plan, run.resources):
+            block_ends.note(cluster, remaining.plan)
+            mine = {site: machines.of_site(cluster, site, binary, run_dir) for site in remaining.plan.sites()}
+            machines.write_intent(cluster, whole)
+            machines.ask_again(cluster, remaining.plan)
+            planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
+            remaining.leave(failed, "terraform")
+            run.resources = sum(one.total for one in planned.values())
+        if run.resources and not confirm(remaining.plan, run.resources):
             return run
         with run.stage("terraform"):
-            before = {node.id for node in machines.settled(cluster)}
+            plan, before = remaining.plan, {node.id for node in machines.settled(cluster)}
             if run.resources:
                 there = {node.name for node in cluster.nodes()}
                 node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes() if name not in there])
-            nodes = machines.make(cluster, plan, prepared, events, run_dir)
-            missing = {name for name, _ in plan.nodes()} - {node.name for node in nodes}
+            prepared = [(mine[site], one) for site, one in planned.items()]
+            nodes, unmade = machines.make(cluster, plan, prepared, events, run_dir)
+            remaining.leave(unmade, "terraform")
+            missing = {name for name, _ in remaining.plan.nodes()} - {node.name for node in nodes}
             node_state.note_stage(cluster.paths, "missing", missing, ok=False)
             node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in before])
         with run.stage("configure"):
@@ -113,6 +126,9 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm) -> Run:
                 events("configure", "log", f"keeps its lock; the new one would change {', '.join(what)}", node=name)
             new = {node.name for node in nodes if node.id not in before}
             brought = configure(cluster, run, nodes, releases, new=new)
+            remaining.leave(failed_roles(run, nodes, brought), "configure")
+            nodes = [node for node in nodes if node.site not in remaining.failed]
+            brought.subjects = [one for one in brought.subjects if one.site not in remaining.failed]
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
         return run
@@ -128,28 +144,29 @@ def waiting(nodes: Sequence[Node], releases: Mapping[str, Release], lock: Lock) 
     return found
 
 
-def refuse_blocked(findings: list[Any]) -> None:
-    """Raise ProviderError where preflight found what makes the run pointless."""
-    blocking = [f for f in findings if f.status == "blocks"]
-    if blocking:
-        raise ProviderError(
-            "\n  ".join(f"{f.subject}: {f.message}" for f in blocking),
-            where="preflight",
-            hint="; ".join(f.action for f in blocking if f.action),
-        )
-
-
 def configure(
     cluster: Cluster, run: Run, nodes: list[Node], releases: Mapping[str, Release], *, new: Collection[str]
 ) -> configuring.Brought:
-    """Run the roles on the nodes that differ from their lock. Raises ConfigureError naming those that it failed on."""
-    from provisioner.configure.run import refuse_failures
-
+    """Run the roles on the nodes that differ from their lock; `failed_roles` tells those that it failed on."""
     brought = configuring.bring(cluster, nodes, releases, run.run_dir, new=new)
     run.configured = len(brought.configured)
     ready = [name for name in brought.configured if name not in brought.failed]
     node_state.note_stage(cluster.paths, "configured", ready)
-    refuse_failures(brought.outcomes, run.run_dir)
     as_locked = len(nodes) - run.configured
     cluster.events("configure", "done", f"{counted(run.configured, 'node')} configured, {as_locked} as locked")
     return brought
+
+
+def failed_roles(run: Run, nodes: Sequence[Node], brought: configuring.Brought) -> dict[str, GpuprovError]:
+    """Site → the error that names its nodes on which the roles failed."""
+    from provisioner.configure.run import refuse_failures
+
+    found: dict[str, GpuprovError] = {}
+    for site in dict.fromkeys(node.site for node in nodes):
+        names = {node.name for node in nodes if node.site == site}
+        mine = {name: outcome for name, outcome in brought.outcomes.items() if name in names}
+        try:
+            refuse_failures(mine, run.run_dir)
+        except ConfigureError as error:
+            found[site] = error
+    return found

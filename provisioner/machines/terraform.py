@@ -71,16 +71,10 @@ class TerraformMachines:
         return self._planned(plan, changes)
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
-        if planned.total:
-            wait = f"a machine may take {plan.spec.timeouts.machine_s} s (timeouts.machine_s)"
-            message = f"{self.site}: {planned.total} resources; {wait}"
-            self._events("terraform", "started", message, total=planned.total)
         if planned.total or always:
             self._apply(plan)
         outputs = outputs_to_nodes(self._workspace.outputs())
-        nodes = fleet.from_outputs(plan, self.site, outputs, capacity.without(self._folder))
-        self._events("terraform", "done", f"{self.site}: {planned.total} changes")
-        return nodes
+        return fleet.from_outputs(plan, self.site, outputs, capacity.without(self._folder))
 
     def standing(self, plan: Plan) -> list[Node]:
         there, wanted = self._workspace.resources(), [name for name, group in plan.nodes() if group.site == self.site]

@@ -40,7 +40,6 @@ class JsonLog:
     command: str
     events: Events
     changes: Changes = Changes()
-    done: int = 0
     planned: list[tuple[str, str]] = field(default_factory=list)
     errors: list[Diagnostic] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)
@@ -66,14 +65,12 @@ class JsonLog:
             if change.get("action") not in IDLE:
                 self.planned.append((change.get("resource", {}).get("addr", "?"), change.get("action", "?")))
         elif kind == "apply_complete":
-            self.done += 1
             self.events(
                 "terraform",
                 "progress",
                 record.get("@message", ""),
                 node=_node(record),
-                done=self.done,
-                total=self.changes.total or None,
+                unit="resource",
             )
         elif kind in ("apply_start", "apply_errored"):
             self.events(

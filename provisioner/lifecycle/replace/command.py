@@ -19,6 +19,7 @@ from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.journal import Journal
+from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Confirm, Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
@@ -53,7 +54,8 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
             plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
         with run.stage("preflight"):
-            lifecycle.refuse_blocked(machines.preflight(cluster, plan, events))
+            if blocked := machines.blocked(machines.preflight(cluster, plan, events)):
+                raise together(blocked)
         work = _Machines(cluster, plan, binary, run_dir)
         with run.stage("terraform"):
             unsure = [name for name in names if name in journal.nodes and journal.nodes[name].step == "making"]
@@ -78,13 +80,17 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
                 if node.id == journal.nodes[node.name].id:
                     raise ProviderError("Terraform created no new machine", where=node.name, hint="run it again")
             journal.set(cluster.paths, new, "proving")
-            machines.contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir)
+            silent = machines.contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir)
+            if silent:
+                raise next(iter(silent.values()))
             node_state.note_stage(cluster.paths, "made", names)
         with run.stage("configure"):
             assigned = upgrade_journal.assign(cluster, cluster.nodes(), lock)
             releases = {name: assigned[name] for name in names}
             fresh = {node.name for node in old}
             brought: configuring.Brought = lifecycle.configure(cluster, run, new, releases, new=fresh)
+            if failed := lifecycle.failed_roles(run, new, brought):
+                raise together(failed)
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, brought, new, releases, run_dir, partly=True))
             for name in names:
@@ -170,7 +176,8 @@ class _Machines:
     def apply(self, prepared: Sequence[tuple[Machines, Planned]]) -> None:
         """Do it; the nodes are known from then on, those of other sites as they were."""
         for site, planned in prepared:
-            nodes = site.apply(self.plan, planned, always=True)
+            with machines.applying(self.cluster, [planned]):
+                nodes = site.apply(self.plan, planned, always=True)
             others = [node for node in self.cluster.nodes() if node.site != site.site]
             fleet.save(self.cluster.paths, [*others, *nodes])
             running_cost.seen(self.cluster, [*others, *nodes])

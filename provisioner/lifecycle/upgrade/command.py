@@ -14,6 +14,7 @@ from provisioner.errors import Exit, GpuprovError
 from provisioner.events import Kind
 from provisioner.fleet import Node
 from provisioner.lifecycle import locking, machines
+from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.lifecycle.upgrade import order
 from provisioner.lifecycle.upgrade.actions import NodeActions, leave_the_bad, leave_the_quarantined
@@ -243,7 +244,7 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
     if not cluster.sandbox:
         return
     plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
-    mine = [machines.of_site(cluster, site, binary, run_dir) for site in machines.sites(plan)]
+    mine = [machines.of_site(cluster, site, binary, run_dir) for site in plan.sites()]
     prepared = [(one, one.plan(plan)) for one in mine]
     if any(planned.add > 1 or planned.change for _, planned in prepared):
         raise GpuprovError(
@@ -251,6 +252,9 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
             where=cluster.spec.name,
             hint=f"run `gpuprov up {cluster.file} --sandbox` first",
         )
-    made = {node.name: node.id for node in machines.make(cluster, plan, prepared, cluster.events)}
+    done = machines.make(cluster, plan, prepared, cluster.events)
+    if done.failed:
+        raise together(done.failed)
+    made = {node.name: node.id for node in done.nodes}
     if made != {node.name: node.id for node in nodes}:
         raise GpuprovError("machines were replaced meanwhile", where=cluster.spec.name, hint="run `gpuprov up` first")

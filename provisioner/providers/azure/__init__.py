@@ -1,1 +1,1 @@
-"""Azure: its machines can be rehearsed, and are not made yet."""
+"""Azure: virtual machines made by terraform/azure."""

@@ -1,15 +1,82 @@
-"""`provider: azure`."""
+"""`provider: azure`: a region of Azure, public or sovereign."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from provisioner.spec.groups import Group
 from provisioner.spec.site import CloudSite
+from provisioner.spec.source_map import Finding, Loc
+from provisioner.spec.stack_request import StackRequest
+
+GUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+IN_GROUP = rf"^/subscriptions/{GUID}/resourceGroups/[A-Za-z0-9._()-]+/providers/Microsoft\."
+A_GROUP = "/subscriptions/11111111-2222-3333-4444-555555555555/resourceGroups/shared/providers/Microsoft."
+SubscriptionId = Annotated[str, Field(pattern=rf"^{GUID}$")]
+SubnetId = Annotated[str, Field(pattern=rf"{IN_GROUP}Network/virtualNetworks/[A-Za-z0-9._-]+/subnets/[A-Za-z0-9._-]+$")]
+IdentityId = Annotated[str, Field(pattern=rf"{IN_GROUP}ManagedIdentity/userAssignedIdentities/[A-Za-z0-9_-]+$")]
+EncryptionSetId = Annotated[str, Field(pattern=rf"{IN_GROUP}Compute/diskEncryptionSets/[A-Za-z0-9_-]+$")]
+Environment = Literal["public", "usgovernment", "china"]
 
 
 class AzureSite(CloudSite):
     """A region of Azure; zones are "1", "2" and "3"."""
 
     provider: Literal["azure"] = Field(description="Who sells the machines")
+    environment: Environment = Field(
+        default="public",
+        title="public, usgovernment or china",
+        description="Which Azure: public, Azure Government, or Azure operated by 21Vianet in China. `az cloud set` has "
+        "to name the same",
+    )
+    subscription: SubscriptionId | None = Field(
+        default=None,
+        title="the id of a subscription, or null",
+        description="Subscription that the machines are in; null: ARM_SUBSCRIPTION_ID, or that of `az account show`",
+        examples=["11111111-2222-3333-4444-555555555555"],
+    )
+    resource_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_()-][A-Za-z0-9._()-]{0,88}$")] | None = Field(
+        default=None,
+        title="the name of a resource group, or null",
+        description="A resource group of yours; null makes one, and removes it with the cluster",
+        examples=["gpu-fleet"],
+    )
+    subnet: SubnetId | None = Field(
+        default=None,
+        title="the id of a subnet, or null",
+        description="A subnet of yours; null makes a network for the cluster",
+        examples=[f"{A_GROUP}Network/virtualNetworks/hub/subnets/gpu"],
+    )
+    internet: Literal["public", "nat", "none"] = Field(
+        default="public",
+        title="public, nat or none",
+        description="public: each node has an address that `access.allow` reaches; nat: private addresses, for a "
+        "gpuprov that runs inside the network or connects in another way; none: private, and no way out",
+    )
+    identities: Annotated[tuple[IdentityId, ...], Field(max_length=8)] = Field(
+        default=(),
+        title="a list of ids of user-assigned managed identities",
+        description="Managed identities of yours that programs on the nodes may sign in with; none is made",
+        examples=[[f"{A_GROUP}ManagedIdentity/userAssignedIdentities/nodes"]],
+    )
+    disk_encryption_set: EncryptionSetId | None = Field(
+        default=None,
+        title="the id of a disk encryption set, or null",
+        description="With whose key OS disks are encrypted; null: Azure's own",
+        examples=[f"{A_GROUP}Compute/diskEncryptionSets/nodes"],
+    )
+    encryption_at_host: bool = Field(
+        default=False,
+        title="true or false",
+        description="Whether the host encrypts local disks and caches too; the subscription has to have the feature "
+        "EncryptionAtHost",
+    )
+
+    def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
+        from provisioner.providers.azure import rules
+
+        yield from rules.account(at, self)
+        yield from rules.bought(at, self, groups)

@@ -85,12 +85,12 @@ class Answers(rpc.ProviderServicer):
         wrong = [
             f'"{first}": conflicts with {second}'
             for first, second in rules.get("conflicts", [])
-            if _said(config, first) and _said(config, second)
+            if _certain(config, first) and _certain(config, second)
         ]
         wrong += [
             f'"{first}": all of `{first},{second}` must be specified'
             for first, second in rules.get("required_with", [])
-            if _said(config, first) and not _said(config, second)
+            if _certain(config, first) and not _said(config, second)
         ]
         for path, values in rules.get("one_of", {}).items():
             wrong += [
@@ -189,6 +189,12 @@ def _at(value: Any, path: str) -> list[Any]:
 
 def _said(config: Any, path: str) -> bool:
     return any(value is not None for value in _at(config, path))
+
+
+def _certain(config: Any, path: str) -> bool:
+    """Whether it is there and known: what is not known yet may still be null.
+    github.com/hashicorp/terraform-plugin-sdk, helper/schema/schema.go, validateConflictingAttributes"""
+    return any(value is not None and not isinstance(value, Unknown) for value in _at(config, path))
 
 
 def _proto(found: Mapping[str, Any]) -> Any:

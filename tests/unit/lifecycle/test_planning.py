@@ -11,7 +11,9 @@ import pytest
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Events
 from provisioner.lifecycle import planning
-from provisioner.lifecycle.up import Run, refuse_blocked
+from provisioner.lifecycle.machines import blocked
+from provisioner.lifecycle.sites import together
+from provisioner.lifecycle.up import Run
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.paths import ClusterPaths
 from provisioner.plan import Plan
@@ -61,11 +63,12 @@ def test_a_machine_without_a_version_says_so() -> None:
 
 
 def test_what_blocks_is_refused_with_what_to_do() -> None:
-    refuse_blocked(
-        [Finding("ok", "quota", "enough"), Finding("warning", "memory", "little"), Finding("unknown", "x", "y")]
-    )
+    fine = [Finding("ok", "quota", "enough"), Finding("warning", "memory", "little"), Finding("unknown", "x", "y")]
+    bad = [Finding("blocks", "quota", "8 of 96", "ask for more"), Finding("blocks", "zone", "none", "")]
+    found = blocked({"": fine, "virginia": bad, "ohio": fine})
+    assert list(found) == ["virginia"]
     with pytest.raises(ProviderError) as caught:
-        refuse_blocked([Finding("blocks", "quota", "8 of 96", "ask for more"), Finding("blocks", "zone", "none", "")])
+        raise together(found)
     assert caught.value.message == "quota: 8 of 96\n  zone: none"
     assert caught.value.hint == "ask for more"
     assert caught.value.exit_code == Exit.PROVIDER_FAILED

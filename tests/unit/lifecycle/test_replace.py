@@ -14,7 +14,7 @@ import pytest
 from provisioner import fleet, node_state
 from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import hooks, machines, verifying
+from provisioner.lifecycle import configuring, hooks, machines, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import Book
@@ -124,11 +124,14 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
         made.step()
         return {n.name: "a job runs" for n in nodes if f"{step} {n.name}" in made.refuses}
 
-    def configure(_: Cluster, __: Run, nodes: list[Node], releases: Mapping[str, Any], *, new: Collection[str]) -> None:
+    def configure(
+        _: Cluster, __: Run, nodes: list[Node], releases: Mapping[str, Any], *, new: Collection[str]
+    ) -> configuring.Brought:
         made.step()
         assert [n.name for n in nodes] == list(releases)
         made.configured.append(([n.name for n in nodes], sorted(new)))
         made.step()
+        return configuring.Brought(subjects=[], drift={})
 
     def verify(cluster: Cluster, _: Any, nodes: Sequence[Node], *__: Any, partly: bool) -> Verdict:
         assert partly
@@ -162,9 +165,9 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(command.locking, "current", lambda *_: None)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
-    monkeypatch.setattr(machines, "preflight", lambda *_: [])
+    monkeypatch.setattr(machines, "preflight", lambda *_: {})
     monkeypatch.setattr(machines, "of_site", Site)
-    monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step())
+    monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step() or {})
     monkeypatch.setattr(hooks, "call", call)
     monkeypatch.setattr(command.lifecycle, "configure", configure)
     monkeypatch.setattr(verifying, "verify_configured", verify)

@@ -11,8 +11,9 @@ import pytest
 from provisioner import fleet, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle import machines
+from provisioner.lifecycle.block_ends import ending
 from provisioner.lifecycle.down import made
-from provisioner.lifecycle.status import ending, status
+from provisioner.lifecycle.status import status
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 from tests.support import plans

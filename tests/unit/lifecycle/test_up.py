@@ -55,7 +55,13 @@ class World:
     installed: dict[str, str] = field(default_factory=dict)
     configured: list[str] = field(default_factory=list)
     levels: dict[str, str] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    """Sites whose Terraform fails."""
+    without: set[str] = field(default_factory=set)
+    """Machines that can't be had."""
+    silent: set[str] = field(default_factory=set)
+    """Machines that no ssh answers on."""
     bad: set[str] = field(default_factory=set)
     unreachable: set[str] = field(default_factory=set)
     stubborn: set[str] = field(default_factory=set)
@@ -79,28 +85,34 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     class Site:
         """The machines of one site."""
 
-        def __init__(self, _: Cluster, site: str, *__: Any) -> None:
-            self.site = site
+        def __init__(self, cluster: Cluster, site: str, *__: Any) -> None:
+            self.site = private_dir(cluster.paths.site(site)).name
 
         def plan(self, plan: Plan) -> Planned:
-            missing = [name for name, _ in plan.nodes() if name not in made.machines]
+            if self.site in made.broken:
+                raise ProviderError(f"no Terraform at {self.site}", where=f"site {self.site}")
+            missing = [name for name, group in plan.nodes() if group.site == self.site and name not in made.machines]
             return Planned(self.site, add=len(missing))
 
         def apply(self, plan: Plan, _: Planned) -> list[Node]:
-            for name, _group in plan.nodes():
-                if name not in made.machines:
+            for name, group in plan.nodes():
+                if group.site == self.site and name in made.without:
+                    raise ProviderError("terraform apply failed: no more", where=f"site {self.site}", hint="later")
+                if group.site == self.site and name not in made.machines:
                     if made.sold_out is not None and len(made.machines) >= made.sold_out:
-                        raise ProviderError("terraform apply failed: no more", where="site here", hint="later")
+                        raise ProviderError("terraform apply failed: no more", where=f"site {self.site}", hint="later")
                     made.count += 1
                     made.machines[name] = f"i-{made.count}"
             if made.killed:
                 raise KeyboardInterrupt
             return self.standing(plan)
 
-        def standing(self, _: Plan) -> list[Node]:
+        def standing(self, plan: Plan) -> list[Node]:
+            groups = {name: group.name for name, group in plan.nodes() if group.site == self.site}
             return [
-                Node(name, name.rpartition("-")[0], "here", "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
+                Node(name, groups[name], self.site, "p4d.24xlarge", id, "", "203.0.113.7", "10.0.0.7")
                 for name, id in made.machines.items()
+                if name in groups
             ]
 
     def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], *_: Any) -> dict[str, str]:
@@ -135,9 +147,16 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         )  # fmt: skip
 
     monkeypatch.setattr(locking, "current", lambda *_, **__: made.lock)
-    monkeypatch.setattr(machines, "preflight", lambda *_: made.findings)
+
+    def contact(_: Any, nodes: Sequence[Node], *__: Any, only: Collection[str], **___: Any) -> dict[str, ProviderError]:
+        silent = [node.name for node in nodes if node.name in only and node.name in made.silent]
+        return {name: ProviderError("no ssh", where=name) for name in silent}
+
+    monkeypatch.setattr(
+        machines, "preflight", lambda _, plan, __: {site: made.findings.get(site, []) for site in ("", *plan.sites())}
+    )
     monkeypatch.setattr(machines, "of_site", Site)
-    monkeypatch.setattr(fleet, "contact", lambda *_, **__: None)
+    monkeypatch.setattr(fleet, "contact", contact)
     monkeypatch.setattr(configuring, "role_variables", lambda *_: {})
     monkeypatch.setattr(configuring, "wanted", wanted)
     monkeypatch.setattr(configuring, "look", look)
@@ -209,9 +228,9 @@ def test_what_stands_after_a_failed_apply_is_told_written_down_and_taken_on(clus
 def test_the_console_of_a_machine_that_never_answers_is_kept(
     cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(*_: Any, wait_s: float, **__: Any) -> None:
+    def silent(*_: Any, wait_s: float, **__: Any) -> dict[str, ProviderError]:
         assert wait_s == 300
-        raise ProviderError("no ssh on 203.0.113.7: time is up", where="train-1", hint="run it again")
+        return {"train-1": ProviderError("no ssh on 203.0.113.7: time is up", where="train-1", hint="run it again")}
 
     class Console:
         def console(self, machine: str) -> str | None:
@@ -253,7 +272,7 @@ def test_a_site_that_no_group_is_at_any_more_is_refused(cluster: Cluster, world:
 
 
 def test_what_blocks_is_found_before_anything_is_made(cluster: Cluster, world: World) -> None:
-    world.findings = [
+    world.findings["here"] = [
         Finding("blocks", "quota", "8 vCPUs of 192", "raise it"),
         Finding("warning", "zone", "unknown", ""),
     ]

@@ -57,7 +57,7 @@ def test_apply_streams_and_a_second_plan_is_empty(tmp_path: Path) -> None:
     assert first == Changes(add=2)
     assert set(first.actions) == {(f'terraform_data.node["a-{i}"]', "create") for i in range(2)}
     assert space.apply() == Changes(add=2)
-    assert {e.node for e in seen if e.stage == "terraform" and e.done} == {"a-0", "a-1"}
+    assert {e.node for e in seen if e.stage == "terraform" and e.unit == "resource"} == {"a-0", "a-1"}
     assert space.outputs()["nodes"]["value"] == {"a-0": "a-0", "a-1": "a-1"}
     assert space.plan() == Changes()
     again = space.plan(replace=['terraform_data.node["a-1"]'])

@@ -1,0 +1,65 @@
+"""When what machines are bought by ends (a Capacity Block), and the machines with it: `plan` and `up` ask the provider,
+`status` tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from provisioner import node_state
+from provisioner.errors import GpuprovError
+from provisioner.plan import Plan
+from provisioner.session import Cluster
+
+SOON = timedelta(hours=2)
+
+
+def asked(cluster: Cluster, plan: Plan) -> dict[str, str]:
+    """Group → when what its machines are bought by ends (ISO 8601, UTC), and the machines with it. What could not be
+    asked is said."""
+    found: dict[str, str] = {}
+    for site in plan.sites():
+        if knows := cluster.providers.at(site).capacity:
+            try:
+                found |= {name: f"{when:%Y-%m-%dT%H:%M:%SZ}" for name, when in knows.ends(plan).items()}
+            except GpuprovError as error:
+                cluster.events("preflight", "warning", error.message)
+    return found
+
+
+def note(cluster: Cluster, plan: Plan) -> None:
+    """Ask, and write it down; of groups that are not of this plan it stays as it was."""
+    mine = {group.name for group in plan.groups}
+    found = {name: when for name, when in noted(cluster).items() if name not in mine} | asked(cluster, plan)
+    node_state.note(cluster.paths, ends=[[name, when] for name, when in found.items()])
+
+
+def noted(cluster: Cluster) -> dict[str, str]:
+    """Group → when its capacity block ends, as the last `up` was told; what is damaged is left out."""
+    noted = node_state.load(cluster.paths).get("ends")
+    rows = noted if isinstance(noted, list) else []
+    whole = [row for row in rows if isinstance(row, list) and len(row) == 2 and all(isinstance(x, str) for x in row)]
+    return {name: when for name, when in whole if name in cluster.spec.groups and left(when) is not None}
+
+
+def left(when: str, now: datetime | None = None) -> timedelta | None:
+    """How long it is until then (ISO 8601, UTC); None for what is no time."""
+    try:
+        end = datetime.strptime(when, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return end - (now or datetime.now(UTC))
+
+
+def ending(ends: Mapping[str, str], now: datetime | None = None) -> list[str]:
+    """What is to be said of blocks that end, a line each."""
+    told = []
+    for name, when in ends.items():
+        rest = left(when, now)
+        if rest is None:
+            continue
+        minutes = int(rest.total_seconds() // 60)
+        due = "it is over" if minutes < 0 else f"in {minutes // 60} h {minutes % 60} min"
+        soon = "WARNING: " if rest < SOON else ""
+        told.append(f"{soon}{name}: its capacity block ends {when} ({due}); its machines end up to an hour before")
+    return told

@@ -1,0 +1,86 @@
+"""A fleet at several sites: those that a run is for, and how it goes on where one of them fails.
+
+A site is left out at the stage where it fails; the others are made, configured and proven, and the run ends with the
+exit code of the site that failed first. Where none is left, the run fails there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from provisioner import process
+from provisioner.errors import GpuprovError, Interrupted, ProviderError
+from provisioner.events import Events, Stage
+from provisioner.plan import Plan
+from provisioner.session import Cluster
+
+T = TypeVar("T")
+STOP_S = 60.0
+"""How long each site's Terraform may take to end after Ctrl-C (as workspace.terraform.STOP_GRACE_S)."""
+
+
+def chosen(cluster: Cluster, names: Collection[str]) -> list[str]:
+    """The sites that a command is for: these, or all where none is named. Raises GpuprovError for one that no group is
+    at."""
+    used = {cluster.spec.site_of(name) for name in cluster.spec.groups}
+    for name in names:
+        if name not in used:
+            there = (
+                "no group of cluster.yaml is there" if name in cluster.spec.sites else "cluster.yaml has no such site"
+            )
+            raise GpuprovError(
+                f"--site {name}: {there}", where=str(cluster.file), hint=f"sites with groups: {', '.join(sorted(used))}"
+            )
+    return [site for site in cluster.spec.sites if site in (names or used)]
+
+
+class Remaining:
+    """The sites that a run still goes on with. `failed`: site → what it failed with, in the order in which they did."""
+
+    def __init__(self, plan: Plan, events: Events) -> None:
+        self.plan = plan
+        self.failed: dict[str, GpuprovError] = {}
+        self._events = events
+
+    def leave(self, failed: Mapping[str, GpuprovError], stage: Stage) -> None:
+        """Go on without these sites. Raises what they failed with where no other is left, and for "", the whole
+        fleet."""
+        if not failed:
+            return
+        self.failed.update(failed)
+        rest = [site for site in self.plan.sites() if site not in failed]
+        if not rest or "" in failed:
+            raise together(self.failed)
+        for site, error in failed.items():
+            self._events(stage, "warning", f"site {site} is left out, {', '.join(rest)} go on: {error}")
+        self.plan = self.plan.at(rest)
+
+
+def together(failed: Mapping[str, GpuprovError]) -> GpuprovError:
+    """What several sites failed with, as one error; that of a single one as it is."""
+    errors = list(failed.values())
+    if len(errors) == 1:
+        return errors[0]
+    said = [f"site {site}: {error.message}" if site else error.message for site, error in failed.items()]
+    hints = "; ".join(dict.fromkeys(error.hint for error in errors if error.hint))
+    found = ProviderError("\n  ".join(said), hint=hints)
+    found.exit_code = errors[0].exit_code
+    return found
+
+
+def each(sites: Sequence[str], call: Callable[[str], T]) -> tuple[dict[str, T], dict[str, GpuprovError]]:
+    """Call for each site, all at once; gives what came of it, and what failed."""
+
+    def safely(site: str) -> T | GpuprovError:
+        try:
+            return call(site)
+        except Interrupted:
+            raise
+        except GpuprovError as error:
+            return error
+
+    answers = process.side_by_side([lambda site=site: safely(site) for site in sites], grace_s=STOP_S)  # type: ignore[misc]
+    pairs = list(zip(sites, answers, strict=True))
+    failed = {site: one for site, one in pairs if isinstance(one, GpuprovError)}
+    return {site: one for site, one in pairs if not isinstance(one, GpuprovError)}, failed

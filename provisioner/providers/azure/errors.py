@@ -1,0 +1,119 @@
+"""Azure's errors as Terraform's provider, its SDKs and its command line write them: code and text → class and hint.
+
+Azure wraps errors: a deployment's has the resource's inside, that the cause. The innermost that is known counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from provisioner.errors import Diagnostic
+from provisioner.plan import PlannedGroup
+from provisioner.providers.azure.client import CLOUDS
+from provisioner.providers.azure.site import AzureSite
+from provisioner.providers.capacity import Way
+from provisioner.providers.cloud_errors import AFTER, CloudError, Row, Then, row_of, table
+
+_NAME = r"[A-Z]\w*(?:\.\w+)*"
+FORMS = (
+    rf"unexpected status \d+[^:]*? with error: (?P<code>{_NAME}): (?P<text>.*)",  # azurerm since 3.50: go-azure-sdk
+    rf"(?i:azure_error_code):(?P<code>{_NAME}),\s*(?i:azure_error_message):(?P<text>.*)",
+    rf'Status: "(?P<code>{_NAME})"\s+Code: ""\s+Message: "(?P<text>[^"]*)',  # go-azure-sdk, of a long operation
+    rf'Code: "(?P<code>{_NAME})"\s+Message: "(?P<text>[^"]*)',
+    rf'\bCode="(?P<code>{_NAME})"\s+Message="(?P<text>.*)',  # autorest
+    rf'"code"\s*:\s*"(?P<code>{_NAME})"(?:\s*,\s*"target"\s*:\s*"[^"]*")?\s*,\s*"message"\s*:\s*"(?P<text>.*)',  # JSON
+    rf"\((?P<code>(?!Minimum\b){_NAME})\) (?P<text>.*)",  # azure-core for Python, the CLI
+    rf"\bERROR CODE: (?P<code>{_NAME})(?P<text>.*)",  # azcore for Go
+    rf"\b(?:[Ee]rror)?[Cc]ode: (?P<code>{_NAME})(?P<text>.*)",
+    r"\b(?P<code>AADSTS\d+): (?P<text>.*)",  # Entra ID
+)
+"""How an error is written. github.com/hashicorp/go-azure-sdk sdk/client/client.go and resourcemanager/errors.go,
+github.com/Azure/go-autorest, github.com/Azure/azure-sdk-for-python sdk/core/azure-core/azure/core/exceptions.py"""
+WRAPPERS = {
+    "InvalidTemplateDeployment", "DeploymentFailed", "ResourceDeploymentFailure", "DeploymentFailedCleanUp",
+    "VMExtensionProvisioningError", "BadRequest", "Conflict", "RetryableError", "Failed", "Unspecified", "Unknown",
+}  # fmt: skip
+"""Codes that say only that there is another one inside."""
+_KNOWN = re.compile(rf"\b({_NAME})\b[\"')]*\s?(?=:| -|, |\.\s|$)")
+_QUOTA = re.compile(
+    r"approved (?P<name>[\w .-]+?) (?:Cores )?quota\b.*?Current Limit: (?P<limit>\d+).*?"
+    r"(?:\(Minimum\) )?New Limit Required: (?P<needed>\d+)", re.S,
+)  # fmt: skip
+_NOISE = re.compile(
+    r"\s*(?:Correlation ID|Activity I[dD]|Trace ID|Timestamp|RequestID|Request ID)[:=]?\s*\"?[\w:. -]*\"?"
+)
+_SECRET = re.compile(r"([?&](?:sig|se|sp|sv|sr|skoid|sktid)=)[^&\s\"']+")
+
+
+def read(found: Diagnostic, site: AzureSite, group: PlannedGroup | None = None, way: Way | None = None) -> CloudError:
+    """A diagnostic as an error of Azure; of several in one, the innermost that the table knows. `group`, `way`: whose
+    machine was asked for, and how."""
+    whole = _SECRET.sub(
+        r"\1…", " ".join(found.text.replace('\\"', '"').replace("\\r", " ").replace("\\n", " ").split())
+    )
+    rows = table("azure")
+    said = [(code, text, row_of(rows, [code], f"{found.address} {text}")) for code, text in parts(whole)]
+    inner = [one for one in said if one[0] not in WRAPPERS] or said
+    known = [one for one in inner if one[2] is not None and one[2].fits(one[0], f"{found.address} {one[1]}")]
+    code, text, row = (known or inner)[-1]
+    if row is None:
+        row = row_of(rows, [], f"{found.address} {whole}")
+    text = _NOISE.sub("", text).strip(" \"'{}[],;") or whole
+    kind = row.kind if row else "unknown"
+    return CloudError(kind, code, text, found.address, _hint(row, whole, site, group, way), then=_then(row))
+
+
+def _then(row: Row | None) -> Then:
+    return (row.then or AFTER.get(row.kind, "stop")) if row else "stop"
+
+
+def parts(flat: str) -> list[tuple[str, str]]:
+    """Every code in an error's text with its message, as they stand; one without a code where there is none."""
+    found: dict[int, tuple[str, int, int]] = {}
+    for form in reversed(FORMS):
+        for one in _each(form, flat):
+            found[one.start("code")] = (one["code"], *one.span("text"))
+    rows = [row for row in table("azure") if row.codes]
+    for one in _KNOWN.finditer(flat):
+        if one.start(1) not in found and any(row.fits(one[1], flat) for row in rows):
+            found[one.start(1)] = (one[1], one.end(), len(flat))
+    starts = sorted(found)
+    made = []
+    for start in starts:
+        code, begin, end = found[start]
+        following = next((one for one in starts if one > start), len(flat))
+        # What stands before the next code of another name is this one's; a repetition adds nothing.
+        made.append((code, flat[begin : min(end, max(following, begin))].lstrip(":,\"') -").strip()))
+    return [one for one in made if one[1]] or made or [("", flat)]
+
+
+def _each(form: str, flat: str) -> Iterator[re.Match[str]]:
+    """Every place where a form is, though its message is all that follows."""
+    pattern, start = re.compile(form), 0
+    while found := pattern.search(flat, start):
+        yield found
+        start = max(found.start("text"), found.end("code"))
+
+
+def _hint(row: Row | None, text: str, site: AzureSite, group: PlannedGroup | None, way: Way | None) -> str:
+    if row is None:
+        return ""
+    if row.kind == "reservation-full" and group is not None and group.spec.capacity.id:
+        name = group.spec.capacity.id.rpartition("/")[2]
+        return f"{name} has no room for {group.name}: a larger reservation, or groups.*.capacity.fallback"
+    if row.kind == "quota":
+        return _quota(row, text, site, group, way)
+    return row.hint
+
+
+def _quota(row: Row, text: str, site: AzureSite, group: PlannedGroup | None, way: Way | None) -> str:
+    page = f"{CLOUDS[site.environment].portal}/#view/Microsoft_Azure_Capacity/QuotaMenuBlade/~/myQuotas"
+    if said := _QUOTA.search(text):
+        name = " ".join(said["name"].split())
+        ask = f"ask for {said['needed']} of the quota {name} in {site.region} (it is {said['limit']})"
+        return f"{ask}: {page}"
+    if row.quota == "machines" and group is not None:
+        bought = "of spot vCPUs" if way and way.kind == "spot" else f"of {group.machine.name}'s family"
+        return f"ask for more of the quota {bought} in {site.region}: {page}"
+    return f"{row.hint}: {page}" if row.hint else f"ask for more of that quota in {site.region}: {page}"

@@ -1,0 +1,42 @@
+"""What is said of a question that Azure did not answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from provisioner.preflight import Finding
+from provisioner.providers.azure.client import Cloud, Trouble
+
+SIGN_IN = "`az login`, or ARM_CLIENT_ID, ARM_TENANT_ID and ARM_CLIENT_SECRET; gpuprov asks as Terraform's azurerm does"
+
+
+def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
+    """A question without an answer."""
+    if trouble.kind == "denied":
+        return Finding("unknown", subject, f"not allowed to look: {trouble.message}", f"allow {permission}")
+    if trouble.kind == "settings":
+        return Finding("unknown", subject, trouble.message, "correct it; docs/azure.md has the variables")
+    words = {"throttled": "Azure is asked too often just now", "silent": "no answer in time"}
+    said = words.get(trouble.kind, trouble.code or "refused")
+    return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")
+
+
+def credentials(trouble: Trouble, cloud: Cloud) -> Finding:
+    """Nobody knows who is asking."""
+    if trouble.kind == "credentials":
+        text = trouble.code + trouble.message
+        other = "" if cloud.cli == "AzureCloud" else f"`az cloud set --name {cloud.cli}`, then "
+        if "expired" in text.lower() or "AADSTS700082" in text or "AADSTS70043" in text:
+            return Finding("blocks", "credentials", f"they have expired: {trouble.message}", f"{other}`az login`")
+        return Finding("blocks", "credentials", trouble.message, f"{other}{SIGN_IN}")
+    if trouble.kind == "settings":
+        return Finding("blocks", "credentials", trouble.message, "docs/azure.md has the variables")
+    if trouble.kind in ("denied", "absent"):
+        return Finding(
+            "blocks", "credentials", trouble.message, "sites.*.subscription, or these credentials may do nothing here"
+        )
+    if trouble.kind == "silent":
+        return Finding(
+            "blocks", "credentials", f"Azure was not reached: {trouble.message}", "look at network and proxy"
+        )
+    return replace(unknown("credentials", trouble, "Microsoft.Resources/subscriptions/read"), status="blocks")

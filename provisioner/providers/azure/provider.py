@@ -1,0 +1,45 @@
+"""Azure: real machines by terraform/azure. See providers/base.py for the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from provisioner.events import Events
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.providers.azure import image
+from provisioner.providers.azure.capacity import AzureCapacity
+from provisioner.providers.azure.client import Subscription
+from provisioner.providers.azure.module import AzureModule
+from provisioner.providers.azure.preflight import preflight
+from provisioner.providers.azure.site import AzureSite
+from provisioner.providers.base import Place, Provider
+from provisioner.providers.public_address import PublicAddress
+from provisioner.stack.models import BaseImage
+
+
+class Azure(Provider):
+    """One region."""
+
+    name = "azure"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        assert isinstance(place.settings, AzureSite)
+        self._site = place.settings
+        self._here = PublicAddress(called=self._site.internet == "public")
+        self._subscription = Subscription(self._site)
+        self.capacity = AzureCapacity(place, self._site)
+        self.module = AzureModule(place, self._subscription, self.capacity, self._here)
+
+    def base_image(self, system: str) -> BaseImage:
+        return image.base_image(self._subscription, system)
+
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        return preflight(self._subscription, self.place, plan, there, self._here)
+
+    def clean(self, events: Events) -> list[str]:  # noqa: ARG002
+        return []
+
+
+PROVIDER = Azure

@@ -1,0 +1,187 @@
+"""A fleet at several sites: one that fails is left out at its stage, the others are made and proven."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import process
+from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
+from provisioner.events import Event, Events
+from provisioner.lifecycle import down
+from provisioner.lifecycle.sites import Remaining, chosen, each, together
+from provisioner.lifecycle.up import Run, up
+from provisioner.preflight import Finding
+from provisioner.session import Cluster, open_cluster
+from provisioner.stack.models import Lock
+from tests.unit.lifecycle.test_up import STACK, World, stages, world
+
+__all__ = ["world"]
+
+FILE = """
+name: vision
+sites:
+  virginia: {provider: aws, region: us-east-1}
+  shanghai: {provider: alicloud, region: cn-shanghai}
+  unused: {provider: azure, region: eastus}
+groups:
+  train: {machine: p4d.24xlarge, count: 2, site: virginia}
+  infer: {machine: ecs.gn7-c13g1.26xlarge, count: 1, site: shanghai}
+"""
+ALL = ["train-0", "train-1", "infer-0"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, world: World) -> Cluster:
+    world.lock = Lock(request={}, simulated=True, groups={"train": STACK, "infer": STACK})
+    (tmp_path / "cluster.yaml").write_text(FILE)
+    return open_cluster(tmp_path / "cluster.yaml", sandbox=True, events=Events())
+
+
+def run_up(cluster: Cluster, *only: str) -> Run:
+    return up(cluster, None, confirm=lambda *_: True, only=only)  # type: ignore[arg-type]
+
+
+def test_all_sites_are_made_in_one_run(cluster: Cluster, world: World) -> None:
+    run = run_up(cluster)
+    assert (run.exit, run.failed) == (Exit.OK, {})
+    assert stages(cluster) == dict.fromkeys(ALL, ("verified", True))
+
+
+@pytest.mark.parametrize("broken", ["preflight", "plan", "apply", "ssh", "roles"])
+def test_a_site_that_fails_does_not_take_the_others_down(cluster: Cluster, world: World, broken: str) -> None:
+    seen: list[Event] = []
+    cluster.events.subscribe(seen.append)
+    if broken == "preflight":
+        world.findings["shanghai"] = [Finding("blocks", "quota", "none", "ask for it")]
+    if broken == "plan":
+        world.broken = {"shanghai"}
+    if broken == "apply":
+        world.without = {"infer-0"}
+    if broken == "ssh":
+        world.silent = {"infer-0"}
+    if broken == "roles":
+        world.unreachable = {"infer-0"}
+    run = run_up(cluster)
+    assert list(run.failed) == ["shanghai"]
+    assert run.exit == (Exit.CONFIGURE_FAILED if broken == "roles" else Exit.PROVIDER_FAILED)
+    assert run.healthy and run.report is not None
+    assert [node.name for node in run.report.nodes] == ["train-0", "train-1"]
+    told = [one.message for one in seen if "site shanghai is left out, virginia go" in one.message]
+    assert len(told) == 1
+    assert "infer-0" in down.made(cluster) or broken in ("preflight", "plan")
+    world.findings, world.broken, world.without, world.silent, world.unreachable = {}, set(), set(), set(), set()
+    assert run_up(cluster).exit == Exit.OK
+    assert stages(cluster) == dict.fromkeys(ALL, ("verified", True))
+
+
+def test_where_all_sites_fail_the_run_does_with_all_that_was_said(cluster: Cluster, world: World) -> None:
+    world.broken = {"shanghai", "virginia"}
+    with pytest.raises(ProviderError) as caught:
+        run_up(cluster)
+    assert "site virginia: no Terraform at virginia\n  site shanghai: no Terraform at shanghai" in str(caught.value)
+
+
+def test_what_concerns_the_whole_fleet_stops_all_sites(cluster: Cluster, world: World) -> None:
+    world.findings[""] = [Finding("blocks", "state", "the bucket is public", "")]
+    with pytest.raises(ProviderError, match="the bucket is public"):
+        run_up(cluster)
+    assert world.machines == {}
+
+
+def test_one_site_alone_leaves_the_others_as_they_are(cluster: Cluster, world: World) -> None:
+    run = run_up(cluster, "shanghai")
+    assert list(world.machines) == ["infer-0"] and run.exit == Exit.OK
+    assert down.made(cluster) == ["infer-0"], "nothing of the other site was about to be made"
+    run_up(cluster, "virginia")
+    assert [node.name for node in cluster.nodes()] == ["infer-0", "train-0", "train-1"]
+    assert world.count == 3, "no machine was made twice"
+    assert down.made(cluster) == sorted(ALL)
+
+
+def test_a_site_that_is_not_there_is_named(cluster: Cluster) -> None:
+    with pytest.raises(GpuprovError, match=r"--site tokyo: cluster\.yaml has no such site") as caught:
+        chosen(cluster, ["tokyo"])
+    assert caught.value.hint == "sites with groups: shanghai, virginia"
+    with pytest.raises(GpuprovError, match=r"no group of cluster\.yaml is there"):
+        chosen(cluster, ["unused"])
+    assert chosen(cluster, []) == ["virginia", "shanghai"]
+
+
+def test_an_error_of_several_sites_has_the_code_of_the_first() -> None:
+    found = together({"a": ConfigureError("roles", hint="one"), "b": ProviderError("quota", hint="two")})
+    assert (found.exit_code, found.hint) == (Exit.CONFIGURE_FAILED, "one; two")
+    alone = ProviderError("quota")
+    assert together({"a": alone}) is alone
+
+
+def test_sites_are_called_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def call(site: str) -> str:
+        both.wait()
+        if site == "b":
+            raise ProviderError("no")
+        return site.upper()
+
+    done, failed = each(["a", "b"], call)
+    assert done == {"a": "A"} and list(failed) == ["b"]
+
+
+def test_a_defect_in_a_thread_is_not_an_error_of_a_site() -> None:
+    def call(site: str) -> None:
+        raise RuntimeError(site)
+
+    with pytest.raises(RuntimeError):
+        each(["a", "b"], call)
+
+
+CHILD = """
+import signal, sys, time
+def end(*_):
+    open(sys.argv[1], "w").write("written"); sys.exit(1)
+signal.signal(signal.SIGINT, end)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_reaches_the_children_of_all_threads_and_waits_for_them(tmp_path: Path) -> None:
+    ready, told = threading.Semaphore(0), []
+
+    def follow(name: str) -> Any:
+        return process.follow(
+            [sys.executable, "-c", CHILD, str(tmp_path / name)], lambda _: ready.release(), cwd=tmp_path, grace_s=20,
+            stopping=lambda: told.append(name),
+        )  # fmt: skip
+
+    def interrupt() -> None:
+        ready.acquire(timeout=20)
+        ready.acquire(timeout=20)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        process.side_by_side([lambda: follow("a"), lambda: follow("b")], grace_s=20)
+    assert sorted(told) == ["a", "b"]
+    assert [(tmp_path / name).read_text() for name in ("a", "b")] == ["written", "written"], "each could finish"
+    assert time.monotonic() - began < 50
+
+
+def test_what_is_left_out_is_not_asked_again(cluster: Cluster, world: World) -> None:
+    from provisioner import catalog
+    from provisioner.plan import build_plan
+
+    remaining = Remaining(build_plan(cluster.spec, world.lock, catalog.load()), Events())
+    remaining.leave({"shanghai": ProviderError("x")}, "preflight")
+    assert remaining.plan.sites() == ["virginia"]
+    assert json.dumps(list(remaining.failed)) == '["shanghai"]'
