@@ -147,7 +147,8 @@ def _spot(console: Console, machine: str, region: str, spot: dict[str, Any]) -> 
     numbers = ("now", "low", "median", "high", "saves")
     table = _table("zone", *numbers, numbers=numbers)
     for zone in spot["zones"]:
-        amounts = (money(zone[key], zone["currency"]) for key in ("now", "low", "median", "high"))
+        prices = (zone[key] for key in ("now", "low", "median", "high"))
+        amounts = ("-" if price is None else money(price, zone["currency"]) for price in prices)
         table.add_row(zone["zone"], *amounts, "-" if zone["saving"] is None else f"{zone['saving']:.0%}")
     console.print(table)
 

@@ -33,9 +33,9 @@ class SpotZone(OpenOutput):
 
     zone: str
     now: float
-    low: float
-    median: float = Field(description="Weighed by the time that each price held")
-    high: float
+    low: float | None = Field(description="null where the provider tells no more than today's price")
+    median: float | None = Field(description="Weighed by the time that each price held")
+    high: float | None
     currency: Literal["USD", "CNY"]
     saving: float | None = Field(description="Of the list price, now: 0.6 is sixty per cent less; null without one")
 

@@ -17,13 +17,13 @@ class Unanswered(Exception):
 @dataclass(frozen=True, slots=True)
 class SpotPrice:
     """What one machine cost for an hour in one zone. `low`, `median` and `high` are of the days that were asked for,
-    each price weighed by the time that it held."""
+    each price weighed by the time that it held; None where the provider tells no more than today's price."""
 
     zone: str
     now: float
-    low: float
-    median: float
-    high: float
+    low: float | None
+    median: float | None
+    high: float | None
     currency: str
 
 
