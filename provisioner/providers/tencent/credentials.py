@@ -1,7 +1,8 @@
 """Who asks Tencent Cloud: found where Terraform's provider finds it, so that both are the same person.
 
 In this order: TENCENTCLOUD_SECRET_ID, _SECRET_KEY and _SECURITY_TOKEN; the profile of Tencent Cloud's command line
-(~/.tccli, `tccli auth login` or `tccli configure`); the role of the machine that this runs on (TENCENTCLOUD_CAM_ROLE_NAME).
+(~/.tccli, `tccli auth login` or `tccli configure`); the role of the machine that this runs on
+(TENCENTCLOUD_CAM_ROLE_NAME).
 TENCENTCLOUD_ASSUME_ROLE_ARN and _SESSION_NAME, or the profile's role-arn, are then taken with them.
 github.com/tencentcloudstack/terraform-provider-tencentcloud, tencentcloud/provider.go, providerConfigure
 """
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from provisioner.providers.trouble import Trouble
 
@@ -55,14 +57,12 @@ def found() -> tuple[Keys, Role | None]:
     keys, profile = _environment(), _profile()
     if keys is None and profile.get("secretId") and profile.get("secretKey"):
         keys = Keys(profile["secretId"], profile["secretKey"], profile.get("token", ""))
-    if name := os.environ.get("TENCENTCLOUD_CAM_ROLE_NAME"):
-        keys = _machine(name)
+    if role := os.environ.get("TENCENTCLOUD_CAM_ROLE_NAME"):
+        keys = _machine(role)
     if keys is None:
         raise Trouble("credentials", "there are no credentials of Tencent Cloud on this machine")
-    arn, session = (
-        os.environ.get("TENCENTCLOUD_ASSUME_ROLE_ARN"),
-        os.environ.get("TENCENTCLOUD_ASSUME_ROLE_SESSION_NAME"),
-    )
+    arn = os.environ.get("TENCENTCLOUD_ASSUME_ROLE_ARN")
+    session = os.environ.get("TENCENTCLOUD_ASSUME_ROLE_SESSION_NAME")
     if arn and session:
         return keys, Role(arn, session, os.environ.get("TENCENTCLOUD_ASSUME_ROLE_EXTERNAL_ID", ""))
     if profile.get("role-arn") and profile.get("role-session-name"):
@@ -94,7 +94,7 @@ def _profile() -> Mapping[str, str]:
 def _machine(role: str) -> Keys:
     """The keys of the role of this machine."""
     try:
-        with urllib.request.urlopen(ROLE + role, timeout=ROLE_S) as answer:
+        with urllib.request.urlopen(ROLE + quote(role), timeout=ROLE_S) as answer:  # noqa: S310
             said = json.loads(answer.read(65536))
         return Keys(said["TmpSecretId"], said["TmpSecretKey"], said["Token"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -26,7 +26,11 @@ MOST = 100
 
 def request(site: TencentSite, group: PlannedGroup, image: str, way: Way, number: int) -> dict[str, Any]:
     """RunInstances for that many machines of a group, as the module would ask for one."""
-    disk = {"DiskType": site.disk.type, "DiskSize": group.spec.storage.root_gb, "Encrypt": site.disk.encrypt}
+    disk: dict[str, Any] = {
+        "DiskType": site.disk.type,
+        "DiskSize": group.spec.storage.root_gb,
+        "Encrypt": site.disk.encrypt,
+    }
     if site.disk.kms_key:
         disk["KmsKeyId"] = site.disk.kms_key
     asked: dict[str, Any] = {

@@ -17,8 +17,9 @@ NAMES = {
     "ubuntu-24.04": r"Ubuntu Server 24\.04(\.\d)? LTS 64( ?-?bit|位)",
     "debian-12": r"Debian (Server )?12(\.\d+)? 64( ?-?bit|位)",
 }
-"""The whole name: those for UEFI, with a driver or with other software have more in it. Seen in public repositories: img-487zeit5
-is Ubuntu 22.04 and img-mmytdhbn 24.04 in every region; Debian's name is by the same pattern (unverified)."""
+"""The whole name, in English or Chinese: those for UEFI, with a driver or with other software have more in it. Seen in
+public repositories: img-487zeit5 is Ubuntu 22.04 and img-mmytdhbn 24.04; Debian's name is by the same pattern
+(unverified)."""
 
 
 def base_image(region: Region, system: str) -> BaseImage:
@@ -48,5 +49,5 @@ def base_image(region: Region, system: str) -> BaseImage:
 def public(region: Region, machine: str | None = None) -> list[dict[str, Any]]:
     """The public images of a region; those that a machine type boots. Raises Trouble."""
     filters = [{"Name": "image-type", "Values": ["PUBLIC_IMAGE"]}]
-    more = {"InstanceType": machine} if machine else {}
+    more: dict[str, Any] = {"InstanceType": machine} if machine else {}
     return region.all("cvm", "DescribeImages", "ImageSet", Filters=filters, **more)

@@ -27,7 +27,9 @@ def findings(region: Region, site: TencentSite, public_key: str | None, cluster:
             yield Finding("blocks", subject, f"there is no key pair {site.key_pair}", "correct sites.*.key_pair")
         elif ours and _plain(str(named.get("PublicKey") or "")) != ours:
             said = f"{site.key_pair} has another public key than access.ssh_key"
-            yield Finding("warning", subject, said, "nodes let in access.ssh_key all the same, and the other one besides")
+            yield Finding(
+                "warning", subject, said, "nodes let in access.ssh_key all the same, and the other one besides"
+            )
         return
     for row in rows if ours else ():
         tags = tags_of(row)

@@ -23,10 +23,14 @@ BUSY = (
     "ResourceInUse", "MutexOperation", "DesOperation.MutexTaskRunning", "OperationDenied.InstanceOperationInProgress",
     "OperationDenied.MutexTaskRunning", "UnsupportedOperation.MutexOperationTaskRunning", "ResourceUnavailable",
     "FailedOperation.PlacementSetNotEmpty", "InvalidParameterValue.NotEmpty", "UnsupportedOperation.InstanceState",
-    "InvalidAddressIdStatus", "InvalidAddressState", "InvalidInstanceState", "UnsupportedOperation.AttachmentAlreadyExists",
+    "InvalidAddressIdStatus", "InvalidAddressState", "InvalidInstanceState",
+    "UnsupportedOperation.AttachmentAlreadyExists",
 )  # fmt: skip
 """Beginnings of codes: something that is going still uses it (CVM's and VPC's error codes)."""
-PROTECTED = ("UnsupportedOperation.InvalidInstanceNotSupportedProtectedInstance", "UnsupportedOperation.InstancesProtected")
+PROTECTED = (
+    "UnsupportedOperation.InvalidInstanceNotSupportedProtectedInstance",
+    "UnsupportedOperation.InstancesProtected",
+)
 MACHINES = ("instance",)
 LINGER = ("NAT gateway",)
 """What holds addresses until it is gone, a while after it was deleted."""
@@ -50,8 +54,9 @@ Tell = Callable[[str], None]
 class InRegion:
     """One region."""
 
-    def __init__(self, region: Region, *, wait_s: float = WAIT_S, pause_s: float = PAUSE_S) -> None:
-        self._region, self._wait_s, self._pause_s = region, wait_s, pause_s
+    def __init__(self, region: Region, *, wait_s: float = WAIT_S, pause_s: float | None = None) -> None:
+        self._region, self._wait_s = region, wait_s
+        self._pause_s = PAUSE_S if pause_s is None else pause_s
         self._end = 0.0
 
     def find(self) -> Found:

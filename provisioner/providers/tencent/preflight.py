@@ -97,21 +97,23 @@ def _subnets(
     assert site.vpc is not None
     numbers = list(site.vpc.subnets.values())
     try:
-        rows = region.ask("vpc", "DescribeSubnets", SubnetIds=numbers, Limit=str(len(numbers)), Offset="0").get("SubnetSet")
+        answer = region.ask("vpc", "DescribeSubnets", SubnetIds=numbers, Limit=str(len(numbers)), Offset="0")
     except Trouble as trouble:
         if trouble.kind == "absent":
             yield Finding("blocks", "vpc", f"a subnet is not there: {trouble.message}", "correct sites.*.vpc.subnets")
         else:
             yield unknown("vpc", trouble, "vpc:DescribeSubnets")
         return
-    seen = {str(row["SubnetId"]): row for row in rows or ()}
+    seen = {str(row["SubnetId"]): row for row in answer.get("SubnetSet") or ()}
     wanted = max((sum(name not in there for name in group.node_names()) for group in groups), default=0)
     for zone, number in site.vpc.subnets.items():
         row = seen.get(number)
         if row is None or row.get("VpcId") != site.vpc.id:
             yield Finding("blocks", "vpc", f"{number} is no subnet of {site.vpc.id}", "correct sites.*.vpc.subnets")
         elif row.get("Zone") != zone:
-            yield Finding("blocks", "vpc", f"{number} is in {row.get('Zone')}, not in {zone}", "correct sites.*.vpc.subnets")
+            yield Finding(
+                "blocks", "vpc", f"{number} is in {row.get('Zone')}, not in {zone}", "correct sites.*.vpc.subnets"
+            )
         elif int(row.get("AvailableIpAddressCount") or 0) < wanted:
             said = f"{number} has {row.get('AvailableIpAddressCount')} free addresses, {wanted} are wanted at once"
             yield Finding("warning", "vpc", said, "a larger subnet, or another zone")
@@ -121,8 +123,8 @@ def _tried(
     region: Region, site: TencentSite, group: PlannedGroup, zones: Sequence[str], image: str | None,
     there: Collection[str],
 ) -> Iterator[Finding]:  # fmt: skip
-    """RunInstances as a dry run, of all machines of the group that are still to be made, in the first way: whether it is
-    allowed, and whether Tencent Cloud has them now."""
+    """RunInstances as a dry run, of all machines of the group that are still to be made, in the first way: whether it
+    is allowed, and whether Tencent Cloud has them now."""
     missing, subject = sum(name not in there for name in group.node_names()), f"group {group.name}"
     if image is None or not missing or not zones or group.spec.capacity.probe:
         return
@@ -135,9 +137,9 @@ def _tried(
     machines = f"{min(missing, dry_run.MOST)} × {group.machine.name} as {way}"
     if error is None:
         yield Finding("ok", subject, f"Tencent Cloud would start {machines} (dry run)")
-    elif error.then == "stop":
-        yield Finding("blocks", subject, f"Tencent Cloud would not start {machines}: {error.said}", error.hint)
-    elif error.kind in ("quota", "spot-refused") and not group.spec.capacity.fallback and error.then == "kind":
+    elif error.then == "stop" or (
+        error.kind in ("quota", "spot-refused") and not group.spec.capacity.fallback and error.then == "kind"
+    ):
         yield Finding("blocks", subject, f"Tencent Cloud would not start {machines}: {error.said}", error.hint)
     elif error.then == "again":
         yield Finding("unknown", subject, f"whether it would start {machines}: {error.said}", error.hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
@@ -33,7 +34,7 @@ class Tencent(Provider):
         assert isinstance(place.settings, TencentSite)
         self._site = place.settings
         self._here = PublicAddress(called=self._site.internet == "public")
-        self.capacity = CvmCapacity(place, self._site)
+        self.capacity: CvmCapacity = CvmCapacity(place, self._site)
         self.module = CvmModule(place, self._site, self.capacity, self._here)
 
     @classmethod
@@ -52,8 +53,7 @@ class Tencent(Provider):
         groups = [group for group in plan.groups if group.site == place.site]
         bases = plan.bases.get(place.site, {})
         images = {group.name: base.id for group in groups if (base := bases.get(group.stack.os)) is not None}
-        zones = site.zones or tuple(site.vpc.subnets if site.vpc else ())
-        found = preflight(region, site, groups, zones or self._found(plan), images, there)
+        found = preflight(region, site, groups, self._zones(plan), images, there)
         if found[0].status == "ok" and not there:
             found += keys.findings(region, site, _public_key(plan), place.cluster, place.site)
         for group in groups:
@@ -62,9 +62,6 @@ class Tencent(Provider):
                 said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
         found += storage.findings(site)
-        if site.role is None and site.internet == "none":
-            said = "nodes reach nothing outside: packages and images come from mirrors in the network"
-            found.append(Finding("warning", "internet", said, "nothing has to be done where there are any"))
         if self._here.asked(plan):
             try:
                 found.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
@@ -72,8 +69,8 @@ class Tencent(Provider):
                 found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
         return found
 
-    def _found(self, plan: Plan) -> Collection[str]:
-        """The zones that machines are asked for in, where cluster.yaml names none."""
+    def _zones(self, plan: Plan) -> tuple[str, ...]:
+        """The zones that machines are asked for in; () where nobody can tell."""
         try:
             return tuple(self.capacity.zones(plan))
         except GpuprovError:
@@ -94,6 +91,17 @@ class Tencent(Provider):
         events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
         left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
         return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+
+
+def _public_key(plan: Plan) -> str | None:
+    """The public half of the key that cluster.yaml names; one that gpuprov makes is in no account."""
+    wanted = plan.spec.access.ssh_key
+    if wanted is None:
+        return None
+    try:
+        return Path(f"{wanted}.pub").expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None  # ssh says so when it is needed
 
 
 PROVIDER = Tencent

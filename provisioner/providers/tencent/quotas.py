@@ -1,6 +1,6 @@
 """Quotas of an account in one region: machines by zone and kind, elastic addresses and VPCs.
 
-https://cloud.tencent.com/document/product/213/2664, https://cloud.tencent.com/document/api/213/55628 (DescribeAccountQuota)
+https://cloud.tencent.com/document/product/213/2664; DescribeAccountQuota is of CVM's API
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def machines(
     """Whether the account may have the machines that are still to be made, in the first way and in each fallback. Spot
     is counted in vCPUs; of machines on demand Tencent Cloud's documentation does not say whether in machines or in
     vCPUs, so that only what is certain in both counts."""
-    kinds = list(dict.fromkeys(kind for group in groups for kind in (group.spec.capacity.kind, *group.spec.capacity.fallback)))
+    ways = {group.name: (group.spec.capacity.kind, *group.spec.capacity.fallback) for group in groups}
     try:
         answer = region.ask("cvm", "DescribeAccountQuota")
     except Trouble as trouble:
         yield unknown("quota", trouble, "cvm:DescribeAccountQuota")
         return
     quota = (answer.get("AccountQuotaOverview") or {}).get("AccountQuota") or {}
-    for kind in kinds:
-        asking = [group for group in groups if kind in (group.spec.capacity.kind, *group.spec.capacity.fallback)]
+    for kind in dict.fromkeys(kind for allowed in ways.values() for kind in allowed):
+        asking = [group for group in groups if kind in ways[group.name]]
         missing = {group.name: sum(name not in there for name in group.node_names()) for group in asking}
         number = sum(missing.values())
         vcpus = sum(missing[group.name] * group.machine.vcpus for group in asking)
@@ -90,7 +90,9 @@ def vpcs(region: Region) -> Iterator[Finding]:
         return
     most = next((int(row["LimitValue"]) for row in rows if row.get("LimitType") == "appid-max-vpcs"), None)
     if most is None:
-        yield Finding("unknown", "VPCs", "Tencent Cloud does not tell how many there may be", f"compare by hand: {QUOTAS}")
+        yield Finding(
+            "unknown", "VPCs", "Tencent Cloud does not tell how many there may be", f"compare by hand: {QUOTAS}"
+        )
     elif there >= most:
         hint = "remove one, or name one of yours: sites.*.vpc"
         yield Finding("blocks", "VPCs", f"{there} of {most} are there", hint)

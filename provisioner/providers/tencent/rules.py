@@ -10,8 +10,8 @@ from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc, shown
 
 BY_TRAFFIC, ABROAD = 100, 200
-"""Mbit/s that a public address sends at most when it is paid by traffic: in mainland China, Hong Kong and Singapore, and
-elsewhere. https://tencentcloud.com/document/product/213/12523"""
+"""Mbit/s that a public address sends at most when it is paid by traffic: in mainland China, Hong Kong and Singapore,
+and elsewhere. https://tencentcloud.com/document/product/213/12523"""
 MAINLAND = re.compile(
     r"ap-(beijing|chengdu|chongqing|guangzhou|hongkong|nanjing|shanghai|shenzhen|singapore|tianjin|taipei)"
 )

@@ -39,15 +39,15 @@ class TencentBandwidth(Model):
     charge: Literal["traffic", "bandwidth", "package"] = Field(
         default="traffic",
         title="traffic, bandwidth or package",
-        description="traffic: by GB that go out; bandwidth: by hour and Mbit/s; package: in a bandwidth package of yours",
+        description="traffic: by GB that go out; bandwidth: by hour and Mbit/s; package: in a package of yours",
     )
     mbps: int = Field(
         default=100,
         ge=1,
         le=2000,
         title="a whole number of Mbit/s",
-        description="Mbit/s outwards, of each public address or of the NAT gateway's; by traffic at most 100 in mainland "
-        "China, Hong Kong and Singapore, 200 elsewhere",
+        description="Mbit/s outwards, of each public address or of the NAT gateway's; by traffic at most 100 in "
+        "mainland China, Hong Kong and Singapore, 200 elsewhere",
     )
     package: Annotated[str, Field(pattern=r"^bwp-[0-9a-z]{8}$")] | None = Field(
         default=None,
@@ -168,14 +168,14 @@ class TencentSite(CloudSite):
     spot_max_price: Price | None = Field(
         default=None,
         title='a number such as "25.5", or null',
-        description="Most that a spot machine may cost an hour, in the account's currency; null: the discount that holds",
+        description="Most that a spot machine may cost an hour, in the account's currency; null: what it costs",
         examples=["25.5"],
     )
     key_pair: Annotated[str, Field(pattern=r"^skey-[0-9a-z]{8}$")] | None = Field(
         default=None,
         title="the id of a key pair, skey-…, or null",
-        description="The key pair that has the public half of `access.ssh_key`, where the account has it already; null: "
-        "one is made",
+        description="The key pair that has the public half of `access.ssh_key`, where the account has it already; "
+        "null: one is made",
         examples=["skey-0a1b2c3d"],
     )
     role: Annotated[str, Field(pattern=r"^[A-Za-z0-9_+=,.@-]{1,128}$")] | None = Field(

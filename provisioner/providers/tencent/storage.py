@@ -13,7 +13,7 @@ def findings(site: TencentSite) -> list[Finding]:
     if site.storage.cfs is None:
         return []
     said = (
-        f"`gpuprov down` removes the CFS file system at {site.storage.cfs.path} with its data; its price goes by what is "
-        "stored, and is in no figure here"
+        f"`gpuprov down` removes the CFS file system at {site.storage.cfs.path} with its data; its price goes by what "
+        "is stored, and is in no figure here"
     )
     return [Finding("warning", "storage", said, f"keep a copy of what has to stay; prices: {PRICES}")]

@@ -17,8 +17,8 @@ from provisioner.providers.tencent.findings import unknown
 from provisioner.providers.trouble import Trouble
 
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
-GONE = {"TERMINATING", "LAUNCH_FAILED", "SHUTDOWN", "DELETING"}
-"""Last states of what is listed for a while: instances and file systems."""
+GONE = {"LAUNCH_FAILED", "DELETING"}
+"""States of what is listed for a while and goes by itself: instances that never began, file systems."""
 HOLDS_DATA = "it holds data: delete it yourself if the data is no longer needed"
 
 
@@ -83,7 +83,7 @@ def machines(region: Region, cluster: str, site: str) -> list[tuple[str, Mapping
     """The instances of a site that are not gone, with their tags. Raises Trouble."""
     filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in ((CLUSTER, cluster), (SITE, site))]
     rows = region.all("cvm", "DescribeInstances", "InstanceSet", Filters=filters)
-    found = [(str(row["InstanceId"]), tags_of(row)) for row in rows if row.get("InstanceState") not in GONE]
+    found = [(str(row["InstanceId"]), tags_of(row)) for row in rows if row.get("InstanceState") not in {*GONE, "TERMINATING"}]
     return [(number, tags) for number, tags in found if (tags.get(CLUSTER), tags.get(SITE)) == (cluster, site)]
 
 
@@ -95,7 +95,9 @@ def _rows(region: Region, kind: Kind) -> list[dict[str, Any]]:
 def tags_of(row: Mapping[str, Any]) -> dict[str, str]:
     """Of any service's row: each has its own name for them."""
     found = row.get("Tags") or row.get("TagSet") or ()
-    return {str(tag.get("Key") or tag.get("TagKey")): str(tag.get("Value") or tag.get("TagValue") or "") for tag in found}
+    return {
+        str(tag.get("Key") or tag.get("TagKey")): str(tag.get("Value") or tag.get("TagValue") or "") for tag in found
+    }
 
 
 def _thing(region: Region, kind: Kind, row: Mapping[str, Any]) -> Thing | None:

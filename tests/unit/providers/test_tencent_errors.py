@@ -72,8 +72,9 @@ def test_the_tables_codes_are_of_the_sdk_or_of_families(request: pytest.FixtureR
     known = set(_codes("cvm")) | set(_codes("vpc"))
     named = {code for row in table("tencent") for code in row.codes if "*" not in code and "." in code}
     ours = {
-        "AuthFailure.InvalidAuthorization", "AuthFailure.MFAFailure", "AuthFailure.TokenFailure", "OperationDenied.Retry",
+        "AuthFailure.InvalidAuthorization", "AuthFailure.MFAFailure", "AuthFailure.TokenFailure",
         "AuthFailure.UnauthorizedOperation", "ClientError.NetworkError", "ClientError.HttpStatusCodeError",
+        "OperationDenied.Retry",
     }  # fmt: skip
     assert named - known - ours == set()
     rows = table("tencent")
