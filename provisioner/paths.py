@@ -101,6 +101,11 @@ def naming(path: Path | str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+STATE, STATE_BACKUP, ERRORED = "terraform.tfstate", "terraform.tfstate.backup", "errored.tfstate"
+"""Terraform's files in a site's workspace: the state where it is local, the one before its last change, and what could
+not be saved ("Failed to persist state to backend")."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterPaths:
     """The run directory of one cluster: `.gpuprov/<name>` beside cluster.yaml, `.gpuprov/<name>.sandbox` for a

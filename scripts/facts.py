@@ -1,6 +1,7 @@
-"""Renew what the package index tells of frameworks: releases of PyTorch, their Pythons, NCCL and cuDNN of the newest.
+"""Renew what the package index tells: releases of PyTorch, their Pythons, NCCL and cuDNN of the newest; releases of
+NCCL and the CUDA that each is published for.
 
-    make facts            # changes provisioner/stack/data/frameworks.yaml and shows the difference; a person commits it
+    make facts            # changes {frameworks,nvidia}.yaml of provisioner/stack/data, shows the difference; commit it
 
 The index is pip's own; `--index` names another one that answers <index>/<project>/json. Which CUDA a release was built
 for no index tells: a release that is new gets the builds of the one before it, and its source says so.
@@ -21,9 +22,12 @@ from typing import Any
 
 from packaging.version import Version
 
-DATA = Path(__file__).resolve().parents[1] / "provisioner/stack/data/frameworks.yaml"
+DATA = Path(__file__).resolve().parents[1] / "provisioner/stack/data"
 SINCE = Version("1.12")
 SECTION = re.compile(r"^pytorch:\n(?:  #[^\n]*\n)*((?:  - \{[^\n]*\n)+)", re.MULTILINE)
+NCCL = re.compile(r"^nccl:\n(?:  #[^\n]*\n)*((?:  - \{[^\n]*\n)+)", re.MULTILINE)
+NCCL_WHEELS = {major: f"nvidia-nccl-cu{major}" for major in (11, 12, 13)}
+"""CUDA major → the project whose wheels are for it."""
 DEADLINE = 60
 
 
@@ -34,16 +38,21 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where something is new")
     words = parser.parse_args()
     index = words.index or pips_index()
-    before = DATA.read_text(encoding="utf-8")
-    after = renewed(before, project(index, "torch"), datetime.now(UTC).date())
-    sys.stdout.writelines(
-        difflib.unified_diff(
-            before.splitlines(True), after.splitlines(True), "frameworks.yaml", "frameworks.yaml, renewed"
+    today, changed = datetime.now(UTC).date(), False
+    for name, renew in (
+        ("frameworks.yaml", lambda text: renewed(text, project(index, "torch"), today)),
+        ("nvidia.yaml", lambda text: renewed_nccl(text, {k: project(index, v) for k, v in NCCL_WHEELS.items()}, today)),
+    ):
+        file = DATA / name
+        before = file.read_text(encoding="utf-8")
+        after = renew(before)
+        sys.stdout.writelines(
+            difflib.unified_diff(before.splitlines(True), after.splitlines(True), name, f"{name}, renewed")
         )
-    )
-    if not words.check:
-        DATA.write_text(after, encoding="utf-8")
-    return int(words.check and after != before)
+        changed = changed or after != before
+        if not words.check:
+            file.write_text(after, encoding="utf-8")
+    return int(words.check and changed)
 
 
 def pips_index() -> str:
@@ -86,6 +95,41 @@ def renewed(text: str, torch: Mapping[str, Any], today: date) -> str:
             rows[newest] = re.sub(rf'\b{key}: "[^"]*"', f'{key}: "{value}"', rows[newest])
         elif newest in rows:
             rows[newest] = rows[newest].replace(", source:", f', {key}: "{value}", source:')
+    return _with_rows(text, section, rows, today)
+
+
+def renewed_nccl(text: str, wheels: Mapping[int, Mapping[str, Any]], today: date) -> str:
+    """The text of nvidia.yaml with the releases of NCCL since the oldest that it has. `wheels`: CUDA major → what the
+    index says of the project with the wheels for it. Of releases that it has, the CUDA majors are corrected."""
+    section = NCCL.search(text)
+    if section is None:
+        raise SystemExit(f"{DATA / 'nvidia.yaml'} has no rows of nccl")
+    rows = {match[1]: line for line in section[1].splitlines() if (match := re.search(r'version: "([^"]+)"', line))}
+    oldest = min(map(Version, rows))
+    majors: dict[str, list[int]] = {}
+    dates: dict[str, str] = {}
+    for major, told in wheels.items():
+        for version, files in told["releases"].items():
+            whole = [one for one in files if not one.get("yanked") and "x86_64" in one["filename"]]
+            if not whole or not re.fullmatch(r"[0-9.]+", version) or Version(version) < oldest:
+                continue
+            majors.setdefault(version, []).append(major)
+            first = min(str(one["upload_time"])[:10] for one in whole)
+            dates[version] = min(dates.get(version, first), first)
+    for version, known in majors.items():
+        cuda = f'cuda: ">={min(known)},<{max(known) + 1}"'
+        if version in rows:
+            rows[version] = re.sub(r'cuda: "[^"]*"', cuda, rows[version])
+            continue
+        source = f"releases of the wheels {', '.join(NCCL_WHEELS[one] for one in sorted(known))} ({today})"
+        rows[version] = (
+            f'  - {{version: "{version}", released: "{dates[version]}", needs: {{{cuda}}}, source: "{source}"}}'
+        )
+    return _with_rows(text, section, rows, today)
+
+
+def _with_rows(text: str, section: re.Match[str], rows: Mapping[str, str], today: date) -> str:
+    """The text with these rows, and the day of that, where they are others."""
     body = "".join(f"{rows[version]}\n" for version in sorted(rows, key=Version))
     if body == section[1]:
         return text

@@ -251,6 +251,8 @@ class Provider(Row):
     example_machine: str
     user: str
     spot_notice: str | None = None
+    block_ends_early_s: int = 0
+    """Seconds before the end of a capacity block at which its machines begin to be taken."""
     """Address and port of the instance metadata service that announces to a node that its spot machine ends; null where
     the provider announces nothing that gpuprov can hear."""
     virtual: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from provisioner import catalog
 from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
 from provisioner.errors import Exit, GpuprovError, ProviderError
@@ -77,15 +79,22 @@ def _places(loaded: ClusterSpec | None, regions: list[str], provider: str | None
     if sandbox:
         return [_orphans(providers.SANDBOX, "")]
     able = providers.with_capability("orphans")
-    if regions and provider is None and len(able) > 1:
-        raise GpuprovError("--region needs --provider", hint=f"one of {', '.join(able)}")
-    wanted = [(provider or able[0], name) for name in regions]
+    wanted = [(provider or _provider_of(name, able), name) for name in regions]
     if loaded is not None and not regions:
         sites = [site for site in loaded.sites.values() if isinstance(site, CloudSite)]
         wanted = list(dict.fromkeys((site.provider, site.region) for site in sites))
     if not wanted:
         raise GpuprovError("nothing to scan: pass a cluster.yaml with a cloud's site, --region or --sandbox")
     return [_orphans(name, region) for name, region in wanted]
+
+
+def _provider_of(region: str, able: list[str]) -> str:
+    """The only provider whose regions have names like that. Raises GpuprovError where several have."""
+    rows = {row.name: row.region for row in catalog.load().providers()}
+    fits = [name for name in able if re.fullmatch(rows[name], region)]
+    if len(fits) != 1:
+        raise GpuprovError(f"--region {region} needs --provider", hint=f"one of {', '.join(fits or able)}")
+    return fits[0]
 
 
 def _orphans(name: str, region: str) -> Orphans:

@@ -29,14 +29,15 @@ def faults(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on standard output")] = False,
 ) -> None:
     """List the faults that can be injected, with the check that finds each, and those of a site."""
-    from provisioner.sandbox import site_faults
+    from provisioner.sandbox import site_faults, state_faults
     from provisioner.sandbox.faults import list_faults
 
     listed = list_faults(machine)
     sites = site_faults.FAULTS if machine is None else ()
+    states = state_faults.FAULTS if machine is None else ()
     if as_json:
         rows = [{"name": f.name, "sentence": f.sentence, "check": f.check, "needs": f.needs} for f in listed]
-        of_sites = [{"name": fault.name, "sentence": fault.sentence} for fault in sites]
+        of_sites = [{"name": fault.name, "sentence": fault.sentence} for fault in (*sites, *states)]
         json_output.write({"faults": rows, "site_faults": of_sites})
         return
     width = max(len(fault.name) for fault in listed)
@@ -44,6 +45,8 @@ def faults(
         typer.echo(f"{fault.name:<{width}}  {fault.sentence} (found by {fault.check}; needs {fault.needs})")
     for one in sites:
         typer.echo(f"{one.name:<{width}}  {one.sentence} (of a site, while machines are made)")
+    for state in states:
+        typer.echo(f"{state.name:<{width}}  {state.sentence} (of a site that was made)")
 
 
 @app.command("fault")
@@ -56,7 +59,7 @@ def fault(
     ] = None,
 ) -> None:
     """Inject a fault into a node, or into the cloud of a site."""
-    from provisioner.sandbox import containers, faults, site_faults
+    from provisioner.sandbox import containers, faults, site_faults, state_faults
     from provisioner.session import open_cluster
 
     of_site = site_faults.find(name)
@@ -68,6 +71,10 @@ def fault(
         _refuse_zone(cluster, node, of_site[1])
         site_faults.inject(workspace, name)
         typer.echo(f"{node}: {of_site[0].sentence}", err=True)
+        return
+    if (of_state := state_faults.find(name)) is not None:
+        state_faults.inject(_site(cluster, node, name), of_state)
+        typer.echo(f"{node}: {of_state.sentence}", err=True)
         return
     faults.find_fault(name)
     found = containers.find_node(cluster.paths.root, node)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from provisioner import node_state
+from provisioner import catalog, node_state
 from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
 from provisioner.session import Cluster
 
 SOON = timedelta(hours=2)
+FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def asked(cluster: Cluster, plan: Plan) -> dict[str, str]:
@@ -21,16 +23,16 @@ def asked(cluster: Cluster, plan: Plan) -> dict[str, str]:
     for site in plan.sites():
         if knows := cluster.providers.at(site).capacity:
             try:
-                found |= {name: f"{when:%Y-%m-%dT%H:%M:%SZ}" for name, when in knows.ends(plan).items()}
+                found |= {name: when.strftime(FORM) for name, when in knows.ends(plan).items()}
             except GpuprovError as error:
                 cluster.events("preflight", "warning", error.message)
     return found
 
 
 def note(cluster: Cluster, plan: Plan) -> None:
-    """Ask, and write it down; of groups that are not of this plan it stays as it was."""
-    mine = {group.name for group in plan.groups}
-    found = {name: when for name, when in noted(cluster).items() if name not in mine} | asked(cluster, plan)
+    """Ask, and write it down; of groups that are not of this plan, or could not be asked about, it stays as it was."""
+    blocks = {name for name, group in cluster.spec.groups.items() if group.capacity.kind == "block"}
+    found = {name: when for name, when in noted(cluster).items() if name in blocks} | asked(cluster, plan)
     node_state.note(cluster.paths, ends=[[name, when] for name, when in found.items()])
 
 
@@ -42,10 +44,20 @@ def noted(cluster: Cluster) -> dict[str, str]:
     return {name: when for name, when in whole if name in cluster.spec.groups and left(when) is not None}
 
 
+def variables(cluster: Cluster) -> dict[str, Any]:
+    """What the roles are told: group → when its machines begin to be taken (ISO 8601, UTC), before the block's end."""
+    found = {}
+    for name, when in noted(cluster).items():
+        early = catalog.load().provider(catalog.load().machine(cluster.spec.groups[name].machine).provider)
+        begin = datetime.strptime(when, FORM).replace(tzinfo=UTC) - timedelta(seconds=early.block_ends_early_s)
+        found[name] = begin.strftime(FORM)
+    return {"gpuprov_block_ends": found}
+
+
 def left(when: str, now: datetime | None = None) -> timedelta | None:
     """How long it is until then (ISO 8601, UTC); None for what is no time."""
     try:
-        end = datetime.strptime(when, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        end = datetime.strptime(when, FORM).replace(tzinfo=UTC)
     except ValueError:
         return None
     return end - (now or datetime.now(UTC))

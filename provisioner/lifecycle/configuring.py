@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner import mounts, node_state
 from provisioner.fleet import Node
+from provisioner.lifecycle import block_ends
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.release import Ledger, Release, assigned_releases
 from provisioner.session import Cluster
@@ -47,9 +48,9 @@ class Brought:
 
 
 def role_variables(cluster: Cluster, releases: Mapping[str, Release]) -> dict[str, Any]:
-    """What the roles are told beside the inventory's groups: a rehearsal's mirror, and the file systems that Terraform
-    has made."""
-    variables: dict[str, Any] = {}
+    """What the roles are told beside the inventory's groups: when blocks end, a rehearsal's mirror, and the file
+    systems that Terraform has made."""
+    variables = block_ends.variables(cluster)
     for release in releases.values():
         for site in release.plan.sites():
             mirror = cluster.providers.at(site).rehearsal

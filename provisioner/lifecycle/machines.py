@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -107,14 +108,25 @@ def of_site(
         cluster.providers.record(site)
         provider = cluster.providers.at(site)
     remote = cluster.remote
-    root = Root(
-        key=lambda: ssh.ensure_key(cluster.paths, None if cluster.sandbox else cluster.spec.access.ssh_key),
-        identity=lambda: cluster.identity,
-        backend=(lambda: remote.terraform(site)) if remote else None,
-    )
+    backend = (lambda: remote.terraform(site)) if remote else None
+    root = Root(key=lambda: _key(cluster), identity=lambda: _identity(cluster), backend=backend)
     known = [node.name for node in settled(cluster) if node.site == site]
     log = run_dir / f"terraform-{site}.log" if run_dir else None
     return TerraformMachines(provider, root, binary, cluster.events, known=known, log=log)
+
+
+_ALONE = threading.Lock()
+"""Held to make what all sites share: they are planned side by side."""
+
+
+def _key(cluster: Cluster) -> str:
+    with _ALONE:
+        return ssh.ensure_key(cluster.paths, None if cluster.sandbox else cluster.spec.access.ssh_key)
+
+
+def _identity(cluster: Cluster) -> str:
+    with _ALONE:
+        return cluster.identity
 
 
 def ask_again(cluster: Cluster, plan: Plan) -> None:
@@ -151,15 +163,19 @@ def tell_waiting(events: Events, names: Sequence[str], wait_s: float = fleet.SSH
 
 
 @contextlib.contextmanager
-def applying(cluster: Cluster, planned: Sequence[Planned]) -> Iterator[None]:
-    """Say what is made at these sites, and when that is over."""
+def applying(cluster: Cluster, planned: Sequence[Planned]) -> Iterator[set[str]]:
+    """Say what is made at these sites, and when that is over; sites that fail are put into what it gives."""
     events = cluster.events
     total, sites = sum(one.total for one in planned), ", ".join(one.site for one in planned)
     if total:
         wait = f"a machine may take {cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
         events("terraform", "started", f"{sites}: {counted(total, 'resource')}; {wait}", total=total)
-    yield
-    events("terraform", "done", f"{sites}: {counted(total, 'change')}")
+    failed: set[str] = set()
+    yield failed
+    done = [one for one in planned if one.site not in failed]
+    changes = counted(sum(one.total for one in done), "change")
+    if done:
+        events("terraform", "done", f"{', '.join(one.site for one in done)}: {changes}")
 
 
 class Made(NamedTuple):
@@ -176,8 +192,9 @@ def make(
     """Apply what has something to do, all sites at once, and wait for ssh. The error of a site whose apply failed has
     what stands now: it is written down, and costs."""
     sites = {machines.site: (machines, planned) for machines, planned in prepared}
-    with applying(cluster, [planned for _, planned in prepared]):
+    with applying(cluster, [planned for _, planned in prepared]) as unmade:
         done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
+        unmade.update(failed)
     nodes = [node for mine in done.values() for node in mine]
     kept = [node for node in cluster.nodes() if node.site not in sites]
     if failed:

@@ -13,7 +13,7 @@ from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.machines.base import Action, DestroyRefusedError, Planned
-from provisioner.paths import private_dir
+from provisioner.paths import ERRORED, private_dir
 from provisioner.plan import Plan
 from provisioner.providers import capacity
 from provisioner.providers.base import Module, Provider
@@ -22,7 +22,7 @@ from provisioner.providers.cloud_errors import CloudError, hints, told
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes
 from provisioner.workspace.render import Backend, outputs_to_nodes, render
-from provisioner.workspace.terraform import ERRORED, Workspace
+from provisioner.workspace.terraform import Workspace
 
 RESTORE = "restore terraform.tfstate from your own backup"
 

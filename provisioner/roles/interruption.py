@@ -1,4 +1,5 @@
-"""The service of machines that the cloud may take away: where it hears of that, and what the node runs then."""
+"""The service of machines that the cloud takes away, spot machines and those of a capacity block: where it hears of
+that, and what the node runs then."""
 
 from __future__ import annotations
 
@@ -22,17 +23,21 @@ def variables(group: PlannedGroup, plan: Plan) -> dict[str, Any]:
 
 
 def given(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
-    """Address of the metadata service, file of metrics, hook in base64; None where no machine of the group can be taken
-    away."""
+    """Address of the metadata service (None where machines are not spot), file of metrics, hook in base64; None where
+    no machine of the group can be taken away."""
     if not watched(group):
         return None
     text, health = hook(plan), plan.spec.monitoring.health_check
     return {
-        "metadata": REHEARSED if plan.simulated else catalog.load().provider(group.machine.provider).spot_notice,
+        "metadata": _metadata(group, plan) if group.spec.capacity.interruptible else None,
         "textfile": f"{health.textfile.rpartition('/')[0]}/{METRICS}" if health is not None else None,
         # In base64: Ansible would take what stands in braces for a template.
         "hook": base64.b64encode(text.encode()).decode() if text is not None else None,
     }
+
+
+def _metadata(group: PlannedGroup, plan: Plan) -> str | None:
+    return REHEARSED if plan.simulated else catalog.load().provider(group.machine.provider).spot_notice
 
 
 def watched(group: PlannedGroup) -> bool:
@@ -53,8 +58,9 @@ def digest(plan: Plan) -> str:
 
 
 def _announced(target: Target) -> bool:
+    """A provider announces on the node that it takes a spot machine; when a block ends is known from the start."""
     announces = catalog.load().provider(target.machine.provider).spot_notice is not None
-    return announces and target.group.capacity.interruptible
+    return (announces and target.group.capacity.interruptible) or target.group.capacity.kind == "block"
 
 
 def _without_hook(value: Any) -> Any:

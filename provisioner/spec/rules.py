@@ -246,7 +246,7 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     if draft.whole and hook is not None and not _interruption_announced(draft, catalog):
         telling = [one.title for one in catalog.providers() if one.spot_notice]
         message = "no machine of this file announces to its node that it will be taken away"
-        hint = f"machines of capacity spot at {' or '.join(telling)} do; leave it out"
+        hint = f"machines of capacity spot at {' or '.join(telling)} do, and those of a block; leave it out"
         yield Finding(("hooks", "interrupted"), message, hint)
     if draft.state is not None and draft.site_names and len(draft.sites) == len(draft.site_names):
         yield from draft.state.findings(draft.sites)
@@ -256,7 +256,9 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
 
 
 def _interruption_announced(draft: Draft, catalog: Catalog) -> bool:
-    """Whether any machine may be taken away by a provider that tells the node beforehand."""
+    """Whether any machine may be taken away by a provider that tells the node beforehand, or is of a capacity block."""
+    if any(group.capacity.kind == "block" for group in draft.groups.values()):
+        return True
     sites = {name: _site_of(group, draft) for name, group in draft.groups.items() if group.capacity.interruptible}
     return any(site is None or catalog.provider(site.provider).spot_notice for site in sites.values())
 

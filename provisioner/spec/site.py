@@ -33,7 +33,10 @@ Zones = Annotated[
 LoginName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 Jump = Annotated[
     str,
-    Field(pattern=r"^([a-z_][a-z0-9_-]{0,31}@)?[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?(:[0-9]{1,5})?$"),
+    Field(
+        pattern=r"^([a-z_][a-z0-9_-]{0,31}@)?[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?(:"
+        r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?$"
+    ),
 ]
 
 

@@ -17,7 +17,7 @@ from python_terraform import IsFlagged, Terraform
 from provisioner import keeper, process
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
-from provisioner.paths import naming, private_dir, write_whole
+from provisioner.paths import ERRORED, naming, private_dir, write_whole
 from provisioner.workspace.binary import Binary
 from provisioner.workspace.json_log import Changes, JsonLog, from_text, refused
 
@@ -31,8 +31,6 @@ ASK_TIMEOUT_S = 120.0
 """How long a command that only reads the state may take."""
 
 PLAN_FILE = "plan.bin"
-ERRORED = "errored.tfstate"
-"""What Terraform writes where it can't save the state ("Failed to persist state to backend")."""
 
 _REGISTRIES = ("registry.terraform.io/", "registry.opentofu.org/")
 _REQUIRED = re.compile(r'source = "([a-z0-9-]+/[a-z0-9-]+)", version')

@@ -55,6 +55,44 @@ def test_releases_pythons_and_what_the_newest_asks_for(script: ModuleType) -> No
     assert script.renewed(text, torch, date(2027, 1, 1)) == text
 
 
+NCCL = """\
+as_of: "2026-01-01"
+
+nccl:
+  - {version: "2.27.5", released: "2025-06-26", needs: {cuda: ">=12,<13"}, source: "a page"}
+
+dcgm: []
+"""
+
+
+def nccl(released: str, *versions: str, arch: str = "x86_64", yanked: bool = False) -> dict[str, Any]:
+    name = f"nvidia_nccl-1-py3-none-manylinux_2_18_{arch}.whl"
+    return {
+        "releases": {v: [{"filename": name, "upload_time": f"{released}T10:00:00", "yanked": yanked}] for v in versions}
+    }
+
+
+def test_releases_of_nccl_and_the_cuda_of_their_wheels(script: ModuleType) -> None:
+    found = {
+        11: nccl("2025-01-01", "2.21.5"),
+        12: nccl("2026-02-03", "2.27.5", "2.28.9", "2.28.9.post1"),
+        13: nccl("2026-02-01", "2.27.5", "2.28.9"),
+    }
+    text = script.renewed_nccl(NCCL, found, date(2026, 11, 22))
+    assert "2.21.5" not in text and "post1" not in text and 'as_of: "2026-11-22"' in text
+    assert '{version: "2.27.5", released: "2025-06-26", needs: {cuda: ">=12,<14"}, source: "a page"}' in text
+    assert (
+        '{version: "2.28.9", released: "2026-02-01", needs: {cuda: ">=12,<14"}, source: "releases of the wheels' in text
+    )
+    assert text.endswith("dcgm: []\n")
+    assert script.renewed_nccl(text, found, date(2027, 1, 1)) == text
+
+
+@pytest.mark.parametrize("how", [{"arch": "aarch64"}, {"yanked": True}])
+def test_a_release_without_a_wheel_for_the_machines_is_none(script: ModuleType, how: dict[str, Any]) -> None:
+    assert script.renewed_nccl(NCCL, {12: nccl("2026-02-03", "2.28.9", **how)}, date(2026, 11, 22)) == NCCL
+
+
 def test_an_index_without_tls_is_not_asked(script: ModuleType) -> None:
     with pytest.raises(SystemExit, match="https"):
         script.project("http://index.example.com", "torch")

@@ -36,10 +36,17 @@ def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **k
         ("p4d.24xlarge", {}, False),
         ("p4d.24xlarge", {"kind": "reservation", "id": "cr-1", "fallback": ["on-demand"]}, False),
         ("Standard_ND96asr_v4", {"kind": "spot"}, False),
+        ("p4d.24xlarge", {"kind": "block", "id": "cr-0123456789abcdef0"}, True),
     ],
 )
 def test_where_a_machine_may_be_taken_and_says_so(machine: str, capacity: dict[str, Any], wanted: bool) -> None:
     assert (given(machine, capacity) is not None) == wanted
+
+
+def test_of_a_block_no_metadata_service_is_asked() -> None:
+    block = {"kind": "block", "id": "cr-0123456789abcdef0"}
+    assert given("p4d.24xlarge", block, simulated=False)["metadata"] is None
+    assert given("p4d.24xlarge", block | {"fallback": ["spot"]}, simulated=False)["metadata"] == "169.254.169.254:80"
 
 
 def test_what_the_role_is_given() -> None:
@@ -86,6 +93,7 @@ def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {kind: spot}}}", False),
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {fallback: [spot]}}}", False),
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge}}", True),
+        ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {kind: block, id: cr-0}}}", False),
         ("azure, region: eastus}}, groups: {t: {machine: Standard_ND96asr_v4, capacity: {kind: spot}}}", True),
     ],
 )

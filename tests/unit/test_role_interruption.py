@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -127,7 +128,11 @@ class Node:
     def options(self) -> dict[str, str]:
         port = self.imds.server.server_address[1]
         return {"node": "train-0", "record": str(self.record), "hook": str(self.hook), "textfile": str(self.prom),
-                "metadata": f"127.0.0.1:{port}"}  # fmt: skip
+                "metadata": f"127.0.0.1:{port}", "ends": ""}  # fmt: skip
+
+    def options_of_a_block(self, ends: str, metadata: str = "") -> None:
+        """The watcher of a machine that is of a capacity block."""
+        self.watcher = self.module.Watcher(Namespace(**{**self.options, "ends": ends, "metadata": metadata}))
 
     def begin(self) -> None:
         """Start the watcher, or start it again."""
@@ -328,6 +333,31 @@ def test_the_hook_ends_before_the_machine(node: Node, left: float, deadline: int
     assert deadline - 15 <= given <= deadline  # by as much as a busy machine may take
     assert given >= 5
     assert "--property=TimeoutStopSec=5" in words
+
+
+def test_the_end_of_a_block_is_a_notice_ten_minutes_before(node: Node) -> None:
+    """Nobody tells the machine; the metadata service is not asked."""
+    node.module.BLOCK_S = 2
+    end = at(4)
+    node.options_of_a_block(end)
+    assert node.look()["notice"] is None
+    wait(lambda: node.look()["notice"])
+    state = node.look(2)
+    assert (state["notice"]["action"], state["notice"]["time"]) == ("terminate", end)
+    assert len(node.started()) == 1 and state["hook"]["result"] == "success"
+    assert node.imds.asked == 0
+
+
+def test_the_hook_of_a_block_has_almost_ten_minutes(node: Node) -> None:
+    node.options_of_a_block(at(595))
+    node.look()
+    assert re.search(r"TimeoutStartSec=57[0-5] ", node.started()[0])
+
+
+def test_a_spot_machine_of_a_group_that_asked_for_a_block_first_hears_both(node: Node) -> None:
+    node.options_of_a_block(at(3600), metadata=node.options["metadata"])
+    node.says(notice(110))
+    assert node.look()["notice"]["action"] == "terminate"
 
 
 def test_a_hook_that_fails(node: Node, capsys: pytest.CaptureFixture[str]) -> None:

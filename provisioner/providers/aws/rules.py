@@ -29,6 +29,9 @@ def bought(groups: Mapping[str, Group]) -> Iterator[Finding]:
         if group.capacity.kind == "block" and group.capacity.id and not group.capacity.id.startswith("cr-"):
             said = f"{shown(group.capacity.id)} is no capacity block"
             yield Finding(("groups", name, "capacity", "id"), said, "its id, cr-…")
+        if group.capacity.probe and group.capacity.kind != "on-demand":
+            said = f"capacity.probe asks for on-demand machines, and {name} asks for {group.capacity.kind} first"
+            yield Finding(("groups", name, "capacity", "probe"), said, "leave it out")
 
 
 def account(at: Loc, site: AwsSite) -> Iterator[Finding]:
@@ -39,6 +42,15 @@ def account(at: Loc, site: AwsSite) -> Iterator[Finding]:
     if site.permissions_boundary is not None and site.instance_profile is not None:
         said = "permissions_boundary is of the role that gpuprov makes, and with instance_profile it makes none"
         yield Finding((*at, "permissions_boundary"), said, "leave one of them out", at_key=True)
+    keys = {
+        ("kms_key",): site.kms_key,
+        ("storage", "efs", "kms_key_id"): site.storage.efs.kms_key_id if site.storage.efs else None,
+        ("storage", "fsx", "kms_key_id"): site.storage.fsx.kms_key_id if site.storage.fsx else None,
+    }
+    for place, named in keys.items():
+        if named is not None and named.split(":")[3] != site.region:
+            said = f"the key is of {named.split(':')[3]}, the site is in {site.region}"
+            yield Finding((*at, *place), said, "a KMS key of the same region")
     if site.security_groups and site.vpc is None:
         said = "security_groups are of a VPC of yours, and gpuprov makes one here"
         yield Finding((*at, "security_groups"), said, "name the VPC: vpc: {id: …, subnets: […]}", at_key=True)

@@ -104,6 +104,13 @@ class Subscription:
     def credential(self) -> Any:
         return self._given or _credential(self.cloud)
 
+    @cached_property
+    def _plain(self) -> Any:
+        from azure.mgmt.core import ARMPipelineClient
+
+        mine = policies(self.credential, self.cloud.scope)
+        return ARMPipelineClient(base_url=self.cloud.arm, policies=mine, **deadlines())
+
     def client(self, name: Literal["compute", "network", "resources"]) -> Any:
         """The SDK's client of a service, made once. Raises Trouble."""
         require()
@@ -133,12 +140,11 @@ class Subscription:
         from azure.core.rest import HttpRequest
 
         request = HttpRequest("GET", f"{self.cloud.arm}{path}", params={"api-version": version, **query})
-        client = self.client("resources")
 
         def call() -> dict[str, Any]:
             from azure.core.exceptions import HttpResponseError
 
-            response = client._send_request(request)
+            response = self._plain.send_request(request)
             if response.status_code >= 400:
                 raise HttpResponseError(response=response)
             found: dict[str, Any] = response.json()
@@ -305,3 +311,8 @@ def parts(resource: str) -> Mapping[str, str]:
     case: Azure writes neither kinds nor groups always the same."""
     words = resource.strip("/").split("/")
     return {kind.lower(): name for kind, name in zip(words[::2], words[1::2], strict=False)}
+
+
+def word(value: Any) -> str:
+    """A value of the SDK's enumerations as Azure writes it."""
+    return str(getattr(value, "value", value) or "")

@@ -17,7 +17,7 @@ from provisioner.providers.cloud_errors import AFTER, CloudError, Row, Then, row
 
 _NAME = r"[A-Z]\w*(?:\.\w+)*"
 FORMS = (
-    rf"unexpected status \d+[^:]*? with error: (?P<code>{_NAME}): (?P<text>.*)",  # azurerm since 3.50: go-azure-sdk
+    rf"with error: (?P<code>{_NAME}): (?P<text>.*)",  # azurerm since 3.50: go-azure-sdk
     rf"(?i:azure_error_code):(?P<code>{_NAME}),\s*(?i:azure_error_message):(?P<text>.*)",
     rf'Status: "(?P<code>{_NAME})"\s+Code: ""\s+Message: "(?P<text>[^"]*)',  # go-azure-sdk, of a long operation
     rf'Code: "(?P<code>{_NAME})"\s+Message: "(?P<text>[^"]*)',
@@ -54,11 +54,10 @@ def read(found: Diagnostic, site: AzureSite, group: PlannedGroup | None = None, 
     )
     rows = table("azure")
     said = [(code, text, row_of(rows, [code], f"{found.address} {text}")) for code, text in parts(whole)]
-    inner = [one for one in said if one[0] not in WRAPPERS] or said
-    known = [one for one in inner if one[2] is not None and one[2].fits(one[0], f"{found.address} {one[1]}")]
-    code, text, row = (known or inner)[-1]
-    if row is None:
-        row = row_of(rows, [], f"{found.address} {whole}")
+    told = [one for one in said if one[2] is not None and (one[0] not in WRAPPERS or one[2].text)]
+    code, text, row = (told or [one for one in said if one[0] not in WRAPPERS] or said)[-1]
+    if row is None or not told:
+        row = row_of(rows, [], f"{found.address} {whole}") or row
     text = _NOISE.sub("", text).strip(" \"'{}[],;") or whole
     kind = row.kind if row else "unknown"
     return CloudError(kind, code, text, found.address, _hint(row, whole, site, group, way), then=_then(row))
@@ -85,7 +84,7 @@ def parts(flat: str) -> list[tuple[str, str]]:
         following = next((one for one in starts if one > start), len(flat))
         # What stands before the next code of another name is this one's; a repetition adds nothing.
         made.append((code, flat[begin : min(end, max(following, begin))].lstrip(":,\"') -").strip()))
-    return [one for one in made if one[1]] or made or [("", flat)]
+    return made or [("", flat)]
 
 
 def _each(form: str, flat: str) -> Iterator[re.Match[str]]:

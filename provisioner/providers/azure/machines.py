@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.providers.azure.client import Subscription, parts
+from provisioner.providers.azure.client import Subscription, parts, word
 
 CLUSTER, SITE, NODE, GROUP, IDENTITY = (
     "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-group", "gpuprov-id",
@@ -57,5 +57,5 @@ def _machine(row: Any) -> Machine:
     number = f"/subscriptions/{names['subscriptions']}/resourceGroups/{group}"
     return Machine(
         f"{number}/providers/Microsoft.Compute/virtualMachines/{row.name}", str(row.vm_id), group, str(row.name),
-        dict(row.tags or {}), str(getattr(row.hardware_profile, "vm_size", "")), str(row.provisioning_state),
+        dict(row.tags or {}), word(getattr(row.hardware_profile, "vm_size", "")), word(row.provisioning_state),
     )  # fmt: skip

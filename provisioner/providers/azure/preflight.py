@@ -14,7 +14,7 @@ from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.azure import named, permissions, quotas, sold
-from provisioner.providers.azure.client import Subscription, Trouble, answered
+from provisioner.providers.azure.client import Subscription, Trouble, answered, word
 from provisioner.providers.azure.findings import credentials, unknown
 from provisioner.providers.base import Place
 from provisioner.providers.public_address import PublicAddress
@@ -99,4 +99,4 @@ def _registered(subscription: Subscription) -> Iterator[Finding]:
 def _state(subscription: Subscription, namespace: str) -> str:
     """Raises Trouble."""
     providers = subscription.client("resources").providers
-    return str(subscription.ask(lambda: providers.get(namespace)).registration_state)
+    return word(subscription.ask(lambda: providers.get(namespace)).registration_state)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.azure import image
+from provisioner.providers.azure import market as azure_market
+from provisioner.providers.azure import orphans as in_region
 from provisioner.providers.azure.capacity import AzureCapacity
 from provisioner.providers.azure.client import Subscription
 from provisioner.providers.azure.module import AzureModule
 from provisioner.providers.azure.preflight import preflight
 from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.base import Place, Provider
+from provisioner.providers.market import Market
+from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
 from provisioner.stack.models import BaseImage
 
@@ -38,8 +43,29 @@ class Azure(Provider):
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         return preflight(self._subscription, self.place, plan, there, self._here)
 
-    def clean(self, events: Events) -> list[str]:  # noqa: ARG002
-        return []
+    def clean(self, events: Events) -> list[str]:
+        """What has the cluster's own identity and Terraform's state has forgotten is removed; what can't be is told."""
+        place, region = self.place, self._site.region
+        if not place.identity or not (place.workspace / "main.tf").exists():
+            return []
+        there = in_region.InRegion(self._subscription)
+        try:
+            found = there.find()
+        except ProviderError as error:
+            return [f"whether anything is left in {region} could not be asked: {error.message}"]
+        wanted = (place.cluster, place.site, place.identity)
+        mine = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
+        events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
+        left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
+        return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+
+    @classmethod
+    def market(cls) -> Market:
+        return azure_market.market()
+
+    @classmethod
+    def orphans(cls, region: str) -> Orphans:
+        return in_region.orphans(region)
 
 
 PROVIDER = Azure

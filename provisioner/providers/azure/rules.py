@@ -26,6 +26,11 @@ https://learn.microsoft.com/azure/azure-government/documentation-government-get-
 https://learn.microsoft.com/azure/china/overview-datacenter"""
 
 
+def environment_of(region: str) -> Environment:
+    """Which Azure a region is in, by its name."""
+    return next((of for begin, of in REGIONS.items() if region.startswith(begin)), "public")
+
+
 def infiniband(machine: str) -> bool:
     """Whether machines of a type have InfiniBand; False for one that the catalogue does not know."""
     try:
@@ -41,7 +46,7 @@ def account(at: Loc, site: AzureSite) -> Iterator[Finding]:
             said = f"{shown(key)} is no name of a tag in Azure"
             hint = "without any of <>%&\\?/, and not beginning with azure, microsoft or windows"
             yield Finding((*at, "tags", key), said, hint, at_key=True)
-    belongs = next((of for begin, of in REGIONS.items() if site.region.startswith(begin)), "public")
+    belongs = environment_of(site.region)
     if belongs != site.environment:
         said = f"{site.region} is a region of environment {belongs}, not {site.environment}"
         yield Finding((*at, "region"), said, f"environment: {belongs}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.azure.client import Subscription, Trouble
+from provisioner.providers.azure.client import Subscription, Trouble, word
 from provisioner.providers.azure.findings import unknown
 
 ACCESS = "ask for access to the size: https://aka.ms/azureskunotavailable"
@@ -58,10 +58,10 @@ def _size(row: Any) -> Size:
     offered = sorted({str(zone) for info in row.location_info or () for zone in info.zones or ()})
     closed, closed_zones = "", set[str]()
     for one in row.restrictions or ():
-        if str(one.type).lower() == "zone":
+        if word(one.type).lower() == "zone":
             closed_zones |= {str(zone) for zone in getattr(one.restriction_info, "zones", None) or ()}
         else:
-            closed = str(one.reason_code or "restricted")
+            closed = word(one.reason_code) or "restricted"
     capabilities = {str(one.name): str(one.value) for one in row.capabilities or ()}
     open_zones = tuple(zone for zone in offered if zone not in closed_zones)
     return Size(str(row.name), str(row.family or ""), open_zones, capabilities, closed, tuple(sorted(closed_zones)))

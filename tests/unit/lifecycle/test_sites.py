@@ -185,3 +185,16 @@ def test_what_is_left_out_is_not_asked_again(cluster: Cluster, world: World) -> 
     remaining.leave({"shanghai": ProviderError("x")}, "preflight")
     assert remaining.plan.sites() == ["virginia"]
     assert json.dumps(list(remaining.failed)) == '["shanghai"]'
+
+
+def test_sites_that_are_planned_side_by_side_share_one_key_and_one_identity(cluster: Cluster) -> None:
+    from provisioner.lifecycle import machines
+
+    start = threading.Barrier(4, timeout=20)
+
+    def call(_: str) -> tuple[str, str]:
+        start.wait()
+        return machines._key(cluster), machines._identity(cluster)
+
+    done, failed = each(list("abcd"), call)
+    assert (len(set(done.values())), failed) == (1, {})

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from provisioner import fleet, node_state
+from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
-from provisioner.lifecycle import machines
+from provisioner.lifecycle import block_ends, machines
 from provisioner.lifecycle.block_ends import ending
 from provisioner.lifecycle.down import made
 from provisioner.lifecycle.status import status
@@ -123,3 +125,24 @@ def test_the_end_of_a_block_is_told_and_warned_of() -> None:
     assert train.startswith("WARNING: train: its capacity block ends 2026-12-01T10:30:00Z (in 1 h 30 min)")
     assert infer.startswith("infer: ") and "(in 26 h 30 min)" in infer
     assert "(it is over)" in old
+
+
+def test_nodes_are_told_when_their_block_ends_and_an_unanswered_question_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(
+        "name: vision\nsites: {here: {provider: aws, region: us-east-1}}\n"
+        "groups: {train: {machine: p5.48xlarge, capacity: {kind: block, id: cr-0123456789abcdef0}}, "
+        "infer: {machine: p4d.24xlarge}}\n"
+    )
+    cluster = open_cluster(tmp_path / "cluster.yaml", sandbox=False)
+    private_dir(cluster.paths.root)
+    assert block_ends.variables(cluster) == {"gpuprov_block_ends": {}}
+    node_state.note(cluster.paths, ends=[["train", "2026-11-23T11:30:00Z"], ["gone", "2026-11-23T11:30:00Z"], "?"])
+    assert block_ends.variables(cluster) == {"gpuprov_block_ends": {"train": "2026-11-23T11:00:00Z"}}
+
+    class Silent:
+        def ends(self, _: Any) -> dict[str, Any]:
+            raise GpuprovError("when the block of train ends: no answer")
+
+    cluster.providers.at("here").capacity = Silent()  # type: ignore[assignment]
+    block_ends.note(cluster, SimpleNamespace(sites=lambda: ["here"]))  # type: ignore[arg-type]
+    assert block_ends.noted(cluster) == {"train": "2026-11-23T11:30:00Z"}

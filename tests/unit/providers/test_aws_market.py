@@ -171,8 +171,8 @@ def test_a_defect_is_not_taken_for_silence() -> None:
         parallel_queries.answers({"broken": broken})
 
 
-def test_only_aws_can_be_asked() -> None:
-    assert market_of("azure") is None
+def test_who_sells_nothing_has_no_market() -> None:
+    assert market_of("baremetal") is None
     assert isinstance(market_of("aws"), Ec2)
 
 

@@ -14,9 +14,9 @@ from provisioner.errors import Diagnostic, GpuprovError
 from provisioner.plan import Plan
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Attempt, Choices, Way
-from provisioner.providers.cloud_errors import AFTER, rehearsed
+from provisioner.providers.cloud_errors import AFTER, has_table, rehearsed
 from provisioner.providers.sandbox.capacity import SimulatedCapacity
-from provisioner.sandbox import site_faults
+from provisioner.sandbox import site_faults, state_faults
 from tests.support import plans
 from tests.support.rehearsal import ROOT
 
@@ -87,13 +87,14 @@ def test_a_fallback_is_not_refused_by_the_quota_of_the_first_kind(tmp_path: Path
 
 @pytest.mark.parametrize("machine", ["p4d.24xlarge", "ND96asr_v4", "dgx-h100"])
 def test_what_is_said_has_the_class_that_it_is_of(tmp_path: Path, machine: str) -> None:
-    """On AWS in its own words, through its own table; elsewhere by simulated codes."""
+    """In the words of a cloud that has a table of its own, through that table; elsewhere by simulated codes."""
     if machine not in catalog.load().names():
         machine = next(name for name in catalog.load().names("azure") if not catalog.load().machine(name).retired)
     wanted = plan(machine)
     there = site(tmp_path / "s", wanted)
     (group,) = wanted.groups
-    texts = rehearsed("aws" if group.machine.provider == "aws" else "sandbox")
+    provider = group.machine.provider
+    texts = rehearsed(provider if has_table(provider) else "sandbox")
     assert set(texts) >= {fault.says for fault in site_faults.FAULTS}
     for kind, text in texts.items():
         said = f"exit status 1. Output: gpuprov sandbox: {site_faults.MARK}{text.format(machine='m', zone='z')}"
@@ -152,5 +153,6 @@ def test_the_documentation_has_every_fault_of_a_site() -> None:
         re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", text.partition("fault of a site")[2].partition("<!--")[0], re.M)
     )
     assert {name: sentence.replace("`", "") for name, sentence in rows.items()} == {
-        fault.name: fault.sentence for fault in site_faults.FAULTS
+        **{fault.name: fault.sentence for fault in site_faults.FAULTS},
+        **{fault.name: f"at once: {fault.sentence}" for fault in state_faults.FAULTS},
     }

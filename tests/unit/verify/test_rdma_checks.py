@@ -64,6 +64,7 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     "half of its lanes": (NDV4, device(device__current_link_width="8"), "rdma.pcie"),
     "another accelerator's memory": (P5, device(device__p2p="NEURON"), "rdma.gpu_memory"),
     "GPU memory out of reach": (P5, device(device__p2p=str(variant("efa.p2p", "none"))), "rdma.gpu_memory"),
+    "a way of another name": (P5, device(device__p2p="nvidia-none"), "rdma.gpu_memory"),
     "symbol errors": (NDV4, counter(symbol_error=4821), "rdma.errors"),
     "buffer overruns": (NDV4, counter(excessive_buffer_overrun_errors=1), "rdma.errors"),
     "a link that goes up and down": (NDV4, counter(link_downed=27), "rdma.errors"),
@@ -130,6 +131,12 @@ def failing(found: Judged) -> set[str]:
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_one_cause_fails_one_check(judged: dict[str, Judged], fault: str) -> None:
     assert failing(judged[fault]) == {FAULTS[fault][2]}
+
+
+def test_where_some_devices_do_not_say_how_they_reach_the_gpus_it_is_not_known() -> None:
+    silent = case(P5, lambda d: next(iter(d["devices"].values())).pop("device/p2p"))
+    (found,) = [one for one in judge({"some": silent})["some"].checks if one.id == "rdma.gpu_memory"]
+    assert found.status == "unknown" and "no file p2p" in found.message
 
 
 @pytest.mark.parametrize("name", [*HARMLESS, *(f"healthy {machine}" for machine in (NDV4, P4D, P5, "roce"))])

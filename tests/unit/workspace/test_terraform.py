@@ -14,6 +14,7 @@ import pytest
 
 from provisioner.errors import GpuprovError, LockedError, ProviderError
 from provisioner.events import Event, Events
+from provisioner.paths import ERRORED
 from provisioner.workspace import binary, terraform
 from provisioner.workspace.json_log import Changes, JsonLog, from_text
 from provisioner.workspace.terraform import Workspace
@@ -151,7 +152,7 @@ def errored(folder: Path) -> Path:
     space.plan()
     space.apply()
     (folder / "terraform.tfstate.backup").unlink(missing_ok=True)
-    return (folder / "terraform.tfstate").rename(folder / terraform.ERRORED)
+    return (folder / "terraform.tfstate").rename(folder / ERRORED)
 
 
 def test_a_state_that_could_not_be_saved_is_written_back_first(tmp_path: Path) -> None:

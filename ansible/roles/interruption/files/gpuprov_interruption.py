@@ -1,7 +1,10 @@
 #!/usr/bin/python3
-"""Hears that Amazon takes this spot machine away, writes it down, and runs the hook, once for each notice.
+"""Hears that Amazon takes this machine away, writes it down, and runs the hook, once for each notice.
 
     gpuprov_interruption.py --node train-0 --record /run/gpuprov/interruption.json --hook /etc/gpuprov/interrupted
+
+A spot machine is told so two minutes before. When a capacity block ends is known from the start (--ends): nobody tells
+the machine, so that counts as a notice ten minutes before, when Amazon's own warning is sent to the account.
 
 Standard library only, Python 3.8 or newer; role interruption makes a service of it. It asks the instance metadata service
 (tokens, IMDSv2) every few seconds, as AWS recommends. The hook runs as a unit of its own, gpuprov-interrupted.service, so
@@ -35,6 +38,9 @@ RESERVE_S = 20
 """Left between the hook's end and the machine's."""
 MOST_S, LEAST_S = 100, 5
 """Seconds that a hook has: two minutes less the reserve; a notice that comes late still gets the least."""
+BLOCK_S = 600
+"""How long before a block's machines are taken the notice is given.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html (Capacity Block Expiration Warning)"""
 STOPPED_S = 3
 """After which a hook that systemd does not have as running was stopped by somebody."""
 UNIT = "gpuprov-interrupted.service"
@@ -150,6 +156,7 @@ class Watcher:
 
     def __init__(self, options):
         self.options, self.metadata = options, Metadata(options.metadata)
+        self.most_s = BLOCK_S if options.ends else MOST_S
         self.state = {"silent_since": None, "silent": "", "notice": None, "withdrawn": None, "rebalance": None,
                       "hook": None}  # fmt: skip
         self.written = None
@@ -166,7 +173,7 @@ class Watcher:
         """Ask once, write down what is new, act on it."""
         try:
             self._noticed(self._heard())
-            advice = self.metadata.ask(REBALANCE)
+            advice = self.metadata.ask(REBALANCE) if self.options.metadata else None
             self._advised(document(advice, REBALANCE, "noticeTime")["noticeTime"] if advice is not None else None)
         except Silent as error:
             if self.state["silent_since"] is None:
@@ -182,9 +189,11 @@ class Watcher:
 
     def _heard(self):
         """The notice that stands now, or None. Raises Silent."""
-        heard = self.metadata.ask(NOTICE)
+        ends = self.options.ends
+        over = {"action": "terminate", "time": ends} if ends and seconds_of(ends) - time.time() < BLOCK_S else None
+        heard = self.metadata.ask(NOTICE) if self.options.metadata and not over else None
         if heard is None:
-            return None
+            return over
         found = document(heard, NOTICE, "time")
         if not isinstance(found.get("action"), str) or not PLAIN.fullmatch(found["action"]):
             raise Silent("{} says {!r}, which names no action".format(NOTICE, heard[:120]))
@@ -238,7 +247,7 @@ class Watcher:
     def _start(self, hook):
         action, _, when = hook["notice"].partition(" ")
         left = seconds_of(when) - time.time() - RESERVE_S
-        deadline = int(max(LEAST_S, min(MOST_S, left)))
+        deadline = int(max(LEAST_S, min(self.most_s, left)))
         say("running the hook, which has {} s".format(deadline))
         code, said = run(
             "systemd-run", "--quiet", "--no-block", "--unit=" + UNIT, "--description=gpuprov: hooks.interrupted",
@@ -266,7 +275,7 @@ class Watcher:
             state = known.get("ActiveState", "unknown")
             if state in ("active", "failed"):
                 self._ended(hook, known)
-            elif waited > MOST_S + 15 or (state == "inactive" and waited > STOPPED_S):
+            elif waited > self.most_s + 15 or (state == "inactive" and waited > STOPPED_S):
                 self._ended(hook, {"Result": "stopped" if state == "inactive" else "no end seen"})
             else:
                 time.sleep(0.2)
@@ -321,7 +330,9 @@ def main(arguments=None):
     parser.add_argument("--record", required=True, help="the file that says what was heard")
     parser.add_argument("--hook", required=True, help="the file of the shell command to run; there need not be one")
     parser.add_argument("--textfile", default="", help="a .prom file")
-    parser.add_argument("--metadata", default="169.254.169.254:80", help="HOST:PORT of the metadata service")
+    parser.add_argument("--metadata", default="169.254.169.254:80",
+                        help="HOST:PORT of the metadata service; empty for a machine that is not spot")  # fmt: skip
+    parser.add_argument("--ends", default="", help="when the machines of a capacity block begin to be taken")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two questions")
     options = parser.parse_args(arguments)
     os.umask(0o022)

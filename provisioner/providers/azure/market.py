@@ -1,0 +1,98 @@
+"""Azure's market: which zones of a region sell a machine to this subscription, and what spot costs there today.
+
+Prices come from Azure's list for everybody, which wants no sign-in and has one price for a region; what spot has cost
+before it does not tell.
+https://learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from provisioner.providers.azure import sold
+from provisioner.providers.azure.client import READ_S, Subscription, Trouble
+from provisioner.providers.azure.findings import credentials, unknown
+from provisioner.providers.azure.rules import environment_of
+from provisioner.providers.azure.site import AzureSite
+from provisioner.providers.market import SpotPrice, Unanswered
+
+PRICES = {"public": "https://prices.azure.com", "china": "https://prices.azure.cn"}
+"""Azure Government's prices are in the list of the public one, by their regions."""
+PATH = "/api/retail/prices?api-version=2023-01-01-preview&$filter="
+LIMIT = 4 << 20
+"""Bytes of an answer that are read; one machine in one region has a few kilobytes."""
+
+
+class AzureMarket:
+    """The regions of the default subscription, and Azure's price list."""
+
+    source = "Azure Retail Prices API"
+
+    def __init__(self, subscription: Callable[[AzureSite], Subscription] = Subscription) -> None:
+        self._new = subscription
+        self._sizes: dict[str, dict[str, sold.Size]] = {}
+        self._trouble: dict[str, Trouble] = {}
+        self._lock = threading.Lock()
+
+    def zones(self, region: str, machine: str) -> list[str]:
+        """One that is sold in no zone is sold in the region, which then stands for it."""
+        found = self._listed(region).get(machine)
+        if found is None or found.closed:
+            return []
+        return list(found.zones) or [region]
+
+    def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:  # noqa: ARG002 (it has no past)
+        rows = [row for row in _rows(region, machine) if _is_spot(row)]
+        if not rows:
+            return []
+        newest = max(rows, key=lambda row: str(row.get("effectiveStartDate", "")))
+        return [SpotPrice(region, float(newest["retailPrice"]), None, None, None, str(newest["currencyCode"]))]
+
+    def _listed(self, region: str) -> dict[str, sold.Size]:
+        """Every size of a region, asked once. Raises Unanswered."""
+        site = AzureSite(provider="azure", region=region, environment=environment_of(region))
+        with self._lock:
+            if region not in self._sizes and region not in self._trouble:
+                try:
+                    self._sizes[region] = sold.listed(self._new(site))
+                except Trouble as trouble:
+                    self._trouble[region] = trouble
+            if region in self._trouble:
+                raise _unanswered(self._trouble[region], site)
+            return self._sizes[region]
+
+
+def _unanswered(trouble: Trouble, site: AzureSite) -> Unanswered:
+    if trouble.kind == "credentials":
+        found = credentials(trouble, Subscription(site).cloud)
+        return Unanswered(f"not signed in: {found.message}", found.action)
+    found = unknown("", trouble, "Microsoft.Compute/skus/read")
+    return Unanswered(found.message, found.action)
+
+
+def _is_spot(row: dict[str, Any]) -> bool:
+    """A Linux machine's hour as spot; the list has Windows' and low-priority ones too."""
+    names = f"{row.get('skuName', '')} {row.get('meterName', '')}"
+    hour = row.get("unitOfMeasure") == "1 Hour" and row.get("type", "Consumption") == "Consumption"
+    return hour and "Spot" in names and "Windows" not in str(row.get("productName")) and float(row["retailPrice"]) > 0
+
+
+def _rows(region: str, machine: str) -> list[dict[str, Any]]:
+    """The list's rows of a machine in a region. Raises Unanswered."""
+    asked = f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and armSkuName eq '{machine}'"
+    place = PRICES["china" if environment_of(region) == "china" else "public"]
+    try:
+        with urllib.request.urlopen(f"{place}{PATH}{urllib.parse.quote(asked)}", timeout=READ_S) as answer:  # noqa: S310 - of PRICES
+            rows = json.loads(answer.read(LIMIT))["Items"]
+            return [row for row in rows if isinstance(row, dict) and "retailPrice" in row]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unanswered(f"{place} did not answer: {error}", "look at network and proxy, or run it again") from None
+
+
+def market() -> AzureMarket:
+    return AzureMarket()

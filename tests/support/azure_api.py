@@ -1,0 +1,235 @@
+"""Azure Resource Manager on loopback, as far as gpuprov asks it: paths, answers and errors of the REST reference.
+
+https://learn.microsoft.com/rest/api/compute, …/rest/api/virtualnetwork, …/rest/api/resources, …/rest/api/authorization;
+errors: https://github.com/microsoft/api-guidelines/blob/vNext/azure/Guidelines.md#handling-errors
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+
+from provisioner.providers.azure import client
+from provisioner.providers.azure.client import Subscription
+from provisioner.providers.azure.site import AzureSite
+
+SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
+REGION = "eastus"
+SCOPE = f"/subscriptions/{SUBSCRIPTION}"
+Answer = tuple[int, dict[str, Any]]
+
+
+def error(code: str, message: str = "no", status: int = 400) -> Answer:
+    return status, {"error": {"code": code, "message": message}}
+
+
+def thing(group: str, kind: str, name: str, tags: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    """A resource. `kind`: Microsoft.Compute/virtualMachines."""
+    number = f"{SCOPE}/resourceGroups/{group}/providers/{kind}/{name}"
+    return {"id": number, "name": name, "type": kind, "location": REGION, "tags": tags or {}, **more}
+
+
+def machine(group: str, name: str, number: str, tags: dict[str, str], state: str = "Succeeded") -> dict[str, Any]:
+    properties = {"vmId": number, "provisioningState": state, "hardwareProfile": {"vmSize": "Standard_ND96asr_v4"}}
+    return thing(group, "Microsoft.Compute/virtualMachines", name, tags, properties=properties)
+
+
+def sku(name: str, family: str, vcpus: int, zones: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+    """A row of Resource SKUs. `more`: capabilities by name, and `restrictions`."""
+    restrictions = more.pop("restrictions", [])
+    capabilities = {"vCPUs": str(vcpus), "HyperVGenerations": "V1,V2", **more}
+    return {
+        "resourceType": "virtualMachines", "name": name, "family": family, "locations": [REGION],
+        "locationInfo": [{"location": REGION, "zones": list(zones)}], "restrictions": restrictions,
+        "capabilities": [{"name": key, "value": str(value)} for key, value in capabilities.items()],
+    }  # fmt: skip
+
+
+def usage(name: str, used: int, limit: int, title: str = "") -> dict[str, Any]:
+    return {"name": {"value": name, "localizedValue": title or name}, "currentValue": used, "limit": limit}
+
+
+@dataclass
+class Api:
+    """One subscription. `rules`: (method, pattern of a path) → what is answered in place of all else, the first that
+    fits; `calls`: method and path of each request; `plain`: path → an answer that is not Resource Manager's."""
+
+    skus: list[dict[str, Any]] = field(default_factory=list)
+    compute: list[dict[str, Any]] = field(default_factory=list)
+    network: list[dict[str, Any]] = field(default_factory=list)
+    images: dict[str, list[str]] = field(default_factory=dict)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    resources: list[dict[str, Any]] = field(default_factory=list)
+    permissions: list[dict[str, Any]] = field(default_factory=lambda: [{"actions": ["*"], "notActions": []}])
+    registered: str = "Registered"
+    state: str = "Enabled"
+    feature: str = "Registered"
+    views: dict[str, list[str]] = field(default_factory=dict)
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rules: list[tuple[str, str, Answer]] = field(default_factory=list)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    plain: dict[str, Any] = field(default_factory=dict)
+    url: str = ""
+
+    def subscription(self, **site: Any) -> Subscription:
+        site = {"provider": "azure", "region": REGION, "subscription": SUBSCRIPTION, **site}
+        return Subscription(AzureSite.model_validate_json(json.dumps(site)), given=Token())
+
+    def answer(self, method: str, path: str, query: dict[str, list[str]]) -> Answer:
+        for verb, pattern, found in self.rules:
+            if verb == method and re.search(pattern, path, re.I):
+                return found
+        for (verb, pattern), make in _ROUTES.items():
+            if verb == method and (fits := re.fullmatch(SCOPE + pattern, path, re.I)):
+                answer: Answer = make(self, *fits.groups(), query=query)
+                return answer
+        return error("NotFound", f"{method} {path}", 404)
+
+    def tagged(self, rows: list[dict[str, Any]], query: dict[str, list[str]]) -> Answer:
+        asked = re.fullmatch(r"tagName eq '(.*)'", query.get("$filter", [""])[0])
+        return 200, {"value": [row for row in rows if asked is None or asked[1] in row.get("tags", {})]}
+
+    def found(self, number: str) -> dict[str, Any] | None:
+        return next((row for row in self.resources if row["id"].lower() == number.lower()), None)
+
+
+def _one(api: Api, group: str, rest: str, query: Any) -> Answer:
+    number = f"{SCOPE}/resourceGroups/{group}/providers/{rest}"
+    found = api.found(number) or api.others.get(number)
+    return (200, found) if found else error("ResourceNotFound", f"{number} was not found", 404)
+
+
+def _gone(api: Api, group: str, rest: str, query: Any) -> Answer:
+    number = f"{SCOPE}/resourceGroups/{group}/providers/{rest}"
+    if (found := api.found(number)) is None:
+        return 204, {}
+    api.resources.remove(found)
+    return 202, {}
+
+
+def _group(api: Api, name: str, query: Any) -> Answer:
+    found = next((row for row in api.groups if row["name"].lower() == name.lower()), None)
+    return (
+        (200, found) if found else error("ResourceGroupNotFound", f"Resource group '{name}' could not be found.", 404)
+    )
+
+
+def _group_gone(api: Api, name: str, query: Any) -> Answer:
+    api.groups = [row for row in api.groups if row["name"].lower() != name.lower()]
+    api.resources = [row for row in api.resources if f"/resourcegroups/{name.lower()}/" not in row["id"].lower()]
+    return 202, {}
+
+
+def _within(api: Api, name: str, query: Any) -> Answer:
+    inside = [row for row in api.resources if f"/resourcegroups/{name.lower()}/" in row["id"].lower()]
+    return 200, {"value": inside}
+
+
+def _machines(api: Api, query: Any) -> Answer:
+    kind = "Microsoft.Compute/virtualMachines"
+    return 200, {"value": [row for row in api.resources if row["type"] == kind]}
+
+
+def _images(api: Api, publisher: str, offer: str, sku_: str, query: Any) -> tuple[int, Any]:
+    versions = api.images.get(f"{publisher}:{offer}:{sku_}")
+    if versions is None:
+        return error("NotFound", "Artifact: VMImage was not found.", 404)
+    return 200, [{"name": one, "location": REGION, "id": one} for one in versions]
+
+
+_COMPUTE, _NETWORK = r"/providers/Microsoft\.Compute", r"/providers/Microsoft\.Network"
+_VERSIONS = r"/locations/\w+/publishers/([^/]+)/artifacttypes/vmimage/offers/([^/]+)/skus/([^/]+)/versions"
+_ROUTES: dict[tuple[str, str], Any] = {
+    ("GET", ""): lambda api, query: (200, {"displayName": "Fleet", "state": api.state, "subscriptionId": SUBSCRIPTION}),
+    ("GET", r"/providers/(Microsoft\.\w+)"): lambda api, name, query: (200, {"registrationState": api.registered}),
+    ("GET", r"/providers/Microsoft\.Features/.*"): lambda api, query: (200, {"properties": {"state": api.feature}}),
+    ("GET", f"{_COMPUTE}/skus"): lambda api, query: (200, {"value": api.skus}),
+    ("GET", rf"{_COMPUTE}/locations/\w+/usages"): lambda api, query: (200, {"value": api.compute}),
+    ("GET", rf"{_NETWORK}/locations/\w+/usages"): lambda api, query: (200, {"value": api.network}),
+    ("GET", rf"{_COMPUTE}/locations/\w+/virtualMachines"): _machines,
+    ("GET", f"{_COMPUTE}{_VERSIONS}"): _images,
+    ("GET", r"(?:/resourceGroups/[^/]+)?/providers/Microsoft\.Authorization/permissions"): lambda api, query: (
+        200, {"value": api.permissions}
+    ),
+    ("GET", f"/resourceGroups/[^/]+{_COMPUTE}/virtualMachines/([^/]+)/instanceView"): lambda api, name, query: (
+        200, {"statuses": [{"code": code} for code in api.views.get(name, [])]}
+    ),
+    ("GET", "/resources"): lambda api, query: api.tagged(api.resources, query),
+    ("GET", "/resourcegroups"): lambda api, query: api.tagged(api.groups, query),
+    ("GET", "/resourcegroups/([^/]+)/resources"): _within,
+    ("GET", "/resourcegroups/([^/]+)"): _group,
+    ("DELETE", "/resourcegroups/([^/]+)"): _group_gone,
+    ("GET", "/resourcegroups/([^/]+)/providers/(.+)"): _one,
+    ("POST", r"/resourcegroups/([^/]+)/providers/(.+)/retrieveBootDiagnosticsData"): lambda api, group, rest, query: (
+        200, {"serialConsoleLogBlobUri": f"{api.url}/console?sig=SECRET"}
+    ),
+    ("DELETE", "/resourcegroups/([^/]+)/providers/(.+)"): _gone,
+}  # fmt: skip
+"""Method and path below the subscription → the answer."""
+
+
+class Token:
+    """A credential whose token names somebody, as Entra ID's do."""
+
+    def get_token(self, *scopes: str, **_: Any) -> Any:
+        from azure.core.credentials import AccessToken
+
+        claims = base64.urlsafe_b64encode(json.dumps({"upn": "ada@example.com"}).encode()).decode().rstrip("=")
+        return AccessToken(f"h.{claims}.s", int(time.time()) + 3600)
+
+
+@contextmanager
+def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """The API, and a client that asks it in place of Azure."""
+    from azure.core.pipeline.policies import _authentication
+
+    api = Api()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            parts = urlsplit(self.path)
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            path = unquote(parts.path)
+            api.calls.append((self.command, path))
+            if path in api.plain:
+                found = api.plain[path]
+                return self._send(200, found.encode() if isinstance(found, str) else json.dumps(found).encode())
+            status, body = api.answer(self.command, path, parse_qs(parts.query))
+            return self._send(status, json.dumps(body).encode() if status not in (202, 204) else b"")
+
+        def _send(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_DELETE = do_POST = do_PUT = do_HEAD = _answer
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    api.url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setitem(client.CLOUDS, "public", replace(client.CLOUDS["public"], arm=api.url))
+    monkeypatch.setattr(client, "MOST_WAIT_S", 0)
+    monkeypatch.setattr(_authentication, "_enforce_https", lambda request: None)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        yield api
+    finally:
+        server.shutdown()
+        server.server_close()

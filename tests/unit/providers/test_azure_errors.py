@@ -1,0 +1,83 @@
+"""What Azure says, as people saw it: read as code, class, what follows and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.errors import Diagnostic
+from provisioner.providers.azure import errors
+from provisioner.providers.azure.site import AzureSite
+from provisioner.providers.capacity import Way
+from provisioner.providers.cloud_errors import AFTER, CloudError, table
+from tests.support.plans import planned_group
+
+TEXTS = yaml.safe_load((Path(__file__).parent / "azure_errors.yaml").read_text(encoding="utf-8"))
+GROUP = planned_group("Standard_ND96asr_v4")
+SITE = AzureSite(provider="azure", region="eastus")
+NODE = 'module.site.azurerm_linux_virtual_machine.node["train-0"]'
+
+
+def read(text: str, way: str = "on-demand") -> CloudError:
+    return errors.read(Diagnostic(text, "", NODE), SITE, GROUP, Way(way, "eastus"))
+
+
+@pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['kind']} {case['code'] or case['text'][:30]}")
+def test_a_real_text_is_read(case: dict[str, Any]) -> None:
+    found = read(case["text"])
+    assert (found.kind, found.code, found.then) == (case["kind"], case["code"], case["then"])
+    assert case.get("hint", "") in found.hint
+    assert found.address == NODE
+    assert "Correlation ID" not in found.text and "Trace ID" not in found.text
+    assert found.text and (found.hint or found.kind == "reservation-full")
+
+
+def test_every_text_has_a_source_and_every_class_a_text() -> None:
+    assert all(case["source"] for case in TEXTS)
+    assert {case["kind"] for case in TEXTS} >= {row.kind for row in table("azure")}
+
+
+def test_every_row_has_a_source_and_a_class_that_is_known() -> None:
+    for row in table("azure"):
+        assert row.source
+        assert row.codes or row.text
+        assert row.kind in AFTER or row.then in (None, "stop")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("StandardSkuPublicIpCountLimitReached", "quota"), ("NetworkSecurityGroupCountLimitReached", "quota"),
+        ("VirtualNetworkQuotaExceeded", "quota"), ("SomethingThrottled", "throttled"), ("AADSTS99999", "credentials"),
+        ("DiskImageNotFound", "image"), ("NicInUseByVm", "conflict"), ("SomethingInternalError", "transient"),
+        ("NewAllocationFailed", "shortage"), ("MarketplaceBrandNew", "terms"),
+    ],
+)  # fmt: skip
+def test_a_family_of_codes_is_read_by_its_ending(code: str, kind: str) -> None:
+    said = f"{code}: it did not work" if code.startswith("AADSTS") else f"with error: {code}: it did not work"
+    assert read(f"unexpected status 409 (409 Conflict) {said}").kind == kind
+
+
+def test_a_code_that_nobody_knows_stops_and_is_told_as_it_is() -> None:
+    found = read(
+        "performing CreateOrUpdate: unexpected status 409 (409 Conflict) with error: BrandNewTrouble: something"
+    )
+    assert (found.kind, found.code, found.then, found.said) == (
+        "unknown", "BrandNewTrouble", "stop", "BrandNewTrouble: something",
+    )  # fmt: skip
+
+
+def test_what_signs_a_url_is_not_told() -> None:
+    found = read(
+        'Get "https://x.blob.core.windows.net/log?sv=2020&sr=b&sig=SECRET%3D&se=2026": connection reset by peer'
+    )
+    assert "SECRET" not in found.said and found.kind == "transient"
+
+
+def test_a_quotas_page_is_of_the_right_azure() -> None:
+    site = AzureSite(provider="azure", region="chinaeast2", environment="china")
+    found = errors.read(Diagnostic("with error: QuotaExceeded: exceeding approved quota", "", NODE), site)
+    assert "https://portal.azure.cn/" in found.hint and "chinaeast2" in found.hint

@@ -1,0 +1,150 @@
+"""What is left at Azure: found by tag, removed in its order, and nothing of somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.providers.azure import client
+from provisioner.providers.azure.client import Trouble
+from provisioner.providers.azure.machines import of_site
+from provisioner.providers.azure.orphans import InRegion
+from provisioner.providers.azure.provider import Azure
+from provisioner.providers.base import Place
+from tests.support.azure_api import REGION, SCOPE, Api, Token, error, machine, serving, thing
+
+GROUP = "gpuprov-test-01234567"
+TAGS = {"gpuprov-cluster": "test", "gpuprov-site": "here", "gpuprov-id": "0123456789ab"}
+COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"
+NUMBER = "aaaaaaaa-0000-4000-8000-000000000000"
+
+
+def fleet(group: str, prefix: str = "") -> list[dict[str, object]]:
+    return [
+        thing(group, f"{NETWORK}/virtualNetworks", "gpuprov", TAGS),
+        machine(group, f"{prefix}train-0", NUMBER, {**TAGS, "gpuprov-node": "train-0"}),
+        thing(group, f"{COMPUTE}/disks", f"{prefix}train-0-os"),
+        thing(group, f"{NETWORK}/networkInterfaces", f"{prefix}train-0", {**TAGS, "gpuprov-node": "train-0"}),
+        thing(group, f"{NETWORK}/publicIPAddresses", f"{prefix}train-0", TAGS),
+        thing(group, f"{NETWORK}/networkSecurityGroups", "gpuprov", TAGS),
+        thing(group, f"{COMPUTE}/availabilitySets", "gpuprov-train", TAGS),
+    ]
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    with serving(monkeypatch) as served:
+        served.resources = fleet(GROUP)
+        served.groups = [{"id": f"{SCOPE}/resourceGroups/{GROUP}", "name": GROUP, "location": REGION, "tags": TAGS}]
+        yield served
+
+
+def region(api: Api) -> InRegion:
+    return InRegion(api.subscription(), wait_s=0.1, pause_s=0.01)
+
+
+def test_everything_of_a_cluster_is_found_and_removed_in_order(api: Api) -> None:
+    api.resources.append(thing("elsewhere", f"{COMPUTE}/disks", "far-os", TAGS, location="westus"))
+    found = region(api).find()
+    assert found.unknown == ()
+    assert {(one.kind, one.cluster, one.identity, one.kept) for one in found.things} == {
+        (kind, "test", "0123456789ab", "")
+        for kind in ("machine", "disk", "network interface", "public IP address", "network security group",
+                     "availability set", "virtual network")
+    } | {("resource group", "test", "0123456789ab", "")}  # fmt: skip
+    told: list[str] = []
+    api.calls.clear()
+    assert region(api).remove(found.things, told.append) == []
+    gone = [path.rpartition("/")[0].rpartition("/")[2] for verb, path in api.calls if verb == "DELETE"]
+    assert gone == [
+        "virtualMachines", "networkInterfaces", "disks", "availabilitySets", "virtualNetworks", "publicIPAddresses",
+        "networkSecurityGroups", "resourcegroups",
+    ]  # fmt: skip
+    assert told[0] == "eastus: removing 1 machine"
+    assert api.groups == []
+
+
+def test_a_group_with_somebody_elses_things_stays(api: Api) -> None:
+    api.resources.append(thing(GROUP, "Microsoft.Storage/storageAccounts", "theirs"))
+    api.resources.append(thing(GROUP, f"{COMPUTE}/disks", "their-data"))
+    found = region(api).find()
+    (group,) = [one for one in found.things if one.kind == "resource group"]
+    assert group.kept == "theirs, their-data in it are not gpuprov's"
+    region(api).remove(found.things, lambda line: None)
+    assert {row["name"] for row in api.resources} == {"theirs", "their-data"} and api.groups
+
+
+def test_what_is_refused_keeps_what_it_may_need(api: Api) -> None:
+    api.rules = [("DELETE", "virtualMachines", error("ScopeLocked", "locked by keep-me", 409))]
+    found = region(api).find().things
+    left = region(api).remove(found, lambda line: None)
+    assert "protected, and not forced: locked by keep-me" in left[0]
+    assert left[1] == "7 other things were not touched: the machines that are left may need them"
+    api.rules = [("DELETE", "networkInterfaces", error("NicReservedForAnotherVm", "wait 180 s", 400))]
+    left = region(api).remove(region(api).find().things, lambda line: None)
+    assert "wait 180 s" in left[0] and left[-1].endswith("something of it is left")
+    assert api.groups, "a resource group would take all of it along"
+    assert sum(verb == "DELETE" and "networkInterfaces" in path for verb, path in api.calls) > 1, "it was tried again"
+
+
+def test_in_a_resource_group_of_yours_the_disks_go_by_name(api: Api) -> None:
+    api.groups = [{"id": f"{SCOPE}/resourceGroups/mine", "name": "mine", "location": REGION, "tags": {}}]
+    api.resources = fleet("mine", "gpuprov-01234567-")
+    api.resources.append(thing("mine", f"{COMPUTE}/disks", "gpuprov-fedcba98-train-0-os"))
+    found = region(api).find().things
+    assert [one.name for one in found if one.kind == "disk"] == ["gpuprov-01234567-train-0-os"]
+    assert region(api).remove(found, lambda line: None) == []
+    assert [row["name"] for row in api.resources] == ["gpuprov-fedcba98-train-0-os"] and api.groups
+
+
+def test_what_could_not_be_asked_is_said(api: Api) -> None:
+    api.rules = [("GET", "/resourcegroups$", error("AuthorizationFailed", "no", 403))]
+    found = region(api).find()
+    assert len(found.things) == 7 - 1, "a disk has no tag of its own"
+    assert found.unknown == (
+        "whether there are resource groups: not allowed to look: no "
+        "(allow Microsoft.Resources/subscriptions/resources/read)",
+    )
+    api.rules = [("GET", "5555$", error("InvalidAuthenticationToken", "who are you", 401))]
+    with pytest.raises(ProviderError, match="who are you"):
+        region(api).find()
+
+
+def test_machines_that_stand(api: Api) -> None:
+    api.resources.append(machine(GROUP.upper(), "train-1", NUMBER, {**TAGS, "gpuprov-node": "train-1"}, "Failed"))
+    api.resources.append(machine("x", "other", NUMBER, {**TAGS, "gpuprov-site": "there"}))
+    found = of_site(api.subscription(), "test", "here")
+    assert [one.name for one in found] == ["train-0"], "what was never allocated is made over by Terraform"
+    api.views["train-1"] = ["ProvisioningState/failed/OSProvisioningTimedOut", "PowerState/running"]
+    found = of_site(api.subscription(), "test", "here")
+    assert [one.id for one in found] == [
+        f"{SCOPE}/resourceGroups/{GROUP}/providers/Microsoft.Compute/virtualMachines/train-{n}" for n in range(2)
+    ], "as Terraform's state has them, whatever capitals Azure uses"
+    api.rules = [("GET", "instanceView", error("TooManyRequests", "slow", 429))]
+    with pytest.raises(Trouble, match="slow"):
+        of_site(api.subscription(), "test", "here")
+
+
+def test_clean_removes_what_the_state_forgot_and_no_other_clusters(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_credential", lambda cloud: Token())
+    workspace = tmp_path / "sites" / "here"
+    workspace.mkdir(parents=True)
+    settings = api.subscription().site
+    provider = Azure(Place("test", "here", settings, workspace))
+    assert provider.clean(Events()) == [] and len(api.resources) == 7, "nothing was ever made here"
+    (workspace / "main.tf").write_text("")
+    (tmp_path / "id").write_text("ffffffffffff\n")
+    assert provider.clean(Events()) == [] and len(api.resources) == 7, "of another folder"
+    (tmp_path / "id").write_text("0123456789ab\n")
+    assert provider.module is not None
+    assert [(one.node, one.ours) for one in provider.module.standing()] == [("train-0", True)]
+    assert provider.clean(Events()) == []
+    assert (api.resources, api.groups) == ([], [])
+    api.rules = [("GET", "5555$", error("InvalidAuthenticationToken", "who are you", 401))]
+    assert provider.clean(Events()) == ["whether anything is left in eastus could not be asked: who are you"]
