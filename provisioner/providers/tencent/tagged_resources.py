@@ -83,7 +83,9 @@ def machines(region: Region, cluster: str, site: str) -> list[tuple[str, Mapping
     """The instances of a site that are not gone, with their tags. Raises Trouble."""
     filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in ((CLUSTER, cluster), (SITE, site))]
     rows = region.all("cvm", "DescribeInstances", "InstanceSet", Filters=filters)
-    found = [(str(row["InstanceId"]), tags_of(row)) for row in rows if row.get("InstanceState") not in {*GONE, "TERMINATING"}]
+    found = [
+        (str(row["InstanceId"]), tags_of(row)) for row in rows if row.get("InstanceState") not in {*GONE, "TERMINATING"}
+    ]
     return [(number, tags) for number, tags in found if (tags.get(CLUSTER), tags.get(SITE)) == (cluster, site)]
 
 

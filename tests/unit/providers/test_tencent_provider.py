@@ -503,6 +503,7 @@ def test_the_module_is_told_what_the_file_says(api: TencentApi, tmp_path: Path) 
     }  # fmt: skip
     assert re.match("#cloud-config", provider.module.user_data(plan, KEY))
 
+
 # --- permissions
 
 
