@@ -23,6 +23,8 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.tencent_cos import Cos
+
 SECRET_ID, SECRET_KEY = "AKIDtest", "secret-of-the-tests"
 VERSIONS = {"cvm": "2017-03-12", "vpc": "2017-03-12", "sts": "2018-08-13", "tag": "2018-08-13", "cam": "2019-01-16",
             "cfs": "2019-07-19"}  # fmt: skip
@@ -195,10 +197,21 @@ def _signed(handler: BaseHTTPRequestHandler, service: str, body: bytes) -> None:
 
 
 @contextmanager
-def serving(api: TencentApi) -> Iterator[dict[str, str]]:
-    """What the environment has while the account answers."""
+def serving(api: TencentApi, cos: Cos | None = None) -> Iterator[dict[str, str]]:
+    """What the environment has while the account answers. `cos`: its buckets."""
 
     class Handler(BaseHTTPRequestHandler):
+        def _cos(self) -> None:
+            assert cos is not None
+            status, body, headers = cos.answer(self)
+            self.send_response(status)
+            for name, value in ({"Content-Length": str(len(body))} | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT = do_HEAD = do_DELETE = _cos
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             service = (urlsplit(self.path).hostname or "").partition(".")[0]
