@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 from provisioner.providers.aws.client import Region, Trouble
-
-KEYS = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.S)
-"""What cloud-init writes there at first boot (module keys-to-console)."""
-WAIT_S, PAUSE_S = 30.0, 3.0
-"""sshd answers a little before cloud-init writes the keys."""
+from provisioner.providers.console import PAUSE_S, WAIT_S, read
 
 
 def host_key(region: Region, machine: str, *, wait_s: float = WAIT_S) -> str | None:
@@ -49,10 +44,3 @@ def _latest(region: Region, machine: str) -> str | None:
         return read(region.ask("ec2", "get_console_output", InstanceId=machine).get("Output", ""))
     except Trouble:
         return None
-
-
-def read(text: str) -> str | None:
-    """The ed25519 key in a console's text."""
-    blocks = KEYS.findall(text.replace("\r", ""))
-    found = re.findall(r"(?m)(ssh-ed25519 [A-Za-z0-9+/=]{40,})", blocks[-1]) if blocks else []
-    return found[-1] if found else None
