@@ -9,16 +9,14 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import yaml
-
 from provisioner import catalog
 from provisioner.catalog.models import Ceiling, CopyLimit, Limit, ScratchLimit
 from provisioner.sandbox.sources import shown
+from provisioner.stack.facts import rows
 from provisioner.verify.check import Check
 from provisioner.verify.registry import declared
 
 PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
-PACKAGES = Path(__file__).parent.parent / "provisioner/stack/data/packages.yaml"
 BEGINS = "## In short"
 UNITS = {"nccl": "GB/s", "copies": "GB/s", "fabric": "GB/s", "scratch": "GB/s", "rdma": "Gbit/s"}
 
@@ -94,7 +92,7 @@ def main() -> None:
 def _repositories() -> list[str]:
     lines = ["## Where packages come from", "", "| repository | kind | vouched for by | rests on | source |"]
     lines.append("| --- | --- | --- | --- | --- |")
-    for name, row in yaml.safe_load(PACKAGES.read_bytes())["repositories"].items():
+    for name, row in rows("repositories").items():
         kind = "archives" if row.get("archives") else "apt"
         known = f"{len(row.get('hashes') or ())} known SHA-256; others are confirmed in cluster.yaml"
         unsigned = known if row.get("archives") else "a key that cluster.yaml names"

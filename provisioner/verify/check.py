@@ -89,8 +89,8 @@ class Failed(Verdict):
         super().__init__(message)
         self.message = f"{message} (unverified limit: {', '.join(unverified)})" if unverified else message
         self.action = action
-        self.severity: Severity | None = "warn" if unverified else None
-        """Where it is less than the declared one."""
+        self.unverified = bool(unverified)
+        """Whether it rests on unverified limits alone."""
 
 
 class Unknown(Verdict):

@@ -51,8 +51,8 @@ class Outcome:
     actual: Any
     unread: str = ""
     """The file that could not be read, where it is unknown for that."""
-    severity: str | None = None
-    """Where it is less than the declared one: the failure rests on an unverified limit."""
+    unverified: bool = False
+    """Whether a failure rests on unverified limits alone: it warns then."""
 
     @classmethod
     def of(cls, error: BaseException | None, *, called: bool = True) -> Outcome:
@@ -60,8 +60,8 @@ class Outcome:
         status, message, action = _verdict(error, called=called)
         looked = (seen.expected, seen.actual) if called else (None, None)
         unread = error.unread if isinstance(error, Unknown) else ""
-        severity = error.severity if isinstance(error, Failed) else None
-        return cls(status, (message or seen.note)[:MESSAGE], action, looked[0], looked[1], unread, severity)
+        unverified = isinstance(error, Failed) and error.unverified
+        return cls(status, (message or seen.note)[:MESSAGE], action, looked[0], looked[1], unread, unverified)
 
     def bounded(self) -> Outcome:
         """With what was compared in a length that a report can hold."""

@@ -34,6 +34,11 @@ healthy machines stand 1.0 to 2.3 times above their limits (limits.yaml), so a l
 machine is not four times too high."""
 
 
+def far_below(reached: float, least: float) -> bool:
+    """Whether that is so little of a lower limit that the node is broken even where the limit is unverified."""
+    return reached < least * GROSS
+
+
 TUNED: Mapping[str, str] = {
     "kernel/numa_balancing": "0",
     "vm/max_map_count": "1048576",
@@ -154,8 +159,8 @@ class Expected:
         return tuple(limit for limit in limits if limit in self.unverified)
 
     def unsupported_floor(self, limit: str, reached: float, least: float) -> tuple[str, ...]:
-        """The same of a lower limit, for what was reached: none where that is below GROSS of it."""
-        return self.unsupported(limit) if reached >= least * GROSS else ()
+        """The same of a lower limit, for what was reached: none where that is far below it."""
+        return () if far_below(reached, least) else self.unsupported(limit)
 
     @property
     def gpu_file(self) -> str:

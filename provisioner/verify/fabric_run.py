@@ -64,25 +64,20 @@ def fabric(
 ) -> dict[str, Bundle]:
     """The bundles of those nodes that their level lets meet others, with what came of it: at stress each group that has
     a network for jobs of several nodes, at standard those with RDMA, in pairs alone and for seconds."""
-    asked = [s for s in subjects if _level(s.expected) and not bundles[s.name].error]
     told: dict[str, dict[str, Any]] = {}
-    for subject in asked:
-        # A bundle that was there already has its fabric.json, or never will.
-        recorded = isinstance(subject.source, Bundle) and subject.reach is None
-        if recorded and FILE not in bundles[subject.name].files and _level(subject.expected) == "standard":
-            told[subject.name] = _verdict_of_none(
-                "alone", "judged from its bundle, without the other nodes of its group"
-            )
-    asked = [s for s in asked if not isinstance(s.source, Bundle) or s.reach is not None]
     groups: dict[tuple[str, str], list[Member]] = {}
-    for subject in asked:
-        reason = _not_now(subject, bundles[subject.name])
-        if reason is not None:
+    for subject in subjects:
+        bundle, level = bundles[subject.name], _level(subject.expected)
+        if not level or bundle.error:
+            continue
+        if subject.way is None:  # a bundle that was there already has its fabric.json, or never will
+            if FILE not in bundle.files and level == "standard":
+                said = "judged from its bundle, without the other nodes of its group"
+                told[subject.name] = _verdict_of_none("alone", said)
+        elif (reason := _not_now(subject, bundle)) is not None:
             told[subject.name] = reason
         else:
-            reach = subject.reach if isinstance(subject.source, Bundle) else subject.source
-            assert reach is not None
-            member = Member(subject.name, reach, subject.address, subject.expected)
+            member = Member(subject.name, subject.way, subject.address, subject.expected)
             groups.setdefault((subject.site, subject.group), []).append(member)
     for members in groups.values():
         if len(members) == 1:

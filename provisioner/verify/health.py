@@ -119,7 +119,7 @@ def judge(bundle: Bundle, expected: Expected) -> NodeReport:
 
 def result(declared: Check, outcome: check_runner.Outcome) -> CheckResult:
     status = outcome.status if outcome.status in VALUE else "skip"
-    lowered = outcome.severity == "warn" and declared.severity == "fatal"
+    lowered = outcome.unverified and declared.severity == "fatal"
     return CheckResult(  # its status was looked at above
         declared.id, "warn" if lowered else declared.severity, status, declared.action, declared.says,  # type: ignore[arg-type]
         message=outcome.message, unread=outcome.unread, lowered=lowered,

@@ -183,7 +183,7 @@ def _judged(name: str, records: _Records, trouble: str) -> Judged:
 def _result(declared: Mapping[str, Any], record: Mapping[str, Any]) -> CheckResult:
     action = record.get("action") or declared["action"]
     severity: Severity = declared["severity"] if declared["severity"] in SEVERITIES else "fatal"
-    lowered = record.get("severity") == "warn" and severity == "fatal"  # an unverified limit; never the other way
+    lowered = record.get("unverified") is True and severity == "fatal"
     return CheckResult(
         id=declared["id"],
         severity="warn" if lowered else severity,

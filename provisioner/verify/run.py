@@ -51,6 +51,11 @@ class Subject:
     address: str = ""
     """In the network between the nodes of its group; "" where nobody knows it."""
 
+    @property
+    def way(self) -> Sequence[str] | None:
+        """The argv that reaches the node, for what its level starts there; None where only its bundle is here."""
+        return self.reach if isinstance(self.source, Bundle) else self.source
+
 
 def verify(
     subjects: Sequence[Subject],
@@ -135,8 +140,7 @@ def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, event
     requests: dict[str, ProbeRequest] = {}
     targets: dict[str, Sequence[str]] = {}
     for subject in subjects:
-        reach = subject.reach if isinstance(subject.source, Bundle) else subject.source
-        request, bundle = load_request(subject.expected), bundles[subject.name]
+        reach, request, bundle = subject.way, load_request(subject.expected), bundles[subject.name]
         if reach is None or request is None or bundle.error:
             continue
         listed = bundle.files.get(subject.expected.gpu_file)

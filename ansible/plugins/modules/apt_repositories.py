@@ -93,9 +93,10 @@ import os
 import tempfile
 import time
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils import gpuprov_archive
+from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpuprov_apt import AptError, read_lists, retried
+from ansible.module_utils.gpuprov_files import put
 from ansible.module_utils.urls import fetch_url
 
 KEYS = "/etc/apt/keyrings"
@@ -261,11 +262,7 @@ def one(module, repository):
     if current != text:
         written.append(path)
         if not module.check_mode:
-            handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            os.chmod(fresh, 0o644)
-            module.atomic_move(fresh, path)
+            put(module, path, text)
             if os.path.exists(READ):
                 os.unlink(READ)  # broken off from here on, the next run reads the lists all the same
     return written

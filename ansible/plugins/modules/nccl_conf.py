@@ -43,9 +43,9 @@ variables:
 """
 
 import os
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_files import put
 from ansible.module_utils.gpuprov_rdma import Undecided, settings
 
 FIRST = "# gpuprov: what this node shows, found when it was configured"
@@ -90,12 +90,7 @@ def main():
     ours = [FIRST, *(f"{name}={value}" for name, value in sorted(variables.items())), LAST]
     text = "\n".join([*ours, *others(current)]) + "\n"
     if text != current and not module.check_mode:
-        handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(fresh, 0o644)
-        module.atomic_move(fresh, given["dest"])
-        os.chmod(given["dest"], 0o644)
+        put(module, given["dest"], text)
     diff = {"before_header": given["dest"], "after_header": given["dest"], "before": current, "after": text}
     module.exit_json(changed=text != current, variables=variables, diff=diff)
 

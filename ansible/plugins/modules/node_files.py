@@ -44,9 +44,9 @@ written:
 
 import os
 import stat
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_files import put
 
 
 def read(path):
@@ -67,14 +67,9 @@ def differs(item):
 
 
 def write(module, item):
-    os.makedirs(os.path.dirname(item["dest"]), mode=0o755, exist_ok=True)
-    handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(item["content"])
     if os.path.islink(item["dest"]):
         os.unlink(item["dest"])
-    module.atomic_move(fresh, item["dest"])
-    os.chmod(item["dest"], int(item["mode"], 8))
+    put(module, item["dest"], item["content"], int(item["mode"], 8))
     os.chown(item["dest"], 0, 0)
 
 

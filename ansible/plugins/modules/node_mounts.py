@@ -72,6 +72,7 @@ import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_files import put
 
 MARK = "# Written by gpuprov: file systems of the site's storage in cluster.yaml"
 AGAIN_S = 10
@@ -210,14 +211,6 @@ def open_to_everybody(mount):
     return False
 
 
-def write(module, path, text):
-    fresh = os.path.join(module.tmpdir, os.path.basename(path))
-    with open(fresh, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    module.atomic_move(fresh, path)
-    os.chmod(path, 0o644)
-
-
 def bring(module):
     """Bring the mounts to what was asked. Returns what was done; raises RuntimeError, OSError."""
     params, dry = module.params, module.check_mode
@@ -241,7 +234,7 @@ def bring(module):
     fresh = [unit for unit, text in texts.items() if before.get(unit) != text]
     if not dry:
         for unit in fresh:
-            write(module, os.path.join(folder, unit), texts[unit])
+            put(module, os.path.join(folder, unit), texts[unit])
         if done or fresh:  # and what has gone is forgotten
             code, said = call("systemctl", "daemon-reload")
             if code:

@@ -51,10 +51,9 @@ recorded:
 """
 
 import json
-import os
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_files import put
 
 
 def recorded(path):
@@ -100,12 +99,7 @@ def main():
     after = updated(entries, roles, ran, module.params["configured"])
     text = json.dumps({"node": module.params["node"], "roles": after}, indent=1, sort_keys=True) + "\n"
     if text != before and not module.check_mode:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        module.atomic_move(fresh, path)
-        os.chmod(path, 0o644)
+        put(module, path, text)
     mine = sorted(name for name in roles if "all" in ran or name in ran)
     diff = {"before": before, "after": text, "before_header": path, "after_header": path}
     module.exit_json(changed=text != before, recorded=mine, diff=diff)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.expectations import GROSS, Expected
+from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.fabric import wrong_way
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.fabric import Fabric
@@ -97,7 +97,7 @@ def _only_slow(fabric: Fabric, expected: Expected) -> tuple[str, ...]:
         if pair.gbps is None or strayed or fabric.wrong_way:
             return ()
         least = max(fabric.floor_gbps or 0.0, fabric.usual_gbps or 0.0)
-        if pair.gbps < least * GROSS:
+        if far_below(pair.gbps, least):
             return ()
         below.add("fabric" if pair.gbps < (fabric.floor_gbps or 0.0) else spread)
     unverified = expected.unsupported(*sorted(below))

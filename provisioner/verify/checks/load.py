@@ -69,8 +69,11 @@ def test_completes(node: Facts, expected: Expected) -> None:
         fail(f"PyTorch sees no GPU and ran on {load.device}", action="reconfigure")
     present = node.gpus_present if node.gpus_present is not None else expected.gpu_count
     saw(expected=f"{present} GPUs", actual=f"{len(load.gpus)} GPUs, {load.launcher}")
-    if len(load.gpus) != present:
-        fail(f"{len(load.gpus)} GPUs took part, {present} answer")
+    took = len({gpu.index for gpu in load.gpus})
+    if took != len(load.gpus):
+        fail(f"its result has {took} GPUs in {len(load.gpus)} rows")
+    if took != present:
+        fail(f"{took} GPUs took part, {present} answer")
 
 
 @check(

@@ -7,7 +7,7 @@ from statistics import median
 
 from provisioner.verify.check import check, fail, saw, unknown
 from provisioner.verify.checks.load import LOAD, NEEDS, reached
-from provisioner.verify.expectations import GROSS, Expected
+from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.facts import Facts
 
 
@@ -130,7 +130,7 @@ def test_host_copy(node: Facts, expected: Expected) -> None:
         if (
             expected.numa_nodes != 1
             and least is not None
-            and all(gpu in unbound and rate >= least * GROSS for gpu, rate in slower.items() if rate < least)
+            and all(gpu in unbound and not far_below(rate, least) for gpu, rate in slower.items() if rate < least)
         ):
             limits = (*limits, "host memory of no known NUMA node")
         fail(f"{'; '.join(low)} GB/s{_wanted(least)}", unverified=limits)

@@ -109,9 +109,6 @@ def _result(found: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise Unreadable("a result without GPUs")
     assert train is not None and ways is not None
-    gpus = tuple(_gpu(place, row) for place, row in enumerate(rows))
-    if len({gpu.index for gpu in gpus}) < len(gpus):
-        raise Unreadable("a result that has a GPU twice")
     told = [row for row in reached if isinstance(row, dict)] if isinstance(reached, list) else []
     sizes = [(strict_whole(row.get("bytes")), strict_float(row.get("busbw_gbps"))) for row in told]
     return {
@@ -121,7 +118,7 @@ def _result(found: dict[str, Any]) -> dict[str, Any]:
         "nccl": strict_text(found.get("nccl"))[:40] or None,
         "device": strict_text(found.get("device"))[:20] or None,
         "ranks": strict_whole(found.get("ranks")),
-        "gpus": gpus,
+        "gpus": tuple(_gpu(place, row) for place, row in enumerate(rows)),
         "busbw": tuple((size, rate) for size, rate in sizes if size is not None and rate is not None),
         "wrong": strict_whole(found.get("wrong")),
         "transports": tuple(sorted((str(k)[:40], n) for k, v in ways.items() if (n := strict_whole(v)) is not None)),

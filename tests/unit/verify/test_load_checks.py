@@ -13,7 +13,6 @@ import pytest
 from provisioner.catalog import load
 from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.bundle import Output
-from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.load import parse
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
@@ -94,6 +93,12 @@ FAULTS: dict[str, Fault] = {
         P4D, lambda t: t.update({"load.json": ran(result(load().machine(P4D)), rc=1)}), {"load.completes"}
     ),
     "on the CPU": Fault(P4D, whole(device="cpu"), {"load.completes"}, "ran on cpu"),
+    "a GPU twice": Fault(
+        P4D,
+        whole(gpus=result(load().machine(P4D))["gpus"][:7] + result(load().machine(P4D))["gpus"][:1]),
+        {"load.completes"},
+        "7 GPUs in 8 rows",
+    ),
     "seven GPUs": Fault(
         P4D, whole(gpus=result(load().machine(P4D))["gpus"][:7]), {"load.completes"}, "7 GPUs took part"
     ),
@@ -270,10 +275,3 @@ def test_gpus_that_are_cut_up_are_not_loaded_and_that_is_no_hole() -> None:
     found = judge({"cut": Case(bundle(texts), expected(P4D, group=mig))})["cut"]
     assert ids(found, "skip") >= LOAD_CHECKS | {"nccl.bandwidth"}
     assert not {check.id for check in found.checks if "load.json" in check.message}
-
-
-def test_a_result_that_has_a_gpu_twice_is_none() -> None:
-    found = deepcopy(result(load().machine(P4D)))
-    found["gpus"][3]["index"] = 2
-    with pytest.raises(Unreadable, match="a GPU twice"):
-        parse(ran(found))

@@ -47,9 +47,9 @@ import json
 import os
 import resource
 import subprocess
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_files import put, read
 
 EFA = "/opt/amazon/efa"
 OFI_NCCL = "/opt/amazon/ofi-nccl"
@@ -110,19 +110,10 @@ def options(images, efa):
 
 def write(module, path, text):
     """Whether the file had another text; it has this one now."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            if stream.read() == text:
-                return False
-    except OSError:
-        pass
+    if read(path) == text:
+        return False
     if not module.check_mode:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        handle, fresh = tempfile.mkstemp(dir=module.tmpdir)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        module.atomic_move(fresh, path)
-        os.chmod(path, 0o644)
+        put(module, path, text)
     return True
 
 
