@@ -1,5 +1,5 @@
-"""A machine's host key as cloud-init writes it on its console at first boot (module keys-to-console), as its cloud hands
-it out: no network of the machine's is in between."""
+"""A machine's host key as cloud-init writes it on its console at first boot (module keys-to-console), where its cloud
+hands that out: no network of the machine's is in between."""
 
 from __future__ import annotations
 
