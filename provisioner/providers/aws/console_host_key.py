@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 
 from provisioner.providers.aws.client import Region
-from provisioner.providers.first_boot import host_key_of as read
+from provisioner.providers.console import PAUSE_S, WAIT_S, read
 from provisioner.providers.trouble import Trouble
-
-WAIT_S, PAUSE_S = 30.0, 3.0
-"""sshd answers a little before cloud-init writes the keys."""
 
 
 def host_key(region: Region, machine: str, *, wait_s: float = WAIT_S) -> str | None:
