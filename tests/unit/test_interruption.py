@@ -55,6 +55,8 @@ def test_what_the_role_is_given() -> None:
     plain = given("p4d.24xlarge", spot, simulated=False)
     assert plain == {"metadata": "169.254.169.254:80", "service": "aws", "textfile": None, "hook": None}
     assert given("Standard_NC24ads_A100_v4", spot, simulated=False)["service"] == "azure"
+    tencent = given("GN10Xp.20XLARGE320", spot, simulated=False)
+    assert (tencent["metadata"], tencent["service"]) == ("169.254.0.23:80", "tencent")
     assert given("Standard_NC24ads_A100_v4", spot)["service"] == "aws", "the stand-in of a rehearsal"
     full = given(
         "p4d.24xlarge", spot, hooks={"interrupted": HOOK}, monitoring={"health_check": {"textfile": "/srv/m/x.prom"}}
