@@ -83,6 +83,7 @@ class Imds:
                 time.sleep(imds.hangs)
                 right = self.headers.get("X-aws-ec2-metadata-token") == imds.token
                 right = right or (self.path.startswith("/metadata/") and self.headers.get("Metadata") == "true")
+                right = right or self.path == "/latest/meta-data/spot/termination-time"  # Tencent Cloud's, open to all
                 self.give(*(imds.answers.get(self.path, (404, "")) if right else (401, "")))
 
             def give(self, status: int, text: str) -> None:
