@@ -48,8 +48,8 @@ class Region:
 
     def __init__(self, name: str, *, international: bool = False) -> None:
         self.name = name
-        self.international = international or os.environ.get("TENCENTCLOUD_DOMAIN", "").startswith("intl.")
-        self._domain = os.environ.get("TENCENTCLOUD_DOMAIN") or (INTERNATIONAL if international else CHINA)
+        self._domain = INTERNATIONAL if international else os.environ.get("TENCENTCLOUD_DOMAIN") or CHINA
+        self.international = self._domain.startswith("intl.")
         self._keys: Keys | None = None
         self._clients: dict[str, Any] = {}
         self._making = threading.RLock()
