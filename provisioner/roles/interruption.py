@@ -30,6 +30,7 @@ def given(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
     text, health = hook(plan), plan.spec.monitoring.health_check
     return {
         "metadata": _metadata(group, plan) if group.spec.capacity.interruptible else None,
+        "service": _service(group, plan),
         "textfile": f"{health.textfile.rpartition('/')[0]}/{METRICS}" if health is not None else None,
         # In base64: Ansible would take what stands in braces for a template.
         "hook": base64.b64encode(text.encode()).decode() if text is not None else None,
@@ -38,6 +39,11 @@ def given(group: PlannedGroup, plan: Plan) -> dict[str, Any] | None:
 
 def _metadata(group: PlannedGroup, plan: Plan) -> str | None:
     return REHEARSED if plan.simulated else catalog.load().provider(group.machine.provider).spot_notice
+
+
+def _service(group: PlannedGroup, plan: Plan) -> str:
+    """Whose metadata service that is; a rehearsal's speaks as Amazon's."""
+    return "aws" if plan.simulated else catalog.load().provider(group.machine.provider).spot_service
 
 
 def watched(group: PlannedGroup) -> bool:

@@ -35,7 +35,8 @@ def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **k
         ("p4d.24xlarge", {"kind": "spot", "fallback": ["on-demand"]}, True),
         ("p4d.24xlarge", {}, False),
         ("p4d.24xlarge", {"kind": "reservation", "id": "cr-1", "fallback": ["on-demand"]}, False),
-        ("Standard_ND96asr_v4", {"kind": "spot"}, False),
+        ("Standard_ND96asr_v4", {"kind": "spot"}, True),
+        ("GN10Xp.20XLARGE320", {"kind": "spot"}, False),
         ("p4d.24xlarge", {"kind": "block", "id": "cr-0123456789abcdef0"}, True),
     ],
 )
@@ -52,7 +53,11 @@ def test_of_a_block_no_metadata_service_is_asked() -> None:
 def test_what_the_role_is_given() -> None:
     spot = {"kind": "spot"}
     plain = given("p4d.24xlarge", spot, simulated=False)
-    assert plain == {"metadata": "169.254.169.254:80", "textfile": None, "hook": None}
+    assert plain == {"metadata": "169.254.169.254:80", "service": "aws", "textfile": None, "hook": None}
+    assert given("Standard_NC24ads_A100_v4", spot, simulated=False)["service"] == "azure"
+    tencent = given("GN10Xp.20XLARGE320", spot, simulated=False)
+    assert (tencent["metadata"], tencent["service"]) == ("169.254.0.23:80", "tencent")
+    assert given("Standard_NC24ads_A100_v4", spot)["service"] == "aws", "the stand-in of a rehearsal"
     full = given(
         "p4d.24xlarge", spot, hooks={"interrupted": HOOK}, monitoring={"health_check": {"textfile": "/srv/m/x.prom"}}
     )
@@ -94,7 +99,8 @@ def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {fallback: [spot]}}}", False),
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge}}", True),
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {kind: block, id: cr-0}}}", False),
-        ("azure, region: eastus}}, groups: {t: {machine: Standard_ND96asr_v4, capacity: {kind: spot}}}", True),
+        ("azure, region: eastus}}, groups: {t: {machine: Standard_ND96asr_v4, capacity: {kind: spot}}}", False),
+        ("tencent, region: ap-x}}, groups: {t: {machine: GN10Xp.20XLARGE320, capacity: {kind: spot}}}", False),
     ],
 )
 def test_a_hook_that_nobody_would_run_is_refused(tmp_path: Any, there: str, refused: bool) -> None:

@@ -82,6 +82,8 @@ class Imds:
                 imds.asked += 1
                 time.sleep(imds.hangs)
                 right = self.headers.get("X-aws-ec2-metadata-token") == imds.token
+                right = right or (self.path.startswith("/metadata/") and self.headers.get("Metadata") == "true")
+                right = right or self.path == "/latest/meta-data/spot/termination-time"  # Tencent Cloud's, open to all
                 self.give(*(imds.answers.get(self.path, (404, "")) if right else (401, "")))
 
             def give(self, status: int, text: str) -> None:
@@ -128,7 +130,7 @@ class Node:
     def options(self) -> dict[str, str]:
         port = self.imds.server.server_address[1]
         return {"node": "train-0", "record": str(self.record), "hook": str(self.hook), "textfile": str(self.prom),
-                "metadata": f"127.0.0.1:{port}", "ends": ""}  # fmt: skip
+                "metadata": f"127.0.0.1:{port}", "ends": "", "service": "aws"}  # fmt: skip
 
     def options_of_a_block(self, ends: str, metadata: str = "") -> None:
         """The watcher of a machine that is of a capacity block."""
@@ -445,3 +447,51 @@ def test_systemd_hears_that_it_is_there_and_alive(node: Node) -> None:
             process.terminate()
             process.communicate()
     assert heard == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+
+
+def scheduled(*events: dict[str, Any]) -> tuple[int, str]:
+    """As Azure's page of Scheduled Events has it."""
+    return 200, json.dumps({"DocumentIncarnation": 1, "Events": list(events)})
+
+
+def event(kind: str, when: str, *names: str, status: str = "Scheduled") -> dict[str, Any]:
+    return {"EventId": "602d9444", "EventType": kind, "ResourceType": "VirtualMachine", "Resources": list(names),
+            "EventStatus": status, "NotBefore": when, "Description": "", "EventSource": "Platform"}  # fmt: skip
+
+
+def test_azures_scheduled_events_are_notices_of_the_machine_that_they_name(node: Node) -> None:
+    path, name = node.module.AZURE_EVENTS, node.module.AZURE_NAME
+    node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "azure"}))
+    node.imds.answers = {name: (200, "train-0"), path: scheduled()}
+    assert node.look()["notice"] is None and node.imds.tokens == 0
+    at_ = "Mon, 19 Nov 2035 18:29:47 GMT"
+    node.imds.answers[path] = scheduled(event("Preempt", at_, "train-1"), event("Freeze", at_, "train-0"))
+    assert node.look()["notice"] is None, "another machine of the availability set, and a pause"
+    node.imds.answers[path] = scheduled(event("Preempt", at_, "train-1", "train-0"))
+    state = node.look(2)
+    assert (state["notice"]["action"], state["notice"]["time"]) == ("preempt", "2035-11-19T18:29:47Z")
+    assert state["hook"]["output"] == ["train-0 preempt 2035-11-19T18:29:47Z"]
+    node.imds.answers[path] = scheduled(event("Preempt", "", "train-0", status="Started"))
+    assert node.look(2)["notice"]["time"] == "2035-11-19T18:29:47Z" and len(node.started()) == 1
+    node.imds.answers[path] = scheduled()
+    assert node.look()["withdrawn"]["action"] == "preempt"
+    for wrong in ((200, "<html>"), (200, "[]"), scheduled(event("Preempt", "soon", "train-0")), (500, "")):
+        node.imds.answers[path] = wrong
+        assert node.look()["silent_since"] is not None
+    node.imds.answers[path] = scheduled()
+    assert node.look()["silent_since"] is None
+
+
+def test_tencent_clouds_time_is_a_notice_in_chinas_time(node: Node) -> None:
+    path = node.module.TENCENT_NOTICE
+    node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "tencent"}))
+    assert node.look()["notice"] is None and node.imds.tokens == 0, "not there until the machine is to go"
+    node.imds.answers[path] = (200, "2035-11-19 18:29:47\n")
+    state = node.look(2)
+    assert (state["notice"]["action"], state["notice"]["time"]) == ("terminate", "2035-11-19T10:29:47Z")
+    assert state["hook"]["output"] == ["train-0 terminate 2035-11-19T10:29:47Z"] and len(node.started()) == 1
+    for wrong in ((200, "<html>"), (200, ""), (500, "")):
+        node.imds.answers[path] = wrong
+        assert node.look()["silent_since"] is not None
+    node.imds.answers = {}
+    assert node.look()["withdrawn"]["action"] == "terminate"

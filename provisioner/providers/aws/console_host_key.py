@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 
-from provisioner.providers.aws.client import Region, Trouble
-from provisioner.providers.first_boot import host_key_of as read
-
-WAIT_S, PAUSE_S = 30.0, 3.0
-"""sshd answers a little before cloud-init writes the keys."""
+from provisioner.providers.aws.client import Region
+from provisioner.providers.console import PAUSE_S, WAIT_S, read
+from provisioner.providers.trouble import Trouble
 
 
 def host_key(region: Region, machine: str, *, wait_s: float = WAIT_S) -> str | None:

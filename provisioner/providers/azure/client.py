@@ -102,7 +102,7 @@ class Subscription:
 
     @cached_property
     def credential(self) -> Any:
-        return self._given or _credential(self.cloud)
+        return self._given or credential_of(self.cloud)
 
     @cached_property
     def _plain(self) -> Any:
@@ -204,7 +204,7 @@ def subscription_id(environment: Environment) -> str:
     return str(mine[0]["id"])
 
 
-def _credential(cloud: Cloud) -> Any:
+def credential_of(cloud: Cloud) -> Any:
     """Who Terraform's azurerm signs in as. Raises Trouble for variables that say half of it."""
     require()
     from azure import identity
@@ -287,7 +287,8 @@ def _said(error: Any) -> tuple[str, str]:
         body = {}
     found = body.get("error", body) if isinstance(body, Mapping) else {}
     if not isinstance(found, Mapping) or not found.get("code"):
-        return " ".join(str(getattr(error, "message", "") or error).split())[:2000], ""
+        code = word(getattr(error, "error_code", "")) or (str(_status(error)) if _status(error) == 304 else "")
+        return " ".join(str(getattr(error, "message", "") or error).split())[:2000], code
     while found.get("details") and isinstance(found["details"], list) and found["details"][0].get("code"):
         found = found["details"][0]
     return " ".join(str(found.get("message") or found["code"]).split())[:2000], str(found["code"])

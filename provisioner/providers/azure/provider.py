@@ -11,6 +11,7 @@ from provisioner.preflight import Finding
 from provisioner.providers.azure import image
 from provisioner.providers.azure import market as azure_market
 from provisioner.providers.azure import orphans as in_region
+from provisioner.providers.azure.access import AzureAccess
 from provisioner.providers.azure.capacity import AzureCapacity
 from provisioner.providers.azure.client import Subscription
 from provisioner.providers.azure.module import AzureModule
@@ -35,6 +36,7 @@ class Azure(Provider):
         self._here = PublicAddress(called=self._site.internet == "public")
         self._subscription = Subscription(self._site)
         self.capacity = AzureCapacity(place, self._site)
+        self.access = AzureAccess(self._subscription)
         self.module = AzureModule(place, self._subscription, self.capacity, self._here)
 
     def base_image(self, system: str) -> BaseImage:

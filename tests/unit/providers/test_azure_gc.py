@@ -132,7 +132,7 @@ def test_machines_that_stand(api: Api) -> None:
 def test_clean_removes_what_the_state_forgot_and_no_other_clusters(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_credential", lambda cloud: Token())
+    monkeypatch.setattr(client, "credential_of", lambda cloud: Token())
     workspace = tmp_path / "sites" / "here"
     workspace.mkdir(parents=True)
     settings = api.subscription().site

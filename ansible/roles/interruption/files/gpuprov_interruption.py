@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""Hears that Amazon takes this machine away, writes it down, and runs the hook, once for each notice.
+"""Hears that the cloud takes this machine away, writes it down, and runs the hook, once for each notice.
 
     gpuprov_interruption.py --node train-0 --record /run/gpuprov/interruption.json --hook /etc/gpuprov/interrupted
 
-A spot machine is told so two minutes before. When a capacity block ends is known from the start (--ends): nobody tells
+A spot machine of Amazon's is told so two minutes before; one of Azure's half a minute before, by the same service as
+of maintenance (--service azure: Scheduled Events); one of Tencent Cloud's by a page of its own (--service tencent).
+When a capacity block of Amazon's ends is known from the start (--ends): nobody tells
 the machine, so that counts as a notice ten minutes before, when Amazon's own warning is sent to the account.
 
 Standard library only, Python 3.8 or newer; role interruption makes a service of it. It asks the instance metadata service
@@ -25,7 +27,8 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 
 TOKEN = "/latest/api/token"
 NOTICE = "/latest/meta-data/spot/instance-action"
@@ -48,6 +51,21 @@ PLAIN = re.compile(r"[a-z][a-z-]{0,31}")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
 LINES = 20
 """Of the hook's output, in the record; the journal has all."""
+
+
+AZURE_EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+AZURE_S = 30.0
+"""Azure's first answer may take two minutes: the service is turned on by being asked. Systemd's watchdog waits 60 s.
+https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events"""
+AZURE_TAKES = ("Preempt", "Terminate", "Redeploy", "Reboot")
+"""Events after which what runs on the machine is gone; Freeze is a pause of seconds."""
+
+
+TENCENT_NOTICE = "/latest/meta-data/spot/termination-time"
+"""Not there until the machine is to go. https://tencentcloud.com/document/product/213/32487"""
+TENCENT_ZONE = timezone(timedelta(hours=8))
+"""Of the time there, which names none."""
 
 
 class Silent(Exception):
@@ -100,6 +118,80 @@ class Metadata:
             raise Silent("{} {}: {}".format(method, path, str(error) or type(error).__name__)) from error
         finally:
             connection.close()
+
+
+class ScheduledEvents:
+    """Azure's Scheduled Events at HOST:PORT. In an availability set each machine hears of all: its own are those that
+    name it."""
+
+    def __init__(self, address):
+        self.address, self.name = address, None
+
+    def notice(self, old):
+        """The first event that takes this machine, as a notice; None where there is none. `old`: the notice that stood
+        before: an event that has begun has no time any more. Raises Silent."""
+        if self.name is None:
+            self.name = self._get(AZURE_NAME).strip()
+        path, found = AZURE_EVENTS, []
+        try:
+            for event in json.loads(self._get(path))["Events"]:
+                if event["EventType"] in AZURE_TAKES and self.name in event["Resources"]:
+                    found.append((event["EventType"].lower(), event.get("NotBefore") or ""))
+            times = [(self._time(action, when, old), action) for action, when in found]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Silent("{} says what is no list of events: {!r}".format(path, str(error)[:120])) from error
+        return {"action": min(times)[1], "time": min(times)[0]} if times else None
+
+    @staticmethod
+    def _time(action, when, old):
+        """Such as 2026-11-21T22:10:00Z, of "Mon, 19 Sep 2016 18:29:47 GMT". Raises ValueError, TypeError."""
+        if not when:
+            return (
+                old["time"] if old and old["action"] == action else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            )
+        return parsedate_to_datetime(when).astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _get(self, path):
+        connection = http.client.HTTPConnection(self.address, timeout=AZURE_S)
+        try:
+            connection.request("GET", path, headers={"Metadata": "true"})
+            answer = connection.getresponse()
+            text = answer.read(1 << 20).decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise Silent("GET {}: {}".format(path, str(error) or type(error).__name__)) from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise Silent("{} is answered with status {}".format(path, answer.status))
+        return text
+
+
+class TerminationTime:
+    """When Tencent Cloud takes this machine, told at HOST:PORT."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def notice(self, old):
+        """The notice that stands; None where there is none. Raises Silent."""
+        connection = http.client.HTTPConnection(self.address, timeout=ANSWER_S)
+        try:
+            connection.request("GET", TENCENT_NOTICE)
+            answer = connection.getresponse()
+            text = answer.read(4096).decode("utf-8", "replace").strip()
+        except (OSError, http.client.HTTPException) as error:
+            raise Silent("GET {}: {}".format(TENCENT_NOTICE, str(error) or type(error).__name__)) from error
+        finally:
+            connection.close()
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise Silent("{} is answered with status {}".format(TENCENT_NOTICE, answer.status))
+        try:
+            when = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=TENCENT_ZONE)
+        except ValueError as error:
+            raise Silent("{} says {!r}, which is no time".format(TENCENT_NOTICE, text[:120])) from error
+        return {"action": "terminate", "time": when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 def document(text, path, key):
@@ -156,6 +248,8 @@ class Watcher:
 
     def __init__(self, options):
         self.options, self.metadata = options, Metadata(options.metadata)
+        others = {"azure": ScheduledEvents, "tencent": TerminationTime}
+        self.events = others[options.service](options.metadata) if options.service in others else None
         self.most_s = BLOCK_S if options.ends else MOST_S
         self.state = {"silent_since": None, "silent": "", "notice": None, "withdrawn": None, "rebalance": None,
                       "hook": None}  # fmt: skip
@@ -173,7 +267,7 @@ class Watcher:
         """Ask once, write down what is new, act on it."""
         try:
             self._noticed(self._heard())
-            advice = self.metadata.ask(REBALANCE) if self.options.metadata else None
+            advice = self.metadata.ask(REBALANCE) if self.options.metadata and not self.events else None
             self._advised(document(advice, REBALANCE, "noticeTime")["noticeTime"] if advice is not None else None)
         except Silent as error:
             if self.state["silent_since"] is None:
@@ -191,6 +285,8 @@ class Watcher:
         """The notice that stands now, or None. Raises Silent."""
         ends = self.options.ends
         over = {"action": "terminate", "time": ends} if ends and seconds_of(ends) - time.time() < BLOCK_S else None
+        if self.events:
+            return self.events.notice(self.state["notice"])
         heard = self.metadata.ask(NOTICE) if self.options.metadata and not over else None
         if heard is None:
             return over
@@ -312,7 +408,7 @@ class Watcher:
     def metrics(self):
         """For node_exporter's textfile collector."""
         notice, hook = self.state["notice"], self.state["hook"]
-        found = [("pending", "Whether AWS has announced that it takes this machine", int(notice is not None))]
+        found = [("pending", "Whether the cloud has announced that it takes this machine", int(notice is not None))]
         if notice is not None:
             found.append(("timestamp_seconds", "When it does", int(seconds_of(notice["time"]))))
         found.append(("rebalance", "Whether AWS recommends to move away", int(self.state["rebalance"] is not None)))
@@ -332,6 +428,7 @@ def main(arguments=None):
     parser.add_argument("--textfile", default="", help="a .prom file")
     parser.add_argument("--metadata", default="169.254.169.254:80",
                         help="HOST:PORT of the metadata service; empty for a machine that is not spot")  # fmt: skip
+    parser.add_argument("--service", choices=("aws", "azure", "tencent"), default="aws", help="whose metadata service that is")
     parser.add_argument("--ends", default="", help="when the machines of a capacity block begin to be taken")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two questions")
     options = parser.parse_args(arguments)

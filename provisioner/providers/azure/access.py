@@ -1,0 +1,56 @@
+"""A machine's console as Azure hands it out (boot diagnostics in Azure's own storage), and its host key there."""
+
+from __future__ import annotations
+
+import urllib.request
+
+from provisioner.providers import console
+from provisioner.providers.azure import machines
+from provisioner.providers.azure.client import READ_S, Subscription, Trouble
+
+LIMIT = 4 << 20
+"""Bytes of a console's log that are read."""
+MINUTES = 5
+"""For how long the log's address, which is signed, is good."""
+
+
+class AzureAccess:
+    """See providers/base.py for the contract."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._known: dict[str, machines.Machine] = {}
+
+    def proxy(self, machine: str) -> str | None:  # noqa: ARG002 (its address is called)
+        return None
+
+    def console(self, machine: str) -> str | None:
+        return self._log(machine) or None
+
+    def host_key(self, machine: str) -> str | None:
+        return console.awaited(lambda: self._log(machine))
+
+    def _log(self, machine: str) -> str | None:
+        """What the console shows; empty where Azure has nothing of it yet, None where it may not be read."""
+        try:
+            found = self._machine(machine)
+            if found is None:
+                return None
+            client = self._subscription.client("compute").virtual_machines
+            place = self._subscription.ask(
+                lambda: client.retrieve_boot_diagnostics_data(
+                    found.resource_group, found.name, sas_uri_expiration_time_in_minutes=MINUTES
+                )
+            ).serial_console_log_blob_uri
+            with urllib.request.urlopen(str(place), timeout=READ_S) as answer:  # noqa: S310 - Azure's own answer
+                return str(answer.read(LIMIT).decode("utf-8", "replace"))
+        except Trouble as trouble:
+            return "" if trouble.kind == "absent" else None
+        except (OSError, ValueError) as error:  # its text has the signed address
+            return "" if getattr(error, "code", 0) == 404 else None
+
+    def _machine(self, number: str) -> machines.Machine | None:
+        """By the machine's own id. Raises Trouble."""
+        if number not in self._known:
+            self._known = {one.number: one for one in machines.listed(self._subscription)}
+        return self._known.get(number)

@@ -1,0 +1,200 @@
+"""State in Azure: a blob container, reached over TLS with Entra ID alone (no account key, no shared signature), with
+one folder per cluster.
+
+Writes are conditional (If-Match, If-None-Match), so that of two writers one is told that it lost. Terraform holds an
+endless lease on its state while it is at work; one that a killed run left is shown among the blobs as `….tflock`, and
+is broken where that is removed.
+https://learn.microsoft.com/rest/api/storageservices/specifying-conditional-headers-for-blob-service-operations
+https://developer.hashicorp.com/terraform/language/backend/azurerm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+from provisioner.errors import ProviderError
+from provisioner.preflight import Finding
+from provisioner.providers.azure.client import (
+    CONNECT_S,
+    MOST_WAIT_S,
+    READ_S,
+    RETRIES,
+    Cloud,
+    Trouble,
+    answered,
+    credential_of,
+    require,
+    word,
+)
+from provisioner.providers.azure.state import AzurermState
+from provisioner.providers.state import Blob, Conflict
+
+T = TypeVar("T")
+LOCK = ".tflock"
+LIMIT = 64 << 20
+"""Bytes of a blob that is read; what operators share is some hundred kilobytes."""
+LOST = ("ConditionNotMet", "BlobAlreadyExists", "UnauthorizedBlobOverwrite", "TargetConditionNotMet")
+ROLE = "the role `Storage Blob Data Contributor` on the container is missing (docs/azure.md)"
+HINTS = {
+    "settings": "docs/azure.md has the variables", "credentials": "sign in (`az login`)", "denied": ROLE,
+    "throttled": "again in a minute", "silent": "is this machine's network up, and may it reach the storage account?",
+}  # fmt: skip
+
+
+class Container:
+    """One cluster's folder in a container. `given`: a credential of tests'."""
+
+    def __init__(self, cloud: Cloud, state: AzurermState, cluster: str, given: Any = None) -> None:
+        self._cloud, self._state, self._cluster, self._given = cloud, state, cluster, given
+        self.there = True
+
+    @property
+    def where(self) -> str:
+        return f"{self._url}/{self._state.container}/{self._folder}"
+
+    @property
+    def _url(self) -> str:
+        return f"https://{self._state.account}.{self._cloud.blob}"
+
+    @property
+    def _folder(self) -> str:
+        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
+
+    @cached_property
+    def _service(self) -> Any:
+        require()
+        from azure.storage.blob import BlobServiceClient
+
+        # Its own retries wait 15 s and more each.
+        return BlobServiceClient(
+            self._url, credential=self._given or credential_of(self._cloud), connection_timeout=CONNECT_S,
+            read_timeout=READ_S, retry_total=RETRIES, initial_backoff=min(1, MOST_WAIT_S), increment_base=2,
+        )  # fmt: skip
+
+    @property
+    def _container(self) -> Any:
+        return self._service.get_container_client(self._state.container)
+
+    def _blob(self, name: str) -> Any:
+        return self._container.get_blob_client(f"{self._folder}/{name}")
+
+    def terraform(self, site: str) -> tuple[str, Mapping[str, Any]]:
+        return "azurerm", {
+            "storage_account_name": self._state.account, "container_name": self._state.container,
+            "key": f"{self._folder}/sites/{site}/terraform.tfstate", "use_azuread_auth": True,
+            "environment": self._cloud.terraform,
+        }  # fmt: skip
+
+    def prepare(self, *, make: bool = True) -> list[Finding]:
+        try:
+            found = answered(self._container.get_container_properties)
+        except Trouble as trouble:
+            if trouble.code != "ContainerNotFound":
+                raise self._told(trouble) from None
+            name = f"{self._state.container} in {self._state.account}"
+            if not self._state.create:
+                hint = "state.create: true has gpuprov make it"
+                raise ProviderError(f"there is no container {name}", where="state", hint=hint) from None
+            if not make:
+                self.there = False
+                return [Finding("ok", "state", f"`up` will make the container {name}")]
+            self._ask(lambda: self._container.create_container(metadata={"gpuprov": "state"}))
+            return [Finding("ok", "state", f"made the container {name}"), *self._kept()]
+        wrong = self._kept()
+        if found.public_access:
+            said = f"everybody may read {self._state.container}"
+            wrong.append(Finding("warning", "state", said, "take public access from the container"))
+        return wrong or [Finding("ok", "state", self.where)]
+
+    def _kept(self) -> list[Finding]:
+        """Whether what is overwritten or deleted can be had back."""
+        subject = f"{self._state.account} keeps deleted blobs"
+        try:
+            policy = answered(self._service.get_service_properties)["delete_retention_policy"]
+        except Trouble as trouble:
+            return [Finding("unknown", "state", f"whether {subject}: {trouble}", "look at its data protection")]
+        if not policy.enabled:
+            hint = "turn on soft delete and versioning (data protection) of the storage account"
+            return [Finding("warning", "state", f"{subject} for no day: a lost state cannot be restored", hint)]
+        return []
+
+    def read(self, name: str, known: str | None = None) -> Blob | None:
+        from azure.core import MatchConditions
+
+        match = {"etag": known, "match_condition": MatchConditions.IfModified} if known else {}
+        dates: list[str] = []
+
+        def seen(response: Any) -> None:
+            dates.append(str(response.http_response.headers.get("Date", "")))
+
+        def fetched() -> tuple[bytes, Any]:
+            stream = self._blob(name).download_blob(0, LIMIT + 1, raw_response_hook=seen, **match)
+            return stream.readall(), stream.properties
+
+        try:
+            content, properties = answered(fetched)
+        except Trouble as trouble:
+            if known and trouble.code in ("304", "ConditionNotMet"):
+                return Blob(b"", known)
+            if trouble.code == "InvalidRange":  # an empty blob
+                return Blob(b"", known or "")
+            if trouble.code == "BlobNotFound" or (trouble.code == "ContainerNotFound" and self._state.create):
+                return None
+            raise self._told(trouble) from None
+        if len(content) > LIMIT:
+            said = f"a blob of the cluster's state is longer than {LIMIT >> 20} MiB"
+            raise ProviderError(said, where="state", hint="check who wrote it; its versions have the previous one")
+        now = parsedate_to_datetime(dates[-1]) if dates and dates[-1] else datetime.now(UTC)
+        return Blob(content, str(properties.etag), (now - properties.last_modified).total_seconds())
+
+    def write(self, name: str, content: bytes, before: str | None) -> str:
+        from azure.core import MatchConditions
+
+        match = {"etag": before, "match_condition": MatchConditions.IfNotModified} if before else {}
+        try:
+            return str(answered(lambda: self._blob(name).upload_blob(content, overwrite=bool(before), **match))["etag"])
+        except Trouble as trouble:
+            if trouble.code in LOST or (trouble.code == "BlobNotFound" and before):
+                raise Conflict(f"{self.where}/{name}") from None
+            raise self._told(trouble) from None
+
+    def remove(self, name: str) -> None:
+        """Of a lock: break Terraform's lease."""
+        try:
+            if name.endswith(LOCK):
+                from azure.storage.blob import BlobLeaseClient
+
+                answered(lambda: BlobLeaseClient(self._blob(name.removesuffix(LOCK))).break_lease(lease_break_period=0))
+            else:
+                answered(lambda: self._blob(name).delete_blob(delete_snapshots="include"))
+        except Trouble as trouble:
+            if trouble.code not in ("BlobNotFound", "LeaseNotPresentWithLeaseOperation"):
+                raise self._told(trouble) from None
+
+    def names(self) -> list[str]:
+        folder = f"{self._folder}/"
+        try:
+            found = answered(lambda: list(self._container.list_blobs(name_starts_with=folder)))
+        except Trouble as trouble:
+            if trouble.code == "ContainerNotFound" and self._state.create:
+                return []
+            raise self._told(trouble) from None
+        names = [str(one.name).removeprefix(folder) for one in found]
+        leased = [str(one.name).removeprefix(folder) + LOCK for one in found if word(one.lease.state) == "leased"]
+        return names + leased
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        try:
+            return answered(call)
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    def _told(self, trouble: Trouble) -> ProviderError:
+        hint = HINTS.get(trouble.kind, "")
+        if trouble.code == "ContainerNotFound":
+            hint = "state.create: true has gpuprov make it"
+        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)

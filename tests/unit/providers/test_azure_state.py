@@ -1,0 +1,137 @@
+"""State in Azure: conditional writes, who lost, Terraform's leases, and a container that is open or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.core.credentials import AzureNamedKeyCredential
+
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.providers.azure.client import CLOUDS
+from provisioner.providers.azure.container import LIMIT, Container
+from provisioner.providers.azure.state import AzurermState, remote
+from provisioner.providers.state import Conflict
+from provisioner.spec.models import ClusterSpec
+from provisioner.state import lease
+from tests.support.azure_blob import Account, serving
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    with serving(monkeypatch) as served:
+        served.containers["gpuprov"] = ""
+        yield served
+
+
+def container(*, create: bool = False) -> Any:
+    """With an account key, which needs no TLS."""
+    state = AzurermState(backend="azurerm", account="acmegpuprov", create=create)
+    return Container(CLOUDS["public"], state, "vision", given=AzureNamedKeyCredential("acmegpuprov", "a2V5"))
+
+
+def test_of_two_writers_one_is_told_that_it_lost(account: Account) -> None:
+    place = container()
+    assert place.read("fleet.json.gz") is None
+    tag = place.write("fleet.json.gz", b"one", None)
+    with pytest.raises(Conflict):
+        place.write("fleet.json.gz", b"two", None)
+    newer = place.write("fleet.json.gz", b"two", tag)
+    with pytest.raises(Conflict):
+        place.write("fleet.json.gz", b"three", tag)
+    found = place.read("fleet.json.gz")
+    assert found is not None and (found.content, found.tag) == (b"two", newer) and found.age_s < 60
+    same = place.read("fleet.json.gz", newer)
+    assert same is not None and (same.content, same.tag) == (b"", newer)
+    again = place.read("fleet.json.gz", tag)
+    assert again is not None and again.content == b"two"
+    assert list(account.blobs) == ["gpuprov/gpuprov/vision/fleet.json.gz"]
+    place.remove("fleet.json.gz")
+    place.remove("fleet.json.gz")
+    assert place.names() == []
+
+
+def test_a_lease_that_a_dead_terraform_left_is_broken(account: Account, tmp_path: Path) -> None:
+    place, state = container(), "gpuprov/gpuprov/vision/sites/here/terraform.tfstate"
+    place.write("sites/here/terraform.tfstate", b"{}", None)
+    account.leased.add(state)
+    assert place.names() == ["sites/here/terraform.tfstate", "sites/here/terraform.tfstate.tflock"]
+    assert lease.clear(place, tmp_path) == ["sites/here/terraform.tfstate.tflock"]
+    assert account.leased == set() and state in account.blobs
+    place.remove("sites/here/terraform.tfstate.tflock")
+
+
+def test_one_at_a_time_is_at_work(account: Account, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with lease.Lease(container(), tmp_path / "a", "up", Events()):
+        found = lease.current(container())
+        assert found is not None and found.holder is not None and found.holder.command == "up" and not found.dead
+    assert lease.current(container()) is None
+
+
+def test_terraform_is_told_without_a_secret(account: Account) -> None:
+    assert container().terraform("here") == (
+        "azurerm",
+        {
+            "storage_account_name": "acmegpuprov", "container_name": "gpuprov", "use_azuread_auth": True,
+            "key": "gpuprov/vision/sites/here/terraform.tfstate", "environment": "public",
+        },
+    )  # fmt: skip
+
+
+def test_what_is_wrong_with_a_container_is_said(account: Account) -> None:
+    assert [one.status for one in container().prepare()] == ["ok"]
+    account.containers["gpuprov"] = "blob"
+    account.retention = False
+    assert [one.message for one in container().prepare()] == [
+        "acmegpuprov keeps deleted blobs for no day: a lost state cannot be restored", "everybody may read gpuprov",
+    ]  # fmt: skip
+    account.refuse["GET $"] = (403, "AuthorizationPermissionMismatch")
+    account.containers["gpuprov"] = ""
+    assert [one.status for one in container().prepare()] == ["unknown"]
+
+
+def test_a_container_that_is_not_there(account: Account) -> None:
+    account.containers.clear()
+    with pytest.raises(ProviderError, match="there is no container gpuprov in acmegpuprov"):
+        container().prepare()
+    place = container(create=True)
+    assert place.read("holder.json") is None and place.names() == []
+    assert "will make" in place.prepare(make=False)[0].message and not place.there
+    assert "made the container" in container(create=True).prepare()[0].message
+    assert account.containers == {"gpuprov": ""}
+
+
+def test_who_may_not_is_told_the_role(account: Account) -> None:
+    account.refuse["gpuprov"] = (403, "AuthorizationPermissionMismatch")
+    for call in (container().prepare, container().names, lambda: container().read("x")):
+        with pytest.raises(ProviderError) as found:
+            call()
+        assert "Storage Blob Data Contributor" in (found.value.hint or "")
+
+
+def test_an_endless_blob_is_not_read(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioner.providers.azure.container.LIMIT", 3)
+    assert LIMIT == 64 << 20
+    container().write("x", b"12345", None)
+    with pytest.raises(ProviderError, match="longer than"):
+        container().read("x")
+
+
+def test_the_account_is_of_the_sites_azure() -> None:
+    def spec(*environments: str) -> ClusterSpec:
+        sites = {
+            f"s{n}": {"provider": "azure", "region": "x", "environment": one} for n, one in enumerate(environments)
+        }
+        groups = {f"g{n}": {"machine": "Standard_NC24ads_A100_v4", "site": f"s{n}"} for n in range(len(environments))}
+        state = {"backend": "azurerm", "account": "acmegpuprov"}
+        return ClusterSpec.model_validate({"name": "vision", "sites": sites, "groups": groups, "state": state})
+
+    assert remote(spec("china")).where == "https://acmegpuprov.blob.core.chinacloudapi.cn/gpuprov/gpuprov/vision"
+    both = spec("china", "public")
+    assert [one.message for one in both.state.findings(both.sites)] == [
+        "the sites are in several Azures (china, public): which one the account is of is not known"
+    ]
