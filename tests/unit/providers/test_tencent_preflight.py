@@ -44,6 +44,13 @@ def test_a_site_that_can_work_has_no_objection(api: TencentApi, tmp_path: Path) 
     assert run["SystemDisk"] == {"DiskType": "CLOUD_HSSD", "DiskSize": 200, "Encrypt": True}
 
 
+def test_a_machine_that_is_not_as_the_catalogue_has_it_is_told(api: TencentApi, tmp_path: Path) -> None:
+    rows = [offer(zone, Cpu=90, Memory=320) for zone in ZONES]
+    api.answers["DescribeZoneInstanceConfigInfos"] = {"InstanceTypeQuotaSet": rows}
+    provider, plan = made(tmp_path)
+    assert f"{MACHINE} has 90 vCPUs, not 80, as gpuprov's catalogue" in told(provider.preflight(plan, ()), "warning")
+
+
 def test_what_stands_is_not_asked_for_again(api: TencentApi, tmp_path: Path) -> None:
     provider, plan = made(tmp_path)
     provider.preflight(plan, plan.groups[0].node_names())
