@@ -13,7 +13,7 @@ from provisioner.providers.capacity import Choices, Way
 from provisioner.providers.market import Unanswered
 from provisioner.providers.tencent.market import Cvm
 from tests.support.tencent_api import SECRET_KEY, Refused, TencentApi, tags
-from tests.support.tencent_site import KEY, MACHINE, api, made, offer, told
+from tests.support.tencent_site import KEY, MACHINE, ZONES, api, made, offer, told
 
 __all__ = ["api"]
 
@@ -66,6 +66,7 @@ def test_what_stands_is_not_asked_for_again(api: TencentApi, tmp_path: Path) -> 
         ("InvalidAccount.InsufficientBalance", "The balance of account is not enough.", "blocks", "money"),
         ("UnsupportedOperation.InvalidRegionDiskEncrypt", "encrypt", "blocks", "disk.encrypt"),
         ("RequestLimitExceeded", "too often", "unknown", "asked too often"),
+        ("UnsupportedOperation.NoVpcNetwork", "no VPC", "unknown", "before there is a VPC"),
     ],
 )  # fmt: skip
 def test_a_dry_run_says_why_not(
