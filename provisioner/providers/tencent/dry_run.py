@@ -62,8 +62,8 @@ def ask(region: Region, site: TencentSite, group: PlannedGroup, image: str, way:
         if not trouble.code or trouble.kind in ("silent", "settings", "throttled"):
             raise
         if site.vpc is None and trouble.code.startswith(NO_NETWORK):
-            said = f"it cannot be tried before there is a VPC ({trouble.message})"
-            raise Trouble("refused", said, trouble.code) from None
+            why = f"it cannot be tried before there is a VPC ({trouble.message})"
+            raise Trouble("refused", why, trouble.code) from None
         said = Diagnostic(f"[TencentCloudSDKError] Code={trouble.code}, Message={trouble.message}")
         return errors.read(said, region.name, group, way, international=region.international)
     return None
