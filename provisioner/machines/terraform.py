@@ -48,7 +48,9 @@ class TerraformMachines:
         self.site = provider.place.site
         self._provider, self._module, self._root, self._events = provider, provider.module, root, events
         self._known, self._folder = frozenset(known), provider.place.workspace
-        self._workspace = Workspace(self._folder, binary, events, log=log)
+        self._workspace = Workspace(
+            self._folder, binary, events, log=log, environment=provider.module.environment
+        )  # fmt: skip
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         self._render(plan)

@@ -87,6 +87,11 @@ class Module(ABC):
         """The Terraform providers that the root module names, by their local name."""
         return {}
 
+    def environment(self) -> Mapping[str, str]:
+        """Variables of Terraform's processes besides this process's own: credentials, which no file and no argument may
+        have. Asked before each of them. Raises GpuprovError where there are none."""
+        return {}
+
     def user_data(self, plan: Plan, ssh_public_key: str) -> str:  # noqa: ARG002
         """What machines do at first boot: let the access user in, and nothing else."""
         return ""

@@ -8,12 +8,17 @@ that nobody has proven. So apt's own timers are off until the roles have run, wh
 from __future__ import annotations
 
 import json
+import re
 
 APT_FILE = "/etc/apt/apt.conf.d/52gpuprov-first-boot"
 APT_TEXT = """\
 // Written at first boot; gone when gpuprov has configured this node, which turns security updates on.
 APT::Periodic::Enable "0";
 """
+
+
+KEYS = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.S)
+"""What cloud-init writes on the console at first boot (module keys-to-console)."""
 
 
 def cloud_config(user: str, ssh_public_key: str) -> str:
@@ -29,3 +34,10 @@ def cloud_config(user: str, ssh_public_key: str) -> str:
         "write_files": [{"path": APT_FILE, "content": APT_TEXT, "permissions": "0644"}],
     }  # fmt: skip
     return "#cloud-config\n" + json.dumps(config) + "\n"
+
+
+def host_key_of(console: str) -> str | None:
+    """The ed25519 host key that cloud-init wrote there at the last boot that wrote keys; None where it wrote none."""
+    blocks = KEYS.findall(console.replace("\r", ""))
+    found = re.findall(r"(?m)(ssh-ed25519 [A-Za-z0-9+/=]{40,})", blocks[-1]) if blocks else []
+    return found[-1] if found else None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 
@@ -38,3 +41,34 @@ class Market(Protocol):
 
     def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
         """The zones of a region that have had a spot price of it, by name. Raises Unanswered."""
+
+
+def history(
+    changes: Iterable[tuple[str, datetime, float]], begin: datetime, now: datetime, currency: str
+) -> list[SpotPrice]:
+    """Price changes (zone, when, price) as a price of each zone. A price holds until the next one; the last one before
+    `begin` held when it began."""
+    by_zone: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
+    for zone, when, price in changes:
+        if price > 0:  # never a price, whatever it is
+            by_zone[zone].append((when, price))
+    found = []
+    for zone, told in sorted(by_zone.items()):
+        told.sort()
+        ends = [when for when, _ in told[1:]] + [now]
+        held = [
+            (price, (end - max(when, begin)).total_seconds()) for (when, price), end in zip(told, ends, strict=True)
+        ]
+        within = sorted((price, seconds) for price, seconds in held if seconds > 0) or [(told[-1][1], 1.0)]
+        found.append(SpotPrice(zone, told[-1][1], within[0][0], _median(within), within[-1][0], currency))
+    return found
+
+
+def _median(held: Sequence[tuple[float, float]]) -> float:
+    """The price that was not exceeded for half of the time. `held`: price and seconds, cheapest first."""
+    half, passed = sum(seconds for _, seconds in held) / 2, 0.0
+    for price, seconds in held:
+        passed += seconds
+        if passed >= half:
+            return price
+    return held[-1][0]

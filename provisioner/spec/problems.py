@@ -83,7 +83,7 @@ def _add(source: Source, item: dict[str, Any], loc: Loc, tail: Loc) -> None:
 def _missing(source: Source, parent: Loc, key: str) -> None:
     if parent in source.partial or (*parent, key) in source.broken:
         return
-    schema = _schema(parent, key)
+    schema = _schema(parent, key, value=source.value)
     members = _resolve(_schema(parent)).get("discriminator", {}).get("mapping", {})
     usual = schema.get("title") or schema.get("description", "")
     what = f"one of {', '.join(members)}" if key == _union(parent) else usual
@@ -98,8 +98,8 @@ def _lower(text: str) -> str:
 def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str]:
     kind, value = item["type"], _at(source.value, loc)
     raw = source.mark(loc).raw if loc in source.marks else None
-    title = _title(loc)
-    if choices := _choices(loc):
+    title = _title(loc, source.value)
+    if choices := _choices(loc, source.value):
         if isinstance(value, str) and len(choices) > 1:
             return _not_one_of(value, choices)
         title = title or " or ".join(choices)
@@ -224,8 +224,11 @@ def _children(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _children(branch)
 
 
-def _step(node: dict[str, Any], part: str | int) -> dict[str, Any] | None:
+def _step(node: dict[str, Any], part: str | int, member: tuple[str, str] | None = None) -> dict[str, Any] | None:
+    """The schema of a part of a block; `member`: of a union, the key that decides and its value."""
     for child in _children(node):
+        if member and child.get("properties", {}).get(member[0], {}).get("const", member[1]) != member[1]:
+            continue
         if isinstance(part, int) and isinstance(child.get("items"), dict):
             return dict(child["items"])
         if part in child.get("properties", {}):
@@ -235,24 +238,37 @@ def _step(node: dict[str, Any], part: str | int) -> dict[str, Any] | None:
     return None
 
 
-def _schema(loc: Loc, *more: str) -> dict[str, Any]:
+def _schema(loc: Loc, *more: str, value: Any = None) -> dict[str, Any]:
+    """The schema of a place. Blocks of a union may have the same key: of which one it is, the file's own `value`
+    decides."""
     node: dict[str, Any] | None = _json_schema()
-    for part in (*loc, *more):
-        node = _step(_resolve(node), part) if node else None
+    for depth, part in enumerate((*loc, *more)):
+        decides = _union(loc[:depth]) if depth <= len(loc) else None
+        tag = value.get(decides) if decides and isinstance(value, dict) else None
+        node = (
+            _step(_resolve(node), part, (decides, tag) if decides and isinstance(tag, str) else None) if node else None
+        )
+        value = value.get(part) if isinstance(value, dict) else value[part] if _within(value, part) else None
     return node or {}
 
 
-def _title(loc: Loc) -> str:
+def _within(value: Any, part: str | int) -> bool:
+    return isinstance(value, list) and isinstance(part, int) and part < len(value)
+
+
+def _title(loc: Loc, value: Any) -> str:
     """What finishes "this is not ...", from the model; empty for blocks."""
     if len(loc) == 2 and loc[0] in ("sites", "groups"):
         return ""
-    node = _schema(loc)
-    title = node.get("title") or (_schema(loc[:-1]).get("title") if loc and isinstance(loc[-1], int) else "")
+    node = _schema(loc, value=value)
+    title = node.get("title")
+    if not title and loc and isinstance(loc[-1], int):
+        title = _schema(loc[:-1], value=value).get("title")
     return str(title or "")
 
 
-def _choices(loc: Loc) -> list[str]:
-    for child in _children(_schema(loc)):
+def _choices(loc: Loc, value: Any) -> list[str]:
+    for child in _children(_schema(loc, value=value)):
         if "enum" in child:
             return list(child["enum"])
         if "const" in child:
@@ -261,7 +277,7 @@ def _choices(loc: Loc) -> list[str]:
 
 
 def _keys(source: Source, parent: Loc) -> list[str]:
-    node = _schema(parent)
+    node = _schema(parent, value=source.value)
     branches = list(_children(node))
     decides = _union(parent)
     member = _at(source.value, parent).get(decides) if decides else None

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,8 +61,12 @@ class Workspace:
     Changes(add=4, change=0, destroy=0)
     """
 
-    def __init__(self, path: Path, binary: Binary, events: Events, *, log: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, binary: Binary, events: Events, *, log: Path | None = None,
+        environment: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:  # fmt: skip
         self.path = path
+        self._of_provider = environment
         self._events = events
         self._log = log
         self._argv = binary.argv
@@ -282,9 +286,10 @@ class Workspace:
         return [*self._argv, *built[1:]]
 
     def _environment(self) -> dict[str, str]:
-        """The caller's environment; no prompts, no colour, no phoning home."""
+        """The caller's environment and what the provider adds; no prompts, no colour, no phoning home."""
         env = {
             **os.environ,
+            **self._of_provider(),
             keeper.MAY_FINISH: str(STOP_GRACE_S),
             "TF_IN_AUTOMATION": "1",
             "TF_INPUT": "0",

@@ -16,9 +16,9 @@ from tests.support.terminal import answered
 
 pytestmark = pytest.mark.sandbox
 
-ELSEWHERE = ("aws-p4d", "rtx4090")
-"""Examples whose fleets other tests have: fixture `p4d` here, `desk` of test_upgrade.py."""
-MARKS = {"alibaba-gn7": pytest.mark.slow}
+ELSEWHERE = ("aws-p4d", "rtx4090", "three-sites")
+"""Examples whose fleets other tests have: fixture `p4d` here, `desk` of test_upgrade.py, test_sites.py."""
+MARKS = {"alicloud-gn7": pytest.mark.slow}
 """A p4d's GPUs without its network: with `make test-slow`."""
 
 

@@ -1,5 +1,5 @@
 """The fleets of the other examples, one after the other: healthy, and the faults that only they can have are found.
-(aws-p4d is test_faults.py's, rtx4090 test_upgrade.py's.)"""
+(aws-p4d is test_faults.py's, rtx4090 test_upgrade.py's, three-sites test_sites.py's.)"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from provisioner.stack.models import Lock, Stack
 SITES = {
     "aws": {"provider": "aws", "region": "us-east-1", "zones": ("us-east-1a",)},
     "azure": {"provider": "azure", "region": "eastus"},
-    "alicloud": {"provider": "alicloud", "region": "cn-beijing"},
+    "alicloud": {"provider": "alicloud", "region": "cn-beijing", "zones": ("cn-beijing-f",)},
     "tencent": {"provider": "tencent", "region": "ap-guangzhou"},
     "baremetal": {"provider": "baremetal"},
 }

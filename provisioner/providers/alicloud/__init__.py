@@ -1,1 +1,1 @@
-"""Alibaba Cloud: its machines can be rehearsed, and are not made yet."""
+"""Alibaba Cloud."""

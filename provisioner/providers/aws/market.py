@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from provisioner.providers.aws.client import Region, Trouble
 from provisioner.providers.aws.findings import credentials, unknown
 from provisioner.providers.aws.preflight import zones_selling
-from provisioner.providers.market import SpotPrice, Unanswered
+from provisioner.providers.market import SpotPrice, Unanswered, history
 
 SYSTEM = "Linux/UNIX"
 """What the price includes, as EC2 calls it (ProductDescription)."""
@@ -47,7 +45,8 @@ class Ec2:
         except Trouble as trouble:
             raise unanswered(trouble, "ec2:DescribeSpotPriceHistory") from None
         currency = "CNY" if self._partition == "aws-cn" else "USD"
-        return history(rows, begin, now, currency)
+        changes = [(row["AvailabilityZone"], row["Timestamp"], float(row["SpotPrice"])) for row in rows]
+        return history(changes, begin, now, currency)
 
     def _reached(self, name: str) -> Region:
         """The region, where these credentials are good for it. Raises Unanswered."""
@@ -78,38 +77,6 @@ def unanswered(trouble: Trouble, permission: str) -> Unanswered:
         return Unanswered(f"not signed in: {found.message}", found.action)
     found = unknown("", trouble, permission)
     return Unanswered(found.message, found.action)
-
-
-def history(rows: list[dict[str, Any]], begin: datetime, now: datetime, currency: str) -> list[SpotPrice]:
-    """EC2's price changes as a price of each zone. A price holds until the next one; the last one before `begin` held
-    when it began."""
-    changes: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
-    for row in rows:
-        if float(row["SpotPrice"]) <= 0:  # never a price, whatever it is
-            continue
-        changes[row["AvailabilityZone"]].append((row["Timestamp"], float(row["SpotPrice"])))
-    found = []
-    for zone, told in sorted(changes.items()):
-        told.sort()
-        ends = [when for when, _ in told[1:]] + [now]
-        held = [
-            (price, (end - max(when, begin)).total_seconds()) for (when, price), end in zip(told, ends, strict=True)
-        ]
-        within = sorted((price, seconds) for price, seconds in held if seconds > 0) or [(told[-1][1], 1.0)]
-        found.append(
-            SpotPrice(zone, told[-1][1], within[0][0], _median(within), within[-1][0], currency)
-        )  # fmt: skip
-    return found
-
-
-def _median(held: list[tuple[float, float]]) -> float:
-    """The price that was not exceeded for half of the time. `held`: price and seconds, cheapest first."""
-    half, passed = sum(seconds for _, seconds in held) / 2, 0.0
-    for price, seconds in held:
-        passed += seconds
-        if passed >= half:
-            return price
-    return held[-1][0]
 
 
 def market() -> Ec2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from provisioner.cost.regions import market_of
 from provisioner.paths import data
 from provisioner.providers.aws import market as ec2_market
 from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.market import Ec2, history
-from provisioner.providers.market import Unanswered
+from provisioner.providers.aws.market import Ec2
+from provisioner.providers.market import Unanswered, history
 from provisioner.spec import schema
 from tests.support.aws_answers import SLOW, UNREACHABLE, Answers, ec2_error, sts_error
 
@@ -70,15 +70,19 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
         yield ANSWERS
 
 
+def plain(rows: Sequence[dict[str, Any]]) -> list[tuple[str, datetime, float]]:
+    return [(row["AvailabilityZone"], row["Timestamp"], float(row["SpotPrice"])) for row in rows]
+
+
 def test_a_price_weighs_as_long_as_it_held() -> None:
-    a, b = history(list(CHANGES), NOW - timedelta(days=7), NOW, "USD")
+    a, b = history(plain(CHANGES), NOW - timedelta(days=7), NOW, "USD")
     assert (a.zone, a.now, a.low, a.median, a.high) == ("us-east-1a", 12.0, 8.0, 10.0, 12.0)
     assert (b.zone, b.now, b.low, b.median, b.high) == ("us-east-1b", 21.9576, 21.9576, 21.9576, 21.9576)
 
 
 def test_a_price_that_ended_before_the_days_is_not_in_them() -> None:
     rows = [change("z", 1.0, 30), change("z", 5.0, 10), change("z", 6.0, 1)]
-    (zone,) = history(rows, NOW - timedelta(days=7), NOW, "USD")
+    (zone,) = history(plain(rows), NOW - timedelta(days=7), NOW, "USD")
     assert (zone.low, zone.high) == (5.0, 6.0)
 
 

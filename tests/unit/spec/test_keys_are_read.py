@@ -26,8 +26,9 @@ NOT_YET = {
 
 CHOOSES = {"sites.<name>.provider", "state.backend"}
 """They choose the model that is read."""
-WHOLE = ("sites.<name>.storage.efs.", "sites.<name>.storage.fsx.")
-"""Blocks that go to the Terraform module as they are; test_aws_provider.py holds its variables to them."""
+WHOLE = ("sites.<name>.storage.efs.", "sites.<name>.storage.fsx.", "sites.<name>.storage.nas.")
+"""Blocks that go to the Terraform module as they are; test_aws_provider.py and test_alicloud_provider.py hold its
+variables to them."""
 
 
 @cache

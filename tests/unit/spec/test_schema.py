@@ -51,7 +51,7 @@ def test_example(path: Path) -> None:
 def test_examples_are_those_that_the_sandbox_rehearses() -> None:
     machines = {p.stem: [(g.machine, g.count) for g in spec.load(p).groups.values()] for p in EXAMPLES}
     assert machines == {
-        "alibaba-gn7": [("ecs.gn7-c13g1.26xlarge", 1)],
+        "alicloud-gn7": [("ecs.gn7-c13g1.26xlarge", 1)],
         "aws-p4d": [("p4d.24xlarge", 4)],
         "azure-ndv4": [("Standard_ND96asr_v4", 2)],
         "dgx-h100": [("dgx-h100", 2)],

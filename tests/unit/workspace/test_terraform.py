@@ -288,3 +288,21 @@ def test_another_place_for_a_state_that_is_there_is_an_error_with_a_step(tmp_pat
         workspace(tmp_path, shared.format(name="new") + GOOD)
     assert "names another place" in caught.value.message
     assert "put `state` back as it was" in caught.value.hint
+
+
+def test_a_provider_adds_to_the_environment_of_every_process(tmp_path: Path) -> None:
+    """As credentials go to Terraform: in no file and in no argument."""
+    (tmp_path / "main.tf").write_text('variable "key" { type = string }\noutput "seen" { value = var.key }\n')
+    asked: list[int] = []
+
+    def environment() -> dict[str, str]:
+        asked.append(1)
+        return {"TF_VAR_key": "of the provider"}
+
+    space = Workspace(tmp_path, binary.find(), Events(), environment=environment)
+    space.init()
+    before = len(asked)
+    space.plan()
+    space.apply()
+    assert space.outputs()["seen"]["value"] == "of the provider"
+    assert 0 < before < len(asked)

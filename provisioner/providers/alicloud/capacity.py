@@ -1,0 +1,88 @@
+"""The zones that are asked for machines, and what Alibaba Cloud says where they can't be had."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from provisioner.errors import Diagnostic, GpuprovError
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.preflight import Finding
+from provisioner.providers.alicloud import errors
+from provisioner.providers.alicloud.client import Region
+from provisioner.providers.alicloud.findings import unknown
+from provisioner.providers.alicloud.site import AlicloudSite
+from provisioner.providers.alicloud.stock import IN_STOCK, stock, zones_selling
+from provisioner.providers.base import Place
+from provisioner.providers.capacity import Choices, Way
+from provisioner.providers.cloud_errors import CloudError
+from provisioner.providers.trouble import Trouble
+
+
+class EcsCapacity:
+    """See providers/capacity.py for the contract."""
+
+    def __init__(self, place: Place, site: AlicloudSite) -> None:
+        self._place, self._site = place, site
+        self.region = site.region
+
+    @property
+    def named(self) -> Sequence[str]:
+        """The zones that cluster.yaml names: as `zones`, or by a vSwitch in each."""
+        return self._site.zones or (tuple(self._site.vpc.vswitches) if self._site.vpc else ())
+
+    def zones(self, plan: Plan) -> Sequence[str]:
+        """cluster.yaml's zones in its order, or those that sell every machine of the site, those with stock first,
+        found once and kept."""
+        workspace = self._place.workspace
+        choices = Choices.read(workspace)
+        if self.named or choices.zones:
+            return self.named or choices.zones
+        region = Region(self.region)
+        names = sorted({group.machine.name for group in plan.groups if group.site == self._place.site})
+        try:
+            sold = [zones_selling(region, name) for name in names]
+        except Trouble as trouble:
+            raise GpuprovError(f"which zones sell {names[0]}: {trouble}", hint="name them in sites.*.zones") from None
+        choices.zones = tuple(zone for zone in sold[0] if all(zone in others for others in sold))
+        if not choices.zones:
+            raise GpuprovError(
+                f"no zone of {self.region} sells {' and '.join(names)}", hint="give each group a site of its own"
+            )
+        choices.write(workspace)
+        return choices.zones
+
+    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        """By what Alibaba Cloud lists as stock: nothing is reserved, so that it is no promise."""
+        found: list[Finding] = []
+        for group in plan.groups:
+            wanted = sum(name not in there for name in group.node_names())
+            if group.site == self._place.site and group.spec.capacity.probe and wanted:
+                found.append(self._listed(plan, group, wanted))
+        return found
+
+    def _listed(self, plan: Plan, group: PlannedGroup, wanted: int) -> Finding:
+        subject, kind = f"group {group.name}", group.spec.capacity.kind
+        try:
+            there = stock(Region(self.region), group.machine.name, kind)
+        except Trouble as trouble:
+            return unknown(subject, trouble, "ecs:DescribeAvailableResource")
+        zone = next((zone for zone in self.zones(plan) if there.get(zone) in IN_STOCK), None)
+        if zone is None:
+            said = f"{self.region} lists no {kind} {group.machine.name} in stock in {', '.join(self.zones(plan))}"
+            status = "warning" if group.spec.capacity.fallback else "blocks"
+            hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
+            return Finding(status, subject, said, hint)  # type: ignore[arg-type]
+        if wanted == group.spec.count:  # none stands in another zone
+            choices = Choices.read(self._place.workspace)
+            choices.taken[group.name] = Way(kind, zone)
+            choices.write(self._place.workspace)
+        said = f"{group.machine.name} is listed in stock in {zone}; how many, Alibaba Cloud does not say"
+        return Finding("ok", subject, said)
+
+    def ends(self, plan: Plan) -> Mapping[str, datetime]:  # noqa: ARG002
+        """Pay-as-you-go, spot and machines of a private pool have no end that was bought."""
+        return {}
+
+    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:  # noqa: ARG002
+        return errors.read(found)

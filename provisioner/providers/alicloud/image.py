@@ -1,0 +1,41 @@
+"""Which image a distribution is in a region: the newest of Alibaba Cloud's own of that family, resolved once into the
+lock. Families move, ids do not."""
+
+from __future__ import annotations
+
+import re
+
+from provisioner.errors import GpuprovError
+from provisioner.providers.alicloud.client import SIGN_IN, Region
+from provisioner.providers.trouble import Trouble
+from provisioner.stack.models import BaseImage
+
+IDS = {
+    "ubuntu-22.04": r"ubuntu_22_04_x64_20G_alibase_(\d{8})\.vhd",
+    "ubuntu-24.04": r"ubuntu_24_04_x64_20G_alibase_(\d{8})\.vhd",
+    "debian-12": r"debian_12(?:_\d+)?_x64_20G_alibase_(\d{8})\.vhd",
+}
+"""Ids of system images, with their date: the same in every region. Seen in public Terraform files and scripts
+(ubuntu_24_04_x64_20G_alibase_20240812.vhd, debian_12_11_x64_20G_alibase_20241201.vhd); those with a GPU driver or UEFI
+in their name are others."""
+
+
+def base_image(region: Region, system: str) -> BaseImage:
+    """The newest image of a distribution. Raises GpuprovError where it is not there, or could not be asked for."""
+    pattern = re.compile(IDS[system])
+    try:
+        rows = region.all(
+            "ecs", "DescribeImages", "Images", "Image", ImageOwnerAlias="system", OSType="linux", Architecture="x86_64",
+            Status="Available",
+        )  # fmt: skip
+    except Trouble as trouble:
+        hints = {"credentials": SIGN_IN, "denied": "allow ecs:DescribeImages", "settings": "correct it"}
+        hint = hints.get(trouble.kind, "run it again")
+        raise GpuprovError(f"the image of {system} could not be asked for: {trouble}", hint=hint) from None
+    dated = {one[1]: one[0] for row in rows if (one := pattern.fullmatch(str(row.get("ImageId", ""))))}
+    if not dated:
+        raise GpuprovError(
+            f"Alibaba Cloud has no image of {system} in {region.name}", hint="another region, or stack.os"
+        )
+    newest = max(dated)
+    return BaseImage(id=dated[newest], why=f"the newest system image of {system} in {region.name}, of {newest}")

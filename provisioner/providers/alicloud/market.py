@@ -1,0 +1,97 @@
+"""Alibaba Cloud's market: which zones of a region sell a machine, and what spot costs and has cost there."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from provisioner.providers.alicloud.client import Region
+from provisioner.providers.alicloud.findings import credentials, unknown
+from provisioner.providers.alicloud.stock import zones_selling
+from provisioner.providers.market import SpotPrice, Unanswered, history
+from provisioner.providers.trouble import Trouble
+
+MOST_DAYS = 30
+"""DescribeSpotPriceHistory looks back no further.
+https://www.alibabacloud.com/help/en/ecs/developer-reference/api-ecs-2014-05-26-describespotpricehistory"""
+
+
+class Ecs:
+    """The regions that these credentials reach, whichever site the account is of: its prices are in that site's
+    currency, CNY or USD. Who they are is asked once, before anything else."""
+
+    source = "ECS, DescribeSpotPriceHistory"
+
+    def __init__(self) -> None:
+        self._regions: dict[str, Region] = {}
+        self._trouble: Trouble | None = None
+        self._lock = threading.Lock()
+
+    def zones(self, region: str, machine: str) -> list[str]:
+        place = self._reached(region)
+        try:
+            return sorted(zones_selling(place, machine))
+        except Trouble as trouble:
+            raise _unanswered(trouble, "ecs:DescribeAvailableResource") from None
+
+    def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:
+        place, now = self._reached(region), datetime.now(UTC)
+        begin = now - timedelta(days=min(days, MOST_DAYS))
+        try:
+            rows, currency = _changes(place, machine, begin, now)
+        except Trouble as trouble:
+            raise _unanswered(trouble, "ecs:DescribeSpotPriceHistory") from None
+        told = [(str(row["ZoneId"]), _when(row["Timestamp"]), float(row["SpotPrice"])) for row in rows]
+        return history(told, begin, now, currency)
+
+    def _reached(self, name: str) -> Region:
+        """The region, where these credentials are good for it. Raises Unanswered."""
+        with self._lock:
+            if self._trouble is not None:
+                raise _unanswered(self._trouble, "sts:GetCallerIdentity")
+            if not self._regions:
+                self._regions[name] = Region(name)
+                try:
+                    self._regions[name].ask("sts", "GetCallerIdentity")
+                except Trouble as trouble:
+                    self._trouble = trouble
+                    raise _unanswered(trouble, "sts:GetCallerIdentity") from None
+            if name not in self._regions:
+                self._regions[name] = next(iter(self._regions.values())).beside(name)
+        return self._regions[name]
+
+
+def _changes(region: Region, machine: str, begin: datetime, now: datetime) -> tuple[list[dict[str, Any]], str]:
+    """Every price change, and the currency. Raises Trouble."""
+    rows: list[dict[str, Any]] = []
+    currency, offset = "", 0
+    while True:
+        answer = region.ask(
+            "ecs", "DescribeSpotPriceHistory", NetworkType="vpc", InstanceType=machine, OSType="linux",
+            IoOptimized="optimized", SpotDuration=0, StartTime=f"{begin:%Y-%m-%dT%H:%M:%SZ}",
+            EndTime=f"{now:%Y-%m-%dT%H:%M:%SZ}", Offset=offset,
+        )  # fmt: skip
+        found = (answer.get("SpotPrices") or {}).get("SpotPriceType") or []
+        rows, currency = rows + found, str(answer.get("Currency") or currency)
+        following = int(answer.get("NextOffset") or 0)
+        if not found or following <= offset:
+            return rows, currency
+        offset = following
+
+
+def _when(told: str) -> datetime:
+    return datetime.fromisoformat(told.replace("Z", "+00:00"))
+
+
+def _unanswered(trouble: Trouble, permission: str) -> Unanswered:
+    """Why Alibaba Cloud gave no answer, in the words of preflight."""
+    if trouble.kind == "credentials":
+        found = credentials(trouble)
+        return Unanswered(f"not signed in: {found.message}", found.action)
+    found = unknown("", trouble, permission)
+    return Unanswered(found.message, found.action)
+
+
+def market() -> Ecs:
+    return Ecs()

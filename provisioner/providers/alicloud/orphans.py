@@ -1,0 +1,70 @@
+"""What a crash left in a region of Alibaba Cloud: found by tag, removed in the order that it accepts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from provisioner.errors import Diagnostic, ProviderError
+from provisioner.providers.alicloud import errors, tagged_resources
+from provisioner.providers.alicloud.client import Region
+from provisioner.providers.alicloud.findings import credentials
+from provisioner.providers.orphans import Found, Thing
+from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal
+from provisioner.providers.trouble import Trouble
+
+HOW: Mapping[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
+    "instance": ("ecs", "DeleteInstance", lambda number: {"InstanceId": number, "Force": True}),
+    "disk": ("ecs", "DeleteDisk", lambda number: {"DiskId": number}),
+    "NAT gateway": ("vpc", "DeleteNatGateway", lambda number: {"NatGatewayId": number, "Force": True}),
+    "elastic IP address": ("vpc", "ReleaseEipAddress", lambda number: {"AllocationId": number}),
+    "key pair": ("ecs", "DeleteKeyPairs", lambda name: {"KeyPairNames": json.dumps([name])}),
+    "deployment set": ("ecs", "DeleteDeploymentSet", lambda number: {"DeploymentSetId": number}),
+    "security group": ("ecs", "DeleteSecurityGroup", lambda number: {"SecurityGroupId": number}),
+    "vSwitch": ("vpc", "DeleteVSwitch", lambda number: {"VSwitchId": number}),
+    "VPC": ("vpc", "DeleteVpc", lambda number: {"VpcId": number}),
+}
+"""Kind → service, call and its arguments. `Force` takes a running instance, and a gateway's SNAT entries and address
+with it. https://www.alibabacloud.com/help/en/ecs/developer-reference/api-ecs-2014-05-26-deleteinstance"""
+
+
+class InRegion(Removal):
+    """One region."""
+
+    order = Order(
+        machines=("instance",), linger=("NAT gateway",),
+        then=("elastic IP address", "disk", "key pair", "deployment set"), network=("security group", "vSwitch", "VPC"),
+    )  # fmt: skip
+
+    def __init__(self, region: Region, *, wait_s: float = WAIT_S, pause_s: float = PAUSE_S) -> None:
+        super().__init__(region.name, wait_s=wait_s, pause_s=pause_s)
+        self._region = region
+
+    def find(self) -> Found:
+        try:
+            return tagged_resources.find(self._region)
+        except Trouble as trouble:
+            said = credentials(trouble)
+            raise ProviderError(said.message, where=self._region.name, hint=said.action) from None
+
+    def delete(self, thing: Thing) -> None:
+        service, call, arguments = HOW[thing.kind]
+        try:
+            self._region.ask(service, call, **arguments(thing.id))
+        except Trouble as trouble:
+            if trouble.kind != "absent":
+                raise
+
+    def standing(self, kind: str) -> set[str]:
+        return tagged_resources.standing(self._region, kind)
+
+    def busy(self, trouble: Trouble) -> bool:
+        return errors.read(Diagnostic(f"Code: {trouble.code}, Message: {trouble.message}")).kind == "conflict"
+
+    def protected(self, trouble: Trouble) -> bool:
+        return "deletion protection" in trouble.message.lower() or "DeletionProtection" in trouble.code
+
+
+def orphans(place: str) -> InRegion:
+    return InRegion(Region(place))

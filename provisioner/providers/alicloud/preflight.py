@@ -1,0 +1,204 @@
+"""What would keep `up` from working in a region of Alibaba Cloud, found before anything is spent.
+
+Every finding says what was seen and what to do. A question that was denied, throttled or not answered is `unknown`:
+said, and never taken for a yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal
+
+from provisioner.errors import Diagnostic
+from provisioner.plan import PlannedGroup
+from provisioner.preflight import Finding
+from provisioner.providers.alicloud import errors, quotas
+from provisioner.providers.alicloud.client import Region
+from provisioner.providers.alicloud.findings import credentials, unknown
+from provisioner.providers.alicloud.site import AlicloudSite
+from provisioner.providers.alicloud.stock import IN_STOCK, stock
+from provisioner.providers.trouble import Trouble
+
+WOULD = "DryRunOperation"
+"""ECS's word for: it would have been done.
+https://www.alibabacloud.com/help/en/ecs/developer-reference/api-ecs-2014-05-26-runinstances"""
+LATER = "later, other zones, another region, or groups.*.capacity.fallback"
+ADDRESSES = 20
+"""Elastic IP addresses of an account in a region, until it has asked for more.
+https://www.alibabacloud.com/help/en/eip/product-overview/limits"""
+
+
+def preflight(
+    region: Region, site: AlicloudSite, groups: Sequence[PlannedGroup], zones: Sequence[str],
+    images: Mapping[str, str | None], there: Collection[str],
+) -> list[Finding]:  # fmt: skip
+    """Everything about these groups of one region. `zones`: those that cluster.yaml names; `images`: group → id;
+    `there`: names of their nodes that stand already, so that an `up` of a running fleet does not ask for room twice."""
+    try:
+        who = region.ask("sts", "GetCallerIdentity")
+    except Trouble as trouble:
+        return [credentials(trouble)]
+    found = [Finding("ok", "credentials", f"{who.get('Arn')}, account {who.get('AccountId')}")]
+    found += _zones(region, zones)
+    found += _vswitches(region, site)
+    for group in groups:
+        found += _sold(region, group, zones)
+        found += _placed(region, group)
+    found += quotas.room(region, groups, there)
+    found += _addresses(region, site, groups, there)
+    found += _tried(region, site, groups, zones, images)
+    return found
+
+
+def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:
+    """The zones that cluster.yaml names are there."""
+    if not zones:
+        return []
+    try:
+        answer = region.ask("ecs", "DescribeZones")
+    except Trouble as trouble:
+        return [unknown("zones", trouble, "ecs:DescribeZones")]
+    known = sorted(str(row["ZoneId"]) for row in (answer.get("Zones") or {}).get("Zone") or ())
+    if wrong := sorted(set(zones) - set(known)):
+        said = f"{', '.join(wrong)} cannot be used; {region.name} has {', '.join(known)}"
+        return [Finding("blocks", "zones", said, "change sites.*.zones")]
+    return []
+
+
+def _vswitches(region: Region, site: AlicloudSite) -> Iterator[Finding]:
+    """The vSwitches that cluster.yaml names are in its VPC and in the zones that it says, with room."""
+    for zone, number in site.vpc.vswitches.items() if site.vpc else ():
+        assert site.vpc is not None
+        subject = f"vSwitch {number}"
+        try:
+            rows = region.all("vpc", "DescribeVSwitches", "VSwitches", "VSwitch", VSwitchId=number)
+        except Trouble as trouble:
+            yield unknown(subject, trouble, "vpc:DescribeVSwitches")
+            continue
+        row = next((row for row in rows if row.get("VSwitchId") == number), None)
+        if row is None or row.get("VpcId") != site.vpc.id:
+            where = "is not there" if row is None else f"is in {row.get('VpcId')}, not in {site.vpc.id}"
+            yield Finding("blocks", subject, f"it {where}", "change sites.*.vpc")
+        elif row.get("ZoneId") != zone:
+            yield Finding(
+                "blocks", subject, f"it is in {row.get('ZoneId')}, not in {zone}", "change sites.*.vpc.vswitches"
+            )
+        elif not int(row.get("AvailableIpAddressCount") or 0):
+            yield Finding("blocks", subject, "it has no free addresses", "a larger vSwitch, or another zone")
+        else:
+            yield Finding("ok", subject, f"in {zone}, {row['AvailableIpAddressCount']} free addresses")
+
+
+def _sold(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Iterator[Finding]:
+    """The machine type is sold in the zones that are wanted, and what is said of its stock."""
+    name, kind = group.machine.name, group.spec.capacity.kind
+    subject = f"group {group.name}"
+    try:
+        there = stock(region, name, kind)
+    except Trouble as trouble:
+        yield unknown(subject, trouble, "ecs:DescribeAvailableResource")
+        return
+    other = bool(group.spec.capacity.fallback)
+    blocks: Literal["warning", "blocks"] = "warning" if other else "blocks"
+    bought = " as spot" if kind == "spot" else ""
+    mine = {zone: said for zone, said in there.items() if not zones or zone in zones}
+    if not there:
+        call = f"aliyun ecs DescribeAvailableResource --DestinationResource InstanceType --InstanceType {name}"
+        hint = f"another region; `{call}`"
+        yield Finding(blocks, subject, f"{name} is not sold{bought} in {region.name}", hint)
+    elif not mine:
+        said = f"{name} is sold{bought} in {', '.join(sorted(there))}, not in {', '.join(zones)}"
+        yield Finding(blocks, subject, said, f"sites.*.zones: [{', '.join(sorted(there))}]")
+    elif not any(said in IN_STOCK for said in mine.values()):
+        said = f"{name} is out of stock{bought} now in {', '.join(sorted(mine))}"
+        yield Finding("warning", subject, said, LATER)
+    else:
+        told = ", ".join(f"{zone} ({mine[zone]})" for zone in sorted(mine))
+        yield Finding("ok", subject, f"{name} is sold{bought} in {told}")
+
+
+def _placed(region: Region, group: PlannedGroup) -> Iterator[Finding]:
+    """A deployment set takes the machine's family."""
+    if group.spec.placement != "cluster":
+        return
+    subject = f"group {group.name}"
+    try:
+        answer = region.ask("ecs", "DescribeDeploymentSetSupportedInstanceTypeFamily", Strategy="LowLatency")
+    except Trouble as trouble:
+        yield unknown(subject, trouble, "ecs:DescribeDeploymentSetSupportedInstanceTypeFamily")
+        return
+    families = [one.strip() for one in str(answer.get("InstanceTypeFamilies") or "").split(",") if one.strip()]
+    mine = group.machine.name.rpartition(".")[0].partition("-")[0]
+    if mine not in families and quotas.family(group.machine.name) not in families:
+        said = f"no deployment set of strategy LowLatency takes {group.machine.name} here"
+        yield Finding("blocks", subject, said, "leave out groups.*.placement")
+    if group.spec.capacity.interruptible:
+        said = "that a deployment set takes spot machines Alibaba Cloud's documentation does not say"
+        yield Finding("warning", subject, said, "leave out groups.*.placement where it is refused")
+
+
+def _addresses(
+    region: Region, site: AlicloudSite, groups: Sequence[PlannedGroup], there: Collection[str]
+) -> Iterator[Finding]:
+    """There is room for the elastic IP addresses that are still to be made."""
+    wanted = int(site.internet == "nat" and site.vpc is None and not there)
+    if site.internet == "public":
+        wanted = sum(name not in there for group in groups for name in group.node_names())
+    if not wanted:
+        return
+    try:
+        rows = region.all("vpc", "DescribeEipAddresses", "EipAddresses", "EipAddress")
+    except Trouble as trouble:
+        yield unknown("elastic IP addresses", trouble, "vpc:DescribeEipAddresses")
+        return
+    said = f"{len(rows)} are there and {wanted} are wanted"
+    if len(rows) + wanted > ADDRESSES:
+        told = f"{said}: more than the {ADDRESSES} that an account has in a region until it asks for more"
+        yield Finding("warning", "elastic IP addresses", told, "https://quotas.console.aliyun.com/products/eip/quotas")
+    else:
+        yield Finding("ok", "elastic IP addresses", said)
+
+
+def _tried(
+    region: Region, site: AlicloudSite, groups: Sequence[PlannedGroup], zones: Sequence[str],
+    images: Mapping[str, str | None],
+) -> Iterator[Finding]:  # fmt: skip
+    """ECS's dry run of one machine of each group: the only answer on real-name rules, balance and permissions."""
+    for group in groups:
+        image = images.get(group.name)
+        if image is None:
+            continue
+        zone = next(iter(zones), None)
+        vswitch = site.vpc.vswitches.get(zone or next(iter(site.vpc.vswitches))) if site.vpc else None
+        spot = "SpotAsPriceGo" if group.spec.capacity.kind == "spot" else "NoSpot"
+        try:
+            region.ask(
+                "ecs", "RunInstances", DryRun=True, Amount=1, ImageId=image, InstanceType=group.machine.name,
+                InstanceChargeType="PostPaid", SpotStrategy=spot, ZoneId=zone, VSwitchId=vswitch,
+                SystemDisk={"Category": "cloud_essd", "Size": group.spec.storage.root_gb},
+            )  # fmt: skip
+        except Trouble as trouble:
+            yield _said(group, image, trouble)
+        else:
+            raise AssertionError("a dry run has no other answer than an error")
+
+
+def _said(group: PlannedGroup, image: str, trouble: Trouble) -> Finding:
+    """What a dry run has answered, by the class of its error (errors.yaml)."""
+    subject = f"group {group.name}"
+    if trouble.code == WOULD:
+        return Finding("ok", subject, "ECS would start a machine (dry run)")
+    if trouble.kind in ("throttled", "silent"):
+        return unknown(subject, trouble, "ecs:RunInstances")
+    error = errors.read(
+        Diagnostic(f"Code: {trouble.code}, Message: {trouble.message}" if trouble.code else trouble.message)
+    )
+    if error.kind == "image":
+        return Finding("blocks", subject, f"ECS does not start {image}: {error.text}", error.hint)
+    if error.kind in ("denied", "terms", "credentials"):
+        return Finding("blocks", subject, f"ECS would start no machine: {error.text}", error.hint)
+    if error.kind in ("spot-refused", "quota", "shortage", "unsupported"):
+        blocks = error.kind in ("spot-refused", "quota") and not group.spec.capacity.fallback
+        said = f"ECS would start no {group.spec.capacity.kind} machine: {error.text}"
+        return Finding("blocks" if blocks else "warning", subject, said, error.hint or LATER)
+    return unknown(subject, trouble, "ecs:RunInstances")

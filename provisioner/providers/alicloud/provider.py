@@ -1,0 +1,92 @@
+"""Alibaba Cloud ECS: real machines by terraform/alicloud. See providers/base.py for the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Events
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.providers.alicloud import image
+from provisioner.providers.alicloud import market as ecs_market
+from provisioner.providers.alicloud import orphans as in_region
+from provisioner.providers.alicloud.access import EcsAccess
+from provisioner.providers.alicloud.capacity import EcsCapacity
+from provisioner.providers.alicloud.client import Region
+from provisioner.providers.alicloud.module import EcsModule
+from provisioner.providers.alicloud.preflight import preflight
+from provisioner.providers.alicloud.site import AlicloudSite
+from provisioner.providers.base import Place, Provider
+from provisioner.providers.market import Market
+from provisioner.providers.orphans import Orphans
+from provisioner.providers.public_address import PublicAddress
+from provisioner.stack.models import BaseImage
+
+
+class Alicloud(Provider):
+    """One region."""
+
+    name = "alicloud"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        assert isinstance(place.settings, AlicloudSite)
+        self._site = place.settings
+        self._here = PublicAddress(called=self._site.internet == "public" and self._site.jump is None)
+        self._zones = EcsCapacity(place, self._site)
+        self.capacity = self._zones
+        self.access = EcsAccess(self._site.region)
+        self.module = EcsModule(place, self._site, self._zones, self._here)
+
+    def base_image(self, system: str) -> BaseImage:
+        return image.base_image(Region(self._site.region), system)
+
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        place, site = self._site, self.place.site
+        groups = [group for group in plan.groups if group.site == site]
+        bases = plan.bases.get(site, {})
+        images = {group.name: base.id if (base := bases.get(group.stack.os)) else None for group in groups}
+        found = preflight(Region(place.region), place, groups, self._zones.named, images, there)
+        for group in groups:
+            base = bases.get(group.stack.os)
+            if base is None or base.id is None:
+                said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
+                found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
+        if place.storage.nas is not None:
+            path = place.storage.nas.path
+            said = f"`gpuprov down` removes the NAS file system at {path} with its data; its price is in no figure here"
+            found.append(Finding("warning", "storage", said, "keep a copy of what has to stay"))
+        if self._here.asked(plan):
+            try:
+                found.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+            except GpuprovError as error:
+                found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
+        return found
+
+    @classmethod
+    def market(cls) -> Market:
+        return ecs_market.market()
+
+    @classmethod
+    def orphans(cls, region: str) -> Orphans:
+        return in_region.orphans(region)
+
+    def clean(self, events: Events) -> list[str]:
+        """What has the cluster's own identity and Terraform's state has forgotten is removed; what can't be is told."""
+        place, region = self.place, self._site.region
+        if not place.identity or not (place.workspace / "main.tf").exists():
+            return []
+        there = in_region.orphans(region)
+        try:
+            found = there.find()
+        except ProviderError as error:
+            return [f"whether anything is left in {region} could not be asked: {error.message}"]
+        wanted = (place.cluster, place.site, place.identity)
+        mine = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
+        events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
+        left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
+        return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+
+
+PROVIDER = Alicloud

@@ -1,0 +1,76 @@
+"""Refusals of an Alibaba Cloud site: what its keys, its disks and the purchase of its machines can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from provisioner.providers.alicloud.site import AlicloudSite
+from provisioner.spec.groups import Group
+from provisioner.spec.source_map import Finding, Loc, shown
+
+LEAST_GIB: Mapping[str, int] = {"PL0": 20, "PL1": 20, "PL2": 461, "PL3": 1261}
+MOST_GIB = 2048
+"""Of a system disk, by performance level. The module's validations say the same.
+https://www.alibabacloud.com/help/en/ecs/user-guide/essds"""
+OWN_TAGS = 5
+"""gpuprov-cluster, gpuprov-site, gpuprov-id, gpuprov-group and gpuprov-node; 20 fit on each thing.
+https://www.alibabacloud.com/help/en/ecs/user-guide/limits-1"""
+MOST_TAGS = 20 - OWN_TAGS
+RESERVED = re.compile(r"^(aliyun|acs:|https?://)")
+POOL = re.compile(r"^(eap|crp)-[0-9a-z]+$")
+"""Ids of private pools: elasticity assurances and capacity reservations.
+https://www.alibabacloud.com/help/en/ecs/user-guide/overview-of-immediate-capacity-reservation"""
+
+
+def bought(groups: Mapping[str, Group]) -> Iterator[Finding]:
+    """Of how the machines at a site are bought."""
+    for name, group in groups.items():
+        number = group.capacity.id
+        if group.capacity.kind == "reservation" and number and not POOL.match(number):
+            said = f"{shown(number)} is no private pool"
+            yield Finding(("groups", name, "capacity", "id"), said, "the id of an elasticity assurance (eap-…) or a "
+                          "capacity reservation (crp-…)")  # fmt: skip
+
+
+def disks(site: AlicloudSite, groups: Mapping[str, Group]) -> Iterator[Finding]:
+    """Of the size of system disks."""
+    least = LEAST_GIB[site.disk_level]
+    for name, group in groups.items():
+        size, at = group.storage.root_gb, ("groups", name, "storage", "root_gb")
+        if size > MOST_GIB:
+            yield Finding(at, f"a system disk has at most {MOST_GIB} GiB, not {size}", f"root_gb: {MOST_GIB}")
+        elif size < least:
+            said = f"a system disk of {site.disk_level} has at least {least} GiB, not {size}"
+            yield Finding(at, said, f"root_gb: {least}, or another sites.*.disk_level")
+
+
+def account(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
+    """Of what an account asks of everything in it; `at`: where the site stands."""
+    if len(site.tags) > MOST_TAGS:
+        said = f"{len(site.tags)} tags: Alibaba Cloud takes 20 on each thing, and gpuprov has {OWN_TAGS} of its own"
+        yield Finding((*at, "tags"), said, f"at most {MOST_TAGS}", at_key=True)
+    for key, value in site.tags.items():
+        if RESERVED.match(key) or RESERVED.match(value):
+            said = f"{shown(key)}: no tag begins with aliyun, acs:, http:// or https://"
+            yield Finding((*at, "tags", key), said, "another key or value", at_key=True)
+        elif len(key) > 64 or len(value) > 128:
+            said = f"{shown(key[:20])}…: a tag's key has at most 64 characters, its value 128"
+            yield Finding((*at, "tags", key), said, "a shorter one", at_key=True)
+
+
+def network(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
+    """Of a VPC of the user's own."""
+    if site.security_groups and site.vpc is None:
+        said = "security_groups are of a VPC of yours, and gpuprov makes one here"
+        yield Finding((*at, "security_groups"), said, "name the VPC: vpc: {id: …, vswitches: {…}}", at_key=True)
+    if site.vpc is not None:
+        for zone in site.zones:
+            if zone not in site.vpc.vswitches:
+                said = f"no vSwitch of the VPC is named for {zone}"
+                yield Finding((*at, "zones"), said, f"vpc.vswitches: {{{zone}: vsw-…}}, or leave the zone out")
+    zones = site.zones or tuple(site.vpc.vswitches if site.vpc else ())
+    if site.storage.nas and site.storage.nas.zone and site.storage.nas.zone not in zones:
+        hint = f"one of {', '.join(zones)}" if zones else f"write zones: [{site.storage.nas.zone}, …] at the site"
+        said = f"{shown(site.storage.nas.zone)} is not among the site's zones"
+        yield Finding((*at, "storage", "nas", "zone"), said, hint)

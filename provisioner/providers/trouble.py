@@ -1,0 +1,33 @@
+"""Questions to a cloud that have no answer: why, and what is said of it.
+
+A cloud's SDK has hundreds of error codes; what follows for whoever asked depends on seven kinds of them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from provisioner.preflight import Finding
+
+Kind = Literal["settings", "credentials", "denied", "absent", "throttled", "silent", "refused"]
+
+
+class Trouble(Exception):
+    """Why a question has no answer. `kind`: settings: the cloud's configuration on this machine is wrong; credentials:
+    they are missing, wrong or expired; denied: they may not ask that; absent: what was asked for is not there;
+    throttled; silent: no answer or no network; refused: the rest. `code`: the cloud's own, empty where it gave none."""
+
+    def __init__(self, kind: Kind, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.message, self.code = kind, message, code
+
+
+def unknown(subject: str, trouble: Trouble, permission: str, *, cloud: str, settings: str) -> Finding:
+    """A question without an answer. `permission`: what has to be allowed; `settings`: what to do about wrong ones."""
+    if trouble.kind == "denied":
+        return Finding("unknown", subject, f"not allowed to look: {trouble.message}", f"allow {permission}")
+    if trouble.kind == "settings":
+        return Finding("unknown", subject, trouble.message, settings)
+    words = {"throttled": f"{cloud} is asked too often just now", "silent": "no answer in time"}
+    said = words.get(trouble.kind, trouble.code or "refused")
+    return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")

@@ -1,0 +1,200 @@
+"""What keeps `up` from working in a region of Alibaba Cloud, against a stand-in that speaks its wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.errors import GpuprovError
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.providers.alicloud import client
+from provisioner.providers.alicloud.provider import Alicloud
+from provisioner.providers.base import Place
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack.models import BaseImage
+from tests.support import plans
+from tests.support.alicloud_api import Account, Refusal, serving, stock
+
+MACHINE = "ecs.gn7-c13g1.26xlarge"
+IMAGE = "ubuntu_24_04_x64_20G_alibase_20260916.vhd"
+SITE = {"provider": "alicloud", "region": "cn-shanghai", "zones": ("cn-shanghai-b", "cn-shanghai-g"), "internet": "nat"}
+QUOTA = "q_ecs_gn7v_postpay_g"
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    found = Account(
+        answers={
+            "DescribeZones": {"Zones": {"Zone": [{"ZoneId": f"cn-shanghai-{letter}"} for letter in "bglm"]}},
+            "DescribeAvailableResource": stock(MACHINE, cn_shanghai_b="WithStock", cn_shanghai_m="WithoutStock"),
+            "ListProductQuotas": quota(16, 0),
+            "DescribeDeploymentSetSupportedInstanceTypeFamily": {"InstanceTypeFamilies": "ecs.g7,ecs.gn7i"},
+        }
+    )
+    with serving(found) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(client, "PAUSE_S", 0.01)
+        yield found
+    assert found.wrong == []
+
+
+def quota(total: float, used: float | None, code: str = QUOTA) -> dict[str, Any]:
+    return {"Quotas": [{"QuotaActionCode": code, "TotalQuota": total, "TotalUsage": used, "QuotaUnit": "GPU"}]}
+
+
+def planned(site: dict[str, Any] = SITE, count: int = 1, **group: Any) -> Plan:
+    keys = {"machine": MACHINE, "count": count, **group}
+    spec = ClusterSpec.model_validate({"name": "speech", "sites": {"here": site}, "groups": {"train": keys}})
+    found = plans.plan(spec)
+    bases = {"here": {found.groups[0].stack.os: BaseImage(id=IMAGE, why="test")}}
+    return Plan(spec=found.spec, groups=found.groups, simulated=False, bases=bases)
+
+
+def preflight(plan: Plan, workspace: Path, there: tuple[str, ...] = ()) -> dict[str, Finding]:
+    provider = Alicloud(Place("speech", "here", plan.spec.sites["here"], workspace))
+    found = provider.preflight(plan, there)
+    return {f"{one.subject}/{number}" if number else one.subject: one
+            for number, one in ((sum(other.subject == one.subject for other in found[:i]), one)
+                                for i, one in enumerate(found))}  # fmt: skip
+
+
+def test_all_is_well(account: Account, tmp_path: Path) -> None:
+    found = preflight(planned(), tmp_path)
+    assert {one.status for one in found.values()} == {"ok"}
+    assert found["credentials"].message == "acs:ram::1234567890123456:user/tester, account 1234567890123456"
+    assert found["group train"].message == f"{MACHINE} is sold in cn-shanghai-b (WithStock)"
+    assert found["group train/1"].message == "ECS would start a machine (dry run)"
+    assert found[f"quota {QUOTA}"].message == "16 GPUs, 0 in use, 8 wanted"
+    dry = account.asked("RunInstances")
+    assert [(one["DryRun"], one["ImageId"], one["SpotStrategy"]) for one in dry] == [("true", IMAGE, "NoSpot")]
+
+
+@pytest.mark.parametrize(
+    ("action", "answer", "subject", "status", "says"),
+    [
+        ("GetCallerIdentity", Refusal("InvalidSecurityToken.Expired", "Specified SecurityToken is expired.", 400),
+         "credentials", "blocks", "they have expired"),
+        ("DescribeZones", {"Zones": {"Zone": [{"ZoneId": "cn-shanghai-m"}]}}, "zones", "blocks", "has cn-shanghai-m"),
+        ("DescribeAvailableResource", {}, "group train", "blocks", "is not sold in cn-shanghai"),
+        ("DescribeAvailableResource", stock(MACHINE, cn_shanghai_m="WithStock"), "group train", "blocks",
+         "is sold in cn-shanghai-m, not in cn-shanghai-b, cn-shanghai-g"),
+        ("DescribeAvailableResource", stock(MACHINE, cn_shanghai_b="WithoutStock"), "group train", "warning",
+         "is out of stock now in cn-shanghai-b"),
+        ("DescribeAvailableResource", Refusal("Forbidden.RAM", "User not authorized."), "group train", "unknown",
+         "not allowed to look"),
+        ("ListProductQuotas", quota(8, 4), f"quota {QUOTA}", "blocks", "8 GPUs, 4 in use, 8 wanted"),
+        ("ListProductQuotas", quota(0, None), f"quota {QUOTA}", "blocks", "0 GPUs, an unknown number in use"),
+        ("ListProductQuotas", quota(16, None), f"quota {QUOTA}", "unknown", "an unknown number in use"),
+        ("ListProductQuotas", {"Quotas": []}, f"quota {QUOTA}", "unknown", "no such quota"),
+        ("RunInstances", Refusal("RealNameAuthenticationError", "Your account has not passed it yet."),
+         "group train/1", "blocks", "ECS would start no machine: Your account has not passed it yet."),
+        ("RunInstances", Refusal("InvalidAccountStatus.NotEnoughBalance", "Not enough balance."), "group train/1",
+         "blocks", "Not enough balance"),
+        ("RunInstances", Refusal("Forbidden.RiskControl", "Forbidden by Aliyun RiskControl system."), "group train/1",
+         "blocks", "RiskControl"),
+        ("RunInstances", Refusal("InvalidImageId.NotFound", "It does not exist.", 404), "group train/1", "blocks",
+         f"ECS does not start {IMAGE}"),
+        ("RunInstances", Refusal("OperationDenied.NoStock", "Sold out in the zone."), "group train/1", "warning",
+         "Sold out"),
+        ("RunInstances", Refusal("QuotaExceed.ElasticQuota", "No additional quota."), "group train/1", "blocks",
+         "No additional quota"),
+        ("RunInstances", Refusal("InternalError", "It failed.", 500), "group train/1", "unknown", "no answer in time"),
+        ("RunInstances", Refusal("MissingParameter", "It is missing.", 400), "group train/1", "unknown", "MissingP"),
+    ],
+)  # fmt: skip
+def test_what_is_in_the_way_is_told(
+    account: Account, tmp_path: Path, action: str, answer: Any, subject: str, status: str, says: str
+) -> None:
+    account.answers[action] = answer
+    found = preflight(planned(), tmp_path)
+    assert found[subject].status == status and says in found[subject].message
+    assert found[subject].action
+
+
+def test_a_shortage_with_a_fallback_is_a_warning(account: Account, tmp_path: Path) -> None:
+    account.answers["DescribeAvailableResource"] = {}
+    account.answers["RunInstances"] = Refusal("InvalidSpotAuthorized", "The specified Spot param is unauthorized.", 400)
+    account.answers["ListProductQuotas"] = lambda given: quota(0, 0, given["QuotaActionCode"])
+    found = preflight(planned(capacity={"kind": "spot", "fallback": ("on-demand",)}), tmp_path)
+    assert {one.status for one in found.values()} <= {"ok", "warning"}
+    assert {f"quota {QUOTA}", "quota q_ecs_gn7v_spot_g"} <= set(found)
+
+
+def test_nodes_that_stand_need_no_room(account: Account, tmp_path: Path) -> None:
+    account.answers["ListProductQuotas"] = quota(8, 8)
+    assert preflight(planned(), tmp_path, there=("train-0",))[f"quota {QUOTA}"].status == "ok"
+
+
+def test_vswitches_that_do_not_fit(account: Account, tmp_path: Path) -> None:
+    vpc = {"id": "vpc-uf6f7l4fg90", "vswitches": {f"cn-shanghai-{one}": f"vsw-uf6f7l4fg9{one}" for one in "bglm"}}
+    account.rows["DescribeVSwitches"] = [
+        {"VSwitchId": "vsw-uf6f7l4fg9b", "VpcId": vpc["id"], "ZoneId": "cn-shanghai-b", "AvailableIpAddressCount": 8},
+        {"VSwitchId": "vsw-uf6f7l4fg9g", "VpcId": vpc["id"], "ZoneId": "cn-shanghai-m", "AvailableIpAddressCount": 8},
+        {"VSwitchId": "vsw-uf6f7l4fg9l", "VpcId": vpc["id"], "ZoneId": "cn-shanghai-l", "AvailableIpAddressCount": 0},
+    ]  # fmt: skip
+    found = preflight(planned({**SITE, "zones": (), "vpc": vpc}), tmp_path)
+    said = [(one.status, one.message) for subject, one in found.items() if subject.startswith("vSwitch")]
+    assert said == [
+        ("ok", "in cn-shanghai-b, 8 free addresses"), ("blocks", "it is in cn-shanghai-m, not in cn-shanghai-g"),
+        ("blocks", "it has no free addresses"), ("blocks", "it is not there"),
+    ]  # fmt: skip
+    assert account.asked("RunInstances")[0]["VSwitchId"] == "vsw-uf6f7l4fg9b"
+
+
+def test_a_deployment_set_that_does_not_take_the_type(account: Account, tmp_path: Path) -> None:
+    found = preflight(planned(placement="cluster", capacity={"kind": "spot"}), tmp_path)
+    assert (found["group train/1"].status, found["group train/2"].status) == ("blocks", "warning")
+    account.answers["DescribeDeploymentSetSupportedInstanceTypeFamily"] = {"InstanceTypeFamilies": "ecs.gn7, ecs.g7"}
+    assert preflight(planned(placement="cluster"), tmp_path)["group train/1"].message.startswith("ECS would start")
+
+
+def test_more_addresses_than_an_account_usually_has_are_a_warning(account: Account, tmp_path: Path) -> None:
+    account.rows["DescribeEipAddresses"] = [{"AllocationId": f"eip-{n}"} for n in range(20)]
+    found = preflight(planned(), tmp_path)["elastic IP addresses"]
+    assert (found.status, "20 are there and 1 are wanted" in found.message) == ("warning", True)
+
+
+def test_the_newest_image_is_pinned(account: Account, tmp_path: Path) -> None:
+    ids = [
+        "ubuntu_24_04_x64_20G_alibase_20250117.vhd", IMAGE, "ubuntu_24_04_x64_20G_alibase_20240812.vhd",
+        "ubuntu_24_04_x64_100G_with_gpu_driver_and_cuda_alibase_20270101.vhd",
+        "debian_12_11_x64_20G_alibase_20241201.vhd",
+    ]  # fmt: skip
+    account.rows["DescribeImages"] = [{"ImageId": one} for one in ids]
+    provider = Alicloud(Place("speech", "here", planned().spec.sites["here"], tmp_path))
+    assert provider.base_image("ubuntu-24.04").id == IMAGE
+    assert provider.base_image("debian-12").id == ids[-1]
+    with pytest.raises(GpuprovError, match="has no image of ubuntu-22"):
+        provider.base_image("ubuntu-22.04")
+    account.answers["DescribeImages"] = Refusal("Forbidden.RAM", "User not authorized.")
+    with pytest.raises(GpuprovError) as caught:
+        provider.base_image("ubuntu-24.04")
+    assert caught.value.hint == "allow ecs:DescribeImages"
+
+
+def test_zones_with_stock_are_asked_first(account: Account, tmp_path: Path) -> None:
+    account.answers["DescribeAvailableResource"] = stock(
+        MACHINE, cn_shanghai_b="WithoutStock", cn_shanghai_g="WithStock", cn_shanghai_l="ClosedWithStock"
+    )
+    plan = planned({**SITE, "zones": ()})
+    capacity = Alicloud(Place("speech", "here", plan.spec.sites["here"], tmp_path)).capacity
+    assert capacity is not None
+    assert capacity.zones(plan) == ("cn-shanghai-g", "cn-shanghai-l", "cn-shanghai-b")
+    assert capacity.zones(plan) and account.counted()["DescribeAvailableResource"] == 1
+
+
+def test_a_probe_takes_the_first_zone_that_lists_stock(account: Account, tmp_path: Path) -> None:
+    there = stock(MACHINE, cn_shanghai_b="WithoutStock", cn_shanghai_g="WithStock")
+    account.answers["DescribeAvailableResource"] = there
+    plan = planned(capacity={"probe": True})
+    provider = Alicloud(Place("speech", "here", plan.spec.sites["here"], tmp_path))
+    assert provider.capacity is not None and provider.module is not None
+    assert [one.status for one in provider.capacity.probe(plan, ())] == ["ok"]
+    assert provider.module.inputs(plan)["groups"]["train"]["zone"] == "cn-shanghai-g"
+    account.answers["DescribeAvailableResource"] = stock(MACHINE, cn_shanghai_b="WithoutStock")
+    assert [one.status for one in provider.capacity.probe(plan, ())] == ["blocks"]

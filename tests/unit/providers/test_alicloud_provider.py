@@ -1,0 +1,136 @@
+"""What Alibaba Cloud's module is told, which files are refused, and that the policy has every call."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner import spec
+from provisioner.paths import data
+from provisioner.plan import Plan
+from provisioner.providers.alicloud import orphans, quotas, tagged_resources
+from provisioner.providers.alicloud.provider import Alicloud
+from provisioner.providers.alicloud.site import AlicloudNas
+from provisioner.providers.base import Place
+from provisioner.providers.capacity import Choices, Way
+from provisioner.spec.models import ClusterSpec
+from provisioner.stack.models import BaseImage
+from tests.support import plans
+from tests.support.rehearsal import ROOT
+
+FOLDER = ROOT / "provisioner" / "providers" / "alicloud"
+MACHINE, IMAGE = "ecs.gn7-c13g1.26xlarge", "ubuntu_24_04_x64_20G_alibase_20260916.vhd"
+SITE = {"provider": "alicloud", "region": "cn-shanghai", "zones": ("cn-shanghai-b",)}
+ACTIONS = yaml.safe_load((FOLDER / "actions.yaml").read_text(encoding="utf-8"))
+
+
+def told(folder: Path, site: dict[str, Any], machine: str = MACHINE, **group: Any) -> dict[str, Any]:
+    allow = (ip_network("203.0.113.0/24"),)
+    document = {"name": "speech", "sites": {"here": {**SITE, **site}}, "access": {"allow": allow},
+                "groups": {"train": {"machine": machine, **group}}}  # fmt: skip
+    found = plans.plan(ClusterSpec.model_validate(document))
+    bases = {"here": {found.groups[0].stack.os: BaseImage(id=IMAGE, why="test")}}
+    plan = Plan(spec=found.spec, groups=found.groups, simulated=False, bases=bases)
+    module = Alicloud(Place("speech", "here", plan.spec.sites["here"], folder)).module
+    assert module is not None
+    return module.inputs(plan)
+
+
+def test_what_the_file_does_not_say_the_module_is_not_told(tmp_path: Path) -> None:
+    assert told(tmp_path, {}) == {
+        "site": "", "zones": ["cn-shanghai-b"], "groups": {"train": {"image_id": IMAGE}}, "internet": "public",
+        "bandwidth": 100, "root": {"performance_level": "PL1"}, "access": {"allow": ["203.0.113.0/24"]},
+    }  # fmt: skip
+
+
+def test_what_it_says_the_module_is_told(tmp_path: Path) -> None:
+    Choices(taken={"train": Way("spot", "cn-shanghai-g")}, without={"train": ["train-1"]}).write(tmp_path)
+    site = {
+        "vpc": {"id": "vpc-00000000", "vswitches": {"cn-shanghai-b": "vsw-00000000"}}, "internet": "nat",
+        "ram_role": "nodes", "kms_key": "0e478b7a-4262", "disk_level": "PL2", "spot_price_limit": 31.5,
+        "security_groups": ("sg-00000000",), "resource_group": "rg-00000000", "storage": {"nas": {"path": "/data"}},
+        "bandwidth_mbps": 200,
+    }  # fmt: skip
+    found = told(tmp_path, site, "ecs.gn8is.2xlarge", count=2, storage={"root_gb": 500})
+    assert found["groups"] == {"train": {
+        "image_id": IMAGE, "erdma": True, "zone": "cn-shanghai-g", "kind": "spot", "without": ["train-1"]}}  # fmt: skip
+    assert found["root"] == {"performance_level": "PL2", "kms_key_id": "0e478b7a-4262"}
+    assert found["vpc"] == site["vpc"] and found["nas"] == {"path": "/data", "storage_type": "Performance"}
+    assert (found["ram_role"], found["resource_group_id"], found["security_groups"]) == (
+        "nodes", "rg-00000000", ["sg-00000000"],
+    )  # fmt: skip
+    assert "erdma" not in told(tmp_path, {}, "ecs.gn8is.2xlarge", network={"rdma": False})["groups"]["train"]
+
+
+def test_the_module_takes_the_file_system_as_it_is() -> None:
+    text = (data("terraform") / "alicloud" / "variables.tf").read_text(encoding="utf-8")
+    (block,) = re.findall(r"nas = optional\(object\(\{(.*?)\}\)\)", text, re.S)
+    assert set(re.findall(r"(\w+)\s*= optional", block)) == set(AlicloudNas.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("site", "group", "where", "says"),
+    [
+        ("", "storage: {root_gb: 4096}", "groups.train.storage.root_gb", "at most 2048 GiB"),
+        ("disk_level: PL3", "", "groups.train.storage.root_gb", "PL3 has at least 1261 GiB"),
+        ("security_groups: [sg-00000000]", "", "sites.here.security_groups", "of a VPC of yours"),
+        ("tags: {'acs:x': y}", "", "sites.here.tags.acs:x", "no tag begins with"),
+        ("zones: [cn-shanghai-b], vpc: {id: vpc-00000000, vswitches: {cn-shanghai-g: vsw-00000000}}", "",
+         "sites.here.zones", "no vSwitch of the VPC is named for cn-shanghai-b"),
+        ("storage: {nas: {zone: cn-shanghai-x}}", "", "sites.here.storage.nas.zone", "is not among the site's zones"),
+        ("", "capacity: {kind: reservation, id: cr-1}", "groups.train.capacity.id", "is no private pool"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_at_its_place(tmp_path: Path, site: str, group: str, where: str, says: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    keys = ", ".join(filter(None, ("provider: alicloud, region: cn-shanghai", site)))
+    rest = f", {group}" if group else ""
+    file.write_text(f"name: speech\nsites: {{here: {{{keys}}}}}\ngroups: {{train: {{machine: {MACHINE}{rest}}}}}\n")
+    (problem,) = spec.check(file)
+    assert problem.path == where and says in problem.message and problem.hint
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind", "code"),
+    [
+        (MACHINE, "on-demand", "q_ecs_gn7v_postpay_g"), ("ecs.ebmgn7ex.32xlarge", "spot", "q_ecs_gn7e_spot_g"),
+        ("ecs.gn8v-8x.48xlarge", "reservation", "q_ecs_gn8v_postpay_g"),
+        ("ecs.gn8is-4x.16xlarge", "spot", "q_ecs_gn8i_spot_g"),
+        ("ecs.g7.large", "spot", None),
+    ],
+)  # fmt: skip
+def test_a_machine_counts_towards_its_familys_quota(machine: str, kind: str, code: str | None) -> None:
+    assert quotas.of_machine(machine, kind) == code
+
+
+def calls() -> set[str]:
+    """service:Action of every question in the code: `ask(service, action)`, `all(…)`, and the two tables."""
+    found = {kind.permission for kind in tagged_resources.KINDS}
+    found |= {f"{service}:{action}" for service, action, _ in orphans.HOW.values()}
+    for file in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("ask", "all"):
+                words = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
+                if len(words) == 2:
+                    found.add(":".join(map(str, words)))
+    return found - {"sts:GetCallerIdentity"}
+
+
+def test_the_lists_of_actions_have_every_call_and_no_other() -> None:
+    assert calls() == {name for key in ("looks", "cost", "gc", "removes") for name in ACTIONS[key]}
+
+
+def test_the_policies_of_the_documentation_are_these_lists() -> None:
+    text = (ROOT / "docs" / "alicloud.md").read_text(encoding="utf-8")
+    up, cost, gc = (json.loads(one)["Statement"] for one in re.findall(r"```json\n(.*?)```", text, re.S))
+    assert set(up[0]["Action"]) == {*ACTIONS["makes"], *ACTIONS["looks"]}
+    assert set(cost[0]["Action"]) == set(ACTIONS["cost"])
+    assert [set(one["Action"]) for one in gc] == [set(ACTIONS["gc"]), set(ACTIONS["removes"])]
+    assert "acs:ResourceTag/gpuprov-cluster" in str(gc[1]["Condition"])
