@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,10 @@ from provisioner.cost.document import document
 from provisioner.spec.models import ClusterSpec
 
 
-def planned(spec: ClusterSpec) -> dict[str, Any]:
-    """What `plan` says of the price: {"hours", "groups", "totals", "not_included"}, as `cost` does without asking."""
-    said = document(wanted(spec), [], None)
+def planned(spec: ClusterSpec, sites: Collection[str]) -> dict[str, Any]:
+    """What `plan` says of the price of the groups at these sites: {"hours", "groups", "totals", "not_included"}, as
+    `cost` does without asking."""
+    said = document([one for one in wanted(spec) if one.site in sites], [], None)
     return {key: said[key] for key in ("hours", "groups", "totals", "not_included")}
 
 

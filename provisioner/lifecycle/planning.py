@@ -26,7 +26,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
-    cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted costs by list prices,
+    cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted there costs by list prices,
     None for a rehearsal."""
     sites = chosen(cluster, only)
     for site in sites:
@@ -60,7 +60,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
             "findings": [
                 {"status": f.status, "subject": f.subject, "message": f.message, "action": f.action} for f in findings
             ],
-            "cost": None if cluster.sandbox else summary.planned(cluster.spec),
+            "cost": None if cluster.sandbox else summary.planned(cluster.spec, sites),
         }
         if untouched:  # what was only looked at leaves nothing behind
             for one in mine.values() if cluster.sandbox else ():

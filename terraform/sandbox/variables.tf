@@ -34,31 +34,38 @@ variable "tags" {
 }
 
 variable "sandbox" {
-  description = <<-EOT
-    Where and how the nodes are made on this machine.
-    image: the nodes' image; runtime: OCI runtime (crun, runc); podman: its path; workspace: directory of whoever
-    owns these nodes, only containers with the same one are ever replaced; network_octet: 1 to 250, this cluster's own;
-    network_prefix: first two octets of podman's network; mirror_dir: directory that the mirror serves;
-    hardware: path of hardware.json for each node name; numbers: 4 to 253 for each node name, counted when left out;
-    user: the access user; nofile, nproc: limits of a node; refusals: node name → what is said in place of making it;
-    zones: group name → the zone that its nodes pretend to be in, where it is not the group's; without: nodes that are not made.
-  EOT
+  description = "Where and how the nodes are made on this machine."
   type = object({
-    image          = string
-    runtime        = string
-    podman         = string
-    workspace      = string
-    network_octet  = number
+    # the nodes' image
+    image = string
+    # OCI runtime: crun or runc
+    runtime = string
+    # podman's path
+    podman = string
+    # directory of whoever owns these nodes; containers of another workspace are never touched
+    workspace = string
+    # 1 to 250, one for each cluster on a machine
+    network_octet = number
+    # first two octets of podman's network
     network_prefix = optional(string, "10.88")
-    mirror_dir     = string
-    hardware       = map(string)
-    numbers        = optional(map(number), {})
-    user           = optional(string, "ubuntu")
-    nofile         = optional(number, 20000)
-    nproc          = optional(number, 20000)
-    refusals       = optional(map(string), {})
-    zones          = optional(map(string), {})
-    without        = optional(list(string), [])
+    # what the mirror serves, mounted read-only
+    mirror_dir = string
+    # path of hardware.json for each node name
+    hardware = map(string)
+    # 4 to 253 for each node name; counted, interleaved by group, when left out
+    numbers = optional(map(number), {})
+    # access user with passwordless sudo
+    user = optional(string, "ubuntu")
+    # open files of a node, at most
+    nofile = optional(number, 20000)
+    # processes of a node, at most
+    nproc = optional(number, 20000)
+    # node name → what is said in place of making it
+    refusals = optional(map(string), {})
+    # group name → the zone that its nodes pretend to be in, where it is not the group's
+    zones = optional(map(string), {})
+    # nodes that are not made
+    without = optional(list(string), [])
   })
   validation {
     condition     = var.sandbox.network_octet >= 1 && var.sandbox.network_octet <= 250 && floor(var.sandbox.network_octet) == var.sandbox.network_octet

@@ -11,7 +11,7 @@ SITES = {
     "aws": {"provider": "aws", "region": "us-east-1", "zones": ("us-east-1a",)},
     "azure": {"provider": "azure", "region": "eastus"},
     "alicloud": {"provider": "alicloud", "region": "cn-beijing", "zones": ("cn-beijing-f",)},
-    "tencent": {"provider": "tencent", "region": "ap-guangzhou"},
+    "tencent": {"provider": "tencent", "region": "ap-guangzhou", "zones": ("ap-guangzhou-3",)},
     "baremetal": {"provider": "baremetal"},
 }
 

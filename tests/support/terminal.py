@@ -143,7 +143,7 @@ def answered(
 ) -> tuple[int, str]:
     """A command that asks, typed by a person: its exit status, and all that was on the screen."""
     argv = [*rehearsal.gpuprov, *words]
-    with Terminal(argv, cwd=rehearsal.file.parent, columns=240, lines=40) as terminal:
+    with Terminal(argv, cwd=rehearsal.file.parent, columns=240, lines=lines) as terminal:
         terminal.wait_for(question, "[y/N]:", seconds=DEADLINE_S)
         terminal.type(f"{answer}\r")
         status = terminal.end(DEADLINE_S)

@@ -55,6 +55,8 @@ def test_what_the_role_is_given() -> None:
     plain = given("p4d.24xlarge", spot, simulated=False)
     assert plain == {"metadata": "169.254.169.254:80", "service": "aws", "textfile": None, "hook": None}
     assert given("Standard_NC24ads_A100_v4", spot, simulated=False)["service"] == "azure"
+    tencent = given("GN10Xp.20XLARGE320", spot, simulated=False)
+    assert (tencent["metadata"], tencent["service"]) == ("169.254.0.23:80", "tencent")
     assert given("Standard_NC24ads_A100_v4", spot)["service"] == "aws", "the stand-in of a rehearsal"
     full = given(
         "p4d.24xlarge", spot, hooks={"interrupted": HOOK}, monitoring={"health_check": {"textfile": "/srv/m/x.prom"}}
@@ -98,7 +100,7 @@ def test_what_is_no_command_is_refused_at_its_place(tmp_path: Any, wrong: str) -
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge}}", True),
         ("aws, region: us-east-1}}, groups: {t: {machine: p4d.24xlarge, capacity: {kind: block, id: cr-0}}}", False),
         ("azure, region: eastus}}, groups: {t: {machine: Standard_ND96asr_v4, capacity: {kind: spot}}}", False),
-        ("tencent, region: ap-x}}, groups: {t: {machine: GN10Xp.20XLARGE320, capacity: {kind: spot}}}", True),
+        ("tencent, region: ap-x}}, groups: {t: {machine: GN10Xp.20XLARGE320, capacity: {kind: spot}}}", False),
     ],
 )
 def test_a_hook_that_nobody_would_run_is_refused(tmp_path: Any, there: str, refused: bool) -> None:

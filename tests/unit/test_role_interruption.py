@@ -83,6 +83,7 @@ class Imds:
                 time.sleep(imds.hangs)
                 right = self.headers.get("X-aws-ec2-metadata-token") == imds.token
                 right = right or (self.path.startswith("/metadata/") and self.headers.get("Metadata") == "true")
+                right = right or self.path == "/latest/meta-data/spot/termination-time"  # Tencent Cloud's, open to all
                 self.give(*(imds.answers.get(self.path, (404, "")) if right else (401, "")))
 
             def give(self, status: int, text: str) -> None:
@@ -479,3 +480,18 @@ def test_azures_scheduled_events_are_notices_of_the_machine_that_they_name(node:
         assert node.look()["silent_since"] is not None
     node.imds.answers[path] = scheduled()
     assert node.look()["silent_since"] is None
+
+
+def test_tencent_clouds_time_is_a_notice_in_chinas_time(node: Node) -> None:
+    path = node.module.TENCENT_NOTICE
+    node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "tencent"}))
+    assert node.look()["notice"] is None and node.imds.tokens == 0, "not there until the machine is to go"
+    node.imds.answers[path] = (200, "2035-11-19 18:29:47\n")
+    state = node.look(2)
+    assert (state["notice"]["action"], state["notice"]["time"]) == ("terminate", "2035-11-19T10:29:47Z")
+    assert state["hook"]["output"] == ["train-0 terminate 2035-11-19T10:29:47Z"] and len(node.started()) == 1
+    for wrong in ((200, "<html>"), (200, ""), (500, "")):
+        node.imds.answers[path] = wrong
+        assert node.look()["silent_since"] is not None
+    node.imds.answers = {}
+    assert node.look()["withdrawn"]["action"] == "terminate"

@@ -388,8 +388,8 @@ def test_terraform_keeps_its_state_there_and_locks_it(operators: Operators, tmp_
     ("text", "line", "said"),
     [
         ("access: {}\nstate: {backend: s3}\n", 4, "access.ssh_key is required"),
-        ("access: {ssh_key: ~/k}\nstate: {backend: oss}\n", 5, "is not one of local, s3, azurerm"),
-        ("state:\n  backend: local\n  bucket: acme\n", 6, "it belongs to backend: s3"),
+        ("access: {ssh_key: ~/k}\nstate: {backend: gcs}\n", 5, "is not one of local, "),
+        ("state:\n  backend: local\n  bucket: acme\n", 6, "it belongs to backend: "),
         ("state: {backend: s3, bucket: A}\n", 4, "bucket"),
     ],
 )

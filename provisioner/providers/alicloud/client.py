@@ -117,7 +117,7 @@ class Region:
         }
         request = OpenApiRequest(query=Utils.query(wanted))
         runtime = RuntimeOptions(autoretry=False, connect_timeout=CONNECT_MS, read_timeout=READ_MS)
-        answer: dict[str, Any] = _answered(lambda: client.call_api(params, request, runtime))["body"]
+        answer: dict[str, Any] = answered(lambda: client.call_api(params, request, runtime))["body"]
         return answer
 
     def _client(self, service: str) -> Any:
@@ -131,7 +131,7 @@ class Region:
             config = Config(credential=self._credential, region_id=self.name, protocol="https")
             where = SERVICES[service][1]
             if stand_in := os.environ.get(ENDPOINT):
-                config.protocol, config.endpoint = "http", _loopback(stand_in)
+                config.protocol, config.endpoint = "http", loopback(stand_in)
             elif "." in where:
                 config.endpoint = where.format(region=self.name)
             plain = bool(config.endpoint)
@@ -148,8 +148,8 @@ def credential() -> Any:
     key, secret, token = (os.environ.get(name, "") for name in TERRAFORM)
     if key and secret and not os.environ.get("ALIBABA_CLOUD_ACCESS_KEY_ID"):
         kind = {"type": "sts", "security_token": token} if token else {"type": "access_key"}
-        return _answered(lambda: Client(Config(access_key_id=key, access_key_secret=secret, **kind)))
-    return _answered(Client)
+        return answered(lambda: Client(Config(access_key_id=key, access_key_secret=secret, **kind)))
+    return answered(Client)
 
 
 def environment() -> dict[str, str]:
@@ -157,7 +157,7 @@ def environment() -> dict[str, str]:
     session has. Raises GpuprovError where there are none."""
     installed()
     try:
-        found = _answered(credential().get_credential)
+        found = answered(credential().get_credential)
     except Trouble as trouble:
         raise GpuprovError(f"no credentials for Alibaba Cloud: {trouble}", hint=SIGN_IN) from None
     told = (found.access_key_id, found.access_key_secret, found.security_token)
@@ -169,14 +169,14 @@ def _spelt(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _loopback(url: str) -> str:
+def loopback(url: str) -> str:
     parts = urlsplit(url)
     if parts.hostname not in ("127.0.0.1", "localhost") or parts.port is None:
         raise Trouble("settings", f"{ENDPOINT} is for tests: http://127.0.0.1:PORT, not {url}")
     return f"{parts.hostname}:{parts.port}"
 
 
-def _answered(call: Any) -> Any:
+def answered(call: Any) -> Any:
     """The call's value; every exception of the SDK as Trouble."""
     from alibabacloud_credentials.exceptions import CredentialException
     from darabonba.exceptions import DaraException
@@ -222,8 +222,7 @@ CLASSES: Mapping[str, Kind] = {
 def kind_of(code: str, message: str, status: str = "") -> Kind:
     """What an error of the API means for whoever asked: by the class that errors.yaml gives it."""
     row = row_of(table("alicloud"), [code], message)
-    if row is not None and row.kind in CLASSES:
-        return CLASSES[row.kind]
-    if status.startswith("5"):
-        return "silent"
-    return "absent" if "NotFound" in code or "NotExist" in code or code.startswith("NoSuch") else "refused"
+    found = CLASSES.get(row.kind) if row is not None else None
+    if found not in ("credentials", "denied") and any(word in code for word in ("NotFound", "NotExist", "NoSuch")):
+        return "absent"  # for a machine that is being made it would be transient
+    return found or ("silent" if status.startswith("5") else "refused")

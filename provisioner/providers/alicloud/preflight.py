@@ -180,7 +180,8 @@ def _tried(
         except Trouble as trouble:
             yield _said(group, image, trouble)
         else:
-            raise AssertionError("a dry run has no other answer than an error")
+            said = f"ECS answered a dry run without {WOULD}"
+            yield Finding("blocks", f"group {group.name}", said, "look in the console whether it started a machine")
 
 
 def _said(group: PlannedGroup, image: str, trouble: Trouble) -> Finding:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.tagged_resources import CLUSTER, tags_of
 from provisioner.providers.orphans import Thing
+from provisioner.providers.trouble import Trouble
 
 OWNERS = ("Owner", "owner", "CreatedBy", "created-by", "aws:cloudformation:stack-name", "kubernetes.io/cluster-name")
 """Tags that say who made something."""

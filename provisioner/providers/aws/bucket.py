@@ -16,9 +16,10 @@ from typing import Any
 
 from provisioner.errors import ProviderError
 from provisioner.preflight import Finding
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.state import S3State
 from provisioner.providers.state import Blob, Conflict
+from provisioner.providers.trouble import Trouble
 
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 GONE = {"NoSuchKey", "404"}

@@ -9,12 +9,13 @@ from provisioner.errors import Diagnostic, GpuprovError
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.aws import errors, probe, reservations
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Choices, Way
 from provisioner.providers.cloud_errors import CloudError
+from provisioner.providers.trouble import Trouble
 
 
 class Ec2Capacity:

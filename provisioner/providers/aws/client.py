@@ -1,7 +1,6 @@
 """Questions to AWS: every one has a deadline, and an answer that did not come is told apart from a no.
 
-boto3 has hundreds of error codes; what gpuprov does depends on seven kinds of them (Trouble.kind). Codes: EC2 API error
-codes and botocore's own exceptions.
+Codes: EC2 API error codes and botocore's own exceptions.
 """
 
 from __future__ import annotations
@@ -9,14 +8,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from provisioner.providers.trouble import Kind, Trouble
 
 if TYPE_CHECKING:
     from boto3.session import Session
     from botocore.client import BaseClient
 
 T = TypeVar("T")
-Kind = Literal["settings", "credentials", "denied", "absent", "throttled", "silent", "refused"]
 
 CREDENTIALS = {
     "AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "SignatureDoesNotMatch",
@@ -26,16 +26,6 @@ DENIED = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "Una
 THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException", "SlowDown"}
 CONNECT_S, READ_S, ATTEMPTS = 5, 15, 4
 """One call: seconds to connect and to answer, and how often it is tried (standard mode: exponential, with jitter)."""
-
-
-class Trouble(Exception):
-    """Why a question has no answer. `kind`: settings: AWS's configuration on this machine is wrong; credentials: they
-    are missing, wrong or expired; denied: they may not ask that; absent: what was asked for is not there; throttled;
-    silent: no answer or no network; refused: the rest."""
-
-    def __init__(self, kind: Kind, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.kind, self.message, self.code = kind, message, code
 
 
 class Region:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.console import PAUSE_S, WAIT_S
 from provisioner.providers.first_boot import host_key_of as read
+from provisioner.providers.trouble import Trouble
 
 
 def host_key(region: Region, machine: str, *, wait_s: float = WAIT_S) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
+from provisioner.providers.trouble import Trouble
 
 NO_MORE = {"NoSuchEntity"}
 """IAM's word for what is gone already: it has no ending that says so."""

@@ -10,10 +10,11 @@ from urllib.parse import unquote
 
 from provisioner.errors import Diagnostic
 from provisioner.plan import PlannedGroup
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.quotas import of_machine, page, quota
 from provisioner.providers.capacity import Way
 from provisioner.providers.cloud_errors import AFTER, CloudError, Row, Then, row_of, table
+from provisioner.providers.trouble import Trouble
 
 FORMS = (
     r"api error (?P<code>\w(?:[\w.-]*\w)?)(?::|(?=[\s,;)]|$)) ?(?P<text>.*)",  # SDK for Go v2: the provider since 5.0

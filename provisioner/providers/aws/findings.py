@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioner.preflight import Finding
-from provisioner.providers.aws.client import Trouble
+from provisioner.providers import trouble as trouble_of
+from provisioner.providers.trouble import Trouble
 
 CONSOLE = "https://{region}.console.aws.amazon.com"
 SETTINGS = "correct AWS's settings on this machine; `aws configure list` shows what is in force"
@@ -13,13 +14,7 @@ SETTINGS = "correct AWS's settings on this machine; `aws configure list` shows w
 
 def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
     """A question without an answer."""
-    if trouble.kind == "denied":
-        return Finding("unknown", subject, f"not allowed to look: {trouble.message}", f"allow {permission}")
-    if trouble.kind == "settings":
-        return Finding("unknown", subject, trouble.message, SETTINGS)
-    words = {"throttled": "AWS is asked too often just now", "silent": "no answer in time"}
-    said = words.get(trouble.kind, trouble.code or "refused")
-    return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")
+    return trouble_of.unknown(subject, trouble, permission, cloud="AWS", settings=SETTINGS)
 
 
 def credentials(trouble: Trouble) -> Finding:

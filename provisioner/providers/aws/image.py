@@ -4,7 +4,8 @@ lock. Names and aliases move, ids do not."""
 from __future__ import annotations
 
 from provisioner.errors import GpuprovError
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
+from provisioner.providers.trouble import Trouble
 from provisioner.stack.models import BaseImage
 
 PARAMETERS = {

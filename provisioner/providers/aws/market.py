@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import credentials, unknown
 from provisioner.providers.aws.preflight import zones_selling
 from provisioner.providers.market import SpotPrice, Unanswered, history
+from provisioner.providers.trouble import Trouble
 
 SYSTEM = "Linux/UNIX"
 """What the price includes, as EC2 calls it (ProductDescription)."""

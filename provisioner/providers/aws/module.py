@@ -10,11 +10,12 @@ from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers import first_boot
 from provisioner.providers.aws import reservations, storage, tagged_resources
 from provisioner.providers.aws.capacity import Ec2Capacity
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Module, Place, ProviderBlock, Standing
 from provisioner.providers.capacity import Choices
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.trouble import Trouble
 
 VERSION = ">= 5.74, < 6.0"
 """As terraform/aws/versions.tf; a test holds them equal."""

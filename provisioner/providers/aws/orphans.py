@@ -12,10 +12,11 @@ from contextlib import suppress
 
 from provisioner.errors import ProviderError
 from provisioner.providers.aws import blockers, tagged_resources
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.delete import close, delete
 from provisioner.providers.aws.findings import credentials
 from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.trouble import Trouble
 
 WAIT_S = 900.0
 """For the whole removal: machines with dozens of interfaces and bare metal take minutes to go."""

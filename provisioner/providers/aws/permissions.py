@@ -19,9 +19,10 @@ from provisioner.errors import Diagnostic
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.aws import errors
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import unknown
 from provisioner.providers.capacity import Way
+from provisioner.providers.trouble import Trouble
 
 TAG = "aws:ResourceTag/gpuprov-cluster"
 WOULD = "DryRunOperation"

@@ -12,8 +12,9 @@ from typing import Any
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.aws import quotas, reservations
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import credentials, unknown
+from provisioner.providers.trouble import Trouble
 
 
 def preflight(

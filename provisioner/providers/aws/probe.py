@@ -14,10 +14,11 @@ from provisioner.errors import Diagnostic
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.aws import errors
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.tagged_resources import CLUSTER, IDENTITY, SITE
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Way
+from provisioner.providers.trouble import Trouble
 
 ENDS = timedelta(minutes=30)
 """After which EC2 ends one that could not be released."""

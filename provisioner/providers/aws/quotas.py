@@ -13,8 +13,9 @@ import yaml
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import CONSOLE, unknown
+from provisioner.providers.trouble import Trouble
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from typing import Any
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import CONSOLE, unknown
+from provisioner.providers.trouble import Trouble
 
 SOON = timedelta(hours=2)
 """A block that ends sooner is warned of: a fleet takes a good part of it to be made and proven."""

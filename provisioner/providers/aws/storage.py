@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from provisioner.preflight import Finding
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import unknown
 from provisioner.providers.aws.site import AwsBucket, AwsFsx, AwsSite
+from provisioner.providers.trouble import Trouble
 
 PRICES = {
     "EFS": ("stored and read", "https://aws.amazon.com/efs/pricing/"),

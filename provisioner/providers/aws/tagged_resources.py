@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import unknown
 from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.trouble import Trouble
 
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
 GONE = {"terminated", "deleted", "delete-complete", "cancelled", "closed", "failed"}

@@ -1,15 +1,220 @@
-"""`provider: tencent`."""
+"""`provider: tencent`: a region of Tencent Cloud's CVM, and the file systems that its nodes share."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from provisioner.spec.base import Model, Text
+from provisioner.spec.groups import Group
+from provisioner.spec.shared_storage import SharedFileSystem
 from provisioner.spec.site import CloudSite
+from provisioner.spec.source_map import Finding, Loc
+from provisioner.spec.stack_request import StackRequest
+
+MountPoint = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)]
+SubnetId = Annotated[str, Field(pattern=r"^subnet-[0-9a-z]{8}$")]
+GroupId = Annotated[str, Field(pattern=r"^sg-[0-9a-z]{8}$")]
+Price = Annotated[str, Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,4})?$")]
+
+
+class TencentVpc(Model):
+    """A VPC that exists."""
+
+    id: Annotated[str, Field(pattern=r"^vpc-[0-9a-z]{8}$")] = Field(
+        title="the id of a VPC, vpc-…", description="Its id", examples=["vpc-0a1b2c3d"]
+    )
+    subnets: Annotated[dict[Text, SubnetId], Field(min_length=1, max_length=32)] = Field(
+        title="a subnet id for each zone",
+        description="Its subnets for nodes, by zone",
+        examples=[{"ap-guangzhou-3": "subnet-0a1b2c3d"}],
+    )
+
+
+class TencentBandwidth(Model):
+    """The way out to the internet: what is paid for it, and how wide it is."""
+
+    charge: Literal["traffic", "bandwidth", "package"] = Field(
+        default="traffic",
+        title="traffic, bandwidth or package",
+        description="traffic: by GB that go out; bandwidth: by hour and Mbit/s; package: in a package of yours",
+    )
+    mbps: int = Field(
+        default=100,
+        ge=1,
+        le=2000,
+        title="a whole number of Mbit/s",
+        description="Mbit/s outwards, of each public address or of the NAT gateway's; by traffic at most 100 in "
+        "mainland China, Hong Kong and Singapore, 200 elsewhere",
+    )
+    package: Annotated[str, Field(pattern=r"^bwp-[0-9a-z]{8}$")] | None = Field(
+        default=None,
+        title="the id of a bandwidth package, bwp-…, or null",
+        description="The package, for `charge: package`",
+        examples=["bwp-0a1b2c3d"],
+    )
+
+
+class TencentDisk(Model):
+    """The nodes' system disks."""
+
+    type: Literal["CLOUD_BSSD", "CLOUD_HSSD", "CLOUD_PREMIUM", "CLOUD_SSD", "CLOUD_TSSD"] = Field(
+        default="CLOUD_HSSD", title="a type of CBS disk", description="Type of CBS disk; CLOUD_HSSD: enhanced SSD"
+    )
+    encrypt: bool = Field(
+        default=True,
+        title="true or false",
+        description="Whether they are encrypted, which Tencent Cloud has not opened to every account yet",
+    )
+    kms_key: Text | None = Field(
+        default=None,
+        title="the id of a KMS key, or null",
+        description="The key that they are encrypted with; null: the account's own for disks",
+        examples=["kms-abcd1234"],
+    )
+
+
+class TencentCfs(Model):
+    """A CFS file system that is made with the cluster, and removed with it."""
+
+    path: MountPoint = Field(
+        default="/cfs",
+        title="a directory such as /cfs",
+        description="Where every node of the site mounts it",
+        examples=["/cfs"],
+    )
+    type: Literal["SD", "HP"] = Field(
+        default="SD", title="SD or HP", description="SD: general, paid by what is stored; HP: performance"
+    )
+    zone: Text | None = Field(
+        default=None,
+        title="one of the site's zones, or null",
+        description="One of `zones`, in which it stands; null: the first",
+        examples=["ap-guangzhou-3"],
+    )
+
+
+class TencentNfs(Model):
+    """A file system that exists in the network, and that every node of the site mounts by NFS 4.0."""
+
+    source: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,253}:/[A-Za-z0-9._/-]{0,200}$")] = Field(
+        title="server:/export, such as 10.0.0.5:/",
+        description="Its mount target and directory; of CFS the address with :/",
+        examples=["10.0.0.5:/"],
+    )
+    path: MountPoint = Field(
+        title="a directory such as /data",
+        description="Where every node of the site mounts it",
+        examples=["/data"],
+    )
+    write: bool = Field(
+        default=False,
+        title="true or false",
+        description="Whether nodes may write; false: they may read",
+    )
+
+
+class TencentStorage(Model):
+    """File systems that all nodes of a site share."""
+
+    cfs: TencentCfs | None = Field(
+        default=None,
+        title="a block, or null",
+        description="A CFS file system that `gpuprov down` removes with its data; {} takes what is usual; null: none",
+        examples=[{"path": "/cfs"}],
+    )
+    nfs: tuple[TencentNfs, ...] = Field(
+        default=(),
+        max_length=16,
+        title="a list of file systems, each with source and path",
+        description="File systems that exist and that nodes may read, or with `write` change",
+        examples=[[{"source": "10.0.0.5:/", "path": "/data"}]],
+    )
 
 
 class TencentSite(CloudSite):
     """A region of Tencent Cloud."""
 
     provider: Literal["tencent"] = Field(description="Who sells the machines")
+    shares: ClassVar[bool] = True
+    account: Literal["china", "international"] = Field(
+        default="china",
+        title="china or international",
+        description="Whose account it is: of cloud.tencent.com, paid in CNY, or of tencentcloud.com, paid in USD",
+    )
+    vpc: TencentVpc | None = Field(
+        default=None,
+        title="a block with id and subnets, or null",
+        description="A VPC of yours; null makes one for the cluster",
+        examples=[{"id": "vpc-0a1b2c3d", "subnets": {"ap-guangzhou-3": "subnet-0a1b2c3d"}}],
+    )
+    internet: Literal["public", "nat", "none"] = Field(
+        default="public",
+        title="public, nat or none",
+        description="public: each node has an address that `access.allow` reaches; nat: private addresses, for a "
+        "gpuprov that runs inside the network or has a `jump` host; none: private, and no way out",
+    )
+    bandwidth: TencentBandwidth = Field(
+        default=TencentBandwidth(), description="The way out to the internet: what is paid for it, and how wide it is"
+    )
+    disk: TencentDisk = Field(default=TencentDisk(), description="The nodes' system disks")
+    spread: Literal["host", "switch", "rack"] | None = Field(
+        default=None,
+        title="host, switch, rack or null",
+        description="Keeps the machines of each group apart, so that what breaks takes one of them; null: no matter",
+    )
+    spot_max_price: Price | None = Field(
+        default=None,
+        title='a number such as "25.5", or null',
+        description="Most that a spot machine may cost an hour, in the account's currency; null: what it costs",
+        examples=["25.5"],
+    )
+    key_pair: Annotated[str, Field(pattern=r"^skey-[0-9a-z]{8}$")] | None = Field(
+        default=None,
+        title="the id of a key pair, skey-…, or null",
+        description="The key pair that has the public half of `access.ssh_key`, where the account has it already; "
+        "null: one is made",
+        examples=["skey-0a1b2c3d"],
+    )
+    role: Annotated[str, Field(pattern=r"^[A-Za-z0-9_+=,.@-]{1,128}$")] | None = Field(
+        default=None,
+        title="the name of a CAM role, or null",
+        description="A CAM role that exists, for the nodes; null: they have none, and need none",
+        examples=["gpu-nodes"],
+    )
+    security_groups: Annotated[tuple[GroupId, ...], Field(max_length=4)] = Field(
+        default=(),
+        title="a list of security group ids, sg-…",
+        description="Security groups that nodes are in besides the one that is made for them",
+        examples=[["sg-0a1b2c3d"]],
+    )
+    project: int | None = Field(
+        default=None,
+        ge=0,
+        title="the number of a project, or null",
+        description="The project that machines are counted to; null: the default one",
+        examples=[1000001],
+    )
+    storage: TencentStorage = Field(
+        default=TencentStorage(), description="File systems that all nodes of the site share"
+    )
+
+    def file_systems(self) -> tuple[SharedFileSystem, ...]:
+        found = list[SharedFileSystem]()
+        if self.storage.cfs is not None:
+            found.append(SharedFileSystem(self.storage.cfs.path, key=("storage", "cfs"), title="cfs"))
+        for index, one in enumerate(self.storage.nfs):
+            access: Literal["rw", "ro"] = "rw" if one.write else "ro"
+            found.append(SharedFileSystem(one.path, key=("storage", "nfs", index), title=one.source, access=access))
+        return tuple(found)
+
+    def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
+        from provisioner.providers.tencent import rules
+
+        yield from rules.bought(groups, at, self)
+        yield from rules.account(at, self)
+        yield from rules.network(at, self)
+        if self.storage.cfs is not None and self.storage.cfs.zone is not None:
+            yield from rules.among_zones((*at, "storage", "cfs", "zone"), self.storage.cfs.zone, self)

@@ -41,6 +41,7 @@ def trouble(answer: Refusal | dict[str, object], account: Account) -> Trouble:
         ("Forbidden.RAM", 403, "denied", 1), ("NoPermission", 403, "denied", 1),
         ("Throttling.User", 400, "throttled", 4),
         ("ServiceUnavailable", 503, "silent", 4), ("InvalidVpcId.NotFound", 404, "absent", 1),
+        ("InvalidInstanceId.NotFound", 404, "absent", 1), ("NoSuchBucket", 404, "absent", 1),
         ("InvalidParameter", 400, "refused", 1), ("RealNameAuthenticationError", 403, "denied", 1),
     ],
 )  # fmt: skip

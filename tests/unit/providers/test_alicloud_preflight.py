@@ -103,6 +103,7 @@ def test_all_is_well(account: Account, tmp_path: Path) -> None:
          "Sold out"),
         ("RunInstances", Refusal("QuotaExceed.ElasticQuota", "No additional quota."), "group train/1", "blocks",
          "No additional quota"),
+        ("RunInstances", {"InstanceIdSets": {"InstanceIdSet": ["i-1"]}}, "group train/1", "blocks", "without DryRun"),
         ("RunInstances", Refusal("InternalError", "It failed.", 500), "group train/1", "unknown", "no answer in time"),
         ("RunInstances", Refusal("MissingParameter", "It is missing.", 400), "group train/1", "unknown", "MissingP"),
     ],

@@ -129,8 +129,9 @@ def test_the_lists_of_actions_have_every_call_and_no_other() -> None:
 
 def test_the_policies_of_the_documentation_are_these_lists() -> None:
     text = (ROOT / "docs" / "alicloud.md").read_text(encoding="utf-8")
-    up, cost, gc = (json.loads(one)["Statement"] for one in re.findall(r"```json\n(.*?)```", text, re.S))
+    up, state, cost, gc = (json.loads(one)["Statement"] for one in re.findall(r"```json\n(.*?)```", text, re.S))
     assert set(up[0]["Action"]) == {*ACTIONS["makes"], *ACTIONS["looks"]}
+    assert set(state[0]["Action"]) == set(ACTIONS["state"])
     assert set(cost[0]["Action"]) == set(ACTIONS["cost"])
     assert [set(one["Action"]) for one in gc] == [set(ACTIONS["gc"]), set(ACTIONS["removes"])]
     assert "acs:ResourceTag/gpuprov-cluster" in str(gc[1]["Condition"])

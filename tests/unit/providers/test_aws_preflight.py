@@ -358,6 +358,11 @@ def test_capacity_is_reserved_and_released_at_once(aws: Answers) -> None:
     assert (way, found.status) == (Way("on-demand", "us-east-1a"), "ok")
     assert "EC2 has 2 × p4d.24xlarge in us-east-1a at this moment" in found.message
     assert aws.asked == ["ec2.CreateCapacityReservation", "ec2.CancelCapacityReservation"]
+    text = (data("terraform").parent / "docs" / "aws.md").read_text(encoding="utf-8")
+    (policy,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", text, re.S) if "ProbeAndDecode" in part]
+    calls = {call.replace(".", ":") for call in aws.asked}
+    tagged = {"ec2:CreateTags", "ec2:DescribeCapacityReservations", "sts:DecodeAuthorizationMessage"}
+    assert set(policy["Statement"][0]["Action"]) == calls | tagged
 
 
 def test_a_reservation_that_is_not_released_is_told_with_its_id(aws: Answers) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from provisioner.cli.main import run
-from provisioner.providers.aws.client import Region, Trouble
+from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import credentials
+from provisioner.providers.trouble import Trouble
 
 ROLE = "role_arn = arn:aws:iam::123456789012:role/x\nregion = us-east-1\n"
 BASE = "[profile base]\naws_access_key_id = a\naws_secret_access_key = b\n"
@@ -69,7 +70,7 @@ def test_what_is_wrong_is_told_with_its_file(wrong: tuple[str, str]) -> None:
 
 
 def test_gc_tells_it_in_its_document(wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["gc", "--region", "us-east-1", "--json"]) == 3
+    assert run(["gc", "--provider", "aws", "--region", "us-east-1", "--json"]) == 3
     out, err = capsys.readouterr()
     (unknown,) = json.loads(out)["unknown"]
     assert unknown in err

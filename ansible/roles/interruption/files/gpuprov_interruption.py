@@ -4,7 +4,8 @@
     gpuprov_interruption.py --node train-0 --record /run/gpuprov/interruption.json --hook /etc/gpuprov/interrupted
 
 A spot machine of Amazon's is told so two minutes before; one of Azure's half a minute before, by the same service as
-of maintenance (--service azure: Scheduled Events). When a capacity block of Amazon's ends is known from the start (--ends): nobody tells
+of maintenance (--service azure: Scheduled Events); one of Tencent Cloud's by a page of its own (--service tencent).
+When a capacity block of Amazon's ends is known from the start (--ends): nobody tells
 the machine, so that counts as a notice ten minutes before, when Amazon's own warning is sent to the account.
 
 Standard library only, Python 3.8 or newer; role interruption makes a service of it. It asks the instance metadata service
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 
 TOKEN = "/latest/api/token"
@@ -59,6 +60,12 @@ AZURE_S = 30.0
 https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events"""
 AZURE_TAKES = ("Preempt", "Terminate", "Redeploy", "Reboot")
 """Events after which what runs on the machine is gone; Freeze is a pause of seconds."""
+
+
+TENCENT_NOTICE = "/latest/meta-data/spot/termination-time"
+"""Not there until the machine is to go. https://tencentcloud.com/document/product/213/32487"""
+TENCENT_ZONE = timezone(timedelta(hours=8))
+"""Of the time there, which names none."""
 
 
 class Silent(Exception):
@@ -159,6 +166,34 @@ class ScheduledEvents:
         return text
 
 
+class TerminationTime:
+    """When Tencent Cloud takes this machine, told at HOST:PORT."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def notice(self, old):
+        """The notice that stands; None where there is none. Raises Silent."""
+        connection = http.client.HTTPConnection(self.address, timeout=ANSWER_S)
+        try:
+            connection.request("GET", TENCENT_NOTICE)
+            answer = connection.getresponse()
+            text = answer.read(4096).decode("utf-8", "replace").strip()
+        except (OSError, http.client.HTTPException) as error:
+            raise Silent("GET {}: {}".format(TENCENT_NOTICE, str(error) or type(error).__name__)) from error
+        finally:
+            connection.close()
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise Silent("{} is answered with status {}".format(TENCENT_NOTICE, answer.status))
+        try:
+            when = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=TENCENT_ZONE)
+        except ValueError as error:
+            raise Silent("{} says {!r}, which is no time".format(TENCENT_NOTICE, text[:120])) from error
+        return {"action": "terminate", "time": when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
 def document(text, path, key):
     """The JSON object of an answer that must have a time under that key. Raises Silent."""
     try:
@@ -213,7 +248,8 @@ class Watcher:
 
     def __init__(self, options):
         self.options, self.metadata = options, Metadata(options.metadata)
-        self.events = ScheduledEvents(options.metadata) if options.service == "azure" else None
+        others = {"azure": ScheduledEvents, "tencent": TerminationTime}
+        self.events = others[options.service](options.metadata) if options.service in others else None
         self.most_s = BLOCK_S if options.ends else MOST_S
         self.state = {"silent_since": None, "silent": "", "notice": None, "withdrawn": None, "rebalance": None,
                       "hook": None}  # fmt: skip
@@ -392,7 +428,7 @@ def main(arguments=None):
     parser.add_argument("--textfile", default="", help="a .prom file")
     parser.add_argument("--metadata", default="169.254.169.254:80",
                         help="HOST:PORT of the metadata service; empty for a machine that is not spot")  # fmt: skip
-    parser.add_argument("--service", choices=("aws", "azure"), default="aws", help="whose metadata service that is")
+    parser.add_argument("--service", choices=("aws", "azure", "tencent"), default="aws", help="whose metadata service that is")
     parser.add_argument("--ends", default="", help="when the machines of a capacity block begin to be taken")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two questions")
     options = parser.parse_args(arguments)

@@ -1,0 +1,254 @@
+"""State in OSS: a bucket of one's own, closed and encrypted, with one folder per cluster.
+
+OSS can refuse to overwrite an object (x-oss-forbid-overwrite), and cannot write on condition of what is there. So every
+version of a blob is an object of its own, NAME.v000000000007: who writes the next number first has written, and of two
+writers one is told that it lost. A blob that was removed is an empty version. In a bucket with versioning OSS ignores
+that header, so that such a bucket is refused.
+https://www.alibabacloud.com/help/en/oss/developer-reference/putobject
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from provisioner.errors import ProviderError
+from provisioner.preflight import Finding
+from provisioner.providers.alicloud.oss import Oss, answered
+from provisioner.providers.alicloud.state import OssState
+from provisioner.providers.state import Blob, Conflict
+from provisioner.providers.trouble import Trouble
+
+LOST = {"FileAlreadyExists"}
+GONE = {"NoSuchKey"}
+MISSING = {"NoSuchBucket"}
+LIMIT = 64 << 20
+"""Bytes of an object that is read; what operators share is some hundred kilobytes."""
+KEPT = 2
+"""Versions of a blob that stay: somebody may just be reading the one before."""
+VERSION = re.compile(r"(.+)\.v(\d{12})")
+TRIES = 5
+HINTS = {
+    "credentials": "sign in to Alibaba Cloud", "denied": "docs/alicloud.md has the policy that state needs",
+    "throttled": "again in a minute", "silent": "is this machine's network up, and is there an endpoint of OSS?",
+}  # fmt: skip
+
+
+class Latest(NamedTuple):
+    """The newest version of a blob; `size` 0: it was removed."""
+
+    number: int
+    size: int
+
+
+class Bucket:
+    """One cluster's folder in a bucket."""
+
+    def __init__(self, oss: Oss, state: OssState, cluster: str) -> None:
+        self._oss, self._state, self._cluster = oss, state, cluster
+        self.there = True
+
+    @property
+    def where(self) -> str:
+        return f"oss://{self.bucket}/{self._folder}"
+
+    @property
+    def _folder(self) -> str:
+        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
+
+    @cached_property
+    def _account(self) -> str:
+        try:
+            return self._oss.account()
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    @cached_property
+    def bucket(self) -> str:
+        """Its name. Without one in cluster.yaml it follows from account and region: names are unique in the world."""
+        return self._state.bucket or f"gpuprov-{self._account}-{self._oss.region}"
+
+    def terraform(self, site: str) -> tuple[str, Mapping[str, Any]]:
+        # Terraform's `encrypt` asks for AES256, which would take the place of a bucket's own KMS key.
+        return "oss", {
+            "bucket": self.bucket, "prefix": f"{self._folder}/sites/{site}", "key": "terraform.tfstate",
+            "region": self._oss.region, "encrypt": self._state.kms_key is None, "acl": "private",
+        }  # fmt: skip
+
+    def prepare(self, *, make: bool = True) -> list[Finding]:
+        try:
+            info = self._ask("get_bucket_info", "GetBucketInfoRequest").bucket_info
+        except Trouble as trouble:
+            if trouble.code not in MISSING:
+                raise self._told(trouble) from None
+            if not self._state.create:
+                hint = "state.create: true has gpuprov make it"
+                raise ProviderError(f"there is no bucket {self.bucket}", where="state", hint=hint) from None
+            if not make:
+                self.there = False
+                return [Finding("ok", "state", f"`up` will make the bucket {self.bucket} in {self._oss.region}")]
+            self._make()
+            return [Finding("ok", "state", f"made the bucket {self.bucket} in {self._oss.region}")]
+        return self._looked_at(info)
+
+    def _looked_at(self, info: Any) -> list[Finding]:
+        """What is wrong with a bucket that was there. Raises ProviderError for one that may not be used."""
+        owner = str(info.owner.id) if info.owner else ""
+        if owner != self._account:
+            said = f"the bucket {self.bucket} is of account {owner or 'unknown'}, not of {self._account}"
+            raise ProviderError(said, where="state", hint="another state.bucket: names are unique in the world")
+        if info.versioning in ("Enabled", "Suspended"):
+            said = f"the bucket {self.bucket} has versioning, with which OSS cannot keep two writers apart"
+            raise ProviderError(said, where="state", hint="a bucket that never had versioning")
+        found = []
+        if not info.block_public_access:
+            said = f"nothing keeps {self.bucket} from being made public"
+            found.append(Finding("warning", "state", said, "block public access"))
+        if str(info.acl or "private") != "private":
+            found.append(Finding("warning", "state", f"{self.bucket} is {info.acl}", "make it private"))
+        return found or [Finding("ok", "state", self.where)]
+
+    def _make(self) -> None:
+        """Closed before anything is in it; what a crash left half done is done by the next run that is asked to."""
+        from alibabacloud_oss_v2 import models
+
+        key = self._state.kms_key
+        kind = "KMS" if key else "AES256"
+        rule = models.ApplyServerSideEncryptionByDefault(sse_algorithm=kind, kms_master_key_id=key)
+        try:
+            self._ask("put_bucket", "PutBucketRequest", acl="private")
+            self._ask(
+                "put_bucket_public_access_block", "PutBucketPublicAccessBlockRequest",
+                public_access_block_configuration=models.PublicAccessBlockConfiguration(block_public_access=True),
+            )  # fmt: skip
+            self._ask(
+                "put_bucket_encryption", "PutBucketEncryptionRequest",
+                server_side_encryption_rule=models.ServerSideEncryptionRule(apply_server_side_encryption_by_default=rule),
+            )  # fmt: skip
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    def read(self, name: str, known: str | None = None) -> Blob | None:
+        try:
+            for _ in range(TRIES):
+                latest = self._latest(name)
+                if latest is None or not latest.size:
+                    return None
+                if str(latest.number) == known:
+                    return Blob(b"", known)
+                try:
+                    answer = self._ask("get_object", "GetObjectRequest", key=self._key(name, latest.number))
+                    return Blob(_body(answer.body), str(latest.number), _age(answer))
+                except Trouble as trouble:
+                    if trouble.code not in GONE:  # somebody has written it twice meanwhile
+                        raise
+        except Trouble as trouble:
+            if trouble.code in MISSING and self._state.create:
+                return None
+            raise self._told(trouble) from None
+        raise ProviderError(f"{self.where}/{name} changes too fast to be read", where="state", hint="run it again")
+
+    def write(self, name: str, content: bytes, before: str | None) -> str:
+        assert content  # an empty one is a blob that was removed
+        try:
+            latest = self._latest(name)
+            there = str(latest.number) if latest and latest.size else None
+            if there != before:
+                raise Conflict(f"{self.where}/{name}")
+            return str(self._put(name, (latest.number if latest else 0) + 1, content))
+        except Trouble as trouble:
+            if trouble.code in LOST:
+                raise Conflict(f"{self.where}/{name}") from None
+            raise self._told(trouble) from None
+
+    def remove(self, name: str) -> None:
+        try:
+            for _ in range(TRIES):
+                latest = self._latest(name)
+                if latest is None or not latest.size:
+                    return
+                try:
+                    self._put(name, latest.number + 1, b"")
+                    return
+                except Trouble as trouble:
+                    if trouble.code not in LOST:
+                        raise
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+        raise ProviderError(f"{self.where}/{name} changes too fast to be removed", where="state", hint="run it again")
+
+    def names(self) -> list[str]:
+        newest: dict[str, Latest] = {}
+        try:
+            for key, size in self._listed(f"{self._folder}/"):
+                if one := VERSION.fullmatch(key.removeprefix(f"{self._folder}/")):
+                    newest[one[1]] = Latest(int(one[2]), size)  # in the order of keys: the last is the newest
+        except Trouble as trouble:
+            if trouble.code in MISSING and self._state.create:
+                return []
+            raise self._told(trouble) from None
+        return [name for name, latest in newest.items() if latest.size]
+
+    def _put(self, name: str, number: int, content: bytes) -> int:
+        """Write that version, unless it is there, and forget old ones. Raises Trouble."""
+        self._ask("put_object", "PutObjectRequest", key=self._key(name, number), body=content, forbid_overwrite=True)
+        for key, _ in self._listed(self._key(name)):
+            if (one := VERSION.fullmatch(key)) and int(one[2]) <= number - KEPT:
+                self._ask("delete_object", "DeleteObjectRequest", key=key)
+        return number
+
+    def _latest(self, name: str) -> Latest | None:
+        """Raises Trouble."""
+        found = [(VERSION.fullmatch(key), size) for key, size in self._listed(self._key(name))]
+        versions = [Latest(int(one[2]), size) for one, size in found if one]
+        return max(versions, default=None)
+
+    def _key(self, name: str, number: int | None = None) -> str:
+        """The key of a version; without a number what all of them begin with."""
+        return f"{self._folder}/{name}.v" + ("" if number is None else f"{number:012d}")
+
+    def _listed(self, prefix: str) -> list[tuple[str, int]]:
+        """Key and size of every object that begins so, in order. Raises Trouble."""
+        found: list[tuple[str, int]] = []
+        token = None
+        while True:
+            answer = self._ask(
+                "list_objects_v2", "ListObjectsV2Request", prefix=prefix, continuation_token=token, max_keys=1000
+            )
+            found += [(str(one.key), int(one.size or 0)) for one in answer.contents or ()]
+            token = answer.next_continuation_token
+            if not answer.is_truncated or not token:
+                return found
+
+    def _ask(self, call: str, request: str, **arguments: Any) -> Any:
+        return self._oss.ask(call, request, bucket=self.bucket, **arguments)
+
+    def _told(self, trouble: Trouble) -> ProviderError:
+        hint = HINTS.get(trouble.kind, "")
+        if trouble.kind == "denied":
+            hint = "the bucket is another account's, or docs/alicloud.md has the policy that is missing"
+        if trouble.code in MISSING:
+            hint = "state.create: true has gpuprov make it"
+        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
+
+
+def _age(answer: Any) -> float:
+    """Seconds since an object was written, both moments by OSS's clock; by this machine's where the answer has no
+    date."""
+    date = answer.headers.get("Date") if answer.headers else None
+    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+    return float((now - answer.last_modified).total_seconds())
+
+
+def _body(stream: Any) -> bytes:
+    """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
+    ours."""
+    content = answered(stream.read)
+    if len(content) > LIMIT:
+        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
+        raise ProviderError(said, where="state", hint="check who wrote it")
+    return bytes(content)

@@ -1,0 +1,72 @@
+"""The zones that are asked for machines, and what Tencent Cloud says where they can't be had."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from provisioner.errors import Diagnostic, GpuprovError
+from provisioner.plan import Plan, PlannedGroup
+from provisioner.preflight import Finding
+from provisioner.providers.base import Place
+from provisioner.providers.capacity import Choices, Way
+from provisioner.providers.cloud_errors import CloudError
+from provisioner.providers.tencent import dry_run, errors, stock
+from provisioner.providers.tencent.site import TencentSite
+from provisioner.providers.trouble import Trouble
+
+
+class CvmCapacity:
+    """See providers/capacity.py for the contract."""
+
+    def __init__(self, place: Place, site: TencentSite) -> None:
+        self._place, self._site = place, site
+        self.region = site.region
+
+    def zones(self, plan: Plan) -> Sequence[str]:
+        """cluster.yaml's zones in its order, or those of its subnets; else those that sell every machine of the site,
+        the best stocked first, found once and kept."""
+        workspace, site = self._place.workspace, self._site
+        choices = Choices.read(workspace)
+        if named := site.zones or tuple(site.vpc.subnets if site.vpc else ()) or choices.zones:
+            return named
+        groups = [group for group in plan.groups if group.site == self._place.site]
+        region, ranks = stock.region_of(site), dict[str, list[int]]()
+        wanted = sorted({(group.machine.name, group.spec.capacity.kind) for group in groups})
+        try:
+            for machine, kind in wanted:
+                for offer in stock.offers(region, machine, kind):
+                    ranks.setdefault(offer.zone, []).append(offer.rank)
+        except Trouble as trouble:
+            raise GpuprovError(
+                f"which zones sell {wanted[0][0]}: {trouble}", hint="name them in sites.*.zones"
+            ) from None
+        sold = [zone for zone, found in ranks.items() if len(found) == len(wanted)]
+        if not sold:
+            names = " and ".join(sorted({machine for machine, _ in wanted}))
+            raise GpuprovError(f"no zone of {self.region} sells {names}", hint="give each group a site of its own")
+        choices.zones = tuple(sorted(sold, key=lambda zone: (max(ranks[zone]), zone)))
+        choices.write(workspace)
+        return choices.zones
+
+    def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        mine = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
+        zones, found, images = self.zones(plan), list[Finding](), plan.bases.get(self._place.site, {})
+        for group in mine:
+            missing, base = sum(name not in there for name in group.node_names()), images.get(group.stack.os)
+            if missing and base is not None and base.id is not None:
+                region = stock.region_of(self._site)
+                way, said = dry_run.ask_in_turn(region, self._site, group, base.id, missing, zones)
+                found += said
+                if way is not None and missing == group.spec.count:  # none stands in another zone
+                    choices = Choices.read(self._place.workspace)
+                    choices.taken[group.name] = way
+                    choices.write(self._place.workspace)
+        return found
+
+    def ends(self, plan: Plan) -> Mapping[str, datetime]:  # noqa: ARG002 (nothing is bought for a time)
+        return {}
+
+    def error(self, found: Diagnostic, group: PlannedGroup | None, way: Way | None) -> CloudError:
+        international = self._site.account == "international"
+        return errors.read(found, self.region, group, way, international=international)

@@ -1,0 +1,247 @@
+"""State in COS: a bucket of one's own with one folder per cluster, reached by its S3 API.
+
+COS has no conditional writes in a bucket with versions, so that a write is between two calls of the tag service, as
+Terraform's own backend has it: a tag can be made once in an account, and who has made it writes.
+https://cloud.tencent.com/document/product/436/37421 (S3 API);
+github.com/hashicorp/terraform, internal/backend/remote-state/cos/client.go (Lock, cosLock)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from provisioner.errors import ProviderError
+from provisioner.preflight import Finding
+from provisioner.providers.state import Blob, Conflict
+from provisioner.providers.tencent.client import ANSWER_S, Region
+from provisioner.providers.tencent.findings import SIGN_IN
+from provisioner.providers.tencent.state import CosState
+from provisioner.providers.trouble import Kind, Trouble
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+WRITING = "gpuprov-state-write"
+"""Key of the tag that a writer holds; its value is the object's, so that it tells nothing."""
+WAIT_S, PAUSE_S = 30.0, 1.0
+"""A write is a second; a tag that stands longer was left by a run that died in it."""
+LIMIT = 64 << 20
+"""Bytes of an object that is read; what operators share is some hundred kilobytes."""
+GONE, MISSING, SAME = {"NoSuchKey", "404"}, {"NoSuchBucket", "404"}, {"304", "NotModified"}
+DENIED = {"AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+EVERYBODY = "AllUsers"
+HINTS = {
+    "settings": "docs/tencent.md says where credentials are looked for", "credentials": f"sign in: {SIGN_IN}",
+    "denied": "the bucket is another account's, or docs/tencent.md has the policy that is missing",
+    "throttled": "again in a minute", "silent": "is this machine's network up?",
+}  # fmt: skip
+
+
+class CosBucket:
+    """One cluster's folder in a bucket."""
+
+    def __init__(self, region: Region, state: CosState, cluster: str) -> None:
+        self._region, self._state, self._cluster = region, state, cluster
+        self.there = True
+
+    @property
+    def where(self) -> str:
+        return f"cos://{self._state.bucket}/{self._folder}"
+
+    @property
+    def _folder(self) -> str:
+        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
+
+    def terraform(self, site: str) -> tuple[str, Mapping[str, Any]]:
+        """Credentials stay in the environment or the command line's profile, where the backend looks by itself."""
+        domain = {"domain": "intl.tencentcloudapi.com"} if self._region.international else {}
+        return "cos", {
+            "bucket": self._state.bucket, "region": self._region.name, "prefix": f"{self._folder}/sites/{site}",
+            "key": "terraform.tfstate", "encrypt": True, "acl": "private", **domain,
+        }  # fmt: skip
+
+    def prepare(self, *, make: bool = True) -> list[Finding]:
+        try:
+            self._ask("head_bucket")
+        except Trouble as trouble:
+            if trouble.code not in MISSING:
+                raise self._told(trouble) from None
+            if not self._state.create:
+                message = f"there is no bucket {self._state.bucket} in {self._region.name}"
+                raise ProviderError(message, where="state", hint="state.create: true has gpuprov make it") from None
+            if not make:
+                self.there = False
+                said = f"`up` will make the bucket {self._state.bucket} in {self._region.name}"
+                return [Finding("ok", "state", said)]
+            self._make()
+            return [Finding("ok", "state", f"made the bucket {self._state.bucket} in {self._region.name}")]
+        return self._looked_at()
+
+    def _make(self) -> None:
+        try:
+            self._ask("create_bucket", ACL="private")
+            self._ask("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    def _looked_at(self) -> list[Finding]:
+        """What is wrong with a bucket that was there; what could not be asked is unknown."""
+        found, bucket = [], self._state.bucket
+        try:
+            if self._ask("get_bucket_versioning").get("Status") != "Enabled":
+                said = f"{bucket} has no versioning: a lost state cannot be restored"
+                found.append(Finding("warning", "state", said, "enable versioning"))
+        except Trouble as trouble:
+            found.append(Finding("unknown", "state", f"whether {bucket} keeps versions: {trouble}"))
+        try:
+            grants = self._ask("get_bucket_acl").get("Grants", ())
+            if any(str(one.get("Grantee", {}).get("URI", "")).endswith(EVERYBODY) for one in grants):
+                said = f"everybody may read {bucket}, and a state has secrets"
+                found.append(Finding("blocks", "state", said, "make it private"))
+        except Trouble as trouble:
+            found.append(Finding("unknown", "state", f"who may read {bucket}: {trouble}"))
+        return found or [Finding("ok", "state", self.where)]
+
+    def read(self, name: str, known: str | None = None) -> Blob | None:
+        match = {"IfNoneMatch": known} if known else {}
+        try:
+            answer = self._ask("get_object", Key=f"{self._folder}/{name}", **match)
+            return Blob(_body(answer["Body"]), str(answer["ETag"]), _age(answer))
+        except Trouble as trouble:
+            if trouble.code in SAME and known:
+                return Blob(b"", known)
+            if trouble.code in GONE or (trouble.code in MISSING and self._state.create):
+                return None
+            raise self._told(trouble) from None
+
+    def write(self, name: str, content: bytes, before: str | None) -> str:
+        key = f"{self._folder}/{name}"
+        try:
+            with self._alone(key):
+                if self._tag(key) != before:
+                    raise Conflict(f"{self.where}/{name}")
+                return str(self._ask("put_object", Key=key, Body=content, ServerSideEncryption="AES256")["ETag"])
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    def remove(self, name: str) -> None:
+        try:
+            self._ask("delete_object", Key=f"{self._folder}/{name}")
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+
+    def names(self) -> list[str]:
+        folder, found, more = f"{self._folder}/", list[str](), dict[str, str]()
+        while True:
+            try:
+                page = self._ask("list_objects", Prefix=folder, **more)
+            except Trouble as trouble:
+                if trouble.code in MISSING and self._state.create:
+                    return []
+                raise self._told(trouble) from None
+            keys = [str(one["Key"]) for one in page.get("Contents", ())]
+            found += [key.removeprefix(folder) for key in keys]
+            if not page.get("IsTruncated") or not keys:
+                return found
+            more = {"Marker": keys[-1]}
+
+    def _tag(self, key: str) -> str | None:
+        try:
+            return str(self._ask("head_object", Key=key)["ETag"])
+        except Trouble as trouble:
+            if trouble.code in GONE:
+                return None
+            raise
+
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """While the tag of an object is held. Raises ProviderError where somebody else has held it for too long."""
+        value = hashlib.sha256(f"{self._state.bucket}:{key}".encode()).hexdigest()
+        tag, until = {"TagKey": WRITING, "TagValue": value}, time.monotonic() + WAIT_S
+        while True:
+            try:
+                self._region.ask("tag", "CreateTag", **tag)
+                break
+            except Trouble as trouble:
+                if not trouble.code.startswith("ResourceInUse"):
+                    raise
+                if time.monotonic() > until:
+                    said = f"{self.where} has been written to for more than {WAIT_S:.0f} s: a run may have died in it"
+                    command = f"tccli tag DeleteTag --TagKey {WRITING} --TagValue {value}"
+                    hint = f"if nobody is at work: `{command}`"
+                    raise ProviderError(said, where="state", hint=hint) from None
+            time.sleep(PAUSE_S)
+        try:
+            yield
+        finally:
+            with suppress(Trouble):  # the next writer says so
+                self._region.ask("tag", "DeleteTag", **tag)
+
+    @cached_property
+    def _client(self) -> BaseClient:
+        import boto3
+        from botocore.config import Config
+
+        keys, protocol = self._region.keys(), os.environ.get("TENCENTCLOUD_PROTOCOL", "https").lower()
+        config = Config(
+            connect_timeout=5, read_timeout=ANSWER_S, retries={"mode": "standard", "max_attempts": 4},
+            signature_version="s3v4", s3={"addressing_style": "virtual"},
+            request_checksum_calculation="when_required", response_checksum_validation="when_required",
+        )  # fmt: skip
+        session = boto3.session.Session(
+            aws_access_key_id=keys.secret_id, aws_secret_access_key=keys.secret_key,
+            aws_session_token=keys.token or None, region_name=self._region.name,
+        )  # fmt: skip
+        return session.client("s3", endpoint_url=f"{protocol}://cos.{self._region.name}.myqcloud.com", config=config)
+
+    def _ask(self, call: str, **arguments: Any) -> dict[str, Any]:
+        client = self._client
+        found: dict[str, Any] = _answered(lambda: getattr(client, call)(Bucket=self._state.bucket, **arguments))
+        return found
+
+    def _told(self, trouble: Trouble) -> ProviderError:
+        hint = "state.create: true has gpuprov make it" if trouble.code in MISSING else HINTS.get(trouble.kind, "")
+        return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
+
+
+def _answered(call: Callable[[], Any]) -> Any:
+    """The call's value; every exception of botocore as Trouble."""
+    from botocore import exceptions
+
+    try:
+        return call()
+    except exceptions.ClientError as error:
+        found = error.response.get("Error", {})
+        code = str(found.get("Code", ""))
+        kind: Kind = "denied" if code in DENIED else "throttled" if code == "SlowDown" else "refused"
+        raise Trouble(kind, str(found.get("Message") or error), code) from None
+    except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+        raise Trouble("silent", str(error)) from None
+    except exceptions.BotoCoreError as error:
+        raise Trouble("refused", str(error)) from None
+
+
+def _age(answer: Mapping[str, Any]) -> float:
+    """Seconds since an object was written, both moments by COS's clock; by this machine's where the answer has no
+    date."""
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+    return float((now - answer["LastModified"]).total_seconds())
+
+
+def _body(stream: Any) -> bytes:
+    """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
+    ours."""
+    content: bytes = _answered(lambda: stream.read(LIMIT + 1))
+    if len(content) > LIMIT:
+        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
+        raise ProviderError(said, where="state", hint="check who wrote it; the bucket's versions have the previous one")
+    return content

@@ -1,0 +1,87 @@
+"""RunInstances without making anything: Tencent Cloud's own answer to whether it would start these machines.
+
+It looks at permissions, the request, the account, quotas and stock, and costs nothing.
+https://cloud.tencent.com/document/api/213/15730 (DryRun)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from provisioner.errors import Diagnostic
+from provisioner.plan import PlannedGroup
+from provisioner.preflight import Finding
+from provisioner.providers.capacity import Way
+from provisioner.providers.cloud_errors import CloudError
+from provisioner.providers.tencent import errors, stock
+from provisioner.providers.tencent.client import Region
+from provisioner.providers.tencent.findings import unknown
+from provisioner.providers.tencent.site import TencentSite
+from provisioner.providers.trouble import Trouble
+
+MOST = 100
+"""Machines of one call: InstanceCount goes to 500, and to 100 where the account has not asked for more (unverified)."""
+
+
+def request(site: TencentSite, group: PlannedGroup, image: str, way: Way, number: int) -> dict[str, Any]:
+    """RunInstances for that many machines of a group, as the module would ask for one."""
+    disk: dict[str, Any] = {
+        "DiskType": site.disk.type,
+        "DiskSize": group.spec.storage.root_gb,
+        "Encrypt": site.disk.encrypt,
+    }
+    if site.disk.kms_key:
+        disk["KmsKeyId"] = site.disk.kms_key
+    asked: dict[str, Any] = {
+        "DryRun": True, "InstanceCount": min(number, MOST), "InstanceType": group.machine.name, "ImageId": image,
+        "Placement": {"Zone": way.zone}, "InstanceChargeType": stock.CHARGE[way.kind], "SystemDisk": disk,
+    }  # fmt: skip
+    if way.kind == "spot" and site.spot_max_price:
+        options = {"MaxPrice": site.spot_max_price, "SpotInstanceType": "one-time"}
+        asked["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    if site.vpc is not None and way.zone in site.vpc.subnets:
+        asked["VirtualPrivateCloud"] = {"VpcId": site.vpc.id, "SubnetId": site.vpc.subnets[way.zone]}
+    if site.role:
+        asked["CamRoleName"] = site.role
+    return asked
+
+
+def ask(region: Region, site: TencentSite, group: PlannedGroup, image: str, way: Way, number: int) -> CloudError | None:
+    """Why Tencent Cloud would not start that many machines in this way; None where it would. Raises Trouble where that
+    could not be asked."""
+    try:
+        region.ask("cvm", "RunInstances", **request(site, group, image, way, number))
+    except Trouble as trouble:
+        if not trouble.code or trouble.kind in ("silent", "settings", "throttled"):
+            raise
+        said = Diagnostic(f"[TencentCloudSDKError] Code={trouble.code}, Message={trouble.message}")
+        return errors.read(said, region.name, group, way, international=region.international)
+    return None
+
+
+def ask_in_turn(
+    region: Region, site: TencentSite, group: PlannedGroup, image: str, number: int, zones: Sequence[str]
+) -> tuple[Way | None, list[Finding]]:
+    """The way in which that many machines can be had now, None where none was found to; and what is to be said of
+    it."""
+    subject, machines, found = f"group {group.name}", f"{number} × {group.machine.name}", list[Finding]()
+    for kind in dict.fromkeys((group.spec.capacity.kind, *group.spec.capacity.fallback)):
+        for zone in zones:
+            way = Way(kind, zone)
+            try:
+                error = ask(region, site, group, image, way, number)
+            except Trouble as trouble:
+                return None, [*found, unknown(subject, trouble, "cvm:RunInstances")]
+            if error is None:
+                asked = min(number, MOST)
+                said = f"Tencent Cloud would start {asked} × {group.machine.name} as {way} at this moment (dry run)"
+                return way, [*found, Finding("ok", subject, said)]
+            if error.then == "stop":
+                return None, [*found, Finding("blocks", subject, f"{machines}, {way}: {error.said}", error.hint)]
+            found.append(Finding("warning", subject, f"{machines}, {way}: {error.said}", error.hint))
+            if error.then == "kind":
+                break
+    said = f"Tencent Cloud has not {machines} in {', '.join(zones)} now"
+    hint = "later, in other zones (sites.*.zones), or bought in another way (groups.*.capacity.fallback)"
+    return None, [*found, Finding("blocks", subject, said, hint)]

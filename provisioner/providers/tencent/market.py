@@ -1,0 +1,67 @@
+"""CVM's market: which zones of a region sell a machine, and what spot costs there now.
+
+Tencent Cloud tells no history of prices, and the price of an account has its discounts.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from provisioner.providers.market import SpotPrice, Unanswered
+from provisioner.providers.tencent import stock
+from provisioner.providers.tencent.client import Region
+from provisioner.providers.tencent.findings import credentials, unknown
+from provisioner.providers.trouble import Trouble
+
+
+class Cvm:
+    """The regions that these credentials reach. Who they are is asked once, before anything else."""
+
+    source = "CVM, DescribeZoneInstanceConfigInfos"
+
+    def __init__(self) -> None:
+        self._regions: dict[str, Region] = {}
+        self._trouble: Trouble | None = None
+        self._lock = threading.Lock()
+
+    def zones(self, region: str, machine: str) -> list[str]:
+        place = self._reached(region)
+        try:
+            return [offer.zone for offer in stock.offers(place, machine, "on-demand")]
+        except Trouble as trouble:
+            raise unanswered(trouble, "cvm:DescribeZoneInstanceConfigInfos") from None
+
+    def spot(self, region: str, machine: str, days: int) -> list[SpotPrice]:  # noqa: ARG002 (there is no history)
+        place = self._reached(region)
+        currency = "USD" if place.international else "CNY"
+        try:
+            offers = stock.offers(place, machine, "spot")
+        except Trouble as trouble:
+            raise unanswered(trouble, "cvm:DescribeZoneInstanceConfigInfos") from None
+        return [SpotPrice(one.zone, one.price, None, None, None, currency) for one in offers if one.there and one.price]
+
+    def _reached(self, name: str) -> Region:
+        """The region, where anybody is signed in. Raises Unanswered."""
+        with self._lock:
+            try:
+                if self._trouble is not None:
+                    raise self._trouble
+                if not self._regions:
+                    first = Region(name)
+                    first.ask("sts", "GetCallerIdentity")
+                    self._regions[name] = first
+            except Trouble as trouble:
+                self._trouble = trouble
+                raise unanswered(trouble, "sts:GetCallerIdentity") from None
+            if name not in self._regions:
+                self._regions[name] = next(iter(self._regions.values())).beside(name)
+            return self._regions[name]
+
+
+def unanswered(trouble: Trouble, permission: str) -> Unanswered:
+    """Why Tencent Cloud gave no answer, in the words of preflight."""
+    if trouble.kind in ("credentials", "settings"):
+        found = credentials(trouble)
+        return Unanswered(f"not signed in: {found.message}", found.action)
+    found = unknown("", trouble, permission)
+    return Unanswered(found.message, found.action)

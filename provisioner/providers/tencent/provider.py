@@ -1,0 +1,107 @@
+"""Tencent Cloud CVM: real machines by terraform/tencent. See providers/base.py for the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Events
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.providers.base import Place, Provider
+from provisioner.providers.market import Market
+from provisioner.providers.orphans import Orphans
+from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.tencent import image, keys, storage
+from provisioner.providers.tencent import market as cvm_market
+from provisioner.providers.tencent import orphans as in_region
+from provisioner.providers.tencent.capacity import CvmCapacity
+from provisioner.providers.tencent.module import CvmModule
+from provisioner.providers.tencent.preflight import preflight
+from provisioner.providers.tencent.site import TencentSite
+from provisioner.providers.tencent.stock import region_of
+from provisioner.stack.models import BaseImage
+
+
+class Tencent(Provider):
+    """One region."""
+
+    name = "tencent"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        assert isinstance(place.settings, TencentSite)
+        self._site = place.settings
+        self._here = PublicAddress(called=self._site.internet == "public")
+        self.capacity: CvmCapacity = CvmCapacity(place, self._site)
+        self.module = CvmModule(place, self._site, self.capacity, self._here)
+
+    @classmethod
+    def market(cls) -> Market:
+        return cvm_market.Cvm()
+
+    @classmethod
+    def orphans(cls, region: str) -> Orphans:
+        return in_region.orphans(region)
+
+    def base_image(self, system: str) -> BaseImage:
+        return image.base_image(region_of(self._site), system)
+
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        site, place, region = self._site, self.place, region_of(self._site)
+        groups = [group for group in plan.groups if group.site == place.site]
+        bases = plan.bases.get(place.site, {})
+        images = {group.name: base.id for group in groups if (base := bases.get(group.stack.os)) is not None}
+        found = preflight(region, site, groups, self._zones(plan), images, there)
+        if found[0].status == "ok" and not there:
+            found += keys.findings(region, site, _public_key(plan), place.cluster, place.site)
+        for group in groups:
+            base = bases.get(group.stack.os)
+            if base is None or base.id is None:
+                said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
+                found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
+        found += storage.findings(site)
+        if self._here.asked(plan):
+            try:
+                found.append(Finding("ok", "access", f"ssh is open to {self._here.network} alone"))
+            except GpuprovError as error:
+                found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
+        return found
+
+    def _zones(self, plan: Plan) -> tuple[str, ...]:
+        """The zones that machines are asked for in; () where nobody can tell."""
+        try:
+            return tuple(self.capacity.zones(plan))
+        except GpuprovError:
+            return ()  # the preflight asks by itself, and says what it could not
+
+    def clean(self, events: Events) -> list[str]:
+        """What has the cluster's own identity and Terraform's state has forgotten is removed; what can't be is told."""
+        place, region = self.place, self._site.region
+        if not place.identity or not (place.workspace / "main.tf").exists():
+            return []
+        there = in_region.InRegion(region_of(self._site))
+        try:
+            found = there.find()
+        except ProviderError as error:
+            return [f"whether anything is left in {region} could not be asked: {error.message}"]
+        wanted = (place.cluster, place.site, place.identity)
+        mine = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
+        events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
+        left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
+        return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+
+
+def _public_key(plan: Plan) -> str | None:
+    """The public half of the key that cluster.yaml names; one that gpuprov makes is in no account."""
+    wanted = plan.spec.access.ssh_key
+    if wanted is None:
+        return None
+    try:
+        return Path(f"{wanted}.pub").expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None  # ssh says so when it is needed
+
+
+PROVIDER = Tencent

@@ -1,0 +1,123 @@
+"""Everything in a region that has the tag gpuprov-cluster, as CVM, VPC and CFS describe it.
+
+One row for each kind of thing that terraform/tencent makes. The tag is looked at once more here: nothing is removed
+because a filter was misread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.tencent.client import Region
+from provisioner.providers.tencent.findings import unknown
+from provisioner.providers.trouble import Trouble
+
+CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
+GONE = {"LAUNCH_FAILED", "DELETING"}
+"""States of what is listed for a while and goes by itself: instances that never began, file systems."""
+HOLDS_DATA = "it holds data: delete it yourself if the data is no longer needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a kind is asked for. `number`, `label`, `state`, `since`: keys of a row. `text`: the call wants numbers as
+    text. `filtered`: the service filters by tag."""
+
+    name: str
+    service: str
+    call: str
+    key: str
+    number: str
+    label: str
+    state: str = ""
+    since: str = ""
+    text: bool = False
+    filtered: bool = True
+    kept: str = ""
+
+
+KINDS = (
+    Kind("instance", "cvm", "DescribeInstances", "InstanceSet", "InstanceId", "InstanceName", "InstanceState",
+         "CreatedTime"),
+    Kind("NAT gateway", "vpc", "DescribeNatGateways", "NatGatewaySet", "NatGatewayId", "NatGatewayName", "State",
+         "CreatedTime"),
+    Kind("elastic IP address", "vpc", "DescribeAddresses", "AddressSet", "AddressId", "AddressName", "AddressStatus",
+         "CreatedTime"),
+    Kind("placement group", "cvm", "DescribeDisasterRecoverGroups", "DisasterRecoverGroupSet",
+         "DisasterRecoverGroupId", "Name", "", "CreateTime"),
+    Kind("key pair", "cvm", "DescribeKeyPairs", "KeyPairSet", "KeyId", "KeyName", "", "CreatedTime"),
+    Kind("security group", "vpc", "DescribeSecurityGroups", "SecurityGroupSet", "SecurityGroupId", "SecurityGroupName",
+         "", "CreatedTime", text=True),
+    Kind("subnet", "vpc", "DescribeSubnets", "SubnetSet", "SubnetId", "SubnetName", "", "CreatedTime", text=True),
+    Kind("VPC", "vpc", "DescribeVpcs", "VpcSet", "VpcId", "VpcName", "", "CreatedTime", text=True),
+    Kind("CFS file system", "cfs", "DescribeCfsFileSystems", "FileSystems", "FileSystemId", "FsName", "LifeCycleState",
+         "CreationTime", filtered=False, kept=HOLDS_DATA),
+)  # fmt: skip
+
+
+def find(region: Region) -> Found:
+    """Everything that has the tag. Raises Trouble where nobody is signed in, or Tencent Cloud is not reached at all."""
+    region.ask("sts", "GetCallerIdentity")
+    things: list[Thing] = []
+    unanswered: list[str] = []
+    for kind in KINDS:
+        try:
+            things += [thing for row in _rows(region, kind) if (thing := _thing(region, kind, row)) is not None]
+        except Trouble as trouble:
+            said = unknown(many(kind.name), trouble, f"{kind.service}:{kind.call}")
+            unanswered.append(f"whether there are {many(kind.name)}: {said.message} ({said.action})")
+    return Found(tuple(things), tuple(unanswered))
+
+
+def standing(region: Region, kind: str) -> set[str]:
+    """The ids of a kind that are not gone yet. Raises Trouble."""
+    (row,) = [one for one in KINDS if one.name == kind]
+    return {thing.id for found in _rows(region, row) if (thing := _thing(region, row, found)) is not None}
+
+
+def machines(region: Region, cluster: str, site: str) -> list[tuple[str, Mapping[str, str]]]:
+    """The instances of a site that are not gone, with their tags. Raises Trouble."""
+    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in ((CLUSTER, cluster), (SITE, site))]
+    rows = region.all("cvm", "DescribeInstances", "InstanceSet", Filters=filters)
+    found = [
+        (str(row["InstanceId"]), tags_of(row)) for row in rows if row.get("InstanceState") not in {*GONE, "TERMINATING"}
+    ]
+    return [(number, tags) for number, tags in found if (tags.get(CLUSTER), tags.get(SITE)) == (cluster, site)]
+
+
+def _rows(region: Region, kind: Kind) -> list[dict[str, Any]]:
+    filters = {"Filters": [{"Name": "tag-key", "Values": [CLUSTER]}]} if kind.filtered else {}
+    return region.all(kind.service, kind.call, kind.key, number=str if kind.text else int, **filters)
+
+
+def tags_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Of any service's row: each has its own name for them."""
+    found = row.get("Tags") or row.get("TagSet") or ()
+    return {
+        str(tag.get("Key") or tag.get("TagKey")): str(tag.get("Value") or tag.get("TagValue") or "") for tag in found
+    }
+
+
+def _thing(region: Region, kind: Kind, row: Mapping[str, Any]) -> Thing | None:
+    """None for what is gone already, and what has no tag."""
+    tags, state = tags_of(row), str(row.get(kind.state) or "") if kind.state else ""
+    if not tags.get(CLUSTER) or state.upper() in GONE:
+        return None
+    return Thing(
+        kind.name, str(row[kind.number]), tags[CLUSTER], tags.get(SITE, ""), region.name,
+        name=str(row.get(kind.label) or ""), state="" if state in ("AVAILABLE", "available") else state,
+        since=_moment(row.get(kind.since)), kept=kind.kept, identity=tags.get(IDENTITY, ""),
+    )  # fmt: skip
+
+
+def _moment(text: object) -> datetime | None:
+    """CVM writes ISO 8601 in UTC, VPC and CFS the time of China without a zone."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else datetime.fromisoformat(f"{text}+08:00").astimezone(UTC)

@@ -1,0 +1,87 @@
+"""A fleet on Alibaba Cloud from nothing to nothing, as its users meet it: gpuprov's own command line, real Terraform
+over the provider's real schema, real Ansible and ssh. The cloud is imitated, and its instance is a rehearsed node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.stack import lockfile
+from tests.support.alicloud_api import Account, serving, stock
+from tests.support.alicloud_rehearsal import behind
+from tests.support.aws_machines import Machines
+from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
+from tests.support.schema_provider import Cloud
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+MACHINE = "ecs.gn7-c13g1.26xlarge"
+
+
+class OnAlicloud(Rehearsal):
+    """A cluster.yaml that is not rehearsed: its machines are ECS's, and those are rehearsed nodes."""
+
+    @property
+    def root(self) -> Path:
+        return self.file.parent / ".gpuprov" / self.name
+
+    def up(self, *words: object) -> Done:
+        return self.run("up", self.file, "--yes", "--json", *words)
+
+    def down(self) -> Done:
+        return self.run("down", self.file, "--yes", "--json")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[tuple[OnAlicloud, Cloud, Account]]:
+    """The example alicloud-gn7, locked; its machine is not made yet."""
+    cloud, account = Cloud("alicloud"), Account(
+        {"DescribeImages": [{"ImageId": f"ubuntu_{one}_x64_20G_alibase_20260916.vhd"} for one in ("22_04", "24_04")]},
+        {"DescribeAvailableResource": stock(MACHINE, cn_shanghai_b="WithStock"),
+         "DescribeZones": {"Zones": {"Zone": [{"ZoneId": "cn-shanghai-b"}]}},
+         "ListProductQuotas": lambda given: {"Quotas": [
+             {"QuotaActionCode": given["QuotaActionCode"], "TotalQuota": 8, "TotalUsage": 0}]}},
+    )  # fmt: skip
+    made = OnAlicloud.of_example("alicloud-gn7", tmp_path)
+    made.gpuprov = [sys.executable, "-m", "tests.support.alicloud_rehearsal"]
+    document = yaml.safe_load(made.file.read_text())
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    document["access"] |= {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
+    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    with pytest.MonkeyPatch.context() as patch, serving(account) as answers, cloud.serving() as terraform:
+        for name, value in (answers | terraform).items():
+            patch.setenv(name, value)
+        locked = made.run("lock", made.file)
+        assert locked.status == 0, locked.stderr
+        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        assert lock is not None
+        with behind(cloud, account, Machines(tmp_path, made.name, lock)):
+            yield made, cloud, account
+            made.down()
+
+
+def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAlicloud, Cloud, Account]) -> None:
+    made, cloud, account = fleet
+    first = made.up()
+    assert first.status == 0, "\n".join([first.stderr, *wrongs(first)])
+    assert first.json["ok"] and failing(first.json) == {} and unknown(first.json) == {}
+    (node,) = cloud.of("alicloud_instance")
+    assert (node["spot_strategy"], node["tags"]["gpuprov-node"]) == ("SpotAsPriceGo", "train-0")
+    said = (max((made.root / "runs").iterdir()) / "events.jsonl").read_text()
+    assert any("host key pinned" in one["message"] and "as its console says" in one["message"]
+               for one in map(json.loads, said.splitlines()))  # fmt: skip
+
+    again = made.up()
+    assert again.status == 0, again.stderr
+    assert again.json["changes"] == {"resources": 0, "configured": 0}
+
+    assert made.down().status == 0
+    assert cloud.objects == {} and account.wrong == []
+    secret = [path for path in made.root.rglob("*") if path.is_file() and b"LTAI-test" in path.read_bytes()]
+    assert secret == []

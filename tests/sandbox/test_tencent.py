@@ -1,0 +1,86 @@
+"""A machine on Tencent Cloud from nothing to nothing, as its users meet it: gpuprov's own command line, real Terraform
+with the provider's schema, real Ansible and ssh. Its instance is a rehearsed node; the account is on loopback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.stack import lockfile
+from tests.support.aws_machines import Machines
+from tests.support.rehearsal import Rehearsal, wrongs
+from tests.support.schema_provider import Cloud
+from tests.support.tencent_api import TencentApi, serving
+from tests.support.tencent_rehearsal import MACHINE, boot, end
+
+pytestmark = pytest.mark.sandbox
+TYPE = "GN10Xp.20XLARGE320"
+ZONES = ("ap-guangzhou-3", "ap-guangzhou-4")
+
+
+def account() -> TencentApi:
+    """One that sells the machine in two zones, and has its image."""
+    sold = [{"Zone": zone, "InstanceType": TYPE, "Status": "SELL", "StatusCategory": "EnoughStock"} for zone in ZONES]
+    names = {"img-487zeit5": "Ubuntu Server 22.04 LTS 64bit", "img-mmytdhbn": "Ubuntu Server 24.04 LTS 64bit"}
+    images = [{"ImageId": number, "ImageName": name, "Architecture": "x86_64"} for number, name in names.items()]
+    return TencentApi(answers={
+        "DescribeZones": {"ZoneSet": [{"Zone": zone, "ZoneState": "AVAILABLE"} for zone in ZONES]},
+        "DescribeZoneInstanceConfigInfos": {"InstanceTypeQuotaSet": sold},
+        "DescribeAccountQuota": {"AccountQuotaOverview": {"AccountQuota": {
+            "PostPaidQuotaSet": [{"Zone": ZONES[0], "RemainingQuota": 500}]}}},
+        "DescribeVpcLimits": {"VpcLimitSet": [{"LimitType": "appid-max-vpcs", "LimitValue": 20}]},
+        "RunInstances": {"InstanceIdSet": []}, "DescribeImages": {"TotalCount": 2, "ImageSet": images},
+    })  # fmt: skip
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[tuple[Rehearsal, Cloud, TencentApi]]:
+    """The example, locked; its machine is not made yet."""
+    made = Rehearsal.of_example("tencent-gn10xp", tmp_path, count=1)
+    made.gpuprov = [sys.executable, "-m", "tests.support.tencent_rehearsal"]
+    document = yaml.safe_load(made.file.read_text())
+    document["access"] = {"allow": ["203.0.113.0/24"]}
+    document["sites"]["guangzhou"]["zones"] = list(ZONES)
+    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    cloud, api = Cloud("tencentcloud"), account()
+    with pytest.MonkeyPatch.context() as patch, serving(api) as asked, cloud.serving() as terraform:
+        home = {"HOME": os.environ["HOME"]}  # the rehearsal's images are kept there
+        for name, value in (asked | terraform | home).items():
+            patch.setenv(name, value)
+        locked = made.run("lock", made.file)
+        assert locked.status == 0, locked.stderr
+        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        assert lock is not None
+        machines = Machines(tmp_path, made.name, lock)
+        cloud.made, cloud.gone = partial(boot, machines, api), partial(end, machines, api)
+        try:
+            yield made, cloud, api
+        finally:
+            made.run("down", made.file, "--yes")
+            machines.close()
+
+
+def test_a_fleet_is_made_proven_and_removed(fleet: tuple[Rehearsal, Cloud, TencentApi]) -> None:
+    made, cloud, api = fleet
+    said = "Code=ResourcesSoldOut.SpecifiedInstanceType, Message=指定的实例类型已售罄。, RequestId=1"
+    cloud.fail(MACHINE, f"[TencentCloudSDKError] {said}", match={"availability_zone": "ap-guangzhou-3"})
+    planned = made.run("plan", made.file)
+    assert planned.status == 0, planned.stderr
+    assert cloud.calls == [], "a plan makes nothing"
+    up = made.run("up", made.file, "--yes", "--json")
+    assert up.status == 0, up.stderr
+    assert wrongs(up) == []
+    assert {one["availability_zone"] for one in cloud.of(MACHINE)} == {"ap-guangzhou-4"}, "the next zone had them"
+    before = len(cloud.calls)
+    again = made.run("up", made.file, "--yes", "--json")
+    assert again.status == 0, again.stderr
+    assert len(cloud.calls) == before, "a second up changes nothing"
+    down = made.run("down", made.file, "--yes", "--json")
+    assert down.status == 0, down.stderr
+    assert cloud.objects == {} and api.things["instance"] == []

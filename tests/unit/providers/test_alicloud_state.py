@@ -1,0 +1,142 @@
+"""State in OSS: made closed, written by one at a time, and Terraform's own backend beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from provisioner.errors import ProviderError
+from provisioner.providers.alicloud import client
+from provisioner.providers.alicloud.bucket import Bucket
+from provisioner.providers.alicloud.oss import Oss
+from provisioner.providers.alicloud.state import OssState
+from provisioner.providers.state import Conflict
+from provisioner.workspace.binary import find
+from tests.support import oss_api
+from tests.support.alicloud_api import Account
+from tests.support.oss_api import Store
+
+NAME = "gpuprov-1234567890123456-cn-shanghai"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    found = Store()
+    with oss_api.serving(found, Account()) as url:
+        for name, value in {client.ENDPOINT: url, "NO_PROXY": "127.0.0.1", "ALICLOUD_ACCESS_KEY": "LTAI-test",
+                            "ALICLOUD_SECRET_KEY": "test"}.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(client, "ATTEMPTS", 1)
+        yield found
+
+
+def bucket(**keys: object) -> Bucket:
+    return Bucket(Oss("cn-shanghai"), OssState(backend="oss", **keys), "speech")  # type: ignore[arg-type]
+
+
+def test_a_bucket_is_made_closed_where_that_is_asked_for(store: Store) -> None:
+    with pytest.raises(ProviderError, match=f"there is no bucket {NAME}"):
+        bucket().prepare()
+    mine = bucket(create=True)
+    assert mine.prepare(make=False)[0].status == "ok" and not mine.there and store.buckets == {}
+    assert mine.names() == [] and mine.read("nodes.json") is None
+    assert mine.prepare()[0].message == f"made the bucket {NAME} in cn-shanghai"
+    made = store.buckets[NAME]
+    assert made.blocked and made.encryption == "AES256"
+    assert [one.message for one in bucket().prepare()] == [f"oss://{NAME}/gpuprov/speech"]
+
+
+def test_a_bucket_that_may_not_be_used_is_refused(store: Store) -> None:
+    store.buckets["acme"] = oss_api.Bucket(owner="9")
+    with pytest.raises(ProviderError, match="of account 9, not of 1234567890123456"):
+        bucket(bucket="acme").prepare()
+    store.buckets["acme"] = oss_api.Bucket(versioning="Enabled")
+    with pytest.raises(ProviderError, match="has versioning"):
+        bucket(bucket="acme").prepare()
+    store.buckets["acme"] = oss_api.Bucket(blocked=False)
+    assert [one.status for one in bucket(bucket="acme").prepare()] == ["warning"]
+
+
+def test_a_blob_is_written_on_condition_of_what_was_there(store: Store) -> None:
+    store.buckets[NAME] = oss_api.Bucket()
+    mine, theirs = bucket(), bucket()
+    first = mine.write("nodes.json", b"1", None)
+    with pytest.raises(Conflict):
+        theirs.write("nodes.json", b"2", None)
+    found = theirs.read("nodes.json")
+    assert found is not None and (found.content, found.tag) == (b"1", first) and -5 < found.age_s < 5
+    second = theirs.write("nodes.json", b"2", first)
+    with pytest.raises(Conflict):
+        mine.write("nodes.json", b"3", first)
+    known = mine.read("nodes.json", known=second)
+    assert known is not None and known.content == b""
+    for number in range(5):
+        second = mine.write("nodes.json", str(number).encode(), second)
+    assert len(store.buckets[NAME].objects) == 2  # old versions do not pile up
+
+
+def test_a_blob_that_was_removed_is_gone_and_no_old_writer_brings_it_back(store: Store) -> None:
+    store.buckets[NAME] = oss_api.Bucket()
+    mine, theirs = bucket(), bucket()
+    tag = mine.write("holder.json", b"mine", None)
+    mine.write("runs/1/report.json", b"{}", None)
+    theirs.remove("holder.json")
+    theirs.remove("holder.json")
+    assert mine.read("holder.json") is None and mine.names() == ["runs/1/report.json"]
+    with pytest.raises(Conflict):
+        mine.write("holder.json", b"mine still", tag)
+    assert mine.write("holder.json", b"anew", None) and sorted(theirs.names()) == ["holder.json", "runs/1/report.json"]
+
+
+def test_of_many_writers_one_wins(store: Store) -> None:
+    store.buckets[NAME] = oss_api.Bucket()
+
+    def write(number: int) -> bool:
+        try:
+            bucket().write("holder.json", str(number).encode(), None)
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(write, range(16))) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "hint"),
+    [
+        (403, "AccessDenied", "docs/alicloud.md"), (403, "InvalidAccessKeyId", "sign in"),
+        (503, "ServiceUnavailable", "network"),
+    ],
+)  # fmt: skip
+def test_a_store_that_refuses_says_why(store: Store, status: int, code: str, hint: str) -> None:
+    store.buckets[NAME] = oss_api.Bucket()
+    store.refuse["PUT", "object"] = (status, code)
+    with pytest.raises(ProviderError, match=f"It is {code}") as caught:
+        bucket().write("nodes.json", b"1", None)
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.heavy
+def test_terraforms_own_backend_keeps_its_state_there(store: Store, tmp_path: Path) -> None:
+    store.buckets[NAME] = oss_api.Bucket()
+    kind, values = bucket().terraform("shanghai")
+    root = {"terraform": {"backend": {kind: values}}, "output": {"seen": {"value": "yes"}}}
+    (tmp_path / "main.tf.json").write_text(json.dumps(root))
+    environment = {
+        **os.environ, **client.environment(), "OSS_ENDPOINT": os.environ[client.ENDPOINT],
+        "TF_CLI_CONFIG_FILE": os.devnull,
+    }  # fmt: skip
+    for words in (["init"], ["apply", "-auto-approve"], ["plan", "-detailed-exitcode"]):
+        done = subprocess.run([*find().argv, *words, "-no-color"], cwd=tmp_path, env=environment, capture_output=True,
+                              text=True, timeout=60, check=False)  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    key = "gpuprov/speech/sites/shanghai/terraform.tfstate"
+    assert json.loads(store.buckets[NAME].objects[key].content)["outputs"]["seen"]["value"] == "yes"
+    assert bucket().names() == []  # it is no blob of gpuprov's

@@ -1,0 +1,119 @@
+"""What a crash left at Tencent Cloud, machines that stand, and the policy that all of it takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.providers.tencent import orphans
+from provisioner.providers.tencent.client import Region
+from tests.support.rehearsal import ROOT
+from tests.support.tencent_api import TencentApi
+from tests.support.tencent_site import IDENTITY, account, api, made
+
+__all__ = ["api"]
+
+
+def test_orphans_are_found_by_tag_and_removed_in_order(api: TencentApi) -> None:
+    account(api)
+    api.things["vpc"].append({"VpcId": "vpc-other000", "VpcName": "somebody's"})
+    api.slow = 2
+    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    found = there.find()
+    assert len(found.things) == 8 and not found.unknown
+    moments = {thing.since for thing in found.things if thing.since}
+    assert len(moments) == 1, "08:00 in China is midnight UTC"
+    lines: list[str] = []
+    assert there.remove(found.things, lines.append) == []
+    assert [row for rows in api.things.values() for row in rows] == [{"VpcId": "vpc-other000", "VpcName": "somebody's"}]
+    assert there.find().things == ()
+
+
+def test_a_protected_machine_stays_and_everything_with_it(api: TencentApi) -> None:
+    account(api)
+    api.things["instance"][0]["DisableApiTermination"] = True
+    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    left = there.remove(there.find().things, lambda _: None)
+    assert left[0].startswith("instance ins-00000001 (RUNNING): protected, and not forced")
+    assert left[1] == "7 other things were not touched: the machines that are left may need them"
+    assert sum(map(len, api.things.values())) == 8
+
+
+def test_a_file_system_keeps_its_data_and_its_network(api: TencentApi) -> None:
+    account(api)
+    api.things["instance"].clear()
+    pairs = [{"TagKey": "gpuprov-cluster", "TagValue": "test"}, {"TagKey": "gpuprov-site", "TagValue": "here"}]
+    api.things["cfs"] = [{"FileSystemId": "cfs-00000001", "Tags": pairs, "LifeCycleState": "available"}]
+    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    found = there.find()
+    assert [thing.kept for thing in found.things if thing.kind == "CFS file system"] == [
+        orphans.tagged_resources.HOLDS_DATA
+    ]
+    assert there.remove(found.things, lambda _: None) == [
+        "3 things of the network were not touched: the file system stands in it"
+    ]
+
+
+def test_time_is_up_and_questions_are_denied(api: TencentApi) -> None:
+    account(api)
+    api.slow = 1000
+    api.refuse("DescribeKeyPairs", "UnauthorizedOperation", "no")
+    there = orphans.InRegion(Region("ap-guangzhou"), wait_s=0.05, pause_s=0.01)
+    found = there.find()
+    assert found.unknown[0].startswith("whether there are key pairs: not allowed to look")
+    left = there.remove(found.things, lambda _: None)
+    assert (left[0] != "" and "still there" in left[0]) or "gone" in left[0]
+    api.refuse("GetCallerIdentity", "AuthFailure.SecretIdNotFound", "no")
+    with pytest.raises(ProviderError):
+        there.find()
+
+
+def test_clean_removes_what_has_the_clusters_own_identity(api: TencentApi, tmp_path: Path) -> None:
+    provider, _ = made(tmp_path)
+    assert provider.clean(Events()) == [], "nothing was made from here"
+    (tmp_path / ".gpuprov" / "id").write_text(IDENTITY + "\n", encoding="utf-8")
+    (provider.place.workspace / "main.tf").write_text("", encoding="utf-8")
+    account(api)
+    account(api, identity="f" * 12)
+    for rows in api.things.values():
+        for row in rows[1:]:
+            for name, value in row.items():
+                if isinstance(value, str) and value.endswith("00000001"):
+                    row[name] = value.replace("00000001", "00000002")
+    assert provider.clean(Events()) == []
+    assert {len(rows) for kind, rows in api.things.items() if kind != "cfs"} == {1}, "another cluster of the name stays"
+
+
+def test_machines_that_stand_are_asked_for_by_tag(api: TencentApi, tmp_path: Path) -> None:
+    provider, _ = made(tmp_path)
+    (tmp_path / ".gpuprov" / "id").write_text(IDENTITY + "\n", encoding="utf-8")
+    account(api)
+    account(api, identity="f" * 12)
+    for number, row in enumerate(api.things["instance"]):
+        row["Tags"].append({"Key": "gpuprov-node", "Value": f"train-{number}"})
+    assert provider.module is not None
+    assert [(one.node, one.ours) for one in provider.module.standing()] == [("train-0", True), ("train-1", False)]
+    api.refuse("DescribeInstances", "InternalError", "down")
+    with pytest.raises(ProviderError, match="which machines stand in ap-guangzhou"):
+        provider.module.standing()
+
+
+def test_the_policy_of_the_documentation_has_what_is_asked(api: TencentApi, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "tencent.md").read_text(encoding="utf-8")
+    (policy,) = re.findall(r"```json\n(.*?)```", text, re.S)
+    allowed = {action for one in json.loads(policy)["statement"] for action in one["action"]}
+    provider, plan = made(tmp_path, spread="host")
+    provider.preflight(plan, ())
+    provider.base_image("ubuntu-22.04")
+    assert provider.module is not None
+    provider.module.standing()
+    account(api)
+    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    there.remove(there.find().things, lambda _: None)
+    assert len(api.actions()) > 20
+    assert api.actions() - allowed == set()
