@@ -23,6 +23,12 @@ from provisioner.providers.trouble import Trouble
 MOST = 100
 """Machines of one call: InstanceCount goes to 500, and to 100 where the account has not asked for more (unverified)."""
 
+NO_NETWORK = (
+    "MissingParameter", "UnsupportedOperation.NoVpcNetwork", "InvalidParameterValue.BasicNetworkInstanceFamily",
+    "InvalidParameterValue.VpcId", "InvalidParameterValue.Subnet", "InvalidParameterValue.MustDhcpEnabledVpc",
+)  # fmt: skip
+"""Beginnings of codes that say nothing of the machines where the VPC is still to be made: it is tried without one."""
+
 
 def request(site: TencentSite, group: PlannedGroup, image: str, way: Way, number: int) -> dict[str, Any]:
     """RunInstances for that many machines of a group, as the module would ask for one."""
@@ -55,6 +61,9 @@ def ask(region: Region, site: TencentSite, group: PlannedGroup, image: str, way:
     except Trouble as trouble:
         if not trouble.code or trouble.kind in ("silent", "settings", "throttled"):
             raise
+        if site.vpc is None and trouble.code.startswith(NO_NETWORK):
+            why = f"it cannot be tried before there is a VPC ({trouble.message})"
+            raise Trouble("refused", why, trouble.code) from None
         said = Diagnostic(f"[TencentCloudSDKError] Code={trouble.code}, Message={trouble.message}")
         return errors.read(said, region.name, group, way, international=region.international)
     return None

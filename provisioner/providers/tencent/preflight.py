@@ -72,6 +72,8 @@ def _offered(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Itera
         known = [one for one in offers if not zones or one.zone in zones]
         ready = [one for one in known if one.there]
         last = len(kinds) == 1
+        if kind == kinds[0]:
+            yield from _as_known(group, offers)
         if ready:
             told = ", ".join(f"{one.zone}{f' ({one.stock})' if one.stock else ''}" for one in ready)
             yield Finding("ok", subject, f"{name} is sold as {kind} in {told}")
@@ -88,6 +90,18 @@ def _offered(region: Region, group: PlannedGroup, zones: Sequence[str]) -> Itera
             hint = "another region, or another kind (groups.*.capacity)"
             finding = Finding("blocks", subject, f"{name} is not sold as {kind} in {region.name}", hint)
             yield finding if last else replace(finding, status="warning")
+
+
+def _as_known(group: PlannedGroup, offers: Sequence[stock.Offer]) -> Iterator[Finding]:
+    """The region agrees with the catalogue on what a machine has: checks are held to the catalogue."""
+    machine = group.machine
+    known = {"GPUs": machine.gpu_count, "vCPUs": machine.vcpus, "GiB of memory": machine.memory_gib}
+    for offer in offers[:1]:
+        told = {"GPUs": offer.gpus, "vCPUs": offer.vcpus, "GiB of memory": offer.memory_gib}
+        wrong = [f"{told[what]} {what}, not {known[what]}" for what in told if told[what] and told[what] != known[what]]
+        if wrong:
+            said = f"{machine.name} has {' and '.join(wrong)}, as gpuprov's catalogue has it"
+            yield Finding("warning", f"group {group.name}", said, "tell gpuprov's maintainers; checks may fail for it")
 
 
 def _subnets(

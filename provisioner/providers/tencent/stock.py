@@ -21,7 +21,7 @@ ORDER = ("EnoughStock", "NormalStock", "UnderStock", "WithoutStock")
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A machine type in one zone, bought in one way. `stock`: of ORDER, empty where it is not told; `price`: for an
-    hour, None where it is not told; `vcpus`: of one machine."""
+    hour, None where it is not told; `vcpus`, `memory_gib`, `gpus`: of one machine, 0 where it is not told."""
 
     zone: str
     there: bool
@@ -29,6 +29,8 @@ class Offer:
     why: str
     price: float | None
     vcpus: int
+    memory_gib: int
+    gpus: int
 
     @property
     def rank(self) -> int:
@@ -59,7 +61,7 @@ def _offer(row: Mapping[str, Any]) -> Offer:
     return Offer(
         zone=str(row.get("Zone")), there=row.get("Status") == "SELL", stock=str(row.get("StatusCategory") or ""),
         why=str(row.get("SoldOutReason") or ""), price=float(unit) if unit is not None else None,
-        vcpus=int(row.get("Cpu") or 0),
+        vcpus=int(row.get("Cpu") or 0), memory_gib=int(row.get("Memory") or 0), gpus=int(row.get("Gpu") or 0),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from provisioner.providers.capacity import Choices, Way
 from provisioner.providers.market import Unanswered
 from provisioner.providers.tencent.market import Cvm
 from tests.support.tencent_api import SECRET_KEY, Refused, TencentApi, tags
-from tests.support.tencent_site import KEY, MACHINE, api, made, offer, told
+from tests.support.tencent_site import KEY, MACHINE, ZONES, api, made, offer, told
 
 __all__ = ["api"]
 
@@ -44,6 +44,13 @@ def test_a_site_that_can_work_has_no_objection(api: TencentApi, tmp_path: Path) 
     assert run["SystemDisk"] == {"DiskType": "CLOUD_HSSD", "DiskSize": 200, "Encrypt": True}
 
 
+def test_a_machine_that_is_not_as_the_catalogue_has_it_is_told(api: TencentApi, tmp_path: Path) -> None:
+    rows = [offer(zone, Cpu=90, Memory=320) for zone in ZONES]
+    api.answers["DescribeZoneInstanceConfigInfos"] = {"InstanceTypeQuotaSet": rows}
+    provider, plan = made(tmp_path)
+    assert f"{MACHINE} has 90 vCPUs, not 80, as gpuprov's catalogue" in told(provider.preflight(plan, ()), "warning")
+
+
 def test_what_stands_is_not_asked_for_again(api: TencentApi, tmp_path: Path) -> None:
     provider, plan = made(tmp_path)
     provider.preflight(plan, plan.groups[0].node_names())
@@ -59,6 +66,7 @@ def test_what_stands_is_not_asked_for_again(api: TencentApi, tmp_path: Path) -> 
         ("InvalidAccount.InsufficientBalance", "The balance of account is not enough.", "blocks", "money"),
         ("UnsupportedOperation.InvalidRegionDiskEncrypt", "encrypt", "blocks", "disk.encrypt"),
         ("RequestLimitExceeded", "too often", "unknown", "asked too often"),
+        ("UnsupportedOperation.NoVpcNetwork", "no VPC", "unknown", "before there is a VPC"),
     ],
 )  # fmt: skip
 def test_a_dry_run_says_why_not(
