@@ -26,8 +26,8 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
-    cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted there costs by list prices,
-    None for a rehearsal."""
+    cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted there costs by list
+    prices, None for a rehearsal."""
     sites = chosen(cluster, only)
     for site in sites:
         cluster.providers.at(site)  # refuses before anything is written
