@@ -36,7 +36,7 @@ def given(machine: str, capacity: dict[str, Any], *, simulated: bool = True, **k
         ("p4d.24xlarge", {}, False),
         ("p4d.24xlarge", {"kind": "reservation", "id": "cr-1", "fallback": ["on-demand"]}, False),
         ("Standard_ND96asr_v4", {"kind": "spot"}, True),
-        ("GN10Xp.20XLARGE320", {"kind": "spot"}, False),
+        ("GN10Xp.20XLARGE320", {"kind": "spot"}, True),
         ("p4d.24xlarge", {"kind": "block", "id": "cr-0123456789abcdef0"}, True),
     ],
 )
