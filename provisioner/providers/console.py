@@ -3,20 +3,13 @@ hands that out: no network of the machine's is in between."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
-KEYS = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.S)
+from provisioner.providers.first_boot import host_key_of
+
 WAIT_S, PAUSE_S = 30.0, 3.0
 """sshd answers a little before cloud-init writes the keys."""
-
-
-def read(text: str) -> str | None:
-    """The ed25519 key of the last boot that wrote keys."""
-    blocks = KEYS.findall(text.replace("\r", ""))
-    found = re.findall(r"(?m)(ssh-ed25519 [A-Za-z0-9+/=]{40,})", blocks[-1]) if blocks else []
-    return found[-1] if found else None
 
 
 def awaited(console: Callable[[], str | None], *, wait_s: float = WAIT_S) -> str | None:
@@ -26,7 +19,7 @@ def awaited(console: Callable[[], str | None], *, wait_s: float = WAIT_S) -> str
         text = console()
         if text is None:
             return None
-        if key := read(text):
+        if key := host_key_of(text):
             return key
         if time.monotonic() > until:
             return None

@@ -63,7 +63,8 @@ def usage(name: str, used: int, limit: int, title: str = "") -> dict[str, Any]:
 @dataclass
 class Api:
     """One subscription. `rules`: (method, pattern of a path) → what is answered in place of all else, the first that
-    fits; `calls`: method and path of each request; `plain`: path → an answer that is not Resource Manager's."""
+    fits; `calls`: method and path of each request; `plain`: path → an answer that is not Resource Manager's, or what
+    gives it."""
 
     skus: list[dict[str, Any]] = field(default_factory=list)
     compute: list[dict[str, Any]] = field(default_factory=list)
@@ -172,7 +173,7 @@ _ROUTES: dict[tuple[str, str], Any] = {
     ("DELETE", "/resourcegroups/([^/]+)"): _group_gone,
     ("GET", "/resourcegroups/([^/]+)/providers/(.+)"): _one,
     ("POST", r"/resourcegroups/([^/]+)/providers/(.+)/retrieveBootDiagnosticsData"): lambda api, group, rest, query: (
-        200, {"serialConsoleLogBlobUri": f"{api.url}/console?sig=SECRET"}
+        200, {"serialConsoleLogBlobUri": f"{api.url}/console/{rest.rpartition('/')[2]}?sig=SECRET"}
     ),
     ("DELETE", "/resourcegroups/([^/]+)/providers/(.+)"): _gone,
 }  # fmt: skip
@@ -204,6 +205,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
             api.calls.append((self.command, path))
             if path in api.plain:
                 found = api.plain[path]
+                found = found() if callable(found) else found
                 return self._send(200, found.encode() if isinstance(found, str) else json.dumps(found).encode())
             status, body = api.answer(self.command, path, parse_qs(parts.query))
             return self._send(status, json.dumps(body).encode() if status not in (202, 204) else b"")

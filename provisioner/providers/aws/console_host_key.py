@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from provisioner.providers.aws.client import Region
-from provisioner.providers.console import PAUSE_S, WAIT_S, read
+from provisioner.providers.console import PAUSE_S, WAIT_S
+from provisioner.providers.first_boot import host_key_of as read
 from provisioner.providers.trouble import Trouble
 
 

@@ -6,7 +6,8 @@ import urllib.request
 
 from provisioner.providers import console
 from provisioner.providers.azure import machines
-from provisioner.providers.azure.client import READ_S, Subscription, Trouble
+from provisioner.providers.azure.client import READ_S, Subscription
+from provisioner.providers.trouble import Trouble
 
 LIMIT = 4 << 20
 """Bytes of a console's log that are read."""

@@ -22,9 +22,9 @@ from typing import Any, Literal, TypeVar
 
 from provisioner.errors import GpuprovError
 from provisioner.providers.azure.site import GUID, AzureSite, Environment
+from provisioner.providers.trouble import Kind, Trouble
 
 T = TypeVar("T")
-Kind = Literal["settings", "credentials", "denied", "absent", "throttled", "silent", "refused"]
 
 CONNECT_S, READ_S, RETRIES, MOST_WAIT_S = 5, 20, 3, 10
 """One call: seconds to connect and to answer, how often it is tried again, and for how long Azure may have us wait."""
@@ -72,16 +72,6 @@ CLIENTS = {
     "network": ("azure.mgmt.network", "NetworkManagementClient"),
     "resources": ("azure.mgmt.resource.resources", "ResourceManagementClient"),
 }
-
-
-class Trouble(Exception):
-    """Why a question has no answer. `kind`: settings: Azure's configuration on this machine is wrong; credentials: they
-    are missing, wrong or expired; denied: they may not ask that; absent: what was asked for is not there; throttled;
-    silent: no answer or no network; refused: the rest."""
-
-    def __init__(self, kind: Kind, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.kind, self.message, self.code = kind, message, code
 
 
 class Subscription:

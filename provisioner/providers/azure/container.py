@@ -24,7 +24,6 @@ from provisioner.providers.azure.client import (
     READ_S,
     RETRIES,
     Cloud,
-    Trouble,
     answered,
     credential_of,
     require,
@@ -32,6 +31,7 @@ from provisioner.providers.azure.client import (
 )
 from provisioner.providers.azure.state import AzurermState
 from provisioner.providers.state import Blob, Conflict
+from provisioner.providers.trouble import Trouble
 
 T = TypeVar("T")
 LOCK = ".tflock"

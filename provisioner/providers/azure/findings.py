@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioner.preflight import Finding
-from provisioner.providers.azure.client import Cloud, Trouble
+from provisioner.providers import trouble as trouble_kinds
+from provisioner.providers.azure.client import Cloud
+from provisioner.providers.trouble import Trouble
 
 SIGN_IN = "`az login`, or ARM_CLIENT_ID, ARM_TENANT_ID and ARM_CLIENT_SECRET; gpuprov asks as Terraform's azurerm does"
 
 
 def unknown(subject: str, trouble: Trouble, permission: str) -> Finding:
     """A question without an answer."""
-    if trouble.kind == "denied":
-        return Finding("unknown", subject, f"not allowed to look: {trouble.message}", f"allow {permission}")
-    if trouble.kind == "settings":
-        return Finding("unknown", subject, trouble.message, "correct it; docs/azure.md has the variables")
-    words = {"throttled": "Azure is asked too often just now", "silent": "no answer in time"}
-    said = words.get(trouble.kind, trouble.code or "refused")
-    return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")
+    settings = "correct it; docs/azure.md has the variables"
+    return trouble_kinds.unknown(subject, trouble, permission, cloud="Azure", settings=settings)
 
 
 def credentials(trouble: Trouble, cloud: Cloud) -> Finding:

@@ -11,7 +11,8 @@ import re
 from typing import Literal
 
 from provisioner.errors import GpuprovError
-from provisioner.providers.azure.client import Subscription, Trouble
+from provisioner.providers.azure.client import Subscription
+from provisioner.providers.trouble import Trouble
 from provisioner.stack.models import BaseImage
 
 PLAIN = {

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from provisioner.providers.azure import sold
-from provisioner.providers.azure.client import READ_S, Subscription, Trouble
+from provisioner.providers.azure.client import READ_S, Subscription
 from provisioner.providers.azure.findings import credentials, unknown
 from provisioner.providers.azure.rules import environment_of
 from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.market import SpotPrice, Unanswered
+from provisioner.providers.trouble import Trouble
 
 PRICES = {"public": "https://prices.azure.com", "china": "https://prices.azure.cn"}
 """Azure Government's prices are in the list of the public one, by their regions."""

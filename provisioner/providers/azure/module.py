@@ -10,10 +10,11 @@ from provisioner.plan import Plan, PlannedGroup
 from provisioner.providers import first_boot
 from provisioner.providers.azure import machines
 from provisioner.providers.azure.capacity import AzureCapacity
-from provisioner.providers.azure.client import Subscription, Trouble
+from provisioner.providers.azure.client import Subscription
 from provisioner.providers.base import Module, Place, ProviderBlock, Standing
 from provisioner.providers.capacity import Choices
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.trouble import Trouble
 
 VERSION = ">= 4.75, < 5.0"
 """As terraform/azure/versions.tf; a test holds them equal."""

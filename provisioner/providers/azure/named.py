@@ -7,8 +7,9 @@ from ipaddress import ip_network
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.azure.client import Subscription, Trouble, parts
+from provisioner.providers.azure.client import Subscription, parts
 from provisioner.providers.azure.findings import unknown
+from provisioner.providers.trouble import Trouble
 
 RESERVED = 5
 """Addresses of each subnet that are Azure's own.

@@ -13,12 +13,13 @@ from datetime import datetime
 from typing import Any
 
 from provisioner.errors import ProviderError
-from provisioner.providers.azure.client import Subscription, Trouble, parts
+from provisioner.providers.azure.client import Subscription, parts
 from provisioner.providers.azure.findings import credentials, unknown
 from provisioner.providers.azure.machines import CLUSTER, IDENTITY, SITE
 from provisioner.providers.azure.rules import environment_of
 from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.trouble import Trouble
 
 WAIT_S, PAUSE_S = 900.0, 5.0
 """For the whole removal: a network interface whose machine failed is held back for three minutes

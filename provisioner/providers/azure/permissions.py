@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from provisioner.preflight import Finding
-from provisioner.providers.azure.client import Subscription, Trouble, parts
+from provisioner.providers.azure.client import Subscription, parts
 from provisioner.providers.azure.findings import unknown
 from provisioner.providers.azure.site import AzureSite
+from provisioner.providers.trouble import Trouble
 
 API = "2022-04-01"
 MOST = 6

@@ -14,10 +14,11 @@ from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.azure import named, permissions, quotas, sold
-from provisioner.providers.azure.client import Subscription, Trouble, answered, word
+from provisioner.providers.azure.client import Subscription, answered, word
 from provisioner.providers.azure.findings import credentials, unknown
 from provisioner.providers.base import Place
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.trouble import Trouble
 
 NAMESPACES = ("Microsoft.Compute", "Microsoft.Network")
 """Resource providers of what the module makes. gpuprov registers none: that is a change of the subscription."""

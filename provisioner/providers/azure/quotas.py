@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.azure.client import Subscription, Trouble
+from provisioner.providers.azure.client import Subscription
 from provisioner.providers.azure.findings import unknown
 from provisioner.providers.azure.sold import Size
+from provisioner.providers.trouble import Trouble
 
 REGIONAL, SPOT = "cores", "lowprioritycores"
 """The quotas of all families together, and of spot machines of any family."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.azure.client import Subscription, Trouble, word
+from provisioner.providers.azure.client import Subscription, word
 from provisioner.providers.azure.findings import unknown
+from provisioner.providers.trouble import Trouble
 
 ACCESS = "ask for access to the size: https://aka.ms/azureskunotavailable"
 

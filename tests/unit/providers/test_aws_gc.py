@@ -158,7 +158,7 @@ def found(cluster: str) -> dict[str, list[str]]:
 
 
 def gc(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    assert run(["gc", "--region", REGION, "--provider", "aws", "--json", *words]) == code, capsys.readouterr().err
+    assert run(["gc", "--provider", "aws", "--region", REGION, "--json", *words]) == code, capsys.readouterr().err
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     jsonschema.validate(said, schema.schema("gc"))
     return said
@@ -278,7 +278,7 @@ def test_what_could_not_be_asked_is_no_all_clear(aws: Answers, call: str, capsys
 
 def test_nobody_is_signed_in(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     aws.rules["sts.GetCallerIdentity"] = (403, sts_error("ExpiredToken", "The security token is expired"))
-    assert run(["gc", "--region", REGION, "--provider", "aws"]) == 3
+    assert run(["gc", "--provider", "aws", "--region", REGION]) == 3
     assert "they have expired" in capsys.readouterr().err
 
 
@@ -300,7 +300,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_removed(
 ) -> None:
     make("crashed")
     before = found("crashed")
-    assert run(["gc", "--region", REGION, "--provider", "aws", "--cluster", "crashed"]) == 2
+    assert run(["gc", "--provider", "aws", "--region", REGION, "--cluster", "crashed"]) == 2
     assert "confirmation required, but stdin is not a terminal" in capsys.readouterr().err
     assert found("crashed") == before
 
@@ -333,7 +333,7 @@ def test_a_cluster_that_is_alive_here_is_downs(
     below = tmp_path / "deep" / "down"
     below.mkdir(parents=True)
     os.chdir(below)  # also seen from a folder below
-    code = run(["gc", "--region", REGION, "--provider", "aws", "--cluster", "crashed", "--yes"])
+    code = run(["gc", "--provider", "aws", "--region", REGION, "--cluster", "crashed", "--yes"])
     said = capsys.readouterr()
     assert code == (2 if alive else 0)
     assert bool(found("crashed")) is alive
@@ -357,6 +357,7 @@ NOWHERE = {
     "nothing said": ([], "nothing to scan"),
     "no such provider": (["--region", "x", "--provider", "baremetal"], "can't look for what is left at baremetal"),
     "no such region": (["--region", "us_gov"], "--region us_gov needs --provider"),
+    "a region of two clouds": (["--region", REGION], f"--region {REGION} needs --provider\n  one of alicloud, aws"),
 }
 
 

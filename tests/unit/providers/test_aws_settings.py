@@ -70,7 +70,7 @@ def test_what_is_wrong_is_told_with_its_file(wrong: tuple[str, str]) -> None:
 
 
 def test_gc_tells_it_in_its_document(wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["gc", "--region", "us-east-1", "--provider", "aws", "--json"]) == 3
+    assert run(["gc", "--provider", "aws", "--region", "us-east-1", "--json"]) == 3
     out, err = capsys.readouterr()
     (unknown,) = json.loads(out)["unknown"]
     assert unknown in err

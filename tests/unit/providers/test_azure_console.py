@@ -25,7 +25,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 
 
 def test_the_key_of_the_console_is_the_machines(api: Api) -> None:
-    api.plain["/console"] = LOG
+    api.plain["/console/train-0"] = LOG
     access = AzureAccess(api.subscription())
     assert (access.host_key(NUMBER), access.proxy(NUMBER)) == (KEY, None)
     assert access.console(NUMBER) == LOG
@@ -35,10 +35,10 @@ def test_the_key_of_the_console_is_the_machines(api: Api) -> None:
 def test_a_console_that_has_nothing_or_may_not_be_read_is_none(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     access = AzureAccess(api.subscription())
     assert access.console("bbbbbbbb-0000-4000-8000-000000000000") is None
-    api.plain["/console"] = ""
+    api.plain["/console/train-0"] = ""
     assert console.awaited(lambda: "", wait_s=0.0) is None
     assert access.console(NUMBER) is None
-    del api.plain["/console"]
+    del api.plain["/console/train-0"]
     assert access.console(NUMBER) is None, "no such log"
     api.rules = [("POST", "retrieveBoot", error("AuthorizationFailed", "no", 403))]
     assert access.host_key(NUMBER) is None

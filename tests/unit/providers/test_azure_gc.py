@@ -10,11 +10,11 @@ import pytest
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.providers.azure import client
-from provisioner.providers.azure.client import Trouble
 from provisioner.providers.azure.machines import of_site
 from provisioner.providers.azure.orphans import InRegion
 from provisioner.providers.azure.provider import Azure
 from provisioner.providers.base import Place
+from provisioner.providers.trouble import Trouble
 from tests.support.azure_api import REGION, SCOPE, Api, Token, error, machine, serving, thing
 
 GROUP = "gpuprov-test-01234567"

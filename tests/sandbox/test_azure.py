@@ -1,0 +1,113 @@
+"""A fleet at Azure from nothing to nothing, as its users meet it: gpuprov's own command line, real Terraform against
+azurerm's real schema, real Ansible and ssh. Azure Resource Manager is on loopback, its machines are rehearsed nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provisioner.stack import lockfile
+from tests.support import azure_api
+from tests.support.aws_machines import Machines
+from tests.support.azure_api import SUBSCRIPTION, Api, sku, usage
+from tests.support.azure_machines import VM, behind
+from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
+from tests.support.schema_provider import Cloud
+
+pytestmark = pytest.mark.sandbox
+ND = "Standard_ND96asr_v4"
+
+
+class OnAzure(Rehearsal):
+    """A cluster.yaml that is not rehearsed: its machines are Azure's, and those are rehearsed nodes."""
+
+    @property
+    def root(self) -> Path:
+        return self.file.parent / ".gpuprov" / self.name
+
+    def up(self, *words: object) -> Done:
+        return self.run("up", self.file, "--yes", "--json", *words)
+
+    def down(self) -> Done:
+        return self.run("down", self.file, "--yes", "--json")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, Cloud, Api]]:
+    """The example azure-ndv4 with two nodes, locked; its machines are not made yet."""
+    folder = tmp_path_factory.mktemp("azure")
+    example = Rehearsal.of_example("azure-ndv4", folder, count=2)
+    made = OnAzure(example.file, example.name)
+    made.gpuprov = [sys.executable, "-m", "tests.support.azure_rehearsal"]
+    document = yaml.safe_load(made.file.read_text())
+    key = folder / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    document["access"] |= {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
+    document["sites"]["east"]["subscription"] = SUBSCRIPTION
+    made.file.write_text(yaml.safe_dump(document, sort_keys=False))
+    cloud = Cloud("azurerm")
+    with pytest.MonkeyPatch.context() as patch, azure_api.serving(patch) as api, cloud.serving() as environment:
+        api.skus = [sku(ND, "standard NDASv4_A100 Family", 96, RdmaEnabled="True")]
+        api.compute = [usage("cores", 0, 500), usage("StandardNDASv4_A100Family", 0, 200)]
+        api.network = [usage("StandardSkuPublicIpAddresses", 0, 20)]
+        for name in ("ubuntu-24_04-lts:server", "0001-com-ubuntu-server-jammy:22_04-lts-gen2"):
+            api.images[f"Canonical:{name}"] = ["1.0.202511100"]
+        for name, value in {**environment, "ARM": api.url}.items():
+            patch.setenv(name, value)
+        locked = made.run("lock", made.file)
+        assert locked.status == 0, locked.stderr
+        lock = lockfile.read(made.file.with_name("cluster.lock"))
+        assert lock is not None
+        machines = Machines(folder, made.name, lock)
+        behind(cloud, api, machines)
+        try:
+            yield made, cloud, api
+            made.down()
+        finally:
+            machines.close()
+
+
+def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> None:
+    """In order, as a person would; each step needs the one before."""
+    made, cloud, api = fleet
+    planned = made.run("plan", made.file, "--json")
+    assert planned.status == 0, planned.stderr
+    assert planned.json["changes"]["east"]["add"] > 10
+    assert {"status": "ok", "subject": "group train"}.items() <= {
+        key: value for row in planned.json["findings"] if row["subject"] == "group train" for key, value in row.items()
+    }.items()
+    assert cloud.objects == {}
+
+    first = made.up()
+    assert first.status == 0, "\n".join([first.stderr, *wrongs(first)])
+    assert first.json["ok"] and first.json["simulated"]
+    assert failing(first.json) == {} and unknown(first.json) == {}
+    nodes = {one["name"]: one for one in cloud.of(VM)}
+    assert set(nodes) == {"train-0", "train-1"}
+    assert len({one["availability_set_id"] for one in nodes.values()} - {None}) == 1
+    events = (max((made.root / "runs").iterdir()) / "events.jsonl").read_text().splitlines()
+    pinned = [event["message"] for event in map(json.loads, events) if "host key pinned" in event["message"]]
+    assert len(pinned) == 2 and all("as its console says" in one for one in pinned)
+    said = made.run("status", made.file, "--json").json
+    assert [(n["stage"], n["ok"]) for n in said["nodes"]] == [("verified", True)] * 2
+
+    again = made.up()
+    assert again.status == 0, again.stderr
+    assert again.json["changes"] == {"resources": 0, "configured": 0}
+
+    # A machine that Azure evicts is gone, and the next plan says which.
+    evicted = nodes["train-1"]
+    del cloud.objects[VM, evicted["id"]]
+    assert cloud.gone is not None
+    cloud.gone(VM, evicted)
+    planned = made.run("plan", made.file, "--json")
+    assert planned.json["changes"]["east"]["add"] == 1, planned.stderr
+
+    assert made.down().status == 0
+    assert (cloud.objects, api.resources) == ({}, [])

@@ -1,0 +1,39 @@
+"""`python -m tests.support.azure_rehearsal up FILE`: gpuprov whose Azure has simulated machines (azure_machines.py).
+
+Everything is as at Azure but who signs in, where Resource Manager is (ARM of the environment), and two answers of the
+provider: packages and images are those of the rehearsal's mirror, and its registry has a CA of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+
+from azure.core.pipeline.policies import _authentication
+
+import provisioner.spec  # noqa: F401 - before a provider's folder, whose models it collects
+from provisioner.cli.main import run
+from provisioner.providers.azure import client
+from provisioner.providers.azure import provider as azure
+from provisioner.providers.base import Place
+from provisioner.providers.sandbox.provider import Mirror
+from tests.support.azure_api import Token
+
+
+class Rehearsed(azure.Azure):
+    """Azure with simulated machines."""
+
+    simulated = True
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.rehearsal = Mirror()
+
+
+if __name__ == "__main__":
+    client.CLOUDS["public"] = replace(client.CLOUDS["public"], arm=os.environ["ARM"])
+    client.credential_of = lambda cloud: Token()
+    _authentication._enforce_https = lambda request: None  # loopback
+    azure.PROVIDER = Rehearsed
+    sys.exit(run(sys.argv[1:]))
