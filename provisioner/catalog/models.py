@@ -280,7 +280,7 @@ class Provider(Row):
     """Seconds before the end of a capacity block at which its machines begin to be taken."""
     """Address and port of the instance metadata service that announces to a node that its spot machine ends; null where
     the provider announces nothing that gpuprov can hear."""
-    spot_service: Literal["aws", "azure", "tencent"] = "aws"
+    spot_service: Literal["aws", "azure", "tencent", "alicloud"] = "aws"
     """Whose metadata service that is (role interruption)."""
     virtual: bool = True
     """Whether its machines are virtual ones, or may be."""
