@@ -192,12 +192,21 @@ class Limit(Row):
         """The least that a healthy node reaches, in the unit of `line_rate`."""
         return round(self.line_rate * self.efficiency, 1)
 
+    @property
+    def name(self) -> str:
+        """What the limit is called in `Expected.least` and in reports."""
+        raise NotImplementedError
+
 
 class NcclLimit(Limit):
     """Single-node all_reduce bus bandwidth, GB/s, at message size `size`; `measured` on a healthy node."""
 
     size: str
     measured: float | None = None
+
+    @property
+    def name(self) -> str:
+        return "busbw"
 
 
 class FabricLimit(Limit):
@@ -208,11 +217,19 @@ class FabricLimit(Limit):
     size: str
     measured: float | None = None
 
+    @property
+    def name(self) -> str:
+        return "fabric"
+
 
 class CopyLimit(Limit):
     """Copies of one GPU, GB/s in one direction: with the host's pinned memory, or to another GPU of the node."""
 
     way: Literal["host", "peer"]
+
+    @property
+    def name(self) -> str:
+        return f"{self.way}_copy"
 
 
 class ScratchLimit(Limit):
@@ -220,11 +237,19 @@ class ScratchLimit(Limit):
 
     way: Literal["read", "write"]
 
+    @property
+    def name(self) -> str:
+        return f"scratch_{self.way}"
+
 
 class RdmaLimit(Limit):
     """ib_write_bw of one port, Gbit/s, from GPU or host memory."""
 
     memory: Literal["gpu", "host"]
+
+    @property
+    def name(self) -> str:
+        return "rdma"
 
 
 class Ceiling(Row):
@@ -255,7 +280,7 @@ class Provider(Row):
     """Seconds before the end of a capacity block at which its machines begin to be taken."""
     """Address and port of the instance metadata service that announces to a node that its spot machine ends; null where
     the provider announces nothing that gpuprov can hear."""
-    spot_service: Literal["aws", "azure", "tencent"] = "aws"
+    spot_service: Literal["aws", "azure", "tencent", "alicloud"] = "aws"
     """Whose metadata service that is (role interruption)."""
     virtual: bool = True
     """Whether its machines are virtual ones, or may be."""

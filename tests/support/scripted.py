@@ -101,7 +101,7 @@ def plan(cluster: Cluster) -> Any:
     return SimpleNamespace(groups=groups)
 
 
-def scripted(cluster: Cluster, *arguments: Any, confirm: Any) -> up.Run:
+def scripted(cluster: Cluster, *arguments: Any, confirm: Any, only: tuple[str, ...] = ()) -> up.Run:
     with noted("lifecycle"):
         run = up.Run(Path())
         cluster.events("stack", "started", "choosing compatible versions")

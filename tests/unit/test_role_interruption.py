@@ -69,19 +69,20 @@ class Imds:
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, str]] = {}
         self.token, self.tokens, self.asked, self.hangs = "token-1", 0, 0, 0.0
+        self.header = "X-aws-ec2-metadata-token"
         imds = self
 
         class Answers(BaseHTTPRequestHandler):
             def do_PUT(self) -> None:
                 imds.tokens += 1
-                wanted = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+                wanted = self.headers.get(f"{imds.header}-ttl-seconds")
                 right = self.path == "/latest/api/token" and wanted == "21600"
                 self.give(*imds.answers.get(self.path, (200, imds.token) if right else (400, "")))
 
             def do_GET(self) -> None:
                 imds.asked += 1
                 time.sleep(imds.hangs)
-                right = self.headers.get("X-aws-ec2-metadata-token") == imds.token
+                right = self.headers.get(imds.header) == imds.token
                 right = right or (self.path.startswith("/metadata/") and self.headers.get("Metadata") == "true")
                 right = right or self.path == "/latest/meta-data/spot/termination-time"  # Tencent Cloud's, open to all
                 self.give(*(imds.answers.get(self.path, (404, "")) if right else (401, "")))
@@ -491,6 +492,25 @@ def test_tencent_clouds_time_is_a_notice_in_chinas_time(node: Node) -> None:
     assert (state["notice"]["action"], state["notice"]["time"]) == ("terminate", "2035-11-19T10:29:47Z")
     assert state["hook"]["output"] == ["train-0 terminate 2035-11-19T10:29:47Z"] and len(node.started()) == 1
     for wrong in ((200, "<html>"), (200, ""), (500, "")):
+        node.imds.answers[path] = wrong
+        assert node.look()["silent_since"] is not None
+    node.imds.answers = {}
+    assert node.look()["withdrawn"]["action"] == "terminate"
+
+
+def test_alibaba_clouds_time_is_asked_with_its_token(node: Node) -> None:
+    path = node.module.ALICLOUD_NOTICE
+    node.imds.header = "X-aliyun-ecs-metadata-token"
+    node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "alicloud"}))
+    assert node.look()["notice"] is None and node.imds.tokens == 1, "404 until the machine is to go"
+    node.imds.answers[path] = (200, "\n")
+    assert node.look()["silent_since"] is None and node.look()["notice"] is None, "or empty"
+    node.imds.answers[path], node.imds.token = (200, "2035-11-19T10:29:47Z\n"), "token-2"
+    state = node.look(2)
+    assert (state["notice"]["action"], state["notice"]["time"]) == ("terminate", "2035-11-19T10:29:47Z")
+    assert state["hook"]["output"] == ["train-0 terminate 2035-11-19T10:29:47Z"] and len(node.started()) == 1
+    assert node.imds.tokens == 2, "one for each token that was good once"
+    for wrong in ((200, "<html>"), (200, "2035-11-19 10:29:47"), (500, ""), (403, "")):
         node.imds.answers[path] = wrong
         assert node.look()["silent_since"] is not None
     node.imds.answers = {}

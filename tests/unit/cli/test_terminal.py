@@ -79,7 +79,7 @@ ASKING = {
         0,
     ),
     "gc": (
-        ("gc", "--region", "us-east-1", "--cluster", "vision"),
+        ("gc", "--region", "us-east-1", "--provider", "aws", "--cluster", "vision"),
         "Remove these 1 resource of vision? Somebody else may be using them.",
         "nothing was removed",
         0,

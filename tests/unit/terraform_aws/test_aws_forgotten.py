@@ -42,7 +42,7 @@ def test_all_that_the_module_makes_is_found_and_removed(
     root.apply()
     (root.folder / "terraform.tfstate").unlink()  # nobody knows any more
 
-    assert run(["gc", "--region", REGION, "--cluster", "forgotten", "--yes", "--json"]) == 3
+    assert run(["gc", "--region", REGION, "--provider", "aws", "--cluster", "forgotten", "--yes", "--json"]) == 3
     said = json.loads(capsys.readouterr().out)
     kinds = {thing["kind"] for cluster in said["clusters"] for thing in cluster["things"]}
     assert {kind.name for kind in tagged_resources.KINDS} - kinds == {"spot request", "FSx file system"} | (
@@ -57,7 +57,9 @@ def test_all_that_the_module_makes_is_found_and_removed(
         for target in efs.describe_mount_targets(FileSystemId=system["FileSystemId"])["MountTargets"]:
             efs.delete_mount_target(MountTargetId=target["MountTargetId"])
         efs.delete_file_system(FileSystemId=system["FileSystemId"])
-    assert run(["gc", "--region", REGION, "--cluster", "forgotten", "--yes", "--json"]) == 0, capsys.readouterr().out
+    assert run(["gc", "--region", REGION, "--provider", "aws", "--cluster", "forgotten", "--yes", "--json"]) == 0, (
+        capsys.readouterr().out
+    )
     assert [thing for thing in tagged_resources.find(Region(REGION)).things if thing.cluster == "forgotten"] == []
     ec2, mine = boto3.client("ec2", REGION), [{"Name": "tag:gpuprov-cluster", "Values": ["forgotten"]}]
     assert not ec2.describe_vpcs(Filters=mine)["Vpcs"]

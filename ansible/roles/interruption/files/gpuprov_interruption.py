@@ -4,7 +4,8 @@
     gpuprov_interruption.py --node train-0 --record /run/gpuprov/interruption.json --hook /etc/gpuprov/interrupted
 
 A spot machine of Amazon's is told so two minutes before; one of Azure's half a minute before, by the same service as
-of maintenance (--service azure: Scheduled Events); one of Tencent Cloud's by a page of its own (--service tencent).
+of maintenance (--service azure: Scheduled Events); one of Tencent Cloud's by a page of its own (--service tencent), and
+one of Alibaba Cloud's about five minutes before (--service alicloud).
 When a capacity block of Amazon's ends is known from the start (--ends): nobody tells
 the machine, so that counts as a notice ten minutes before, when Amazon's own warning is sent to the account.
 
@@ -66,6 +67,8 @@ TENCENT_NOTICE = "/latest/meta-data/spot/termination-time"
 """Not there until the machine is to go. https://tencentcloud.com/document/product/213/32487"""
 TENCENT_ZONE = timezone(timedelta(hours=8))
 """Of the time there, which names none."""
+ALICLOUD_NOTICE = "/latest/meta-data/instance/spot/termination-time"
+"""Not there, or empty, until the machine is to go; a time in UTC. https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata"""
 
 
 class Silent(Exception):
@@ -84,15 +87,15 @@ def seconds_of(text):
 
 
 class Metadata:
-    """The metadata service at HOST:PORT."""
+    """The metadata service at HOST:PORT; `header` has the token."""
 
-    def __init__(self, address):
-        self.address, self.token, self.good_until = address, None, 0.0
+    def __init__(self, address, header="X-aws-ec2-metadata-token"):
+        self.address, self.token, self.good_until, self.header = address, None, 0.0, header
 
     def ask(self, path):
         """What is said at that path; None for "there is none" (404). Raises Silent."""
         status, text = self._call("GET", path, self._header())
-        if status == 401:  # an expired token, or the service has forgotten it
+        if status in (401, 403):  # an expired token, or the service has forgotten it
             self.token = None
             status, text = self._call("GET", path, self._header())
         if status not in (200, 404):
@@ -101,12 +104,12 @@ class Metadata:
 
     def _header(self):
         if self.token is None or time.monotonic() > self.good_until:
-            wanted = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
+            wanted = {self.header + "-ttl-seconds": str(TOKEN_S)}
             status, text = self._call("PUT", TOKEN, wanted)
             if status != 200 or not re.fullmatch(r"[\x21-\x7e]{1,4096}", text.strip()):
                 raise Silent("no token: status {}".format(status))
             self.token, self.good_until = text.strip(), time.monotonic() + TOKEN_S / 2
-        return {"X-aws-ec2-metadata-token": self.token}
+        return {self.header: self.token}
 
     def _call(self, method, path, headers):
         connection = http.client.HTTPConnection(self.address, timeout=ANSWER_S)
@@ -194,6 +197,24 @@ class TerminationTime:
         return {"action": "terminate", "time": when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
+class ReleaseTime:
+    """When Alibaba Cloud releases this machine, told at HOST:PORT."""
+
+    def __init__(self, address):
+        self.metadata = Metadata(address, "X-aliyun-ecs-metadata-token")
+
+    def notice(self, old):
+        """The notice that stands; None where there is none. Raises Silent."""
+        text = (self.metadata.ask(ALICLOUD_NOTICE) or "").strip()
+        if not text:
+            return None
+        try:
+            seconds_of(text)
+        except ValueError as error:
+            raise Silent("{} says {!r}, which is no time".format(ALICLOUD_NOTICE, text[:120])) from error
+        return {"action": "terminate", "time": text}
+
+
 def document(text, path, key):
     """The JSON object of an answer that must have a time under that key. Raises Silent."""
     try:
@@ -248,7 +269,7 @@ class Watcher:
 
     def __init__(self, options):
         self.options, self.metadata = options, Metadata(options.metadata)
-        others = {"azure": ScheduledEvents, "tencent": TerminationTime}
+        others = {"azure": ScheduledEvents, "tencent": TerminationTime, "alicloud": ReleaseTime}
         self.events = others[options.service](options.metadata) if options.service in others else None
         self.most_s = BLOCK_S if options.ends else MOST_S
         self.state = {"silent_since": None, "silent": "", "notice": None, "withdrawn": None, "rebalance": None,
@@ -428,7 +449,8 @@ def main(arguments=None):
     parser.add_argument("--textfile", default="", help="a .prom file")
     parser.add_argument("--metadata", default="169.254.169.254:80",
                         help="HOST:PORT of the metadata service; empty for a machine that is not spot")  # fmt: skip
-    parser.add_argument("--service", choices=("aws", "azure", "tencent"), default="aws", help="whose metadata service that is")
+    parser.add_argument("--service", choices=("aws", "azure", "tencent", "alicloud"), default="aws",
+                        help="whose metadata service that is")  # fmt: skip
     parser.add_argument("--ends", default="", help="when the machines of a capacity block begin to be taken")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two questions")
     options = parser.parse_args(arguments)
