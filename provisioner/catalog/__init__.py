@@ -94,23 +94,19 @@ class Catalog:
     def limit_rows(self) -> Mapping[str, tuple[Limit, ...]]:
         """The rows of limits.yaml by the test that they are for: nccl, copies, fabric, scratch, rdma."""
         return {
-            "nccl": tuple(dict.fromkeys(self._nccl.values())),
+            "nccl": _rows("limits", "nccl", NcclLimit),
             "copies": _rows("limits", "copies", CopyLimit),
-            "fabric": tuple(dict.fromkeys(self._fabric.values())),
+            "fabric": _rows("limits", "fabric", FabricLimit),
             "scratch": _rows("limits", "scratch", ScratchLimit),
-            "rdma": tuple(dict.fromkeys(self._rdma.values())),
+            "rdma": _rows("limits", "rdma", RdmaLimit),
         }
 
     def limits(self, machine: Machine) -> dict[str, Basis]:
         """What each limit that a node of this type is held to rests on, by the limit's name: those of health.yaml, and
         busbw, host_copy, peer_copy, scratch_read, scratch_write, fabric, rdma, nvlink where there is one."""
         found: dict[str, Basis] = {row.name: row.basis for row in self.ceiling_rows}
-        for test, rows in self.limit_rows.items():
-            for row in rows:
-                if machine.name in row.machines:
-                    name = "busbw" if test == "nccl" else test
-                    way = row.way if isinstance(row, CopyLimit | ScratchLimit) else ""
-                    found[{"copies": f"{way}_copy", "scratch": f"scratch_{way}"}.get(test, name)] = row.basis
+        rows = (row for rows in self.limit_rows.values() for row in rows)
+        found |= {row.name: row.basis for row in rows if machine.name in row.machines}
         if machine.nvlink.links_per_gpu:
             captured = machine.nvlink.generation in _document("limits")["nvlink"]["measured"]
             found["nvlink"] = "measured" if captured else "unverified"
@@ -187,12 +183,12 @@ class Catalog:
     def copy_limits(self, machine: Machine) -> dict[str, float]:
         """host_copy and peer_copy, GB/s, that each GPU of a healthy node reaches; without what nobody has published."""
         rows = [row for row in _rows("limits", "copies", CopyLimit) if machine.name in row.machines]
-        return {f"{row.way}_copy": row.threshold for row in rows}
+        return {row.name: row.threshold for row in rows}
 
     def scratch_limits(self, machine: Machine) -> dict[str, float]:
         """scratch_read and scratch_write, GB/s, that a healthy node reaches; without what nobody has published."""
         rows = [row for row in _rows("limits", "scratch", ScratchLimit) if machine.name in row.machines]
-        return {f"scratch_{row.way}": row.threshold for row in rows}
+        return {row.name: row.threshold for row in rows}
 
     def rdma_limit(self, machine: Machine) -> RdmaLimit | None:
         """The RDMA write bandwidth that each port of a healthy node reaches; None where nobody has published one."""

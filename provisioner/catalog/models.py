@@ -192,12 +192,21 @@ class Limit(Row):
         """The least that a healthy node reaches, in the unit of `line_rate`."""
         return round(self.line_rate * self.efficiency, 1)
 
+    @property
+    def name(self) -> str:
+        """What the limit is called in `Expected.least` and in reports."""
+        raise NotImplementedError
+
 
 class NcclLimit(Limit):
     """Single-node all_reduce bus bandwidth, GB/s, at message size `size`; `measured` on a healthy node."""
 
     size: str
     measured: float | None = None
+
+    @property
+    def name(self) -> str:
+        return "busbw"
 
 
 class FabricLimit(Limit):
@@ -208,11 +217,19 @@ class FabricLimit(Limit):
     size: str
     measured: float | None = None
 
+    @property
+    def name(self) -> str:
+        return "fabric"
+
 
 class CopyLimit(Limit):
     """Copies of one GPU, GB/s in one direction: with the host's pinned memory, or to another GPU of the node."""
 
     way: Literal["host", "peer"]
+
+    @property
+    def name(self) -> str:
+        return f"{self.way}_copy"
 
 
 class ScratchLimit(Limit):
@@ -220,11 +237,19 @@ class ScratchLimit(Limit):
 
     way: Literal["read", "write"]
 
+    @property
+    def name(self) -> str:
+        return f"scratch_{self.way}"
+
 
 class RdmaLimit(Limit):
     """ib_write_bw of one port, Gbit/s, from GPU or host memory."""
 
     memory: Literal["gpu", "host"]
+
+    @property
+    def name(self) -> str:
+        return "rdma"
 
 
 class Ceiling(Row):

@@ -28,6 +28,11 @@ _LOOSE = re.compile(r"\b[A-Z][A-Za-z]{3,}\.[A-Z][A-Za-z]+\b")
 _END = re.compile(r"""[,}]?\s*"?\b[Rr]equestId"?\s?[=:]|</Message>""")
 """What ends an error of Tencent Cloud. "[request id:…]" begins a message of CAM's."""
 _NOISE = re.compile(r"""[,;]?\s*\[*"?request ?id"?[:=]? ?"?[\w*-]+"?\]?""", re.I)
+VAGUE = {
+    "FailedOperation", "InternalError", "InvalidParameter", "InvalidParameterValue", "OperationDenied",
+    "ResourceUnavailable", "UnsupportedOperation",
+}  # fmt: skip
+"""Codes without a second part: what happened is in the message (common error codes)."""
 _WORST: tuple[Then, ...] = ("stop", "kind", "zone", "again")
 QUOTAS = "https://cloud.tencent.com/document/product/213/2664"
 """What there is a quota for, and how more is asked for: by ticket."""
@@ -50,13 +55,19 @@ def read(
     """A diagnostic as an error of Tencent Cloud; of several in one, that which needs most: to stop, then another kind,
     then another zone. `group`, `way`: whose machine was asked for, and how."""
     flat = " ".join(found.text.split())
-    told = [(part, row_of(table("tencent"), [part.code], f"{found.address} {part.text}")) for part in _innermost(flat)]
+    told = [(part, _row(part.code, f"{found.address} {part.text}")) for part in _innermost(flat)]
     part, row = min(told, key=lambda one: _WORST.index(_then(one[1])))
     kind = row.kind if row else "unknown"
     text = _NOISE.sub("", flat if len(told) > 1 else part.text).strip(" ,;()[]{}\"'") or flat
     return CloudError(
         kind, part.code, text, found.address, _hint(row, region, group, way, international), then=_then(row)
     )
+
+
+def _row(code: str, text: str) -> Row | None:
+    """The table's row: of a code that says little by its text first."""
+    rows = table("tencent")
+    return (row_of(rows, (), text) if code in VAGUE else None) or row_of(rows, [code], text)
 
 
 def _then(row: Row | None) -> Then:
