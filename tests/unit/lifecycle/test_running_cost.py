@@ -127,7 +127,7 @@ def test_status_shows_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_plan_says_the_list_price_its_date_and_what_is_unknown(cluster: Cluster) -> None:
-    cost = summary.planned(cluster.spec)
+    cost = summary.planned(cluster.spec, tuple(cluster.spec.sites))
     shown = {"cluster": "told", "sandbox": False, "nodes": [], "changes": {}, "stack": {}, "findings": [], "cost": cost}
     jsonschema.validate(shown, schema.schema("plan"))
     told = planning.text(shown)
