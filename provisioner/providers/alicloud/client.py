@@ -6,6 +6,7 @@ names that the API's documentation has. https://www.alibabacloud.com/help/en/sdk
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -145,6 +146,8 @@ def credential() -> Any:
     from alibabacloud_credentials.client import Client
     from alibabacloud_credentials.models import Config
 
+    # Of every source that has none it logs a traceback to the terminal; what is wrong is in the exception too.
+    logging.getLogger("credentials").disabled = True
     key, secret, token = (os.environ.get(name, "") for name in TERRAFORM)
     if key and secret and not os.environ.get("ALIBABA_CLOUD_ACCESS_KEY_ID"):
         kind = {"type": "sts", "security_token": token} if token else {"type": "access_key"}
@@ -188,6 +191,9 @@ def answered(call: Any) -> Any:
     except CredentialException as error:
         raise Trouble("credentials", _chain(str(error.message))) from None
     except (DaraException, TeaException) as error:
+        inner = getattr(error, "inner_exception", None)  # of the SDK's last attempt
+        if isinstance(inner, CredentialException):
+            raise Trouble("credentials", _chain(str(inner.message))) from None
         code, message = str(error.code or ""), str(error.message or error)
         message = message.partition(" request id: ")[0]
         if message.startswith("code: "):  # the SDK puts the status before it

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alibabacloud_credentials.exceptions import CredentialException
+from alibabacloud_credentials.provider.ecs_ram_role import EcsRamRoleCredentialsProvider
 from alibabacloud_credentials.utils import auth_util
 
+from provisioner.cli.main import run
 from provisioner.errors import GpuprovError
 from provisioner.providers.alicloud import client
 from provisioner.providers.alicloud.client import Region
@@ -128,6 +131,31 @@ def test_without_credentials_it_says_how_to_sign_in(monkeypatch: pytest.MonkeyPa
     with pytest.raises(GpuprovError, match="no credentials") as caught:
         client.environment()
     assert "aliyun configure" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("asked", ["a question", "gc"])
+def test_who_is_not_signed_in_gets_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str
+) -> None:
+    """Also on a machine of Alibaba Cloud's without a RAM role: its metadata service says 404 then."""
+    sources(monkeypatch, tmp_path)
+    monkeypatch.delenv(client.ENDPOINT, raising=False)
+    monkeypatch.setattr(auth_util, "environment_ecs_metadata_disabled", "false")
+
+    def without_a_role(*_: object) -> str:
+        raise CredentialException("Failed to get RAM session credentials from ECS metadata service. HttpCode=404")
+
+    monkeypatch.setattr(EcsRamRoleCredentialsProvider, "_get_role_name", without_a_role)
+    if asked == "gc":
+        assert run(["gc", "--region", "cn-shanghai", "--provider", "alicloud"]) == 3
+        said = capsys.readouterr().err
+        assert "Traceback" not in said and "Refresh" not in said and "aliyun configure" in said
+    else:
+        with pytest.raises(Trouble) as caught:
+            Region("cn-shanghai").ask("sts", "GetCallerIdentity")
+        assert caught.value.kind == "credentials"
+        said = str(caught.value)
+    assert "no credentials: not in the environment" in said and "Exception" not in said
 
 
 def test_without_the_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
