@@ -24,7 +24,7 @@ HOLDS_DATA = "it holds data: delete it yourself if the data is no longer needed"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a kind is asked for. `number`, `label`, `state`, `since`: keys of a row. `text`: the call wants numbers as
+    """How a kind is asked for. `number`, `label`, `state`, `since`: keys of a row. `quoted`: the call wants numbers as
     text. `filtered`: the service filters by tag."""
 
     name: str
@@ -35,7 +35,7 @@ class Kind:
     label: str
     state: str = ""
     since: str = ""
-    text: bool = False
+    quoted: bool = False
     filtered: bool = True
     kept: str = ""
 
@@ -51,9 +51,9 @@ KINDS = (
          "DisasterRecoverGroupId", "Name", "", "CreateTime"),
     Kind("key pair", "cvm", "DescribeKeyPairs", "KeyPairSet", "KeyId", "KeyName", "", "CreatedTime"),
     Kind("security group", "vpc", "DescribeSecurityGroups", "SecurityGroupSet", "SecurityGroupId", "SecurityGroupName",
-         "", "CreatedTime", text=True),
-    Kind("subnet", "vpc", "DescribeSubnets", "SubnetSet", "SubnetId", "SubnetName", "", "CreatedTime", text=True),
-    Kind("VPC", "vpc", "DescribeVpcs", "VpcSet", "VpcId", "VpcName", "", "CreatedTime", text=True),
+         "", "CreatedTime", quoted=True),
+    Kind("subnet", "vpc", "DescribeSubnets", "SubnetSet", "SubnetId", "SubnetName", "", "CreatedTime", quoted=True),
+    Kind("VPC", "vpc", "DescribeVpcs", "VpcSet", "VpcId", "VpcName", "", "CreatedTime", quoted=True),
     Kind("CFS file system", "cfs", "DescribeCfsFileSystems", "FileSystems", "FileSystemId", "FsName", "LifeCycleState",
          "CreationTime", filtered=False, kept=HOLDS_DATA),
 )  # fmt: skip
@@ -91,7 +91,7 @@ def machines(region: Region, cluster: str, site: str) -> list[tuple[str, Mapping
 
 def _rows(region: Region, kind: Kind) -> list[dict[str, Any]]:
     filters = {"Filters": [{"Name": "tag-key", "Values": [CLUSTER]}]} if kind.filtered else {}
-    return region.all(kind.service, kind.call, kind.key, number=str if kind.text else int, **filters)
+    return region.all(kind.service, kind.call, kind.key, number=str if kind.quoted else int, **filters)
 
 
 def tags_of(row: Mapping[str, Any]) -> dict[str, str]:
