@@ -15,6 +15,9 @@ from concurrent import futures
 from contextlib import contextmanager
 from typing import Any
 
+# Terraform is started from this process: gRPC's own handlers of fork() have nothing to do in a child that becomes it.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 import grpc
 from tf.gen import tfplugin_pb2 as pb
 from tf.gen import tfplugin_pb2_grpc as rpc
