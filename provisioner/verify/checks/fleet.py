@@ -93,6 +93,26 @@ def test_nic_firmware(node: Facts, peers: Peers) -> None:
     alike(node, peers, firmware, "network firmware")
 
 
+def partitions(node: Facts) -> tuple[str, ...] | None:
+    """The keys by which the node's InfiniBand ports are full members of partitions."""
+    ports = [port for device in node.rdma or () for port in device.ports if port.link_layer == "InfiniBand"]
+    return tuple(sorted({key for port in ports for key in port.full_keys})) or None
+
+
+@check(
+    "fleet.pkeys",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json",),
+    follows=("rdma.pkey",),
+    applies=lambda e: e.network == "infiniband",
+    otherwise="this machine has no InfiniBand",
+    says="This node is in another InfiniBand partition than its group: they do not reach each other by RDMA.",
+)
+def test_pkeys(node: Facts, peers: Peers) -> None:
+    alike(node, peers, partitions, "partition keys")
+
+
 def matrix(node: Facts) -> Hashable | None:
     """The whole `nvidia-smi topo -m`, GPUs and network cards."""
     if node.topo is None:

@@ -49,7 +49,12 @@ class Port:
     @property
     def full_member(self) -> bool:
         """Whether a partition key of it is a full member's: limited members reach only full ones."""
-        return any(int(key, 16) & FULL_MEMBER and int(key, 16) & 0x7FFF for key in self.pkeys)
+        return bool(self.full_keys)
+
+    @property
+    def full_keys(self) -> tuple[str, ...]:
+        """Its partition keys of a full member."""
+        return tuple(key for key in self.pkeys if int(key, 16) & FULL_MEMBER and int(key, 16) & 0x7FFF)
 
 
 @dataclass(frozen=True, slots=True)

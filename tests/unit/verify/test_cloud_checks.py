@@ -92,7 +92,7 @@ def test_what_can_not_be_read_is_unknown_and_never_fine(file: str | None, says: 
 
 
 def test_it_is_asked_and_judged_where_a_machine_can_be_taken_alone() -> None:
-    for wanted in (expected(P4D, "quick"), expected(NDV4, "quick", Group(machine=NDV4, capacity=SPOT))):
+    for wanted in (expected(P4D, "quick"), expected("dgx-h100", "quick")):
         assert INTERRUPTION not in (wanted.units or ())
         assert "interruption.json" not in {**request_for(wanted).files, **drift_request(wanted).files}
     assert {check.status for check in judged(text(QUIET | {"notice": NOTICE}), expected(P4D, "quick")).values()} == {

@@ -48,6 +48,7 @@ FAULTS = {
     "fleet.vbios": sub("nvidia-smi.xml", r"<vbios_version>[^<]*", "<vbios_version>92.00.FF.00.01"),
     "fleet.inforom": sub("nvidia-smi.xml", r"<img_version>[^<]*", "<img_version>G520.0200.00.99"),
     "fleet.hot": sub("nvidia-smi.xml", r"<gpu_temp>[^<]*", "<gpu_temp>71 C"),
+    "fleet.pkeys": sub("rdma.json", r'"0x8012"|"0xffff"', '"0x8077"'),
     "fleet.nic_firmware": sub("ibstat.txt", r"Firmware version: \S+", "Firmware version: 16.1.1"),
 }
 
