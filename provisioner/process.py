@@ -73,7 +73,8 @@ def shares(sockets: Path) -> None:
 
 
 _asked = threading.Event()
-_forking = threading.Event()
+_forking: set[int] = set()
+"""Threads that fork at this moment."""
 _followed: dict[subprocess.Popen[str], Callable[[], None]] = {}
 """What threads beside the main one follow, and what is called when it is to stop."""
 
@@ -85,7 +86,7 @@ def interrupt(*_: object) -> None:
     for the request when it is through.
     """
     _asked.set()
-    if not _forking.is_set():
+    if threading.get_ident() not in _forking:  # handlers run in the main thread
         raise KeyboardInterrupt
 
 
@@ -118,7 +119,7 @@ def start(
 
     The kernel ties that to the thread that calls: call it from a thread that lives as long as the child is wanted.
     """
-    _forking.set()
+    _forking.add(threading.get_ident())
     try:
         child = subprocess.Popen(
             list(argv),
@@ -134,7 +135,7 @@ def start(
             preexec_fn=_end_with_parent(os.getpid(), sign),  # noqa: PLW1509 - two system calls, no lock
         )
     finally:
-        _forking.clear()
+        _forking.discard(threading.get_ident())
     if _asked.is_set():
         stop(child, grace_s=10.0)
         raise KeyboardInterrupt
@@ -171,6 +172,9 @@ def follow(
     reader.start()
     if threading.current_thread() is not threading.main_thread():
         _followed[child] = stopping
+        if _asked.is_set():  # it came after `start` had looked, and before this child was known
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGINT)
     try:
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError), child.stdin:  # it ended at once: its status says why

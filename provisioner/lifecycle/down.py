@@ -6,10 +6,12 @@ import contextlib
 from dataclasses import dataclass, field
 
 from provisioner import catalog, ssh, stored
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.lifecycle import machines
+from provisioner.lifecycle.sites import together
 from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.plan import Plan, build_plan
+from provisioner.providers.base import Provider
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
 
@@ -55,20 +57,36 @@ def _again(there: Machines, removal: Removal) -> list[str]:
     return []
 
 
+def _remove(cluster: Cluster, there: Machines, provider: Provider, removal: Removal) -> None:
+    """Remove a site's machines and what has its tags; `removal` is added to."""
+    try:
+        removal.removed += there.destroy(_wanted(cluster, there.site))
+        removal.left += provider.clean(cluster.events)
+    except DestroyRefusedError as error:
+        cluster.events("down", "warning", f"{error.message}\n  what is left is looked for by its tags")
+        removal.left += provider.clean(cluster.events) or _again(there, removal)
+
+
 def down(cluster: Cluster, binary: Binary) -> Removal:
-    """Remove the fleet and, when nothing is left, the run directory. Raises ProviderError naming what is left."""
-    removal = Removal()
+    """Remove the fleet and, when nothing is left, the run directory. A site that fails does not keep the others.
+    Raises ProviderError naming what is left, and what failed."""
+    removal, failed = Removal(), dict[str, GpuprovError]()
     with cluster.exclusively("down") as run_dir:
         events = cluster.events
         for site, provider in cluster.providers.made().items():
             events("down", "started", f"{site}: removing machines")
-            there = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
             try:
-                removal.removed += there.destroy(_wanted(cluster, site))
-                removal.left += provider.clean(events)
-            except DestroyRefusedError as error:
-                events("down", "warning", f"{error.message}\n  what is left is looked for by its tags")
-                removal.left += provider.clean(events) or _again(there, removal)
+                there = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
+                _remove(cluster, there, provider, removal)
+            except Interrupted:
+                raise
+            except GpuprovError as error:  # the machines of other sites cost something, too
+                events("down", "warning", f"site {site}: {error}")
+                failed[site] = error
+        if failed:
+            for sentence in removal.left:
+                events("down", "warning", f"not removed: {sentence}")
+            raise together(failed)
         if removal.left:
             raise ProviderError(
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"

@@ -49,7 +49,12 @@ def preflight(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Fi
     findings = {"": [*(cluster.sharing.findings if cluster.sharing else ()), *_packages(cluster, plan)]}
     for site in plan.sites():
         there = [node.name for node in cluster.nodes() if node.site == site]
-        findings[site] = cluster.providers.at(site).preflight(plan, there)
+        try:
+            findings[site] = cluster.providers.at(site).preflight(plan, there)
+        except GpuprovError as error:
+            if len(plan.sites()) == 1:
+                raise
+            findings[site] = [Finding("blocks", f"site {site}", error.message, error.hint)]
     for site, found in findings.items():
         whose = f"{site}: " if site and len(plan.sites()) > 1 else ""
         for finding in found:
@@ -90,7 +95,10 @@ def probe(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Findin
         knows = cluster.providers.at(site).capacity
         if knows and any(group.site == site and group.spec.capacity.probe for group in plan.groups):
             private_dir(cluster.paths.site(site))
-            found[site] = knows.probe(plan, {node.name for node in cluster.nodes()})
+            try:
+                found[site] = knows.probe(plan, {node.name for node in cluster.nodes()})
+            except GpuprovError as error:
+                found[site] = [Finding("blocks", f"site {site}", error.message, error.hint)]
     for finding in (one for mine in found.values() for one in mine):
         kind: Kind = "log" if finding.status == "ok" else "warning"
         events("preflight", kind, f"{finding.subject}: {finding.message}", data={"status": finding.status})

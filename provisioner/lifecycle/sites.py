@@ -79,6 +79,8 @@ def each(sites: Sequence[str], call: Callable[[str], T]) -> tuple[dict[str, T], 
             raise
         except GpuprovError as error:
             return error
+        except (OSError, ValueError, LookupError) as error:  # a full disk, half an answer: the others' is kept
+            return ProviderError(f"{type(error).__name__}: {error}", where=f"site {site}")
 
     answers = process.side_by_side([lambda site=site: safely(site) for site in sites], grace_s=STOP_S)  # type: ignore[misc]
     pairs = list(zip(sites, answers, strict=True))

@@ -22,11 +22,15 @@ resource "alicloud_ecs_deployment_set" "cluster" {
   strategy            = "LowLatency"
 }
 
+# ECS removes no key pair that an instance has: this one keeps its first key. Who may log in is in user_data.
 resource "alicloud_ecs_key_pair" "access" {
   key_pair_name     = "${local.prefix}-${substr(sha256(var.ssh_public_key), 0, 8)}"
   public_key        = var.ssh_public_key
   resource_group_id = var.alicloud.resource_group_id
   tags              = local.tags
+  lifecycle {
+    ignore_changes = [key_pair_name, public_key]
+  }
 }
 
 resource "alicloud_instance" "node" {

@@ -38,7 +38,7 @@ resource "alicloud_vswitch" "nodes" {
   }
 }
 
-# One gateway for all zones: its route is in the VPC's own table. An enhanced one stands in a vSwitch.
+# One gateway for all zones: its route is in the VPC's own table. An enhanced one stands in a vSwitch, and stays in its first one.
 # https://www.alibabacloud.com/help/en/nat-gateway/product-overview/what-is-an-internet-nat-gateway
 resource "alicloud_nat_gateway" "own" {
   count            = local.nat ? 1 : 0
@@ -48,6 +48,9 @@ resource "alicloud_nat_gateway" "own" {
   nat_type         = "Enhanced"
   payment_type     = "PayAsYouGo"
   tags             = local.tags
+  lifecycle {
+    ignore_changes = [vswitch_id]
+  }
 }
 
 resource "alicloud_eip_address" "nat" {

@@ -15,7 +15,14 @@ label_of() { podman container inspect --format "{{index .Config.Labels \"$1\"}}"
 
 # A container that is there already: ours is removed, another one stays and we stop.
 clear_the_way() {
-  podman container exists "$GPUPROV_NAME" || return 0
+  if ! podman container exists "$GPUPROV_NAME"; then
+    # A podman that was killed while it made one leaves the name taken by storage without a container. One that is at work
+    # is through in a moment.
+    podman container exists --external "$GPUPROV_NAME" || return 0
+    sleep 2
+    podman container exists "$GPUPROV_NAME" || podman rm --force --ignore --time 0 "$GPUPROV_NAME" >/dev/null
+    podman container exists "$GPUPROV_NAME" || return 0
+  fi
   owner=$(label_of gpuprov.workspace)
   if [ "$owner" != "$GPUPROV_WORKSPACE" ]; then
     say "a container $GPUPROV_NAME is there already and belongs to ${owner:-somebody else}; give this cluster another name"

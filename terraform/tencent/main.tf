@@ -2,7 +2,9 @@
 # replaced: the provider would install its system anew for a changed image, key or user data.
 
 locals {
-  prefix = join("-", compact(["gpuprov", var.name, var.tencent.site]))
+  # A name has 60 letters at most (CreateSubnet, CreateVpc): 40 leave room for a zone.
+  full   = join("-", compact(["gpuprov", var.name, var.tencent.site]))
+  prefix = length(local.full) <= 40 ? local.full : "${substr(local.full, 0, 31)}-${substr(sha256(local.full), 0, 8)}"
   tags   = merge(var.tags, { gpuprov-cluster = var.name })
 
   kind = { for g, group in var.groups : g => coalesce(var.tencent.groups[g].kind, group.capacity.kind) }
@@ -22,20 +24,24 @@ locals {
   public = var.tencent.internet == "public"
 }
 
-# An account has a public key once in a project (InvalidPublicKey.Duplicate), and names of 25 letters, digits and underscores.
+# An account has a public key once in a project (InvalidPublicKey.Duplicate), and names of 25 letters, digits and underscores. A key pair
+# that machines have cannot be removed: this one keeps its first key. Who may log in is in user_data.
 resource "tencentcloud_key_pair" "access" {
   count      = var.tencent.key_pair == null ? 1 : 0
   key_name   = "gpuprov_${substr(sha256("${local.prefix} ${var.ssh_public_key}"), 0, 16)}"
   public_key = join(" ", slice(split(" ", trimspace(var.ssh_public_key)), 0, 2)) # the provider keeps it without its comment
   project_id = coalesce(var.tencent.project, 0)
   tags       = local.tags
+  lifecycle {
+    ignore_changes = [key_name, public_key, project_id]
+  }
 }
 
 # A placement group of Tencent Cloud keeps machines apart, so that one broken host, switch or rack takes one of them.
 # https://cloud.tencent.com/document/product/213/15486
 resource "tencentcloud_placement_group" "spread" {
   for_each = var.tencent.spread == null ? {} : var.groups
-  name     = "${local.prefix}-${each.key}"
+  name     = length("${local.prefix}-${each.key}") <= 60 ? "${local.prefix}-${each.key}" : "${local.prefix}-${substr(sha256(each.key), 0, 16)}"
   type     = { host = "HOST", switch = "SW", rack = "RACK" }[var.tencent.spread]
   tags     = merge(local.tags, { gpuprov-group = each.key })
 }

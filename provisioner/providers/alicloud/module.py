@@ -47,7 +47,7 @@ class EcsModule(Module):
         groups = [group for group in plan.groups if group.site == place.site]
         wait, nas = plan.spec.timeouts.machine_s, site.storage.nas
         return {
-            "site": place.site if len(plan.spec.sites) > 1 else "",
+            "site": place.site,
             "zones": list(self._capacity.zones(plan)),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,

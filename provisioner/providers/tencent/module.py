@@ -61,7 +61,7 @@ class CvmModule(Module):
             "vpc": {"id": site.vpc.id, "subnets": dict(site.vpc.subnets)} if site.vpc else None,
         }
         return {
-            "site": place.site if len(plan.spec.sites) > 1 else "",
+            "site": place.site,
             "zones": list(self._capacity.zones(plan)),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},
             "internet": site.internet,

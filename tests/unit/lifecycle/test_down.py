@@ -91,6 +91,27 @@ def test_machines_are_destroyed_looked_for_again_and_forgotten(cluster: Cluster,
     assert not cluster.paths.root.exists()
 
 
+def test_a_site_that_fails_does_not_keep_the_others(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their machines would go on costing."""
+    other = private_dir(cluster.paths.site("there"))
+    (other / MADE_BY).write_text("sandbox\n")
+    real, asked = down.machines.of_site, []
+
+    def of_site(cluster: Cluster, site: str, *words: Any, **how: Any) -> Any:
+        asked.append(site)
+        if site == "here":
+            raise ProviderError("the credentials have expired", hint="sign in")
+        return real(cluster, site, *words, **how)
+
+    monkeypatch.setattr(down.machines, "of_site", of_site)
+    with pytest.raises(ProviderError, match="the credentials have expired"):
+        take_down(cluster)
+    assert asked == ["here", "there"] and "clean" in world.calls
+    assert cluster.nodes() == [NODE], "nothing is forgotten"
+
+
 def test_while_something_is_left_nothing_is_forgotten(cluster: Cluster, world: World) -> None:
     world.left = ["instance i-7 is still there"]
     with pytest.raises(ProviderError, match="instance i-7 is still there"):

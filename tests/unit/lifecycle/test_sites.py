@@ -136,11 +136,51 @@ def test_sites_are_called_side_by_side() -> None:
     assert done == {"a": "A"} and list(failed) == ["b"]
 
 
+@pytest.mark.parametrize("error", [ValueError("half an answer"), OSError(28, "No space left on device")])
+def test_what_one_site_can_not_read_or_write_does_not_lose_what_the_others_made(error: Exception) -> None:
+    def call(site: str) -> str:
+        if site == "b":
+            raise error
+        return site
+
+    done, failed = each(["a", "b"], call)
+    assert done == {"a": "a"} and isinstance(failed["b"], ProviderError)
+
+
+def test_ctrl_c_is_heard_while_another_thread_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_asked", threading.Event())
+    monkeypatch.setattr(process, "_forking", {threading.get_ident() + 1})
+    with pytest.raises(KeyboardInterrupt):
+        process.interrupt()
+    monkeypatch.setattr(process, "_forking", {threading.get_ident()})
+    process.interrupt()
+    assert process.interrupted()
+
+
+def test_a_provider_that_can_not_be_asked_blocks_its_own_site_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from provisioner import catalog
+    from provisioner.lifecycle import machines
+    from provisioner.plan import build_plan
+
+    monkeypatch.undo()  # the real preflight
+    lock = Lock(request={}, simulated=True, groups={"train": STACK, "infer": STACK})
+
+    def preflight(*_: Any) -> Any:
+        raise GpuprovError("the SDK is missing", hint="pip install 'gpuprov[alicloud]'")
+
+    cluster.providers.at("shanghai").preflight = preflight  # type: ignore[method-assign]
+    cluster.providers.at("virginia").preflight = lambda *_: []  # type: ignore[method-assign]
+    found = machines.blocked(machines.preflight(cluster, build_plan(cluster.spec, lock, catalog.load()), Events()))
+    assert list(found) == ["shanghai"] and found["shanghai"].hint == "pip install 'gpuprov[alicloud]'"
+
+
 def test_a_defect_in_a_thread_is_not_an_error_of_a_site() -> None:
     def call(site: str) -> None:
-        raise RuntimeError(site)
+        raise AssertionError(site)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(AssertionError):
         each(["a", "b"], call)
 
 

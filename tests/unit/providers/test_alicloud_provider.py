@@ -45,7 +45,7 @@ def told(folder: Path, site: dict[str, Any], machine: str = MACHINE, **group: An
 
 def test_what_the_file_does_not_say_the_module_is_not_told(tmp_path: Path) -> None:
     assert told(tmp_path, {}) == {
-        "site": "", "zones": ["cn-shanghai-b"], "groups": {"train": {"image_id": IMAGE}}, "internet": "public",
+        "site": "here", "zones": ["cn-shanghai-b"], "groups": {"train": {"image_id": IMAGE}}, "internet": "public",
         "bandwidth": 100, "root": {"performance_level": "PL1"}, "access": {"allow": ["203.0.113.0/24"]},
     }  # fmt: skip
 

@@ -161,6 +161,13 @@ def test_a_network_of_ones_own_is_left_alone_and_nodes_leave_by_nat(root: Root, 
     assert len(cloud.of("alicloud_eip_address")) == 1
     assert {one["cidr_block"] for one in cloud.of("alicloud_vswitch")} == {"10.77.16.0/20", "10.77.96.0/20"}
 
+    # ECS removes no key pair that a node has, and a gateway that moves takes the way out of every node.
+    other = {"internet": "nat", "zones": SITE["zones"][::-1]}
+    root.write(json.loads(json.dumps(group)), other, ssh_public_key=KEY.replace("test", "else").replace("Juo", "Kuo"))
+    assert root.changes() == {}
+    root.write(json.loads(json.dumps(group)), {"internet": "nat", "site": "shanghai"})
+    assert set(root.changes().values()) == {"update"} and "alicloud_ecs_key_pair.access" not in root.changes()
+
 
 def test_what_cannot_work_is_refused_before_anything_is_made(root: Root, cloud: Cloud) -> None:
     def said(site: dict[str, Any], **group: Any) -> str:

@@ -116,6 +116,16 @@ def test_a_fleet_of_every_machine_type_is_made_changed_and_destroyed(tmp_path: P
         root.tencent["groups"]["train"] = {"image_id": "img-00000000", "zone": "ap-guangzhou-3", "kind": "on-demand"}
         root.groups["train"] |= {"root_gb": 500, "machine": "GT4.41XLARGE948"}
         assert root.actions() == {}, "what stands stays as it was made"
+        main = tmp_path / "main.tf"
+        main.write_text(main.read_text().replace("Jb6n3v8v", "Kb6n3v8v"))
+        assert root.actions() == {}, "machines have the key pair: it is not removed for another key"
+        root.tencent["site"] = "guangzhou-of-a-site-with-a-name-of-fifty-letters-x"
+        assert set(root.actions().values()) == {"update"} and "tencentcloud_key_pair.access[0]" not in root.actions()
+        root.apply()
+        names = [one["name"] for one in cloud.of("tencentcloud_subnet")]
+        assert len(set(names)) == 2 and max(map(len, names)) <= 60
+        del root.tencent["site"]
+        root.apply()
         root.tencent["groups"]["train"]["without"] = ["train-1"]
         assert root.actions() == {node("train-1"): "delete"}
         root.tencent["zones"].append("ap-guangzhou-6")
