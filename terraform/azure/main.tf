@@ -3,10 +3,12 @@
 
 locals {
   # gpuprov-id tells this cluster from every other one of its name: in it nothing of somebody else's has one of our names.
-  id      = substr(lookup(var.tags, "gpuprov-id", ""), 0, 8)
-  full    = join("-", compact(["gpuprov", var.name, var.azure.site, local.id]))
-  own     = var.azure.resource_group == null
-  prefix  = local.own ? "gpuprov" : local.full
+  id   = substr(lookup(var.tags, "gpuprov-id", ""), 0, 8)
+  full = join("-", compact(["gpuprov", var.name, var.azure.site, local.id]))
+  own  = var.azure.resource_group == null
+  # A virtual network's name has at most 64 characters; others 80, of which a group's name and a zone may take 35.
+  # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+  prefix  = local.own ? "gpuprov" : length(local.full) <= 45 ? local.full : "${substr(local.full, 0, 36)}-${substr(sha256(local.full), 0, 8)}"
   node_of = local.own ? "" : join("-", concat(compact(["gpuprov", coalesce(local.id, var.name)]), [""]))
   tags    = merge(var.tags, { gpuprov-cluster = var.name })
 

@@ -69,7 +69,7 @@ variable "tags" {
 variable "azure" {
   description = "What only Azure needs: region, images, network, access, disks."
   type = object({
-    # told apart in names where one cluster has several sites
+    # site of the cluster, in every name that is not within its own resource group; changing it makes everything anew
     site = optional(string, "")
     # region, such as eastus
     location = string

@@ -63,7 +63,7 @@ class AzureModule(Module):
         disk = {"encryption_set_id": site.disk_encryption_set, "encryption_at_host": site.encryption_at_host}
         wait = plan.spec.timeouts.machine_s
         return {
-            "site": place.site if len(plan.spec.sites) > 1 else "",
+            "site": place.site,  # always: a name that changed would be another resource
             "location": site.region,
             "admin_user": plan.spec.user(place.site),
             "groups": {group.name: self._group(plan, group, choices) for group in groups},

@@ -30,7 +30,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJuoz4Y3nV3+3mY2YlqHOZzNmU8bUvMpWIOu0
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 URN = "Canonical:ubuntu-24_04-lts:server:24.04.202511100"
 IDENTITY = "0123456789ab"
-GROUP = "gpuprov-test-01234567"
+GROUP = "gpuprov-test-here-01234567"
 VM, NIC = "azurerm_linux_virtual_machine", "azurerm_network_interface"
 RESERVATION = (
     f"/subscriptions/{SUBSCRIPTION}/resourceGroups/shared/providers/Microsoft.Compute/capacityReservationGroups/mine"
@@ -47,10 +47,12 @@ class Root:
         self.workspace = folder / "sites" / "here"
         self.workspace.mkdir(parents=True)
 
-    def write(self, groups: dict[str, Any], **site: Any) -> Plan:
+    def write(
+        self, groups: dict[str, Any], others: Mapping[str, Any] | None = None, name: str = "test", **site: Any
+    ) -> Plan:
         settings = {"provider": "azure", "region": "eastus", "subscription": SUBSCRIPTION, **site}
         access = {"allow": ["203.0.113.7/32"]}
-        file = {"name": "test", "sites": {"here": settings}, "groups": groups, "access": access}
+        file = {"name": name, "sites": {"here": settings, **(others or {})}, "groups": groups, "access": access}
         spec = ClusterSpec.model_validate_json(json.dumps(file))
         made = plans.plan(spec)
         bases = {"here": {group.stack.os: BaseImage(id=URN, why="test") for group in made.groups}}
@@ -234,6 +236,46 @@ def test_what_a_site_may_say_arrives(root: Root, cloud: Cloud) -> None:
         "a-0": "on-demand", "a-1": "on-demand", "b-0": "reservation", "c-0": "on-demand", "d-0": "spot",
     }  # fmt: skip
     assert root.actions() == {}
+
+
+def test_names_stay_when_the_file_gets_a_second_site(root: Root, cloud: Cloud) -> None:
+    group = {"machine": "Standard_NC24ads_A100_v4", "placement": "cluster"}
+    for where in ({}, {"resource_group": "mine"}):
+        cloud.objects.clear()
+        root.write({"t": group}, **where)
+        root.run("init", "-no-color", "-input=false")
+        root.apply()
+        other = {"there": {"provider": "azure", "region": "westus3", "subscription": SUBSCRIPTION}}
+        two = {"t": {**group, "site": "here"}, "u": {**group, "site": "there"}}
+        root.write(two, others=other, **where)
+        assert root.actions() == {}
+        root.run("destroy", "-no-color", "-auto-approve", "-input=false")
+
+
+def test_the_longest_names_are_cut_and_stay_apart(root: Root, cloud: Cloud) -> None:
+    long, infiniband = "g" * 32, "i" * 32
+    groups = {
+        long: {"machine": "Standard_NC24ads_A100_v4", "placement": "cluster"},
+        infiniband: {"machine": "Standard_ND96asr_v4"},
+    }
+    seen = set()
+    for end in "ab":
+        cloud.objects.clear()
+        root.write(groups, name="c" * 31 + end, resource_group="mine")
+        main = root.workspace / "main.tf"
+        text = main.read_text(encoding="utf-8")
+        assert '"site" = "here"' in text
+        main.write_text(text.replace('"site" = "here"', f'"site" = "{"s" * 32}"'), encoding="utf-8")
+        root.run("init", "-no-color", "-input=false")
+        root.apply()
+        most = {"azurerm_virtual_network": 64, "azurerm_linux_virtual_machine": 64, "azurerm_resource_group": 90}
+        for kind in {kind for kind, _ in cloud.objects}:
+            for name in (str(one["name"]) for one in cloud.of(kind) if "name" in one):
+                assert len(name) <= most.get(kind, 80), f"{kind} {name}"
+        (network,) = by_name(cloud, "azurerm_virtual_network")
+        seen.add(network)
+        root.run("destroy", "-no-color", "-auto-approve", "-input=false")
+    assert len(seen) == 2
 
 
 def test_what_azure_refuses_is_refused_before(root: Root, cloud: Cloud) -> None:
