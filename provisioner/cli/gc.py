@@ -14,7 +14,7 @@ from provisioner import catalog
 from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
 from provisioner.errors import Exit, GpuprovError, ProviderError
-from provisioner.text import counted
+from provisioner.text import counted, printable
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.gc import Cluster, Remainder
@@ -39,6 +39,10 @@ def gc(
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Remove what is left of this cluster.")
     ] = None,
+    identity: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Which one, where several clusters have that name; none: without id."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -46,6 +50,8 @@ def gc(
     from provisioner import spec
     from provisioner.lifecycle import gc as lifecycle
 
+    if identity is not None and cluster is None:
+        raise GpuprovError("--id needs --cluster NAME")
     loaded = spec.load(file) if file is not None else None
     places = _places(loaded, region or [], provider, sandbox=sandbox)
     folders = [*([file.absolute().parent] if file is not None else []), Path.cwd(), *Path.cwd().parents]
@@ -58,15 +64,15 @@ def gc(
     removed, left = 0, list[str]()
     if not as_json:
         _show(found, hint=cluster is None)
-    chosen = lifecycle.chosen(found, cluster) if cluster is not None else []
+    chosen = lifecycle.chosen(found, cluster, identity) if cluster is not None else []
     if chosen and _may(chosen, yes=yes):
-        removed, left = lifecycle.remove(places, chosen, lambda line: typer.echo(line, err=True))
+        removed, left = lifecycle.remove(places, chosen, lambda line: typer.echo(printable(line), err=True))
     if as_json:
         json_output.write(_document(found, removed, left))
     elif cluster is not None:
         typer.echo(f"{cluster}: {removed} things removed" if chosen else f"{cluster}: nothing is there")
     for line in left:
-        typer.echo(f"left: {line}", err=True)
+        typer.echo(printable(f"left: {line}"), err=True)
     if left or found.unknown:
         raise typer.Exit(Exit.PROVIDER_FAILED)
 
@@ -124,25 +130,27 @@ def _may(chosen: list[Cluster], *, yes: bool) -> bool:
 def _show(found: Remainder, *, hint: bool) -> None:
     from provisioner.providers.orphans import many
 
+    def say(line: str) -> None:  # names and ids are whatever somebody wrote there
+        typer.echo(printable(line))
+
     for one in found.clusters:
         site = f", site {one.site}" if one.site else ""
         age = f", the oldest {_age(one.since)} old" if one.since else ""
+        which = f", id {one.identity}" if one.identity else ""
         known = f"alive here ({one.alive})" if one.alive else "nobody on this machine knows it"
-        typer.echo(f"{one.place}: cluster {one.name}{site}: {len(one.things)} things{age}; {known}")
+        say(f"{one.place}: cluster {one.name}{site}{which}: {len(one.things)} things{age}; {known}")
         for kind, count in Counter(thing.kind for thing in one.things).items():
             mine = [thing for thing in one.things if thing.kind == kind]
             ids = [f"{t.id} ({t.state})" if t.state else t.id for t in mine[:MOST_IDS]]
             more = [f"and {count - MOST_IDS} more"] if count > MOST_IDS else []
             kept = f": {mine[0].kept}" if mine[0].kept else ""
-            typer.echo(f"  {count} {many(kind) if count > 1 else kind}: {', '.join(ids + more)}{kept}")
+            say(f"  {count} {many(kind) if count > 1 else kind}: {', '.join(ids + more)}{kept}")
     for line in found.unknown:
-        typer.echo(f"unknown: {line}")
+        say(f"unknown: {line}")
     if not found.clusters and not found.unknown:
-        typer.echo("nothing with gpuprov's tags is there")
+        say("nothing with gpuprov's tags is there")
     if hint and any(not one.alive for one in found.clusters):
-        typer.echo(
-            "a colleague's cluster looks the same from here: ask, then name the one to remove with --cluster NAME"
-        )
+        say("a colleague's cluster looks the same from here: ask, then name the one to remove with --cluster NAME")
 
 
 def _age(since: datetime) -> str:
@@ -160,6 +168,7 @@ def _document(found: Remainder, removed: int, left: list[str]) -> dict[str, Any]
         "clusters": [
             {
                 "cluster": one.name,
+                "identity": one.identity,
                 "site": one.site,
                 "place": one.place,
                 "alive": one.alive,

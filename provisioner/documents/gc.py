@@ -22,6 +22,7 @@ class LeftCluster(OpenOutput):
     """All that has the tags of one cluster at one place."""
 
     cluster: str
+    identity: str = Field(default="", description="Its tag gpuprov-id, or empty; it tells namesakes apart")
     site: str
     place: str = Field(description="A region, IAM, or this machine")
     alive: str = Field(description="Who knows it on this machine; empty where nobody does")

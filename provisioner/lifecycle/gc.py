@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 
 from filelock import FileLock, Timeout
 
@@ -21,16 +22,21 @@ from provisioner.providers.orphans import Orphans, Thing
 from provisioner.providers.state import remote_of
 from provisioner.spec.models import ClusterSpec
 
+NO_ID = "none"
+"""What a person calls the tag gpuprov-id of things that have none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All that has the tags of one cluster at one place. `alive`: who knows it here; empty where nobody does."""
+    """All that has the tags of one cluster at one place. `alive`: who knows it here; empty where nobody does.
+    `identity`: its tag gpuprov-id, which tells it from others of its name; empty where it has none."""
 
     name: str
     site: str
     place: str
     things: tuple[Thing, ...]
     alive: str
+    identity: str = ""
 
     @property
     def since(self) -> datetime | None:
@@ -50,15 +56,16 @@ def look(places: Sequence[Orphans], folders: Iterable[Path], spec: ClusterSpec |
     is alive also where its state is kept elsewhere. Raises ProviderError."""
     known = [folder.absolute() for folder in folders]
     things, unknown = _found(places)
-    found: dict[tuple[str, str, str, str], list[Thing]] = {}
+    found: dict[tuple[str, str, str, str, str], list[Thing]] = {}
     for thing in things.values():
-        found.setdefault((thing.place, thing.cluster, thing.site, thing.workspace), []).append(thing)
+        key = (thing.place, thing.cluster, thing.site, thing.workspace, thing.identity)
+        found.setdefault(key, []).append(thing)
     clusters = []
-    for (where, name, site, workspace), mine in sorted(found.items()):
+    for (where, name, site, workspace, identity), mine in sorted(found.items()):
         alive = alive_here(name, known, spec)
         if workspace:  # the provider knows which directory made it, and `down` finds all of it from there
             alive = workspace if Path(workspace).is_dir() else ""
-        clusters.append(Cluster(name, site, where, tuple(mine), alive))
+        clusters.append(Cluster(name, site, where, tuple(mine), alive, identity))
     return Remainder(tuple(clusters), unknown)
 
 
@@ -75,9 +82,21 @@ def _found(places: Sequence[Orphans]) -> tuple[dict[tuple[str, str], Thing], tup
     return things, tuple(dict.fromkeys(unknown))
 
 
-def chosen(found: Remainder, name: str) -> list[Cluster]:
-    """The clusters of that name, if nobody here knows them. Raises GpuprovError."""
+def chosen(found: Remainder, name: str, identity: str | None = None) -> list[Cluster]:
+    """The one cluster of that name (at all its places), if nobody here knows it. `identity`: which one, where several
+    have the name; NO_ID for the one without. Raises GpuprovError."""
     mine = [cluster for cluster in found.clusters if cluster.name == name]
+    there = sorted({cluster.identity or NO_ID for cluster in mine})
+    if identity is not None:
+        mine = [cluster for cluster in mine if (cluster.identity or NO_ID) == identity]
+        if not mine and there:
+            raise GpuprovError(f"no cluster {name} has the id {identity}", hint=f"--id takes {', '.join(there)}")
+    elif len(there) > 1:
+        raise GpuprovError(
+            f"{len(there)} clusters are called {name}: their tags gpuprov-id differ; nothing was removed",
+            hint="name the one to remove: "
+            + " or ".join(f"--cluster {quote(name)} --id {quote(one)}" for one in there),
+        )
     if alive := next((cluster.alive for cluster in mine if cluster.alive), ""):
         raise GpuprovError(f"{name} is alive here: {alive}", where=name, hint="remove it with `gpuprov down FILE`")
     return mine

@@ -79,7 +79,8 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        if not self.lost:
+        there = None if self.lost else current(self._remote)
+        if there is not None and there.holder == self._me:  # another run may have taken it since the last beat
             self._remote.remove(HOLDER)
 
     def _take(self) -> str:

@@ -205,6 +205,25 @@ def test_one_whose_hold_was_taken_says_so_and_overwrites_nothing(
     assert FLEET not in objects()
 
 
+def test_the_holder_that_took_over_between_two_beats_stays(operators: Operators) -> None:
+    cluster = operators.open("ann")
+    bucket = remote(cluster.spec)
+    with cluster.exclusively("up"):  # its next beat, which would hear of it, never comes
+        bucket.remove(HOLDER)
+        bucket.write(HOLDER, b'{"somebody": "else"}', None)
+    assert objects()[HOLDER].value == b'{"somebody": "else"}'
+
+
+def test_a_beat_whose_answer_was_lost_is_still_its_own_holder(operators: Operators) -> None:
+    cluster = operators.open("ann")
+    bucket = remote(cluster.spec)
+    with cluster.exclusively("up"):
+        found = bucket.read(HOLDER)
+        assert found is not None
+        bucket.write(HOLDER, found.content.replace(b"}", b" }"), found.tag)
+    assert HOLDER not in objects()
+
+
 def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(operators: Operators) -> None:
     cluster = operators.open("ann")
     bucket = remote(cluster.spec)

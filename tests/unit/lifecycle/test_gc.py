@@ -1,0 +1,81 @@
+"""Whose is what a crash left: clusters of one name are told apart by their tag gpuprov-id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from provisioner.cli import gc as command
+from provisioner.cli.main import run
+from provisioner.providers.orphans import Found, Thing
+from provisioner.spec import schema
+
+ONE, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+
+
+class Region:
+    """A cluster of each id, and one without."""
+
+    def __init__(self) -> None:
+        self.there = [
+            Thing("virtual machine", f"/vm/{who}", "train", "here", "eastus", identity=identity)
+            for who, identity in (("a", ONE), ("b", OTHER), ("c", ""))
+        ]
+
+    def find(self) -> Found:
+        return Found(tuple(self.there))
+
+    def remove(self, things: Sequence[Thing], tell: Callable[[str], None]) -> list[str]:
+        self.there = [thing for thing in self.there if thing not in things]
+        return []
+
+
+@pytest.fixture
+def region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Region:
+    made = Region()
+    monkeypatch.setattr(command, "_orphans", lambda name, region: made)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def gc(*words: str) -> int:
+    return run(["gc", "--provider", "azure", "--region", "eastus", *words])
+
+
+def test_two_of_one_name_are_never_removed_together(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gc("--cluster", "train", "--yes") == 2
+    assert len(region.there) == 3
+    said = capsys.readouterr()
+    assert f"cluster train, site here, id {ONE}: 1 things" in said.out
+    assert f"--cluster train --id {ONE} or --cluster train --id {OTHER} or --cluster train --id none" in said.err
+
+
+@pytest.mark.parametrize(("identity", "gone"), [(ONE, "/vm/a"), (OTHER, "/vm/b"), ("none", "/vm/c")])
+def test_the_one_that_is_named_is_removed(region: Region, identity: str, gone: str) -> None:
+    assert gc("--cluster", "train", "--id", identity, "--yes") == 0
+    assert [thing.id for thing in region.there] == [one for one in ("/vm/a", "/vm/b", "/vm/c") if one != gone]
+
+
+def test_an_id_that_is_not_there_removes_nothing(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gc("--cluster", "train", "--id", "cccccccccccc", "--yes") == 2
+    assert len(region.there) == 3
+    assert f"--id takes {ONE}, {OTHER}, none" in capsys.readouterr().err
+    assert gc("--id", ONE) == 2
+
+
+def test_the_id_is_in_the_document(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gc("--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    jsonschema.validate(said, schema.schema("gc"))
+    assert [one["identity"] for one in said["clusters"]] == ["", ONE, OTHER]
+
+
+def test_a_name_commands_no_terminal(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
+    region.there = [Thing("VPC", "vpc-1\x1b]0;pwn\x07", "ev\x1b[2Jil", "s", "eastus", name="\x1b[2J")]
+    assert gc() == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "\x07" not in said and "vpc-1" in said
