@@ -7,10 +7,10 @@ offers: the model of cluster.yaml's block and `remote(spec)` in `providers/<name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from provisioner.errors import GpuprovError
 from provisioner.preflight import Finding
@@ -59,6 +59,14 @@ class Remote(Protocol):
 
     def names(self) -> list[str]:
         """Every blob of the cluster."""
+
+
+@runtime_checkable
+class Marked(Protocol):
+    """A place where a writer leaves a mark while it writes, which one that died leaves behind."""
+
+    def unlock(self, names: Sequence[str]) -> list[str]:
+        """Remove old marks of these blobs; says which. Raises ProviderError."""
 
 
 def remote_of(spec: ClusterSpec) -> Remote | None:

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from provisioner import stored
 from provisioner.errors import LockedError, ProviderError
 from provisioner.events import Events
 from provisioner.paths import private_dir, write_whole
-from provisioner.providers.state import Conflict, Remote
+from provisioner.providers.state import Conflict, Marked, Remote
 
 HOLDER = "holder.json"
 BEAT_S = 30.0
@@ -140,9 +141,9 @@ def _whole(holder: Holder) -> Holder:
     return holder
 
 
-def clear(remote: Remote, root: Path) -> list[str]:
-    """Remove what a dead run left: its holder.json, and Terraform's locks. Gives what was removed, by name. Raises
-    LockedError while the holder lives."""
+def clear(remote: Remote, root: Path, names: Sequence[str] = (HOLDER,)) -> list[str]:
+    """Remove what a dead run left: its holder.json, marks of its writes of `names`, and Terraform's locks. Gives
+    what was removed, by name. Raises LockedError while the holder lives."""
     there, gone = current(remote), []
     if there is not None:
         mine = there.holder is not None and there.holder.token == token(root)
@@ -151,6 +152,8 @@ def clear(remote: Remote, root: Path) -> list[str]:
             raise LockedError(said, where=remote.where, hint="wait until it ends, or stop it there")
         remote.remove(HOLDER)
         gone.append(HOLDER)
+    if isinstance(remote, Marked):
+        gone += remote.unlock(names)
     for name in remote.names():
         if name.endswith(".tflock"):
             remote.remove(name)

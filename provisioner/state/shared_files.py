@@ -104,7 +104,7 @@ class SharedFiles:
 
     def clear(self) -> list[str]:
         """See lease.clear."""
-        return clear(self.remote, self._paths.root)
+        return clear(self.remote, self._paths.root, (HOLDER, FLEET))
 
     def remove(self) -> None:
         """Take everything of the cluster away but the holder; Terraform's states go with it, and nothing is in them."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.errors import ProviderError
 from provisioner.preflight import Finding
 from provisioner.providers.state import Blob, Conflict
-from provisioner.providers.tencent.client import ANSWER_S, Region
+from provisioner.providers.tencent.client import ANSWER_S, SLOW, Region
 from provisioner.providers.tencent.findings import SIGN_IN
 from provisioner.providers.tencent.state import CosState
 from provisioner.providers.trouble import Kind, Trouble
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from botocore.client import BaseClient
 
 WRITING = "gpuprov-state-write"
-"""Key of the tag that a writer holds; its value is the object's, so that it tells nothing."""
+"""Key of the tag that a writer holds; its value tells nothing."""
 WAIT_S, PAUSE_S = 30.0, 1.0
-"""A write is a second; a tag that stands longer was left by a run that died in it."""
+OLD_S = 180.0
+"""A write is a second, with all of its retries less than OLD_S; one that stands longer was left by a run that died."""
+HELD, TRIES, PAGES = "ResourceInUse", 4, 1000
 LIMIT = 64 << 20
 """Bytes of an object that is read; what operators share is some hundred kilobytes."""
 GONE, MISSING, SAME = {"NoSuchKey", "404"}, {"NoSuchBucket", "404"}, {"304", "NotModified"}
@@ -140,7 +142,7 @@ class CosBucket:
 
     def names(self) -> list[str]:
         folder, found, more = f"{self._folder}/", list[str](), dict[str, str]()
-        while True:
+        for _ in range(PAGES):
             try:
                 page = self._ask("list_objects", Prefix=folder, **more)
             except Trouble as trouble:
@@ -152,6 +154,7 @@ class CosBucket:
             if not page.get("IsTruncated") or not keys:
                 return found
             more = {"Marker": keys[-1]}
+        raise ProviderError(f"{self.where} has more than {PAGES} pages of objects", where="state", hint="look at them")
 
     def _tag(self, key: str) -> str | None:
         try:
@@ -164,26 +167,71 @@ class CosBucket:
     @contextmanager
     def _alone(self, key: str) -> Iterator[None]:
         """While the tag of an object is held. Raises ProviderError where somebody else has held it for too long."""
-        value = hashlib.sha256(f"{self._state.bucket}:{key}".encode()).hexdigest()
-        tag, until = {"TagKey": WRITING, "TagValue": value}, time.monotonic() + WAIT_S
+        tag, until, unclear = self._mark(key), time.monotonic() + WAIT_S, False
         while True:
             try:
                 self._region.ask("tag", "CreateTag", **tag)
                 break
             except Trouble as trouble:
-                if not trouble.code.startswith("ResourceInUse"):
+                late = time.monotonic() > until
+                if _is_unclear(trouble) and not late:
+                    unclear = True
+                elif not trouble.code.startswith(HELD):
                     raise
-                if time.monotonic() > until:
+                elif late and unclear:  # others hold one for a second: this is ours, whose answer was lost
+                    self._release(tag)
+                    unclear, until = False, time.monotonic() + WAIT_S
+                elif late:
                     said = f"{self.where} has been written to for more than {WAIT_S:.0f} s: a run may have died in it"
-                    command = f"tccli tag DeleteTag --TagKey {WRITING} --TagValue {value}"
-                    hint = f"if nobody is at work: `{command}`"
+                    command = f"tccli tag DeleteTag --TagKey {WRITING} --TagValue {tag['TagValue']}"
+                    hint = f"if nobody is at work: `gpuprov unlock`, or `{command}`"
                     raise ProviderError(said, where="state", hint=hint) from None
             time.sleep(PAUSE_S)
         try:
             yield
         finally:
             with suppress(Trouble):  # the next writer says so
+                self._release(tag)
+
+    def unlock(self, names: Sequence[str]) -> list[str]:
+        """Remove the tags of writers that died; those that stand for OLD_S are theirs. Gives whose blobs they were."""
+        waiting, until, gone = list(names), time.monotonic() + OLD_S, list[str]()
+        try:
+            while waiting:
+                for name in list(waiting):
+                    tag = self._mark(f"{self._folder}/{name}")
+                    try:
+                        self._region.ask("tag", "CreateTag", **tag)
+                    except Trouble as trouble:
+                        if not trouble.code.startswith(HELD):
+                            raise
+                        if time.monotonic() < until:
+                            continue
+                        gone.append(f"{WRITING} of {name}")
+                    self._release(tag)
+                    waiting.remove(name)
+                if waiting:
+                    time.sleep(PAUSE_S)
+        except Trouble as trouble:
+            raise self._told(trouble) from None
+        return gone
+
+    def _mark(self, key: str) -> dict[str, str]:
+        """The tag of an object's writer."""
+        return {"TagKey": WRITING, "TagValue": hashlib.sha256(f"{self._state.bucket}:{key}".encode()).hexdigest()}
+
+    def _release(self, tag: Mapping[str, str]) -> None:
+        """Raises Trouble."""
+        for left in reversed(range(TRIES)):
+            try:
                 self._region.ask("tag", "DeleteTag", **tag)
+                return
+            except Trouble as trouble:
+                if trouble.kind == "absent":  # the answer before was lost
+                    return
+                if not left or not _is_unclear(trouble):
+                    raise
+            time.sleep(PAUSE_S)
 
     @cached_property
     def _client(self) -> BaseClient:
@@ -210,6 +258,11 @@ class CosBucket:
     def _told(self, trouble: Trouble) -> ProviderError:
         hint = "state.create: true has gpuprov make it" if trouble.code in MISSING else HINTS.get(trouble.kind, "")
         return ProviderError(f"the cluster's state: {trouble}", where="state", hint=hint)
+
+
+def _is_unclear(trouble: Trouble) -> bool:
+    """Whether the call may have been done all the same."""
+    return trouble.kind == "silent" or trouble.code.startswith(SLOW)
 
 
 def _answered(call: Callable[[], Any]) -> Any:

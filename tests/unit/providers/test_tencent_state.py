@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from provisioner.providers.tencent import client, cos
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.cos import CosBucket
 from provisioner.providers.tencent.state import CosState
+from provisioner.state import lease
 from tests.support.tencent_api import Refused, TencentApi, serving
 from tests.support.tencent_cos import Cos
 
@@ -96,6 +98,49 @@ def test_a_tag_that_a_dead_run_left_is_named(account: Account) -> None:
     (value,) = account.tags
     assert f"tccli tag DeleteTag --TagKey gpuprov-state-write --TagValue {value}" in str(error.value.hint)
     assert bucket.read("a.json") is not None
+
+
+def test_a_lost_answer_of_the_tag_service_leaves_no_tag(account: Account) -> None:
+    lost = {"CreateTag", "DeleteTag"}
+
+    def losing(action: str, done: Callable[[dict[str, str]], dict[str, str]]) -> Callable[..., dict[str, str]]:
+        def answer(asked: dict[str, str]) -> dict[str, str]:
+            told = done(asked)
+            if action in lost:
+                lost.remove(action)
+                raise Refused("InternalError", "lost")
+            return told
+
+        return answer
+
+    account.api.answers = {
+        "CreateTag": losing("CreateTag", account._create),
+        "DeleteTag": losing("DeleteTag", account._delete),
+    }
+    assert account.bucket().write("a.json", b"one", None)
+    assert account.tags == set() and lost == set()
+
+
+def test_unlock_removes_the_tag_of_a_writer_that_died(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cos, "OLD_S", 0.05)
+    bucket = account.bucket()
+    assert lease.clear(bucket, tmp_path) == [] and account.tags == set()
+    account.api.answers["DeleteTag"] = lambda _: {}  # it died here
+    bucket.write("holder.json", b"{}", None)
+    bucket.remove("holder.json")
+    account.api.answers["DeleteTag"] = account._delete
+    assert len(account.tags) == 1
+    assert lease.clear(bucket, tmp_path) == ["gpuprov-state-write of holder.json"]
+    assert account.tags == set() and bucket.write("holder.json", b"{}", None)
+
+
+def test_a_list_without_an_end_ends(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = account.bucket()
+    monkeypatch.setattr(bucket, "_ask", lambda *_, **__: {"Contents": [{"Key": "a"}], "IsTruncated": True})
+    with pytest.raises(ProviderError, match="1000 pages"):
+        bucket.names()
 
 
 def test_a_bucket_is_looked_at_and_made_where_it_is_wanted(account: Account) -> None:
