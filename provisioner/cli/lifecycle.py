@@ -166,6 +166,8 @@ def tell(run: Run, *, as_json: bool) -> None:
         typer.echo()  # below the rows of the run
     tables.show(table(run.report))
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
+    if run.failed:
+        typer.echo(f"not in this report, because their site failed: nodes of {', '.join(run.failed)}")
     typer.echo(f"{run.changes} changes in {sum(run.seconds.values()):.1f} s ({seconds})")
     typer.echo(f"report: {run.page}")
 

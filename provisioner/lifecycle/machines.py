@@ -251,18 +251,15 @@ def _record_incomplete(
         except (GpuprovError, OSError, ValueError, LookupError) as error:
             unknown.append(f"what stands at {site.site} could not be asked: {str(error).splitlines()[0]}")
             nodes += [node for node in before.values() if node.site == site.site]
-    known = {node.name for node in others}
-    new = [
-        node.name for node in nodes
-        if node.name not in known and (node.name not in before or before[node.name].id != node.id)
-    ]  # fmt: skip
+    elsewhere = {node.name for node in others}
+    new = [node.name for node in nodes if node.name not in before or before[node.name].id != node.id]
     if not nodes:
         if not unknown:
             node_state.note_stage(cluster.paths, "planned", [name for name, _ in mine.nodes()])
         return "; ".join(unknown)
     fleet.save(cluster.paths, nodes)
     running_cost.seen(cluster, nodes)
-    node_state.note_stage(cluster.paths, INCOMPLETE, new, ok=False)
+    node_state.note_stage(cluster.paths, INCOMPLETE, [name for name in new if name not in elsewhere], ok=False)
     names = {node.name for node in nodes}
     node_state.note_stage(cluster.paths, "missing", [n for n, g in mine.nodes() if n not in names], ok=False)
     cluster.share()

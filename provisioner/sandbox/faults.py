@@ -28,6 +28,8 @@ from provisioner.sandbox import (
     fault_list_gpu,
     fault_list_host,
     fault_list_load,
+    site_faults,
+    state_faults,
 )
 from provisioner.sandbox.fault_list import Fault
 from provisioner.sandbox.runtime import Podman, find_podman
@@ -97,7 +99,8 @@ def find_fault(name: str) -> Fault:
             raise GpuprovError(f"no fault {name!r}", hint=hint)
         return replace(found, name=name, change=found.with_version(version))
     if found is None:
-        near = process.extractOne(plain, [fault.name for fault in FAULTS], score_cutoff=50)
+        of_sites = [fault.name for fault in (*site_faults.FAULTS, *state_faults.FAULTS)]
+        near = process.extractOne(plain, [*(fault.name for fault in FAULTS), *of_sites], score_cutoff=50)
         hint = f"did you mean {near[0]}? " if near else ""
         raise GpuprovError(f"no fault {name!r}", hint=hint + "`gpuprov sandbox faults` lists them")
     return found

@@ -24,12 +24,14 @@ from provisioner.providers.azure.container import Container
 
 @dataclass
 class Account:
-    """A storage account. `blobs`: container/name → content and tag; `leased`: names that somebody holds."""
+    """A storage account. `blobs`: container/name → content and tag; `leased`: names that somebody holds; `dates`: when
+    one was written, where that was not now."""
 
     containers: dict[str, str] = field(default_factory=dict)
     blobs: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     leased: set[str] = field(default_factory=set)
     retention: bool = True
+    dates: dict[str, str] = field(default_factory=dict)
     refuse: dict[str, tuple[int, str]] = field(default_factory=dict)
     written: int = 0
 
@@ -81,6 +83,10 @@ class Account:
             return 202, {}, b""
         if headers.get("If-None-Match") == tag:
             return 304, {}, "ConditionNotMet"
+        if verb == "HEAD":
+            return 200, {"ETag": tag, "Last-Modified": self.dates.get(name, formatdate(usegmt=True))}, b""
+        if not content:  # no range is within it
+            return 416, {}, "InvalidRange"
         size = {"Content-Range": f"bytes 0-{len(content) - 1}/{len(content)}", "ETag": tag}
         return 206, {**size, "x-ms-blob-type": "BlockBlob"}, content
 

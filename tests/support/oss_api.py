@@ -35,6 +35,7 @@ class Bucket:
     owner: str = OWNER
     versioning: str = ""
     blocked: bool = True
+    acl: str = "private"
     encryption: str = ""
     objects: dict[str, Stored] = field(default_factory=dict)
 
@@ -101,7 +102,7 @@ def _info(name: str, bucket: Bucket) -> bytes:
     versioning = f"<Versioning>{bucket.versioning}</Versioning>" if bucket.versioning else ""
     text = (
         f"<BucketInfo><Bucket><Name>{name}</Name><Location>oss-cn-shanghai</Location><Owner><ID>{bucket.owner}</ID>"
-        f"<DisplayName>x</DisplayName></Owner><AccessControlList><Grant>private</Grant></AccessControlList>{versioning}"
+        f"<DisplayName>x</DisplayName></Owner><AccessControlList><Grant>{bucket.acl}</Grant></AccessControlList>{versioning}"
         f"<BlockPublicAccess>{str(bucket.blocked).lower()}</BlockPublicAccess></Bucket></BucketInfo>"
     )
     return b'<?xml version="1.0" encoding="UTF-8"?>' + text.encode()

@@ -32,6 +32,8 @@ KEPT = 2
 """Versions of a blob that stay: somebody may just be reading the one before."""
 VERSION = re.compile(r"(.+)\.v(\d{12})")
 TRIES = 5
+PAGES = 1000
+"""A million objects: no cluster has as many."""
 HINTS = {
     "credentials": "sign in to Alibaba Cloud", "denied": "docs/alicloud.md has the policy that state needs",
     "throttled": "again in a minute", "silent": "is this machine's network up, and is there an endpoint of OSS?",
@@ -109,7 +111,8 @@ class Bucket:
             said = f"nothing keeps {self.bucket} from being made public"
             found.append(Finding("warning", "state", said, "block public access"))
         if str(info.acl or "private") != "private":
-            found.append(Finding("warning", "state", f"{self.bucket} is {info.acl}", "make it private"))
+            said = f"{self.bucket} is {info.acl}, and a state has secrets"
+            found.append(Finding("blocks", "state", said, "make it private"))
         return found or [Finding("ok", "state", self.where)]
 
     def _make(self) -> None:
@@ -194,10 +197,16 @@ class Bucket:
         return [name for name, latest in newest.items() if latest.size]
 
     def _put(self, name: str, number: int, content: bytes) -> int:
-        """Write that version, unless it is there, and forget old ones. Raises Trouble."""
-        self._ask("put_object", "PutObjectRequest", key=self._key(name, number), body=content, forbid_overwrite=True)
-        for key, _ in self._listed(self._key(name)):
-            if (one := VERSION.fullmatch(key)) and int(one[2]) <= number - KEPT:
+        """Write that version, unless it is there, and forget old ones. A version of that number may have been there and
+        be forgotten, which others do only after a version KEPT higher: then this one has lost. Raises Trouble."""
+        mine = self._key(name, number)
+        self._ask("put_object", "PutObjectRequest", key=mine, body=content, forbid_overwrite=True)
+        there = {key: int(one[2]) for key, _ in self._listed(self._key(name)) if (one := VERSION.fullmatch(key))}
+        if max(there.values(), default=number) >= number + KEPT:
+            self._ask("delete_object", "DeleteObjectRequest", key=mine)
+            raise Trouble("refused", f"newer versions of {name} are there", "FileAlreadyExists")
+        for key, version in there.items():
+            if version <= number - KEPT:
                 self._ask("delete_object", "DeleteObjectRequest", key=key)
         return number
 
@@ -215,7 +224,7 @@ class Bucket:
         """Key and size of every object that begins so, in order. Raises Trouble."""
         found: list[tuple[str, int]] = []
         token = None
-        while True:
+        for _ in range(PAGES):
             answer = self._ask(
                 "list_objects_v2", "ListObjectsV2Request", prefix=prefix, continuation_token=token, max_keys=1000
             )
@@ -223,6 +232,7 @@ class Bucket:
             token = answer.next_continuation_token
             if not answer.is_truncated or not token:
                 return found
+        raise Trouble("refused", f"{self.where} has more than {PAGES} pages of objects")
 
     def _ask(self, call: str, request: str, **arguments: Any) -> Any:
         return self._oss.ask(call, request, bucket=self.bucket, **arguments)

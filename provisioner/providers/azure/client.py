@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 CONNECT_S, READ_S, RETRIES, MOST_WAIT_S = 5, 20, 3, 10
 """One call: seconds to connect and to answer, how often it is tried again, and for how long Azure may have us wait."""
+MOST_PAGES = 500
+"""Of one list: far beyond what a subscription has."""
 CLI_S = 20
 INSTALL = "pip install 'gpuprov[azure]'"
 NAME = "gpuprov"
@@ -121,8 +123,8 @@ class Subscription:
         return answered(call)
 
     def all(self, call: Callable[[], Iterable[T]]) -> list[T]:
-        """The items of every page of a call. Raises Trouble."""
-        return answered(lambda: list(call()))
+        """The items of every page of a call. Raises Trouble, also for more than MOST_PAGES."""
+        return answered(lambda: _bounded(call()))
 
     def get(self, path: str, version: str, **query: str) -> dict[str, Any]:
         """Azure Resource Manager's answer for a path that no client here has. Raises Trouble."""
@@ -141,6 +143,16 @@ class Subscription:
             return found
 
         return answered(call)
+
+
+def _bounded(found: Iterable[T]) -> list[T]:
+    """What is in an answer of the SDK, page after page."""
+    items: list[T] = []
+    for number, page in enumerate(found.by_page() if hasattr(found, "by_page") else [found]):
+        if number == MOST_PAGES:
+            raise Trouble("refused", f"the answer has more than {MOST_PAGES} pages")
+        items += page
+    return items
 
 
 def require() -> None:

@@ -106,8 +106,8 @@ class Container:
             return [Finding("ok", "state", f"made the container {name}"), *self._kept()]
         wrong = self._kept()
         if found.public_access:
-            said = f"everybody may read {self._state.container}"
-            wrong.append(Finding("warning", "state", said, "take public access from the container"))
+            said = f"everybody may read {self._state.container}: a state has secrets"
+            wrong.append(Finding("blocks", "state", said, "take public access from the container"))
         return wrong or [Finding("ok", "state", self.where)]
 
     def _kept(self) -> list[Finding]:
@@ -135,16 +135,21 @@ class Container:
             stream = self._blob(name).download_blob(0, LIMIT + 1, raw_response_hook=seen, **match)
             return stream.readall(), stream.properties
 
+        def emptied() -> tuple[bytes, Any]:
+            """Of an empty blob no range can be asked for."""
+            found = self._blob(name).get_blob_properties(raw_response_hook=seen)
+            return (b"", found) if not found.size else fetched()
+
         try:
             content, properties = answered(fetched)
         except Trouble as trouble:
             if known and trouble.code in ("304", "ConditionNotMet"):
                 return Blob(b"", known)
-            if trouble.code == "InvalidRange":  # an empty blob
-                return Blob(b"", known or "")
             if trouble.code == "BlobNotFound" or (trouble.code == "ContainerNotFound" and self._state.create):
                 return None
-            raise self._told(trouble) from None
+            if trouble.code != "InvalidRange":
+                raise self._told(trouble) from None
+            content, properties = self._ask(emptied)
         if len(content) > LIMIT:
             said = f"a blob of the cluster's state is longer than {LIMIT >> 20} MiB"
             raise ProviderError(said, where="state", hint="check who wrote it; its versions have the previous one")

@@ -1,6 +1,6 @@
 """Azure's errors as Terraform's provider, its SDKs and its command line write them: code and text → class and hint.
 
-Azure wraps errors: a deployment's has the resource's inside, that the cause. The innermost that is known counts.
+Azure wraps errors: a deployment's has the resource's inside, that the cause. Of those that are known the worst counts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from provisioner.providers.cloud_errors import AFTER, CloudError, Row, Then, row
 _NAME = r"[A-Z]\w*(?:\.\w+)*"
 FORMS = (
     rf"with error: (?P<code>{_NAME}): (?P<text>.*)",  # azurerm since 3.50: go-azure-sdk
+    rf"unexpected status \d+ (?:\([^()]*\) )?with (?P<code>{_NAME}): (?P<text>.*)",  # go-azure-sdk, of storage
     rf"(?i:azure_error_code):(?P<code>{_NAME}),\s*(?i:azure_error_message):(?P<text>.*)",
     rf'Status: "(?P<code>{_NAME})"\s+Code: ""\s+Message: "(?P<text>[^"]*)',  # go-azure-sdk, of a long operation
     rf'Code: "(?P<code>{_NAME})"\s+Message: "(?P<text>[^"]*)',
@@ -32,9 +33,11 @@ FORMS = (
 github.com/Azure/go-autorest, github.com/Azure/azure-sdk-for-python sdk/core/azure-core/azure/core/exceptions.py"""
 WRAPPERS = {
     "InvalidTemplateDeployment", "DeploymentFailed", "ResourceDeploymentFailure", "DeploymentFailedCleanUp",
-    "VMExtensionProvisioningError", "BadRequest", "Conflict", "RetryableError", "Failed", "Unspecified", "Unknown",
+    "VMExtensionProvisioningError", "BadRequest", "Conflict", "OperationNotAllowed", "RetryableError",
+    "Failed", "Unspecified", "Unknown",
 }  # fmt: skip
 """Codes that say only that there is another one inside."""
+_WORST: tuple[Then, ...] = ("stop", "kind", "zone", "again")
 _KNOWN = re.compile(rf"\b({_NAME})\b[\"')]*\s?(?=:| -|, |\.\s|$)")
 _QUOTA = re.compile(
     r"approved (?P<name>[\w .-]+?) (?:Cores )?quota\b.*?Current Limit: (?P<limit>\d+).*?"
@@ -47,7 +50,8 @@ _SECRET = re.compile(r"([?&](?:sig|se|sp|sv|sr|skoid|sktid)=)[^&\s\"']+")
 
 
 def read(found: Diagnostic, site: AzureSite, group: PlannedGroup | None = None, way: Way | None = None) -> CloudError:
-    """A diagnostic as an error of Azure; of several in one, the innermost that the table knows. `group`, `way`: whose
+    """A diagnostic as an error of Azure; of several in one, that which needs most: to stop, then another kind, then
+    another zone; of equals the innermost that the table knows. `group`, `way`: whose
     machine was asked for, and how."""
     whole = _SECRET.sub(
         r"\1…", " ".join(found.text.replace('\\"', '"').replace("\\r", " ").replace("\\n", " ").split())
@@ -55,7 +59,9 @@ def read(found: Diagnostic, site: AzureSite, group: PlannedGroup | None = None, 
     rows = table("azure")
     said = [(code, text, row_of(rows, [code], f"{found.address} {text}")) for code, text in parts(whole)]
     told = [one for one in said if one[2] is not None and (one[0] not in WRAPPERS or one[2].text)]
-    code, text, row = (told or [one for one in said if one[0] not in WRAPPERS] or said)[-1]
+    # Backwards: of those that need the same the innermost counts.
+    last = reversed(told or [one for one in said if one[0] not in WRAPPERS] or said)
+    code, text, row = min(last, key=lambda one: _WORST.index(_then(one[2])))
     if row is None or not told:
         row = row_of(rows, [], f"{found.address} {whole}") or row
     text = _NOISE.sub("", text).strip(" \"'{}[],;") or whole
@@ -101,6 +107,8 @@ def _hint(row: Row | None, text: str, site: AzureSite, group: PlannedGroup | Non
     if row.kind == "reservation-full" and group is not None and group.spec.capacity.id:
         name = group.spec.capacity.id.rpartition("/")[2]
         return f"{name} has no room for {group.name}: a larger reservation, or groups.*.capacity.fallback"
+    if left := re.findall(r"\* `[^`]*?/([^/`]+/[^/`]+)`", text):
+        return f"left in it: {', '.join(left)}. {row.hint}"
     if row.kind == "quota":
         return _quota(row, text, site, group, way)
     return row.hint

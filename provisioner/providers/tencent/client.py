@@ -106,6 +106,7 @@ class Region:
         raise Trouble("refused", f"{service}:{action} has more than {MOST_PAGES * PAGE} rows")
 
     def _once(self, service: str, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        installed()
         from tencentcloud.common.exception.tencent_cloud_sdk_exception import TencentCloudSDKException
 
         client = self._client(service)

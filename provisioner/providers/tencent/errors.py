@@ -20,7 +20,7 @@ FORMS = (
     rf"message: ?(?P<code>{_CODE})-(?P<text>.*)",  # tencentcloud-sdk-java
     rf'"Code": ?"(?P<code>{_CODE})", ?"Message": ?"(?P<text>.*)',  # the answer itself
     rf"<Code>(?P<code>{_CODE})</Code>\s*<Message>(?P<text>.*)",  # COS, the answer itself
-    rf": \d{{3}} (?P<code>{_CODE})\(Message: (?P<text>.*)",  # cos-go-sdk-v5, error.go
+    rf"[: ]\d{{3}} (?P<code>{_CODE})\(Message: (?P<text>.*)",  # cos-go-sdk-v5, error.go
     rf"_ERROR\[(?P<code>{_CODE}):(?P<text>.*)",  # CVM_COMMON_ERROR[…] of InternalError.CvmCommon
 )
 _LOOSE = re.compile(r"\b[A-Z][A-Za-z]{3,}\.[A-Z][A-Za-z]+\b")

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -62,6 +64,8 @@ def test_a_bucket_that_may_not_be_used_is_refused(store: Store) -> None:
         bucket(bucket="acme").prepare()
     store.buckets["acme"] = oss_api.Bucket(blocked=False)
     assert [one.status for one in bucket(bucket="acme").prepare()] == ["warning"]
+    store.buckets["acme"] = oss_api.Bucket(acl="public-read")
+    assert [one.status for one in bucket(bucket="acme").prepare()] == ["blocks"]
 
 
 def test_a_blob_is_written_on_condition_of_what_was_there(store: Store) -> None:
@@ -93,6 +97,39 @@ def test_a_blob_that_was_removed_is_gone_and_no_old_writer_brings_it_back(store:
     with pytest.raises(Conflict):
         mine.write("holder.json", b"mine still", tag)
     assert mine.write("holder.json", b"anew", None) and sorted(theirs.names()) == ["holder.json", "runs/1/report.json"]
+
+
+def test_a_writer_that_slept_does_not_win_with_a_version_that_was_forgotten(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.buckets[NAME] = oss_api.Bucket()
+    slow, quick = bucket(), bucket()
+    tag = quick.write("nodes.json", b"2", quick.write("nodes.json", b"1", None))
+    asked = slow._ask
+
+    def slept(call: str, request: str, **arguments: Any) -> Any:
+        if call == "put_object":
+            now = tag
+            for number in range(3):  # v3 to v5; v3 is forgotten
+                now = quick.write("nodes.json", f"quick {number}".encode(), now)
+        return asked(call, request, **arguments)
+
+    monkeypatch.setattr(slow, "_ask", slept)
+    with pytest.raises(Conflict):
+        slow.write("nodes.json", b"slow", tag)
+    assert sorted(key[-1] for key in store.buckets[NAME].objects) == ["4", "5"]
+    found = quick.read("nodes.json")
+    assert found is not None and found.content == b"quick 2"
+
+
+def test_a_list_without_an_end_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.buckets[NAME] = oss_api.Bucket()
+    mine = bucket()
+    mine._account  # noqa: B018 (asked once)
+    endless = SimpleNamespace(contents=(), is_truncated=True, next_continuation_token="again")
+    monkeypatch.setattr(mine, "_ask", lambda *_, **__: endless)
+    with pytest.raises(ProviderError, match="1000 pages"):
+        mine.names()
 
 
 def test_of_many_writers_one_wins(store: Store) -> None:

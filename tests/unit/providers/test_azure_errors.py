@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,29 @@ def test_a_real_text_is_read(case: dict[str, Any]) -> None:
     assert found.text and (found.hint or found.kind == "reservation-full")
 
 
+TRIED = (
+    ("QuotaExceeded", "exceeding approved standardNDSFamily Cores quota"),
+    ("ZonalAllocationFailed", "Allocation failed. We do not have sufficient capacity for the requested VM size."),
+    ("AuthorizationFailed", "The client does not have authorization to perform action"),
+    ("InternalServerError", "try later"),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "then"),
+    [
+        ("2 1", "AuthorizationFailed", "stop"), ("1 2", "AuthorizationFailed", "stop"),
+        ("2 3", "AuthorizationFailed", "stop"), ("0 1", "QuotaExceeded", "kind"), ("1 0", "QuotaExceeded", "kind"),
+        ("1 3", "ZonalAllocationFailed", "zone"), ("3 1 0 2", "AuthorizationFailed", "stop"),
+    ],
+)  # fmt: skip
+def test_of_several_errors_the_worst_counts(names: str, code: str, then: str) -> None:
+    told = [{"code": TRIED[int(n)][0], "message": TRIED[int(n)][1]} for n in names.split()]
+    failed = "At least one resource deployment operation failed."
+    found = read(json.dumps({"error": {"code": "DeploymentFailed", "message": failed, "details": told}}))
+    assert (found.code, found.then) == (code, then)
+
+
 def test_every_text_has_a_source_and_every_class_a_text() -> None:
     assert all(case["source"] for case in TEXTS)
     assert {case["kind"] for case in TEXTS} >= {row.kind for row in table("azure")}
@@ -54,6 +78,7 @@ def test_every_row_has_a_source_and_a_class_that_is_known() -> None:
         ("VirtualNetworkQuotaExceeded", "quota"), ("SomethingThrottled", "throttled"), ("AADSTS99999", "credentials"),
         ("DiskImageNotFound", "image"), ("NicInUseByVm", "conflict"), ("SomethingInternalError", "transient"),
         ("NewAllocationFailed", "shortage"), ("MarketplaceBrandNew", "terms"),
+        ("LocationNotSupportAvailabilityZones", "unsupported"), ("AuthorizationFailure", "denied"),
     ],
 )  # fmt: skip
 def test_a_family_of_codes_is_read_by_its_ending(code: str, kind: str) -> None:
@@ -68,6 +93,16 @@ def test_a_code_that_nobody_knows_stops_and_is_told_as_it_is() -> None:
     assert (found.kind, found.code, found.then, found.said) == (
         "unknown", "BrandNewTrouble", "stop", "BrandNewTrouble: something",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ["429", "401", "403"])
+def test_a_number_within_an_id_is_no_status(number: str) -> None:
+    found = read(f"creating Network Interface: polling 00000000-{number}-0000 of /resourceGroups/rg-{number}/x")
+    assert (found.kind, found.then) == ("unknown", "stop")
+    kinds = {"429": "throttled", "401": "credentials", "403": "denied"}
+    for said in (f"unexpected status {number} with an odd body", f"StatusCode={number} -- x", f"HTTP status {number}",
+                 f"RESPONSE {number}: no", f"returned http error: {number} and no more"):  # fmt: skip
+        assert read(said).kind == kinds[number], said
 
 
 def test_what_signs_a_url_is_not_told() -> None:

@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.paging import ItemPaged
 
 from provisioner.errors import GpuprovError
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.azure import image, permissions
+from provisioner.providers.azure.client import Subscription
 from provisioner.providers.azure.preflight import preflight
+from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.base import Place
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.trouble import Trouble
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack.models import BaseImage
 from tests.support import plans
-from tests.support.azure_api import Api, error, serving, sku, thing, usage
+from tests.support.azure_api import REGION, SUBSCRIPTION, Api, Token, error, serving, sku, thing, usage
 
 ND, NC = "Standard_ND96asr_v4", "Standard_NC24ads_A100_v4"
 FAMILY = "standard NDASv4_A100 Family"
@@ -241,3 +245,19 @@ def test_the_hpc_image_goes_by_the_gpu() -> None:
     assert image.hpc("ubuntu-22.04", "volta") == ("microsoft-dsvm", "ubuntu-hpc", "2204-v100")
     assert image.hpc("ubuntu-24.04", "rocm") == ("microsoft-dsvm", "ubuntu-hpc", "2404-rocm")
     assert image.hpc("ubuntu-24.04", "volta") is None and image.hpc("debian-12") is None
+
+
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pages(most: int) -> ItemPaged[int]:
+        def page(token: str | None) -> int:
+            number = int(token or 0)
+            assert number < 20, "asked for ever"
+            return number
+
+        return ItemPaged(page, lambda number: (str(number + 1) if number + 1 < most else None, [number]))
+
+    monkeypatch.setattr("provisioner.providers.azure.client.MOST_PAGES", 5, raising=False)
+    subscription = Subscription(AzureSite(provider="azure", region=REGION, subscription=SUBSCRIPTION), given=Token())
+    assert subscription.all(lambda: pages(5)) == [0, 1, 2, 3, 4]
+    with pytest.raises(Trouble, match="more than 5 pages"):
+        subscription.all(lambda: pages(10**9))

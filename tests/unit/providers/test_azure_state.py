@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,19 @@ def test_of_two_writers_one_is_told_that_it_lost(account: Account) -> None:
     assert place.names() == []
 
 
+def test_an_emptied_blob_is_written_over_and_grows_old(account: Account) -> None:
+    place = container()
+    account.dates["gpuprov/gpuprov/vision/holder.json"] = formatdate(time.time() - 3600, usegmt=True)
+    written = place.write("holder.json", b"", None)
+    found = place.read("holder.json")
+    assert found is not None and (found.content, found.tag) == (b"", written)
+    assert 3500 < found.age_s < 3700
+    assert place.write("holder.json", b"new", found.tag)
+    emptied = place.write("holder.json", b"", place.read("holder.json").tag)
+    seen = place.read("holder.json", written)
+    assert seen is not None and seen.tag == emptied
+
+
 def test_a_lease_that_a_dead_terraform_left_is_broken(account: Account, tmp_path: Path) -> None:
     place, state = container(), "gpuprov/gpuprov/vision/sites/here/terraform.tfstate"
     place.write("sites/here/terraform.tfstate", b"{}", None)
@@ -88,8 +103,10 @@ def test_what_is_wrong_with_a_container_is_said(account: Account) -> None:
     account.containers["gpuprov"] = "blob"
     account.retention = False
     assert [one.message for one in container().prepare()] == [
-        "acmegpuprov keeps deleted blobs for no day: a lost state cannot be restored", "everybody may read gpuprov",
-    ]  # fmt: skip
+        "acmegpuprov keeps deleted blobs for no day: a lost state cannot be restored",
+        "everybody may read gpuprov: a state has secrets",
+    ]
+    assert [one.status for one in container().prepare()] == ["warning", "blocks"]
     account.refuse["GET $"] = (403, "AuthorizationPermissionMismatch")
     account.containers["gpuprov"] = ""
     assert [one.status for one in container().prepare()] == ["unknown"]

@@ -118,8 +118,8 @@ def test_the_module_is_told_what_the_file_says(api: TencentApi, tmp_path: Path) 
     assert provider.module is not None
     assert provider.module.inputs(plan) == {
         "site": "here", "zones": ["ap-guangzhou-3"], "groups": {"train": {"image_id": "img-487zeit5"}},
-        "internet": "nat", "access": {"allow": []},
-        "bandwidth": {"charge": "package", "package": "bwp-00000001"},
+        "internet": "nat",
+        "access": {"allow": []}, "bandwidth": {"charge": "package", "package": "bwp-00000001"},
         "cfs": {"path": "/home", "type": "SD"}, "key_pair": "skey-00000001",
         "nfs": [{"source": "10.0.0.5:/", "path": "/data", "write": False}], "project": 7, "role": "gpu",
         "root": {"type": "CLOUD_SSD", "kms_key": "kms-1"}, "security_groups": ["sg-00000001"],
