@@ -73,7 +73,10 @@ class InputError(GpuprovError):
         self.problems = problems
 
 
-_QUERY = re.compile(r"((?:https?://(?!aws\.amazon\.com/marketplace/)|with url: /)[^\s\"'<>?]*)\?[^\s\"'<>]*", re.I)
+_QUERY = re.compile(
+    r"((?:https?://(?!aws\.amazon\.com/marketplace/)|with url: /)[^\s\"'<>?]*)\?(?:[^\s\"'<>]*[^\s\"'<>:;,.)])?", re.I
+)
+"""Without the punctuation behind it, which is the sentence's."""
 
 
 def without_queries(text: str) -> str:

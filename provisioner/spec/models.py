@@ -10,7 +10,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from provisioner import catalog
 from provisioner.spec.base import NAME_TITLE, Model, Name, Text
@@ -22,6 +22,20 @@ from provisioner.spec.state import AnyState, LocalState
 
 DEFAULT_USER = "ubuntu"
 Command = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+BROADEST = {4: 8, 6: 12}
+"""Prefix lengths of the broadest networks that access.allow takes: 128 of them are never every address. A /12 of IPv6
+is a whole registry's (https://www.iana.org/assignments/ipv6-unicast-address-assignments)."""
+PRIVATE = IPv6Network("fc00::/7")
+
+
+def _narrow(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """Raises ValueError for a network that is as good as every address."""
+    private = isinstance(network, IPv6Network) and network.subnet_of(PRIVATE)
+    if network.prefixlen < BROADEST[network.version] and not private:
+        raise ValueError(f"broader than /{BROADEST[network.version]}")
+    return network
 
 
 class Access(Model):
@@ -39,7 +53,7 @@ class Access(Model):
         description="Your private key; its public half goes to the nodes. Null makes a key for this cluster",
         examples=["~/.ssh/id_ed25519"],
     )
-    allow: tuple[IPv4Network | IPv6Network, ...] = Field(
+    allow: tuple[Annotated[IPv4Network | IPv6Network, AfterValidator(_narrow)], ...] = Field(
         default=(),
         max_length=128,
         title="a list of networks such as 203.0.113.0/24",

@@ -111,7 +111,7 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     if kind == "too_short":
         return f"{dotted(loc)} is empty: it wants {title or 'at least one'}", ""
     if kind == "value_error" and isinstance(value, str) and "allow" in loc:
-        return _bad_network(value)
+        return _bad_network(value, item["msg"])
     if value is None:
         return f"{_name(loc)} has no value: it wants {title or _WANTED.get(kind, 'one')}", ""
     wants_text = kind == "string_type" and isinstance(value, bool | int | float)
@@ -129,7 +129,10 @@ def _name(loc: Loc) -> str:
     return dotted(loc[-2:] if loc and isinstance(loc[-1], int) else loc[-1:]) or "the file"
 
 
-def _bad_network(value: str) -> tuple[str, str]:
+def _bad_network(value: str, why: str) -> tuple[str, str]:
+    if "broader than" in why:
+        too = f"{shown(value)} is {why.rpartition(', ')[2]}: ssh is never opened to every address"
+        return too, "name the networks that you log in from, such as 203.0.113.0/24"
     try:
         return f"{shown(value)} has bits set behind its prefix", f"did you mean {ip_network(value, strict=False)}?"
     except ValueError:

@@ -4,6 +4,8 @@ and under TYPE_CHECKING count, because who reads a module has to know what they 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -77,3 +79,14 @@ def order(edges: Iterator[tuple[str, str]] | Mapping[tuple[str, str], object]) -
     for importer, package in edges:
         sorter.add(importer, package)
     sorter.prepare()
+
+
+@pytest.mark.parametrize("module", ["azure.container", "azure.client", "aws.bucket", "tencent.site"])
+def test_a_module_of_a_provider_can_be_imported_first(module: str) -> None:
+    """And cluster.yaml still takes the sites of every provider."""
+    program = (
+        f"import provisioner.providers.{module}\nfrom provisioner.spec.sites import AnySite\n"
+        "assert all(name in str(AnySite) for name in ('AlicloudSite', 'AwsSite', 'AzureSite', 'TencentSite')), AnySite"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -515,3 +515,76 @@ def test_alibaba_clouds_time_is_asked_with_its_token(node: Node) -> None:
         assert node.look()["silent_since"] is not None
     node.imds.answers = {}
     assert node.look()["withdrawn"]["action"] == "terminate"
+
+
+@pytest.mark.parametrize(
+    ("service", "text"),
+    [
+        ("tencent", "0001-01-01 00:00:00"),
+        ("azure", "Fri, 31 Dec 9999 23:59:59 -1200"),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_said_and_ends_nothing(node: Node, service: str, text: str) -> None:
+    module = node.module
+    node.watcher = module.Watcher(Namespace(**{**node.options, "service": service}))
+    path = module.TENCENT_NOTICE if service == "tencent" else module.AZURE_EVENTS
+    page = (200, text) if service == "tencent" else scheduled(event("Preempt", text, "train-0"))
+    node.imds.answers = {module.AZURE_NAME: (200, "train-0"), path: page}
+    state = node.look(2)
+    assert path in state["silent"] and state["notice"] is None and node.started() == []
+
+
+def test_the_first_year_has_four_digits(node: Node) -> None:
+    node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "tencent"}))
+    node.imds.answers[node.module.TENCENT_NOTICE] = (200, "0001-01-02 00:00:00")
+    assert node.look()["notice"]["time"] == "0001-01-01T16:00:00Z"
+
+
+def test_an_end_of_a_block_that_is_no_time_is_said_once_and_ignored(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.options_of_a_block("2026-11-21T22:10:00+00:00", metadata=node.options["metadata"])
+    assert node.look(2)["notice"] is None
+    assert capsys.readouterr().out.count("--ends is ignored: no time: '2026-11-21T22:10:00+00:00'") == 1
+    node.says(notice())
+    assert node.look()["hook"]["state"] == "ended"
+
+
+def test_azure_is_asked_for_a_name_until_it_says_one_and_case_is_no_matter(node: Node) -> None:
+    path, name = node.module.AZURE_EVENTS, node.module.AZURE_NAME
+    node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "azure"}))
+    taken = scheduled(event("Preempt", "Mon, 19 Nov 2035 18:29:47 GMT", "Train-0"))
+    node.imds.answers = {name: (200, "\n"), path: taken}
+    assert "says no name" in node.look()["silent"]
+    node.imds.answers[name] = (200, "TRAIN-0")
+    state = node.look()
+    assert (state["silent_since"], state["notice"]["action"]) == (None, "preempt")
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n", b""])
+def test_an_answer_that_drips_has_one_deadline(node: Node, monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
+    monkeypatch.setattr(node.module, "ANSWER_S", 0.3)
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            there, _ = server.accept()
+            with there:
+                there.recv(4096)
+                there.sendall(head)
+                for _ in range(60):
+                    if stop.wait(0.1):
+                        return
+                    try:
+                        there.sendall(b"a")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(node.module.Silent, match="timed out"):
+            node.module.Metadata(f"127.0.0.1:{server.getsockname()[1]}")._call("GET", "/x", {})
+        assert time.monotonic() - began < 3
+        stop.set()
+        thread.join()

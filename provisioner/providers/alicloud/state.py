@@ -34,7 +34,7 @@ class OssState(State):
         description="The bucket's region; null: that of the first Alibaba Cloud site",
         examples=["cn-shanghai"],
     )
-    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+/?)*$", max_length=200)] = Field(
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_-][A-Za-z0-9_.-]*/?)*$", max_length=200)] = Field(
         default="gpuprov", title="a folder name", description="Folder in the bucket; each cluster has one in it"
     )
     kms_key: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")] | None = Field(

@@ -29,7 +29,7 @@ class AzurermState(State):
     container: Annotated[str, Field(pattern=r"^[a-z0-9](-?[a-z0-9]){2,62}$")] = Field(
         default="gpuprov", title="the name of a blob container", description="Its container in the account"
     )
-    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+/?)*$", max_length=200)] = Field(
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_-][A-Za-z0-9_.-]*/?)*$", max_length=200)] = Field(
         default="gpuprov", title="a folder name", description="Folder in the container; each cluster has one in it"
     )
     create: bool = Field(default=False, description="Make the container where there is none")

@@ -27,6 +27,7 @@ from provisioner.errors import (
     LockedError,
     Problem,
     ProviderError,
+    without_queries,
 )
 from provisioner.spec import schema
 from tests.support.rehearsal import ROOT
@@ -212,3 +213,10 @@ def test_a_signal_is_an_interruption(sign: signal.Signals, tmp_path: Path) -> No
         "sys.argv = ['gpuprov', 'try']\nentry.main()\n"
     )
     assert interrupted(ready, sign, "-c", code) == (130, "gpuprov: interrupted\n")
+
+
+@pytest.mark.parametrize("end", [": 403 AccessDenied(Message: no)", ", again", ") is gone", ").", ""])
+def test_a_url_loses_its_query_and_not_what_stands_behind_it(end: str) -> None:
+    url = "https://acme.oss-cn-shanghai.aliyuncs.com/"
+    assert without_queries(f"GET {url}?prefix=a:b,c&sig=x{end}") == f"GET {url}{end}"
+    assert without_queries(f"{url}?{end}") == f"{url}{end}"

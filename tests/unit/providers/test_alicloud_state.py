@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from provisioner.errors import ProviderError
 from provisioner.providers.alicloud import client
@@ -177,3 +178,9 @@ def test_terraforms_own_backend_keeps_its_state_there(store: Store, tmp_path: Pa
     key = "gpuprov/speech/sites/shanghai/terraform.tfstate"
     assert json.loads(store.buckets[NAME].objects[key].content)["outputs"]["seen"]["value"] == "yes"
     assert bucket().names() == []  # it is no blob of gpuprov's
+
+
+@pytest.mark.parametrize("prefix", ["..", "a/../b", "../a", ".", "a/./b"])
+def test_a_folder_that_leads_elsewhere_is_refused(prefix: str) -> None:
+    with pytest.raises(ValidationError, match="prefix"):
+        OssState.model_validate({"backend": "oss", "bucket": "acme", "region": "cn-shanghai", "prefix": prefix})

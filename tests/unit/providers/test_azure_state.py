@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential
+from pydantic import ValidationError
 
 from provisioner.errors import ProviderError
 from provisioner.events import Events
@@ -152,3 +153,9 @@ def test_the_account_is_of_the_sites_azure() -> None:
     assert [one.message for one in both.state.findings(both.sites)] == [
         "the sites are in several Azures (china, public): which one the account is of is not known"
     ]
+
+
+@pytest.mark.parametrize("prefix", ["..", "a/../b", "../a", ".", "a/./b"])
+def test_a_folder_that_leads_elsewhere_is_refused(prefix: str) -> None:
+    with pytest.raises(ValidationError, match="prefix"):
+        AzurermState.model_validate({"backend": "azurerm", "account": "acme", "prefix": prefix})

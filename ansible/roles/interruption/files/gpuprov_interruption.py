@@ -26,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -86,6 +87,42 @@ def seconds_of(text):
     return datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
 
 
+def utc(when):
+    """A moment as 2026-11-21T22:10:00Z; its year with four digits, which strftime does not see to. Raises OverflowError
+    for one that the calendar of UTC has not."""
+    return when.astimezone(timezone.utc).replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+
+
+def fetch(address, method, path, headers, within, most=65536):
+    """Status and text of the answer, all of which has to come `within` so many seconds. Raises Silent."""
+    connection, began, late, timer = http.client.HTTPConnection(address, timeout=within), time.monotonic(), [], None
+    try:
+        connection.connect()
+        held = connection.sock  # an answer that ends with its connection takes it along
+
+        def end():
+            late.append(True)
+            with suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(max(0.0, began + within - time.monotonic()), end)
+        timer.daemon = True
+        timer.start()
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read(most).decode("utf-8", "replace")
+        if late:
+            raise TimeoutError("timed out")
+        return answer.status, text
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        why = "timed out" if late else str(error) or type(error).__name__
+        raise Silent("{} {}: {}".format(method, path, why)) from error
+    finally:
+        if timer is not None:
+            timer.cancel()
+        connection.close()
+
+
 class Metadata:
     """The metadata service at HOST:PORT; `header` has the token."""
 
@@ -112,15 +149,7 @@ class Metadata:
         return {self.header: self.token}
 
     def _call(self, method, path, headers):
-        connection = http.client.HTTPConnection(self.address, timeout=ANSWER_S)
-        try:
-            connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(65536).decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException) as error:
-            raise Silent("{} {}: {}".format(method, path, str(error) or type(error).__name__)) from error
-        finally:
-            connection.close()
+        return fetch(self.address, method, path, headers, ANSWER_S)
 
 
 class ScheduledEvents:
@@ -134,38 +163,33 @@ class ScheduledEvents:
         """The first event that takes this machine, as a notice; None where there is none. `old`: the notice that stood
         before: an event that has begun has no time any more. Raises Silent."""
         if self.name is None:
-            self.name = self._get(AZURE_NAME).strip()
+            self.name = self._get(AZURE_NAME).strip().lower() or None
+        if self.name is None:
+            raise Silent("{} says no name".format(AZURE_NAME))
         path, found = AZURE_EVENTS, []
         try:
             for event in json.loads(self._get(path))["Events"]:
-                if event["EventType"] in AZURE_TAKES and self.name in event["Resources"]:
+                if event["EventType"] in AZURE_TAKES and self.name in [name.lower() for name in event["Resources"]]:
                     found.append((event["EventType"].lower(), event.get("NotBefore") or ""))
             times = [(self._time(action, when, old), action) for action, when in found]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise Silent("{} says what is no list of events: {!r}".format(path, str(error)[:120])) from error
         return {"action": min(times)[1], "time": min(times)[0]} if times else None
 
     @staticmethod
     def _time(action, when, old):
-        """Such as 2026-11-21T22:10:00Z, of "Mon, 19 Sep 2016 18:29:47 GMT". Raises ValueError, TypeError."""
+        """Such as 2026-11-21T22:10:00Z, of "Mon, 19 Sep 2016 18:29:47 GMT". Raises ValueError, TypeError,
+        OverflowError."""
         if not when:
             return (
                 old["time"] if old and old["action"] == action else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             )
-        return parsedate_to_datetime(when).astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return utc(parsedate_to_datetime(when))
 
     def _get(self, path):
-        connection = http.client.HTTPConnection(self.address, timeout=AZURE_S)
-        try:
-            connection.request("GET", path, headers={"Metadata": "true"})
-            answer = connection.getresponse()
-            text = answer.read(1 << 20).decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException) as error:
-            raise Silent("GET {}: {}".format(path, str(error) or type(error).__name__)) from error
-        finally:
-            connection.close()
-        if answer.status != 200:
-            raise Silent("{} is answered with status {}".format(path, answer.status))
+        status, text = fetch(self.address, "GET", path, {"Metadata": "true"}, AZURE_S, 1 << 20)
+        if status != 200:
+            raise Silent("{} is answered with status {}".format(path, status))
         return text
 
 
@@ -177,24 +201,17 @@ class TerminationTime:
 
     def notice(self, old):
         """The notice that stands; None where there is none. Raises Silent."""
-        connection = http.client.HTTPConnection(self.address, timeout=ANSWER_S)
-        try:
-            connection.request("GET", TENCENT_NOTICE)
-            answer = connection.getresponse()
-            text = answer.read(4096).decode("utf-8", "replace").strip()
-        except (OSError, http.client.HTTPException) as error:
-            raise Silent("GET {}: {}".format(TENCENT_NOTICE, str(error) or type(error).__name__)) from error
-        finally:
-            connection.close()
-        if answer.status == 404:
+        status, text = fetch(self.address, "GET", TENCENT_NOTICE, {}, ANSWER_S)
+        text = text.strip()
+        if status == 404:
             return None
-        if answer.status != 200:
-            raise Silent("{} is answered with status {}".format(TENCENT_NOTICE, answer.status))
+        if status != 200:
+            raise Silent("{} is answered with status {}".format(TENCENT_NOTICE, status))
         try:
-            when = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=TENCENT_ZONE)
-        except ValueError as error:
+            when = utc(datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=TENCENT_ZONE))
+        except (ValueError, OverflowError) as error:
             raise Silent("{} says {!r}, which is no time".format(TENCENT_NOTICE, text[:120])) from error
-        return {"action": "terminate", "time": when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        return {"action": "terminate", "time": when}
 
 
 class ReleaseTime:
@@ -271,7 +288,14 @@ class Watcher:
         self.options, self.metadata = options, Metadata(options.metadata)
         others = {"azure": ScheduledEvents, "tencent": TerminationTime, "alicloud": ReleaseTime}
         self.events = others[options.service](options.metadata) if options.service in others else None
-        self.most_s = BLOCK_S if options.ends else MOST_S
+        self.ends = None
+        if options.ends:
+            try:
+                seconds_of(options.ends)
+                self.ends = options.ends
+            except ValueError as error:
+                say("--ends is ignored: {}".format(error))
+        self.most_s = BLOCK_S if self.ends else MOST_S
         self.state = {"silent_since": None, "silent": "", "notice": None, "withdrawn": None, "rebalance": None,
                       "hook": None}  # fmt: skip
         self.written = None
@@ -304,7 +328,7 @@ class Watcher:
 
     def _heard(self):
         """The notice that stands now, or None. Raises Silent."""
-        ends = self.options.ends
+        ends = self.ends
         over = {"action": "terminate", "time": ends} if ends and seconds_of(ends) - time.time() < BLOCK_S else None
         if self.events:
             return self.events.notice(self.state["notice"])
