@@ -63,6 +63,11 @@ resource "aws_placement_group" "cluster" {
   name     = "${local.prefix}-${replace(each.key, "/", "-")}"
   strategy = "cluster"
   tags     = merge(local.tags, { gpuprov-group = split("/", each.key)[0] })
+
+  # What was made keeps its name where cluster.yaml gets a second site later.
+  lifecycle {
+    ignore_changes = [name]
+  }
 }
 
 resource "aws_key_pair" "access" {

@@ -7,6 +7,11 @@ resource "aws_security_group" "nodes" {
   vpc_id                 = local.vpc_id
   revoke_rules_on_delete = true
   tags                   = merge(local.tags, { Name = local.prefix })
+
+  # What was made keeps its name where cluster.yaml gets a second site later.
+  lifecycle {
+    ignore_changes = [name]
+  }
 }
 
 resource "aws_vpc_security_group_ingress_rule" "self" {
@@ -67,6 +72,11 @@ resource "aws_security_group" "connect" {
   vpc_id                 = local.vpc_id
   revoke_rules_on_delete = true
   tags                   = merge(local.tags, { Name = "${local.prefix}-connect" })
+
+  # What was made keeps its name where cluster.yaml gets a second site later.
+  lifecycle {
+    ignore_changes = [name]
+  }
 }
 
 resource "aws_vpc_security_group_egress_rule" "connect" {
@@ -121,6 +131,11 @@ resource "aws_iam_role" "nodes" {
     }]
   })
   tags = local.tags
+
+  # What was made keeps its name where cluster.yaml gets a second site later.
+  lifecycle {
+    ignore_changes = [name_prefix]
+  }
 }
 
 resource "aws_iam_instance_profile" "nodes" {

@@ -13,13 +13,14 @@ REGION = "us-west-2"
 
 @dataclass(frozen=True)
 class Life:
-    """What was seen. `replaced`, `grown`: address → action of a plan right after the apply, with one node to be made
-    anew, and of one after a change of the group. `alive`: what EC2 says of each node while it runs (`look`). `calls`:
+    """What was seen. `replaced`, `renamed`, `grown`: address → action of a plan after the apply, with one node to be made
+    anew, with the name of the site, and after a change of the group. `alive`: what EC2 says of each node while it runs (`look`). `calls`:
     service:Action of every call from the first to the last."""
 
     nodes: dict[str, Any]
     alive: dict[str, dict[str, Any]]
     replaced: dict[str, str]
+    renamed: dict[str, str]
     grown: dict[str, str]
     calls: frozenset[str]
 
@@ -46,6 +47,8 @@ def live(root: Root) -> Life:
     nodes = root.apply()
     alive = {name: look(root, node["id"]) for name, node in nodes.items()}
     replaced = root.changes('-replace=module.site.aws_instance.node["train-1"]')
+    root.write(groups, {**aws, "site": "virginia"}, **common)
+    renamed = root.changes()
     train = {"image_id": images["newer"], "kind": "on-demand", "zone": f"{REGION}b"}
     root.write(
         {**groups, "train": {**groups["train"], "count": 3, "root_gb": 500}},
@@ -55,7 +58,7 @@ def live(root: Root) -> Life:
     grown = root.changes()
     root.destroy()
     calls = frozenset(c for region, c in root.cloud.calls if region == REGION or c.startswith("iam:"))
-    return Life(nodes, alive, replaced, grown, calls)
+    return Life(nodes, alive, replaced, renamed, grown, calls)
 
 
 def look(root: Root, instance_id: str) -> dict[str, Any]:

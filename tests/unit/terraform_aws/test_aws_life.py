@@ -88,6 +88,12 @@ def test_a_changed_template_touches_no_node_that_exists(life: Life) -> None:
     }
 
 
+def test_a_second_site_in_the_file_replaces_nothing_that_nodes_need(life: Life) -> None:
+    """Names have the site's then; what was made keeps its own."""
+    anew = {address for address, action in life.renamed.items() if action == "replace"}
+    assert anew <= {"aws_key_pair.access", 'aws_launch_template.group["train"]', 'aws_launch_template.group["infer"]'}
+
+
 def test_a_second_plan_is_empty_but_for_the_node_that_is_to_be_made_anew(life: Life) -> None:
     assert life.replaced == {
         'aws_instance.node["train-1"]': "replace",
