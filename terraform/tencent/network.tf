@@ -40,6 +40,18 @@ resource "tencentcloud_subnet" "nodes" {
   }
 }
 
+# Machines that were made without a public address get none later: without the gateway they have no way out.
+resource "terraform_data" "internet" {
+  input = var.tencent.internet
+  lifecycle {
+    ignore_changes = [input]
+    postcondition {
+      condition     = !(self.input == "nat" && local.own_vpc && !local.nat)
+      error_message = "internet: nat cannot become ${var.tencent.internet} while machines stand: they would lose their way out. Take internet: nat back, or `gpuprov down` first."
+    }
+  }
+}
+
 resource "tencentcloud_eip" "nat" {
   count                      = local.nat ? 1 : 0
   name                       = "${local.prefix}-nat"

@@ -126,6 +126,9 @@ def test_a_fleet_of_every_machine_type_is_made_changed_and_destroyed(tmp_path: P
         assert len(set(names)) == 2 and max(map(len, names)) <= 60
         del root.tencent["site"]
         root.apply()
+        root.tencent["internet"] = "public"
+        assert "would lose their way out" in root.run("plan", "-no-color", check=False)
+        del root.tencent["internet"]
         root.tencent["groups"]["train"]["without"] = ["train-1"]
         assert root.actions() == {node("train-1"): "delete"}
         root.tencent["zones"].append("ap-guangzhou-6")
