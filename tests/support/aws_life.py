@@ -13,9 +13,9 @@ REGION = "us-west-2"
 
 @dataclass(frozen=True)
 class Life:
-    """What was seen. `replaced`, `renamed`, `grown`: address → action of a plan after the apply, with one node to be made
-    anew, with the name of the site, and after a change of the group. `alive`: what EC2 says of each node while it runs (`look`). `calls`:
-    service:Action of every call from the first to the last."""
+    """What was seen. `replaced`, `renamed`, `grown`: address → action of a plan after the apply: with one node to be
+    made anew, with the name of the site, and with a changed group. `alive`: what EC2 says of each node while it runs
+    (`look`). `calls`: service:Action of every call from the first to the last."""
 
     nodes: dict[str, Any]
     alive: dict[str, dict[str, Any]]
