@@ -40,7 +40,8 @@ PLAIN_SPINNER = "-\\|/"
 
 
 class Lines:
-    """One line per event that matters: for logs, CI and pipes."""
+    """One line per event that matters: for logs, CI and pipes. `quiet`: of warnings and failures alone, beside a
+    document on standard output."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -58,7 +59,9 @@ class Lines:
         yield
 
     def _show(self, event: Event) -> None:
-        if self._quiet or not (event.kind in LOUD or (event.kind == "progress" and event.stage != "configure")):
+        if self._quiet and event.kind not in ("warning", "failed"):
+            return
+        if not (event.kind in LOUD or (event.kind == "progress" and event.stage != "configure")):
             return
         who = f" {event.node}:" if event.node else ""
         mark = {"warning": " warning:", "failed": " FAILED:"}.get(event.kind, "")
@@ -178,7 +181,8 @@ def draw(rows: list[Row], width: int, now: float, *, plain: bool) -> Table:
 
 
 def display(*, quiet: bool = False) -> Bars | Lines:
-    """Rows where stderr is a terminal that can move its cursor, lines where it is not, nothing where `quiet`."""
+    """Rows where stderr is a terminal that can move its cursor, lines where it is not, of warnings and failures
+    alone where `quiet`."""
     if quiet or not sys.stderr.isatty() or os.environ.get("TERM", "").lower() in ("", "dumb", "unknown"):
         return Lines(quiet=quiet)
     return Bars()
