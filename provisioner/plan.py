@@ -28,6 +28,11 @@ class PlannedGroup:
         return tuple(f"{self.name}-{i}" for i in range(self.spec.count))
 
     @property
+    def boots(self) -> str:
+        """What its machines boot, in words: the distribution, or the cloud's own GPU image."""
+        return self.stack.vendor.name if self.stack.vendor else self.stack.os
+
+    @property
     def efa_devices(self) -> int:
         """EFA devices of one machine; 0 where it has none or cluster.yaml does not want them."""
         return self.machine.network.ports if self.machine.uses_efa(self.spec.network.wanted) else 0
@@ -45,6 +50,12 @@ class Plan:
     """Site → distribution → what its machines boot, of the lock."""
     beside: tuple[Stack, ...] = ()
     """Stacks of other locks that machines still run, or may be brought back to: their packages must stay to be had."""
+
+    def base(self, group: PlannedGroup) -> BaseImage | None:
+        """What the machines of a group boot, of the lock: the cloud's own GPU image, or its distribution's."""
+        if group.stack.vendor is not None:
+            return group.stack.vendor.base
+        return self.bases.get(group.site, {}).get(group.stack.os)
 
     def group(self, name: str) -> PlannedGroup:
         """Raises GpuprovError where cluster.yaml has it no more: machines of it may still be there."""

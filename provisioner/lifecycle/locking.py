@@ -157,6 +157,7 @@ def _pinned(
         from provisioner.stack import pinning  # it brings an HTTP client along, which a rehearsal does not need
 
         pinned |= pinning.pin(real, _sources(cluster, keep), events)
+    pinned = {name: _with_vendor_image(cluster, name, stack, keep) for name, stack in pinned.items()}
     lock = Lock(
         request=stack.request(cluster.spec),
         simulated=bool(simulated),
@@ -211,7 +212,9 @@ def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
 def _bases(cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept | None) -> dict[str, BaseImage]:
     """What the machines of a site boot, where its provider can say; else why it can't. An image that was locked stays
     unless everything is upgraded."""
-    systems = sorted({stack.os for name, stack in wanted.items() if cluster.spec.site_of(name) == site})
+    systems = sorted(
+        {stack.os for name, stack in wanted.items() if stack.vendor is None and cluster.spec.site_of(name) == site}
+    )
     try:
         provider = cluster.providers.at(site)
     except GpuprovError:
@@ -227,3 +230,19 @@ def _bases(cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept 
         except GpuprovError as error:
             found[system] = BaseImage(id=None, why=f"{error.message}; {error.hint}" if error.hint else error.message)
     return found
+
+
+def _with_vendor_image(cluster: Cluster, group: str, stack: Stack, keep: Kept | None) -> Stack:
+    """A group's stack with the id of the cloud's own GPU image, where it boots one; else the stack as it is."""
+    if stack.vendor is None:
+        return stack
+    before = lockfile.read(cluster.paths.lock_file)
+    old = before.groups[group].vendor if before is not None and keep and group in before.groups else None
+    if old is not None and old.name == stack.vendor.name and old.base is not None and old.base.id is not None:
+        base = old.base
+    else:
+        try:
+            base = cluster.providers.at(cluster.spec.site_of(group)).vendor_image(stack.vendor.name)
+        except GpuprovError as error:
+            base = BaseImage(id=None, why=f"{error.message}; {error.hint}" if error.hint else error.message)
+    return stack.model_copy(update={"vendor": stack.vendor.model_copy(update={"base": base})})

@@ -40,9 +40,11 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_whole(path, text)
         paths[name] = str(path)
+    images = {name: assets.image_of(group.stack) for name, group in wanted.items() if group.stack.vendor is not None}
     ulimits = dict(item.split("=") for item in limits()[1::2])
     return {
         "image": assets.image,
+        **({"images": images} if images else {}),
         "runtime": assets.podman.runtime,
         "podman": assets.podman.path,
         "workspace": str(workspace.absolute()),

@@ -64,6 +64,7 @@ resource "terraform_data" "node" {
   for_each = local.nodes
 
   input = merge(local.common, {
+    GPUPROV_IMAGE      = lookup(var.sandbox.images, each.key, var.sandbox.image)
     GPUPROV_ROLE       = "node"
     GPUPROV_NODE       = each.key
     GPUPROV_NAME       = "gpuprov-${var.name}-${each.key}.${var.sandbox.network_octet}"
@@ -79,7 +80,7 @@ resource "terraform_data" "node" {
     GPUPROV_LABELS     = local.labels
   })
   triggers_replace = [
-    var.sandbox.image,
+    lookup(var.sandbox.images, each.key, var.sandbox.image),
     filesha256(var.sandbox.hardware[each.key]),
     each.value.number,
     local.mirror_ip,

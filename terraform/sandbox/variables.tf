@@ -38,6 +38,8 @@ variable "sandbox" {
   type = object({
     # the nodes' image
     image = string
+    # another image for a node, by its name
+    images = optional(map(string), {})
     # OCI runtime: crun or runc
     runtime = string
     # podman's path

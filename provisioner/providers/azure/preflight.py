@@ -44,11 +44,10 @@ def preflight(
     found += quotas.network(subscription, groups, there)
     found += named.findings(subscription, groups, there)
     found += permissions.findings(subscription)
-    bases = plan.bases.get(place.site, {})
     for group in groups:
-        base = bases.get(group.stack.os)
+        base = plan.base(group)
         if base is None or base.id is None:
-            said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
+            said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
             found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
         wanted = sum(name not in there for name in group.node_names())
         if wanted and group.spec.capacity.kind != "reservation":

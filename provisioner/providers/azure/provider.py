@@ -42,6 +42,9 @@ class Azure(Provider):
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(self._subscription, system)
 
+    def vendor_image(self, name: str) -> BaseImage:
+        return image.vendor_image(self._subscription, name)
+
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         return preflight(self._subscription, self.place, plan, there, self._here)
 
