@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from provisioner import catalog, stack
 from provisioner import spec as cluster_yaml
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.session import Cluster
 from provisioner.stack import facts, image_facts, lockfile
@@ -32,7 +32,7 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
     """
     found = lockfile.read(cluster.paths.user_lock)
     if found is None:
-        return renew(cluster, events, write=write)
+        return renew(cluster, events, write=write, refuse=True)
     changed = lockfile.differences(found, stack.request(cluster.spec))
     if changed:
         raise GpuprovError(
@@ -51,28 +51,50 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
     return found
 
 
-def renew(cluster: Cluster, events: Events, keep: Kept | None = None, *, write: bool = True) -> Lock:
+def renew(
+    cluster: Cluster, events: Events, keep: Kept | None = None, *, write: bool = True, refuse: bool = False
+) -> Lock:
     """Solve, pin packages and images, write the lock where that is wanted. Versions of `keep` stay where they still go
-    together with the rest."""
+    together with the rest. `refuse`: raise GpuprovError where no site's cloud knows who asks."""
     events("stack", "started", "choosing compatible versions")
     if old := facts.old():
         said = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
         events("stack", "warning", f"{said}; a newer release of gpuprov knows newer ones")
-    return _pinned(cluster, _solved(cluster, events, keep), events, keep, write=write)
+    return _pinned(cluster, _solved(cluster, events, keep, refuse=refuse), events, keep, write=write)
+
+
+def _accounts(cluster: Cluster, sites: Sequence[str], events: Events, *, refuse: bool) -> None:
+    """Say at which sites nobody is signed in, or whose SDK is missing, before minutes go into images: the lock then has
+    no image of their machines. Raises GpuprovError where that is so at all of them and `refuse`."""
+    blocked = {}
+    for site in sites:
+        with contextlib.suppress(GpuprovError):  # a cloud that gpuprov makes no machines in yet
+            found = cluster.providers.at(site).account()
+            if found is not None and found.status == "blocks":
+                blocked[site] = found
+    if refuse and sites and len(blocked) == len(sites):
+        lines = [f"site {site}: {found.message}" for site, found in blocked.items()]
+        hints = dict.fromkeys(found.action for found in blocked.values() if found.action)
+        raise ProviderError("\n  ".join(lines), where="credentials", hint="; ".join(hints))
+    for site, found in blocked.items():
+        hint = f" ({found.action})" if found.action else ""
+        events("stack", "warning", f"site {site}: {found.message}{hint}: the lock gets no image of its machines")
 
 
 ROUNDS = 4
 """How often versions are chosen again because an image holds others than its table says."""
 
 
-def _solved(cluster: Cluster, events: Events, keep: Kept | None) -> dict[str, Stack]:
+def _solved(cluster: Cluster, events: Events, keep: Kept | None, *, refuse: bool) -> dict[str, Stack]:
     """Group → its stack. Real images are asked what they hold: what an image says of itself counts, whatever the tables
     of this release say."""
     place = cluster_yaml.placer(cluster.file)
-    real = [name for name in cluster.spec.groups if cluster.spec.site_of(name) not in _simulated(cluster)]
+    simulated = _simulated(cluster)
+    real = [name for name in cluster.spec.groups if cluster.spec.site_of(name) not in simulated]
     if not real:
         return stack.solve(cluster.spec, place=place, keep=keep)
     _refuse_architecture(cluster)
+    _accounts(cluster, sorted({cluster.spec.site_of(name) for name in real}), events, refuse=refuse)
     from provisioner.stack import pinning
 
     sources, read = _sources(cluster, keep), {}

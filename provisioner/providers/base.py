@@ -168,6 +168,18 @@ class Provider(ABC):
         provider's own id. Raises GpuprovError where it is not there, or nobody may ask."""
         raise GpuprovError(f"{self.name} has no image {name}")
 
+    def who(self) -> Finding | None:
+        """Whose account answers; a finding that blocks where nobody is signed in. None where there is no account. May
+        raise GpuprovError."""
+        return None
+
+    def account(self) -> Finding | None:
+        """`who`, and where the provider's SDK is missing, that."""
+        try:
+            return self.who()
+        except GpuprovError as error:
+            return Finding("blocks", "credentials", error.message, error.hint)
+
     @abstractmethod
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         """What would keep `up` from working: found before anything is spent. `there`: names of the site's nodes that

@@ -15,7 +15,7 @@ from provisioner.providers.alicloud.access import EcsAccess
 from provisioner.providers.alicloud.capacity import EcsCapacity
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.module import EcsModule
-from provisioner.providers.alicloud.preflight import preflight
+from provisioner.providers.alicloud.preflight import preflight, who
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
@@ -41,6 +41,9 @@ class Alicloud(Provider):
 
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(Region(self._site.region), system)
+
+    def who(self) -> Finding:
+        return who(Region(self._site.region))
 
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         place, site = self._site, self.place.site

@@ -17,7 +17,7 @@ from provisioner.providers.aws.access import Ec2Access
 from provisioner.providers.aws.capacity import Ec2Capacity
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.module import Ec2Module
-from provisioner.providers.aws.preflight import preflight
+from provisioner.providers.aws.preflight import preflight, who
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
@@ -58,6 +58,9 @@ class Aws(Provider):
 
     def vendor_image(self, name: str) -> BaseImage:
         return image.vendor_image(Region(self._site.region), name)
+
+    def who(self) -> Finding:
+        return who(Region(self._site.region))
 
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         place, site = self._site, self.place.site

@@ -18,7 +18,7 @@ from provisioner.providers.tencent import market as cvm_market
 from provisioner.providers.tencent import orphans as in_region
 from provisioner.providers.tencent.capacity import CvmCapacity
 from provisioner.providers.tencent.module import CvmModule
-from provisioner.providers.tencent.preflight import preflight
+from provisioner.providers.tencent.preflight import preflight, who
 from provisioner.providers.tencent.site import TencentSite
 from provisioner.providers.tencent.stock import region_of
 from provisioner.stack.models import BaseImage
@@ -47,6 +47,9 @@ class Tencent(Provider):
 
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(region_of(self._site), system)
+
+    def who(self) -> Finding:
+        return who(region_of(self._site))
 
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         site, place, region = self._site, self.place, region_of(self._site)
