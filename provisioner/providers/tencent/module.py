@@ -56,7 +56,7 @@ class CvmModule(Module):
             "role": site.role,
             "root": site.disk.model_dump(exclude_defaults=True),
             "security_groups": list(site.security_groups),
-            "spot_max_price": site.spot_max_price,
+            "spot_max_price": None if site.spot_max_price is None else f"{site.spot_max_price:g}",
             "spread": site.spread,
             "vpc": {"id": site.vpc.id, "subnets": dict(site.vpc.subnets)} if site.vpc else None,
         }
