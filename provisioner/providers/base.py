@@ -21,6 +21,7 @@ from provisioner.paths import IDENTITY
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.capacity import Capacity
+from provisioner.providers.images import Images
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.spec import folders
@@ -153,6 +154,8 @@ class Provider(ABC):
     capacity: Capacity | None = None
     """Which zones and kinds are asked in turn where machines can't be had."""
     access: Access | None = None
+    images: Images | None = None
+    """How images of its machines are made."""
     rehearsal: Rehearsal | None = None
 
     def __init__(self, place: Place) -> None:

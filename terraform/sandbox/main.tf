@@ -64,7 +64,6 @@ resource "terraform_data" "node" {
   for_each = local.nodes
 
   input = merge(local.common, {
-    GPUPROV_IMAGE      = lookup(var.sandbox.images, each.key, var.sandbox.image)
     GPUPROV_ROLE       = "node"
     GPUPROV_NODE       = each.key
     GPUPROV_NAME       = "gpuprov-${var.name}-${each.key}.${var.sandbox.network_octet}"
@@ -80,7 +79,7 @@ resource "terraform_data" "node" {
     GPUPROV_LABELS     = local.labels
   })
   triggers_replace = [
-    lookup(var.sandbox.images, each.key, var.sandbox.image),
+    var.sandbox.image,
     filesha256(var.sandbox.hardware[each.key]),
     each.value.number,
     local.mirror_ip,
@@ -96,7 +95,11 @@ resource "terraform_data" "node" {
 
   provisioner "local-exec" {
     command     = "sh \"$GPUPROV_MODULE/node.sh\" create"
-    environment = merge(self.input, { GPUPROV_MODULE = path.module, GPUPROV_REFUSAL = lookup(var.sandbox.refusals, each.key, "") })
+    environment = merge(self.input, {
+      GPUPROV_MODULE  = path.module
+      GPUPROV_REFUSAL = lookup(var.sandbox.refusals, each.key, "")
+      GPUPROV_IMAGE   = lookup(var.sandbox.images, each.key, var.sandbox.image)
+    })
   }
 
   provisioner "local-exec" {
