@@ -168,12 +168,14 @@ class Bucket:
                 raise Conflict(f"{self.where}/{name}") from None
             raise self._told(trouble) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, before: str | None = None) -> None:
         try:
             for _ in range(TRIES):
                 latest = self._latest(name)
                 if latest is None or not latest.size:
                     return
+                if before is not None and str(latest.number) != before:
+                    raise Conflict(f"{self.where}/{name}")
                 try:
                     self._put(name, latest.number + 1, b"")
                     return

@@ -160,10 +160,15 @@ class Bucket:
                 raise Conflict(f"{self.where}/{name}") from None
             raise self._told(trouble) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, before: str | None = None) -> None:
+        match = {"IfMatch": before} if before else {}
         try:
-            self._s3("delete_object", Key=f"{self._folder}/{name}")
+            self._s3("delete_object", Key=f"{self._folder}/{name}", **match)
         except Trouble as trouble:
+            if before and trouble.code in LOST:
+                raise Conflict(f"{self.where}/{name}") from None
+            if trouble.code in GONE:
+                return
             raise self._told(trouble) from None
 
     def names(self) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeVar
 
 from provisioner.errors import ProviderError
@@ -35,6 +36,8 @@ from provisioner.providers.trouble import Trouble
 
 T = TypeVar("T")
 LOCK = ".tflock"
+MOST_BLOBS = 100_000
+"""In one cluster's folder; a cluster has some dozens."""
 LIMIT = 64 << 20
 """Bytes of a blob that is read; what operators share is some hundred kilobytes."""
 LOST = ("ConditionNotMet", "BlobAlreadyExists", "UnauthorizedBlobOverwrite", "TargetConditionNotMet")
@@ -167,27 +170,34 @@ class Container:
                 raise Conflict(f"{self.where}/{name}") from None
             raise self._told(trouble) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, before: str | None = None) -> None:
         """Of a lock: break Terraform's lease."""
+        from azure.core import MatchConditions
+
+        match = {"etag": before, "match_condition": MatchConditions.IfNotModified} if before else {}
         try:
             if name.endswith(LOCK):
                 from azure.storage.blob import BlobLeaseClient
 
                 answered(lambda: BlobLeaseClient(self._blob(name.removesuffix(LOCK))).break_lease(lease_break_period=0))
             else:
-                answered(lambda: self._blob(name).delete_blob(delete_snapshots="include"))
+                answered(lambda: self._blob(name).delete_blob(delete_snapshots="include", **match))
         except Trouble as trouble:
+            if before and trouble.code in LOST:
+                raise Conflict(f"{self.where}/{name}") from None
             if trouble.code not in ("BlobNotFound", "LeaseNotPresentWithLeaseOperation"):
                 raise self._told(trouble) from None
 
     def names(self) -> list[str]:
         folder = f"{self._folder}/"
         try:
-            found = answered(lambda: list(self._container.list_blobs(name_starts_with=folder)))
+            found = answered(lambda: list(islice(self._container.list_blobs(name_starts_with=folder), MOST_BLOBS + 1)))
         except Trouble as trouble:
             if trouble.code == "ContainerNotFound" and self._state.create:
                 return []
             raise self._told(trouble) from None
+        if len(found) > MOST_BLOBS:
+            raise ProviderError(f"{self.where} has more than {MOST_BLOBS} blobs", where="state", hint="look at them")
         names = [str(one.name).removeprefix(folder) for one in found]
         leased = [str(one.name).removeprefix(folder) + LOCK for one in found if word(one.lease.state) == "leased"]
         return names + leased

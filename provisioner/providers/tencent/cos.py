@@ -134,9 +134,16 @@ class CosBucket:
         except Trouble as trouble:
             raise self._told(trouble) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, before: str | None = None) -> None:
+        key = f"{self._folder}/{name}"
         try:
-            self._ask("delete_object", Key=f"{self._folder}/{name}")
+            if before is None:
+                self._ask("delete_object", Key=key)
+                return
+            with self._alone(key):
+                if (there := self._tag(key)) is not None and there != before:
+                    raise Conflict(f"{self.where}/{name}")
+                self._ask("delete_object", Key=key)
         except Trouble as trouble:
             raise self._told(trouble) from None
 
