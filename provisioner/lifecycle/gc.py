@@ -156,7 +156,7 @@ def _directory(root: Path) -> str:
     """Why the cluster of a run directory is alive; empty where there is none, or nothing in it stands for anything."""
     if not root.is_dir():
         return ""
-    if _held(root):
+    if held(root):
         return f"a run is in progress in {root}"
     for workspace in sorted(root.glob("sites/*")):
         if _state(workspace):
@@ -164,7 +164,7 @@ def _directory(root: Path) -> str:
     return ""
 
 
-def _held(root: Path) -> bool:
+def held(root: Path) -> bool:
     """Whether a living run holds its lock; a lock that can't be tried is taken for held."""
     path = root / "run.lock"
     if not path.exists():
