@@ -156,6 +156,7 @@ def test_who_may_not_is_told_the_role(account: Account) -> None:
 
 
 def test_an_endless_blob_is_not_read(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioner.providers.state_folder.LIMIT", 3)
     monkeypatch.setattr("provisioner.providers.azure.container.LIMIT", 3)
     assert LIMIT == 64 << 20
     container().write("x", b"12345", None)
