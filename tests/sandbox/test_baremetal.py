@@ -73,7 +73,7 @@ class Room:
         return self.named(host) - self.before[host]
 
     def named(self, host: str) -> set[str]:
-        mine = f"-not -path '/proc/*' -not -path '/sys/*' -not -path '*/lists/*' -not -path '{HERE}/*'"
+        mine = "-not -path '/proc/*' -not -path '/sys/*' -not -path '*/lists/*' -not -path '/home/ubuntu/*'"
         found = self.shell(host, f"find / -xdev -name '*gpuprov*' {mine}")
         return {path for path in found.splitlines() if not path.startswith("/run/")}
 
@@ -95,18 +95,14 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         lock = lockfile.read(made.file.with_name("cluster.lock"))
         assert lock is not None
         machines = Machines(folder, name, lock)
-        public, private = f"127.77.{machines.octet}.{network.FIRST}", f"{machines.prefix}.{network.FIRST}"
         hosts = f'"ws.lab": {{ address: "127.77.{machines.octet}.[{network.FIRST}]" }}'
         made.file.write_text(FILE.format(name=name, hosts=hosts))
         machines.made = replace(machines.made, podman=replace(machines.made.podman, path=wrapper(folder, machines)))
         found = Room(made, machines)
         try:
-            for number, host in enumerate(("ws", "desk")):
-                first, last = public.rsplit(".", 1)
-                box = Box(
-                    host, "workstation-rtx4090", f"{private.rsplit('.', 1)[0]}.{int(last) + number}", "box", owner
-                )
-                machines.boot(box, f"{first}.{int(last) + number}")
+            for number, host in enumerate(("ws", "desk"), start=network.FIRST):
+                box = Box(host, "workstation-rtx4090", f"{machines.prefix}.{number}", "box", owner)
+                machines.boot(box, f"127.77.{machines.octet}.{number}")
             for host in machines.running:
                 found.shell(host, "for i in $(seq 100); do systemctl is-active -q ssh && exit; sleep 0.2; done; exit 1")
                 found.before[host] = found.named(host)
