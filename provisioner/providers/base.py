@@ -22,6 +22,7 @@ from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.capacity import Capacity
 from provisioner.providers.hosts import Host
+from provisioner.providers.images import Images
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.spec import folders
@@ -168,6 +169,8 @@ class Provider(ABC):
     access: Access | None = None
     hosts: Hosts | None = None
     """The machines, where they exist already."""
+    images: Images | None = None
+    """How images of its machines are made."""
     rehearsal: Rehearsal | None = None
 
     def __init__(self, place: Place) -> None:
