@@ -34,7 +34,7 @@ sites:
 groups: {{ box: {{ machine: workstation-rtx4090 }} }}
 verify: {{ level: quick }}
 """
-SETTINGS = '{"log-opts": {"max-size": "7m"}}\n'
+SETTINGS = '{"debug": true, "log-opts": {"max-size": "7m"}}\n'
 """docker's settings of the owner, from before gpuprov."""
 HERE = "/home/ubuntu/desk"
 WRAPPER = """\
@@ -185,7 +185,9 @@ def test_replace_says_what_a_person_has_to_do(room: Room) -> None:
 
 
 def test_down_undoes_what_gpuprov_did_and_nothing_else(room: Room) -> None:
-    assert "7m" not in room.shell("ws", "cat /etc/docker/daemon.json")
+    settings = json.loads(room.shell("ws", "cat /etc/docker/daemon.json"))
+    assert settings["debug"] is True, "the owner's, which is none of ours"
+    assert settings["log-opts"] == {"max-size": "100m", "max-file": "3"}
     far, near = room.made.run("down", room.made.file, "--yes", "--json"), room.here("down", "cluster.yaml", "--yes")
     for host, done in (("ws", far), ("desk", near)):
         assert done.status == 0, done.stderr
