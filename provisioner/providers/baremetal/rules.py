@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
     """What cannot work at the site; `groups`: those that are at it."""
+    if site.method == "maas":
+        yield from _of_maas(site, at, groups)
+        return
+    if site.maas is not None:
+        yield Finding((*at, "maas"), "maas belongs to method: maas", "method: maas, or leave it out", at_key=True)
     if site.method != "ssh":
         yield Finding((*at, "method"), f"method: {site.method} {NOT_YET}", "method: ssh")
         return
@@ -35,6 +40,25 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
         yield Finding((*at, *problem.loc), problem.message, problem.hint, problem.at_key)
     if (site.hosts or site.inventory) and not problems:
         yield from _counts(str(at[-1]), Counter(host.group for host in hosts), groups)
+
+
+def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
+    if site.maas is None:
+        yield Finding((*at, "method"), "method: maas needs the address of a MAAS", "add maas: { url: … }")
+        return
+    for key in ("hosts", "inventory", "host_keys", "credentials", "install"):
+        if getattr(site, key):
+            yield Finding(
+                (*at, key), f"{key} is not for method: maas: MAAS has the machines", "leave it out", at_key=True
+            )
+    if site.port != 22:
+        yield Finding((*at, "port"), "port is not for method: maas", "leave it out", at_key=True)
+    if not site.maas.url.startswith("https://"):
+        said = "the API key would cross the network unencrypted"
+        yield Finding((*at, "maas", "url"), said, "https://…; MAAS serves it with its own TLS, or behind a proxy")
+    for name in site.maas.tags:
+        if name not in groups:
+            yield Finding((*at, "maas", "tags", name), f"there is no group {name} at this site", at_key=True)
 
 
 def _counts(site: str, there: Mapping[str, int], groups: Mapping[str, Group]) -> Iterator[Finding]:
