@@ -19,7 +19,7 @@ from provisioner.plan import PlannedGroup
 
 MARK = "simulated refusal: "
 """Before a refusal's text (terraform/sandbox/node.sh)."""
-BAD_DRIVER = "bad-driver"
+BAD_DRIVER = "bad-driver-release"
 TIMES = 2
 """So often in a row `throttled` refuses."""
 
@@ -41,7 +41,10 @@ FAULTS = (
     SiteFault("throttled", f"the cloud is asked too often, {TIMES} times in a row", "throttled"),
     SiteFault("reservation-full", "reservations and blocks have no room", "reservation-full"),
     SiteFault(
-        "bad-driver", "bad-driver:VERSION: on its machines one GPU offers half its memory with that one", "", True
+        "bad-driver-release",
+        "bad-driver-release:VERSION: on its machines one GPU offers half its memory with that one",
+        "",
+        True,
     ),
     SiteFault("half-made", "of each group only the first half is made, then something is in the way", "conflict"),
 )
