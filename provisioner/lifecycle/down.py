@@ -13,6 +13,7 @@ from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.plan import Plan, build_plan
 from provisioner.providers.base import Provider
 from provisioner.session import Cluster
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 
@@ -22,6 +23,8 @@ class Removal:
 
     removed: int = 0
     left: list[str] = field(default_factory=list)
+    stays: dict[str, list[str]] = field(default_factory=dict)
+    """Node → what stays on a machine that existed before gpuprov, one sentence each."""
 
 
 def made(cluster: Cluster) -> list[str]:
@@ -74,10 +77,12 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
     with cluster.exclusively("down") as run_dir:
         events = cluster.events
         for site, provider in cluster.providers.made().items():
-            events("down", "started", f"{site}: removing machines")
+            exist = provider.hosts is not None
+            events("down", "started", f"{site}: " + ("undoing what was configured" if exist else "removing machines"))
             try:
                 there = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
                 _remove(cluster, there, provider, removal)
+                removal.stays |= there.stays
             except Interrupted:
                 raise
             except GpuprovError as error:  # the machines of other sites cost something, too
@@ -92,7 +97,9 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
         ssh.close(cluster.paths, cluster.nodes())
-        events("down", "done", f"{removal.removed} resources removed, nothing is left")
+        rest = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
+        made = removal.removed - len(removal.stays)
+        events("down", "done", f"{made} resources removed, nothing is left{rest}")
         cluster.forget()
         if cluster.sharing:
             cluster.sharing.remove()
