@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from provisioner import catalog, stack
 from provisioner import spec as cluster_yaml
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.images.use import Chosen, choose
+from provisioner.lifecycle import accounts
 from provisioner.session import Cluster
 from provisioner.stack import facts, image_facts, lockfile
 from provisioner.stack.candidates import image as named
@@ -115,24 +116,6 @@ def _of_images(cluster: Cluster, solved: Mapping[str, Stack], golden: Mapping[st
     return {name: golden[name].stack if name in golden else stack for name, stack in solved.items()}
 
 
-def _accounts(cluster: Cluster, sites: Sequence[str], events: Events, *, refuse: bool) -> None:
-    """Say at which sites nobody is signed in, or whose SDK is missing, before minutes go into images: the lock then has
-    no image of their machines. Raises GpuprovError where that is so at all of them and `refuse`."""
-    blocked = {}
-    for site in sites:
-        with contextlib.suppress(GpuprovError):  # a cloud that gpuprov makes no machines in yet
-            found = cluster.providers.at(site).account()
-            if found is not None and found.status == "blocks":
-                blocked[site] = found
-    if refuse and sites and len(blocked) == len(sites):
-        lines = [f"site {site}: {found.message}" for site, found in blocked.items()]
-        hints = dict.fromkeys(found.action for found in blocked.values() if found.action)
-        raise ProviderError("\n  ".join(lines), where="credentials", hint="; ".join(hints))
-    for site, found in blocked.items():
-        hint = f" ({found.action})" if found.action else ""
-        events("stack", "warning", f"site {site}: {found.message}{hint}: the lock gets no image of its machines")
-
-
 ROUNDS = 4
 """How often versions are chosen again because an image holds others than its table says."""
 
@@ -146,7 +129,7 @@ def _solved(cluster: Cluster, events: Events, keep: Kept | None, *, refuse: bool
     if not real:
         return stack.solve(cluster.spec, place=place, keep=keep)
     _refuse_architecture(cluster)
-    _accounts(cluster, sorted({cluster.spec.site_of(name) for name in real}), events, refuse=refuse)
+    accounts.ask(cluster, sorted({cluster.spec.site_of(name) for name in real}), events, refuse=refuse)
     from provisioner.stack import pinning
 
     sources, read = _sources(cluster, keep), {}

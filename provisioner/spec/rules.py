@@ -6,19 +6,19 @@ mistake in one group does not hide those in another.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from provisioner.catalog import Catalog
-from provisioner.catalog.models import Machine, Provider
+from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.problems import did_you_mean, nearest
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
-from provisioner.spec.site import CloudSite, Site
+from provisioner.spec.rules_sites import account, places, spot_price
+from provisioner.spec.site import Site
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import State
@@ -50,11 +50,11 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     for name, site in draft.sites.items():
         at: Loc = ("sites", name)
         here = {n: group for n, group in draft.groups.items() if _site_of(group, draft) is site}
-        yield from _zones(at, site, catalog)
+        yield from places(at, site, catalog)
         yield from mount_points(at, site, here)
         yield from site.findings(at, here, draft.stack)
-        yield from _user(at, site, draft)
-        yield from _spot_price(at, site, here, draft)
+        yield from account(at, site, draft.access)
+        yield from spot_price(at, site, here, draft.dropped)
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
         yield from _site(loc, group, draft)
@@ -88,63 +88,6 @@ def _site_of(group: Group, draft: Draft) -> Site | None:
     if group.site is not None:
         return draft.sites.get(group.site)
     return next(iter(draft.sites.values())) if len(draft.site_names) == 1 and draft.sites else None
-
-
-def _zones(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
-    if not isinstance(site, CloudSite):
-        return
-    provider = catalog.provider(site.provider)
-    if not re.fullmatch(provider.region, site.region):
-        hint = f"one is called {provider.example_region}"
-        yield Finding((*loc, "region"), f"{shown(site.region)} is not a region of {provider.title}", hint)
-        return
-    if near := provider.region_typo(site.region):
-        yield Finding((*loc, "region"), f"{provider.title} has no region {site.region}", f"did you mean {near}?")
-        return  # its zones are as wrong as it is
-    for key in site.tags:
-        if not re.fullmatch(r"[A-Za-z0-9_ .:/=+@-]{1,128}", key):
-            said = f"{shown(key)} is no key of a tag: at most 128 letters, digits, spaces and . : / = + @ _ -"
-            yield Finding((*loc, "tags", key), said, at_key=True)
-        elif key.lower().startswith("gpuprov-") or key == "Name":
-            yield Finding((*loc, "tags", key), f"{key} is a tag that gpuprov writes itself", "another key", at_key=True)
-    seen: set[str] = set()
-    for index, zone in enumerate(site.zones):
-        at = (*loc, "zones", index)
-        if not provider.is_zone(zone, site.region):
-            yield Finding(at, f"{shown(zone)} is not a zone of {site.region}", _zone_hint(zone, site.region, provider))
-        elif zone in seen:
-            yield Finding(at, f"{shown(zone)} is in the list already")
-        seen.add(zone)
-
-
-def _user(loc: Loc, site: Site, draft: Draft) -> Iterator[Finding]:
-    """An account that the site's cloud refuses to make."""
-    at: Loc = (*loc, "user") if site.user is not None else ("access", "user")
-    name = site.user or (draft.access.user if draft.access is not None else None)
-    if name is not None and name in site.refused_users:
-        usual = "leave it out: the account is then the provider's usual one"
-        yield Finding(at, f"{site.provider} makes no account called {shown(name)}", usual)
-
-
-def _spot_price(loc: Loc, site: Site, here: Mapping[str, Group], draft: Draft) -> Iterator[Finding]:
-    """A price for spot where nothing is bought so; nothing is said where a group's own words could not be read."""
-    unread = any(at[:1] == ("groups",) and "capacity" in at for at in draft.dropped)
-    asked = any(group.capacity.interruptible for group in here.values())
-    if getattr(site, "spot_max_price", None) is not None and not (asked or unread):
-        said = "spot_max_price is set, and no group here asks for spot"
-        yield Finding((*loc, "spot_max_price"), said, "leave it out, or take capacity.kind: spot", at_key=True)
-
-
-def _zone_hint(zone: str, region: str, provider: Provider) -> str:
-    if "{region}" not in provider.zone:
-        return 'they are "1", "2" and "3"'
-    own = provider.is_zone(zone, zone.rpartition("-")[0]) or provider.is_zone(zone, zone[:-1])
-    other = next((one for one in provider.regions if one != region and provider.is_zone(zone, one)), None)
-    if own and other:
-        return f"it is one of {other}: write that region, or zones of {region}"
-    tail = re.search(r"(-?[a-z]|-[0-9]+)$", zone.rpartition(region)[2] or zone)
-    near = f"{region}{tail[1]}" if tail else ""
-    return f"did you mean {near}?" if near and provider.is_zone(near, region) else "they start with the region"
 
 
 def _site(loc: Loc, group: Group, draft: Draft) -> Iterator[Finding]:
