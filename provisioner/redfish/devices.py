@@ -62,22 +62,28 @@ def cpus(tree: Tree, systems: Iterable[Resource], host: Resource) -> int | None:
     return said if isinstance(said, int) and said > 0 else None
 
 
-def gpus(tree: Tree, systems: Iterable[Resource], chassis: Iterable[Resource]) -> Gpus:
+def gpus(tree: Tree, systems: Iterable[Resource], all_chassis: Callable[[], Iterable[Resource]]) -> Gpus:
     """The machine's GPUs, in the first of the places where there are any: processors of its systems; the devices of
     HPE's chassis; PCIe devices. Devices that are read are counted, never the number that a collection says."""
-    systems, chassis = list(systems), list(chassis)
-    places: list[tuple[str, Callable[[], Iterator[Resource]], list[object]]] = [
-        ("processors", lambda: _processors(tree, systems), [one.get("Processors") for one in systems]),
-        ("devices", lambda: _devices(tree, chassis), []),
-        ("PCIe devices", lambda: _pcie(tree, systems, chassis), [one.get("PCIeDevices") for one in chassis]),
-    ]  # fmt: skip
-    for where, look, asked in places:
-        found = _told_apart(look())
-        if found:
-            complete = all(tree.members(place).complete for place in asked if link(place))
-            return Gpus(tuple(_device(tree, one) for one in found), where, complete)
-    looked = [place for _, _, asked in places for place in asked if link(place)]
-    return Gpus(complete=bool(looked) and all(tree.members(place).complete for place in looked))
+    systems = list(systems)
+    processors = [one.get("Processors") for one in systems]
+    if found := _told_apart(_processors(tree, systems)):
+        return Gpus(_devices(tree, found), "processors", _complete(tree, processors))
+    chassis = list(all_chassis())
+    listed = [place for one in chassis for place in _named(one, "Devices")]
+    if found := _told_apart(_hpe(tree, listed)):
+        return Gpus(_devices(tree, found), "devices", _complete(tree, listed))
+    places = [one.get("PCIeDevices") for one in chassis]
+    found = _told_apart(_pcie(tree, systems, chassis))
+    if found:
+        return Gpus(_devices(tree, found), "PCIe devices", _complete(tree, places))
+    return Gpus(complete=_complete(tree, [*processors, *listed, *places]))
+
+
+def _complete(tree: Tree, places: Iterable[object]) -> bool:
+    """Whether there are such collections, and all could be read whole."""
+    linked = [place for place in places if link(place)]
+    return bool(linked) and all(tree.members(place).complete for place in linked)
 
 
 def _processors(tree: Tree, systems: list[Resource]) -> Iterator[Resource]:
@@ -88,12 +94,11 @@ def _processors(tree: Tree, systems: list[Resource]) -> Iterator[Resource]:
                 yield one
 
 
-def _devices(tree: Tree, chassis: list[Resource]) -> Iterator[Resource]:
-    for one in chassis:
-        for place in _named(one, "Devices"):
-            for device in tree.members(place):
-                if text(device.get("DeviceType")) == "GPU" and not _other(device):
-                    yield device
+def _hpe(tree: Tree, listed: Iterable[object]) -> Iterator[Resource]:
+    for place in listed:
+        for device in tree.members(place):
+            if text(device.get("DeviceType")) == "GPU" and not _other(device):
+                yield device
 
 
 def _pcie(tree: Tree, systems: list[Resource], chassis: list[Resource]) -> Iterator[Resource]:
@@ -163,6 +168,10 @@ def _told_apart(found: Iterable[Resource]) -> list[Resource]:
         known[uri or f"#{len(known)}"] = one
         serials.add(serial)
     return list(known.values())
+
+
+def _devices(tree: Tree, found: Iterable[Resource]) -> tuple[Device, ...]:
+    return tuple(_device(tree, one) for one in found)
 
 
 def _device(tree: Tree, one: Resource) -> Device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from provisioner.redfish import boot as booting
@@ -61,7 +61,7 @@ class Host:
     managers: tuple[Resource, ...]
     """Its own first."""
     chassis: tuple[Resource, ...]
-    """Its own first."""
+    """Those that it is linked to; all, where it is linked to none."""
     vendor: vendors.Vendor
 
     @property
@@ -123,8 +123,11 @@ def find_host(tree: Tree) -> Host:
             hint="look at /redfish/v1/Systems; a BMC that has just started may need some minutes until they are listed",
         )  # fmt: skip
     links = inner(chosen, "Links")
-    managers = _own_first(tree, links.get("ManagedBy"), "Managers")
-    chassis = _own_first(tree, links.get("Chassis"), "Chassis")
+    managed = [found for one in rows(links.get("ManagedBy")) if (found := tree.get(one))]
+    everyone = list(tree.members(tree.root.get("Managers") or f"{ROOT}/Managers"))
+    managers = tuple({link(one) or str(number): one for number, one in enumerate([*managed, *everyone])}.values())
+    own = tuple(found for one in rows(links.get("Chassis")) if (found := tree.get(one)))
+    chassis = own or all_chassis(tree)
     return Host(chosen, tuple(systems), managers, chassis, vendors.detect(tree.root, chosen))
 
 
@@ -154,28 +157,27 @@ def _not_a_board(system: Resource) -> bool:
     return not re.search(r"(?i)HGX|baseboard|bluefield|\bDPU", said)
 
 
-def _own_first(tree: Tree, own: object, collection: str) -> tuple[Resource, ...]:
-    mine = [found for one in rows(own) if (found := tree.get(one))]
-    others = list(tree.members(tree.root.get(collection) or f"{ROOT}/{collection}"))
-    return tuple({link(one) or str(number): one for number, one in enumerate([*mine, *others])}.values())
+def all_chassis(tree: Tree) -> tuple[Resource, ...]:
+    """A DGX H100 has 47, a request each: asked for only where a machine's own do not show what is looked for."""
+    return tuple(tree.members(tree.root.get("Chassis") or f"{ROOT}/Chassis"))
+
+
+def _parts(tree: Tree, host: Host, look: Callable[[Tree, Iterable[Resource]], sensors.Parts]) -> sensors.Parts:
+    mine = look(tree, host.chassis)
+    return mine if mine.known else look(tree, all_chassis(tree))
 
 
 def read(tree: Tree) -> Inventory:
     """Everything. Raises BmcError where the service can't be asked, or has no machine."""
     host = find_host(tree)
     system = host.system
-    wears = [one for one in host.chassis if link(one) in {link(x) for x in rows(inner(system, "Links").get("Chassis"))}]
-    own = (
-        wears
-        or [one for one in host.chassis if text(one.get("ChassisType")) in ("RackMount", "Blade", "Shelf", "Other")][:1]
-    )
     return Inventory(
         vendor=host.vendor.name,
         system=text(system.get("Id")) or host.uri.rpartition("/")[2],
         systems=tuple(text(one.get("Id")) or link(one).rpartition("/")[2] for one in host.systems),
         model=text(system.get("Model")),
         manufacturer=text(system.get("Manufacturer")),
-        identity=identity(host, own),
+        identity=identity(host),
         power=text(system.get("PowerState")),
         health=devices.health(system),
         state=devices.state(system),
@@ -185,11 +187,11 @@ def read(tree: Tree) -> Inventory:
         bios=text(system.get("BiosVersion")),
         bmc=next((devices.firmware_version(one) for one in host.managers if devices.firmware_version(one)), None),
         redfish=text(tree.root.get("RedfishVersion")),
-        gpus=_whole(devices.gpus(tree, host.systems, host.chassis), text(system.get("PowerState"))),
+        gpus=_whole(devices.gpus(tree, host.systems, lambda: all_chassis(tree)), text(system.get("PowerState"))),
         nics=devices.nics(tree, system, host.chassis),
-        fans=sensors.fans(tree, host.chassis),
-        supplies=sensors.supplies(tree, host.chassis),
-        temperatures=sensors.temperatures(tree, host.chassis),
+        fans=_parts(tree, host, sensors.fans),
+        supplies=_parts(tree, host, sensors.supplies),
+        temperatures=_parts(tree, host, sensors.temperatures),
         leaks=sensors.leaks(tree, host.chassis),
         drawn=sensors.power(tree, host.chassis),
         firmware=firmware(tree),
@@ -207,7 +209,7 @@ def _whole(gpus: devices.Gpus, power: str | None) -> devices.Gpus:
     return gpus if power == "On" else replace(gpus, complete=False)
 
 
-def identity(host: Host, chassis: list[Resource]) -> Identity:
+def identity(host: Host) -> Identity:
     system = host.system
     uuid = text(system.get("UUID"))
     digits = re.sub(r"[^0-9a-f]", "", (uuid or "").lower())
@@ -215,7 +217,7 @@ def identity(host: Host, chassis: list[Resource]) -> Identity:
         serial=text(system.get("SerialNumber")),
         uuid=uuid if len(set(digits)) > 2 else None,
         tag=text(system.get("SKU")),
-        chassis=next((found for one in chassis if (found := text(one.get("SerialNumber")))), None),
+        chassis=next((found for one in host.chassis[:1] if (found := text(one.get("SerialNumber")))), None),
     )
 
 

@@ -45,10 +45,12 @@ def event_logs(
         if text(one.get("LogEntryType")) == "SEL" or (text(one.get("Id")) or "").upper() == "SEL"
     ]
     mine = link(host) + "/"
+    aside = vendors.pattern("other_logs")
     others = [
-        one for uri, one in known.items()
-        if one not in sel and uri.startswith(mine) and not vendors.pattern("other_logs").match(text(one.get("Id")) or "")
-    ]  # fmt: skip
+        one
+        for uri, one in known.items()
+        if one not in sel and uri.startswith(mine) and not aside.match(text(one.get("Id")) or "")
+    ]
     return tuple(_log(tree, one) for one in [*sel, *others])
 
 
@@ -79,7 +81,8 @@ def _severity(one: Resource) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the BMC still calls wrong, whatever its Health says; `known`: it has a place for that, and it could be read."""
+    """What the BMC still calls wrong, whatever its Health says; `known`: it has a place for that, which could be
+    read."""
 
     read: tuple[Entry, ...] = ()
     known: bool = False

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from provisioner.redfish.devices import health, state
 from provisioner.redfish.tree import Resource, Tree, inner, number, rows, text
 
-
 _NO_CAP = 32767
 """Watts that an iDRAC shows where no cap is set (a signed 16 bit number's most)."""
 

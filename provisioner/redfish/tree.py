@@ -167,9 +167,9 @@ _LOCAL = ("", "denied", "internal", "unsupported", "not-found")
 
 
 def saved(path: Path) -> Tree:
-    """A saved tree: one JSON object of address → resource (also gzipped), or a folder with a file a resource, named after
-    its path (redfish_v1_Systems.json) or lying at it (redfish/v1/Systems/index.json). Raises BmcError for anything
-    else."""
+    """A saved tree: one JSON object of address → resource (also gzipped), or a folder with a file a resource, named
+    after its path (redfish_v1_Systems.json) or lying at it (redfish/v1/Systems/index.json). Raises BmcError for
+    anything else."""
     try:
         known = _folder(path) if path.is_dir() else _document(path)
     except (OSError, ValueError, EOFError, RecursionError) as error:
