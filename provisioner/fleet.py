@@ -36,6 +36,7 @@ _SHAPES = {
     "zone": (f"({_NAME})?", "zone"),
     "address": (r"[0-9A-Za-z][0-9A-Za-z.:-]*", "address"),
     "private_address": (r"([0-9A-Za-z][0-9A-Za-z.:-]*)?", "address"),
+    "user": (r"([a-z_][a-z0-9_-]{0,31})?", "login name"),
 }
 """Fields of a node, and what they may be: nodes.json and Terraform's state lie in a bucket that others write to."""
 _MOUNT = {
@@ -76,6 +77,10 @@ class Node:
     private_address: str
     mounts: tuple[Mount, ...] = ()
     """File systems of the network that were made for it."""
+    port: int = 22
+    """Of its sshd."""
+    user: str = ""
+    """The account on it; empty: that of its site."""
 
 
 def from_outputs(
@@ -125,6 +130,8 @@ def _shaped(node: Node) -> Node:
             if not isinstance(value, str) or len(value) > 1024 or not re.fullmatch(shape, value):
                 shown = value if isinstance(value, str) else json.dumps(value)
                 raise ValueError(f"{field_name} of {str(node.name)[:60]!r} is {shown[:60]!r}, which is no {what}")
+    if type(node.port) is not int or not 0 < node.port < 65536:
+        raise ValueError(f"port of {node.name!r} is {json.dumps(node.port)[:60]}, which is no port")
     return node
 
 
@@ -162,6 +169,8 @@ def contact(
     only: Collection[str] | None = None,
     vouched: Callable[[Node], str | None] = lambda _: None,
     carried: Mapping[str, str] | None = None,
+    given: Mapping[str, str] | None = None,
+    local: Collection[str] = (),
 ) -> dict[str, ProviderError]:
     """Wait for every sshd, pin the host keys of machines that were never seen, write ssh's configuration. `only`:
     the machines to be waited for, where that is not all. Gives the machines that could not be pinned, each with why.
@@ -169,11 +178,17 @@ def contact(
     A machine that is known by its id must show the key that was pinned; ssh itself refuses another one. `vouched` gives
     a new machine's key as its provider knows it by another way than the network; None where it does not: a machine
     that shows another one is not pinned. `users`: node → the account on it; `carried`: node → the command that carries
-    ssh to it, in place of its address.
+    ssh to it, in place of its address; `given`: node → its host key, which a person has written down; `local`: names of
+    this very machine, which needs none of this.
     """
-    carried = carried or {}
+    carried, given = carried or {}, given or {}
     pins = ssh.load_pins(paths)
-    wanted = [node for node in nodes if only is None or node.name in only]
+    by_machine = dict(pins.values())
+    wanted = [node for node in nodes if (only is None or node.name in only) and node.name not in local]
+    for node in wanted:
+        moved = by_machine.get(node.id) if node.id != pins.get(node.name, ("", ""))[0] else None
+        if key := given.get(node.name) or moved:  # a machine keeps its key under another name
+            pins[node.name] = (node.id, key)
     new = [node for node in wanted if pins.get(node.name, ("", ""))[0] != node.id]
     patience, failed = Patience(time.monotonic() + wait_s), dict[str, ProviderError]()
     ssh.disconnect(paths, [node.name for node in new])  # a machine that was there before under the same name
@@ -193,14 +208,15 @@ def contact(
                 "fleet", "progress", f"host key pinned: {host_keys.fingerprint(key)}{told}", node=node.name, unit="node"
             )
         known = [node for node in wanted if node not in new and node.name not in carried]
-        reached = {pool.submit(_wait_for_port, node.address, patience): node for node in known}
+        reached = {pool.submit(_wait_for_port, node.address, patience, node.port): node for node in known}
         for waited in as_completed(reached):
             node, error = reached[waited], waited.result()
             kind: Kind = "warning" if error else "log"
             said = f"sshd does not answer on {node.address}: {error}" if error else "sshd answers"
             events("fleet", kind, said, node=node.name, unit="node")
     names = {node.name for node in nodes}
-    ssh.save(paths, nodes, {name: pin for name, pin in pins.items() if name in names}, users, carried)
+    pinned = {name: pin for name, pin in pins.items() if name in names and name not in local}
+    ssh.save(paths, nodes, pinned, users, carried, local)
     return failed
 
 
@@ -234,10 +250,10 @@ def _first_key(
     node: Node, patience: Patience, vouched: Callable[[Node], str | None], carried: str | None
 ) -> tuple[str, str]:
     """The host key that a machine shows at first contact, and what speaks for it."""
-    error = None if carried else _wait_for_port(node.address, patience)
+    error = None if carried else _wait_for_port(node.address, patience, node.port)
     if error is None:
         while True:
-            key = host_keys.scan_through(carried, node.address) if carried else host_keys.scan(node.address)
+            key = host_keys.scan_through(carried, node.address) if carried else host_keys.scan(node.address, node.port)
             if key:
                 return key, _compared(node, key, vouched(node))
             if patience.over:

@@ -70,6 +70,12 @@ class Cluster:
             )
         return found
 
+    @property
+    def needs_terraform(self) -> bool:
+        """Whether any of its machines are made; others exist already."""
+        there = {**{site: self.providers.at(site) for site in self.spec.sites}, **self.providers.made()}
+        return any(provider.hosts is None for provider in there.values())
+
     def require_rights(self) -> None:
         """To be asked before anything is made or removed. Raises GpuprovError where this user can't."""
         if self.sandbox:
@@ -242,7 +248,10 @@ def open_cluster(
     paths = ClusterPaths(path, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)
     cluster = Cluster(path, loaded, paths, events or Events(), sharing=None if sandbox else shared)
-    ssh.refuse_foreign(paths, lambda: cluster.providers.proxies(cluster.nodes()).values())
+    providers = cluster.providers
+    ssh.refuse_foreign(
+        paths, lambda: providers.proxies(cluster.nodes()).values(), lambda: providers.local(cluster.nodes())
+    )
     ownership.watch(paths.root)
     ssh.mend(paths)
     return cluster

@@ -29,6 +29,8 @@ class Host(Protocol):
     def name(self) -> str: ...
     @property
     def address(self) -> str: ...
+    @property
+    def port(self) -> int: ...
 
 
 Pins = dict[str, tuple[str, str]]
@@ -43,11 +45,11 @@ SOCKET_PATH_MAX = 107 - 17 - len("/") - 40
 """sun_path holds 107 bytes and a NUL (unix(7)); while it makes a socket ssh adds 17, and %C is 40 hex digits."""
 
 
-def jump(host: str, address: str) -> str:
+def jump(host: str, address: str, to_port: int = 22) -> str:
     """ssh's ProxyCommand to `address` by way of a jump host, [user@]host[:port], as the caller's own ssh reaches it."""
     name, _, port = host.partition(":")
     ways = f"-p {port} " if port else ""
-    return f"ssh -o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S} {ways}-W [{address}]:22 {name}"
+    return f"ssh -o BatchMode=yes -o ConnectTimeout={CONNECT_TIMEOUT_S} {ways}-W [{address}]:{to_port} {name}"
 
 
 def load_pins(paths: ClusterPaths) -> Pins:
@@ -73,10 +75,11 @@ def save(
     pins: Pins,
     users: Mapping[str, str],
     proxies: Mapping[str, str] | None = None,
+    local: Collection[str] = (),
 ) -> None:
     """Write pins, known_hosts and ssh's configuration for these nodes. `users`: node → its account; `proxies`: node →
-    the command that carries the connection. Raises GpuprovError for what is no name, address or key: it would be read
-    as configuration."""
+    the command that carries the connection; `local`: names of this very machine, which has none of it. Raises
+    GpuprovError for what is no name, address or key: it would be read as configuration."""
     for node in nodes:
         if not (NAME.fullmatch(node.name) and ADDRESS.fullmatch(node.address)):
             _refuse(paths.nodes, f"{node.name!r} at {node.address!r} is no node")
@@ -110,15 +113,23 @@ def save(
         name: "  ProxyCommand {}\n".format(command.replace("%", "%%")) for name, command in (proxies or {}).items()
     }
     hosts = [
-        f"\nHost {node.name}\n  HostName {node.address}\n  User {users[node.name]}\n"
+        f"\nHost {node.name}\n  HostName {node.address}\n"
+        + (f"  Port {node.port:d}\n" if node.port != 22 else "")
+        + f"  User {users[node.name]}\n"
         f"  HostKeyAlias {node.name}.{paths.name}\n{carried.get(node.name, '')}"
         for node in nodes
+        if node.name not in local
     ]
+    if local:
+        write_whole(paths.ssh / LOCAL, "".join(f"{name}\n" for name in sorted(local)))
+    else:
+        (paths.ssh / LOCAL).unlink(missing_ok=True)
     write_whole(paths.ssh / "config", "".join(hosts) + "\n" + head)
 
 
 KEYWORDS = {
-    "host", "hostname", "hostkeyalias", "proxycommand", "user", "identityfile", "identitiesonly", "identityagent",
+    "host", "hostname", "port", "hostkeyalias", "proxycommand", "user", "identityfile", "identitiesonly",
+    "identityagent",
     "batchmode", "passwordauthentication", "stricthostkeychecking", "userknownhostsfile", "globalknownhostsfile",
     "hostkeyalgorithms", "updatehostkeys", "connecttimeout", "serveraliveinterval", "serveralivecountmax",
     "controlmaster", "controlpersist", "controlpath", "loglevel",
@@ -126,9 +137,13 @@ KEYWORDS = {
 """What `save` writes. Others can run commands (Match exec, LocalCommand, KnownHostsCommand, PKCS11Provider …)."""
 
 
-def refuse_foreign(paths: ClusterPaths, proxies: Callable[[], Collection[str]]) -> None:
+def refuse_foreign(
+    paths: ClusterPaths, proxies: Callable[[], Collection[str]], here: Callable[[], Collection[str]] = frozenset
+) -> None:
     """Raise GpuprovError for a configuration that `save` would not write: a run directory may have come with somebody's
-    checkout. `proxies`: the commands that may carry a connection."""
+    checkout. `proxies`: the commands that may carry a connection; `here`: nodes that may be this machine."""
+    if (found := local(paths)) and (foreign := found - set(here())):
+        _refuse(paths.ssh / LOCAL, f"{min(foreign)} is this machine there, and not in cluster.yaml")
     config = paths.ssh / "config"
     try:
         lines = config.read_text(encoding="utf-8").splitlines()
@@ -276,8 +291,25 @@ def _make_key(path: Path, comment: str) -> None:
         fresh.replace(path)
 
 
+LOCAL = "local"
+"""File of ssh's folder: names of nodes that are this very machine."""
+LOCAL_SHELL = 'if [ $# -eq 0 ]; then exec "${SHELL:-/bin/sh}" -l; fi; exec /bin/sh -c "$*"'
+"""Runs its arguments as ssh does on the other side: as one text for a shell, a login where there are none."""
+
+
+def local(paths: ClusterPaths) -> frozenset[str]:
+    """The nodes that are this very machine: no ssh is needed for them."""
+    try:
+        return frozenset((paths.ssh / LOCAL).read_text(encoding="utf-8", errors="replace").split())
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+
+
 def argv(paths: ClusterPaths, node: str, *options: str) -> list[str]:
-    """The ssh command that reaches a node; append one command string to run it there."""
+    """The command that reaches a node, ssh but for this very machine; append one command string to run it there.
+    `options`: of ssh."""
+    if node in local(paths):
+        return ["/bin/sh", "-c", LOCAL_SHELL, "gpuprov"]
     return ["ssh", "-F", str(paths.ssh / "config"), *options, node]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,7 +81,7 @@ def plan(
         cluster = open_cluster(file, sandbox=sandbox)
         cluster.require_rights()
         cluster.events.subscribe(show)
-        document = planning.plan(cluster, find(terraform), only=site or ())
+        document = planning.plan(cluster, find(terraform, needed=cluster.needs_terraform), only=site or ())
     if json_:
         json_output.write(document)
     else:
@@ -106,7 +106,7 @@ def up(
     confirm = _confirm(screen, cluster, yes=yes)
     with resumable(f"resume with `{_again(file, cluster.sandbox, site or ())}`"), screen as show:
         cluster.events.subscribe(show)
-        run = lifecycle.up(cluster, find(terraform), confirm=confirm, only=site or ())
+        run = lifecycle.up(cluster, find(terraform, needed=cluster.needs_terraform), confirm=confirm, only=site or ())
     if run.report is None:
         raise Declined("nothing was created")
     tell(run, as_json=json_)
@@ -138,7 +138,10 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
             missing = {g.name: len(set(g.node_names()) - there) for g in wanted.groups}
             price = summary.making(asked_for(cluster.spec), missing)
         counts = f"{counted(changes, 'change')}{f'; new: {price}' if price else ''}"
-        question = f"Create {what}{' in the sandbox' if cluster.sandbox else ''} ({counts})?"
+        exist = not cluster.sandbox and all(cluster.providers.at(group.site).hosts for group in wanted.groups)
+        question = (
+            f"{'Configure' if exist else 'Create'} {what}{' in the sandbox' if cluster.sandbox else ''} ({counts})?"
+        )
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
 
     return ask
@@ -183,17 +186,19 @@ def down(
 
     cluster = open_cluster(file, sandbox=sandbox)
     if not cluster.paths.exists():
-        _say_down(cluster.spec.name, 0, as_json=json_)
+        _say_down(cluster.spec.name, 0, {}, as_json=json_)
         return
     cluster.require_rights()
     names = lifecycle.made(cluster)
-    question = f"Remove {_some(names) or 'all remaining resources'} of {cluster.label}?"
+    exist = not cluster.needs_terraform
+    what = f"gpuprov's changes on {_some(names)}" if exist else _some(names) or "all remaining resources"
+    question = f"{'Undo' if exist else 'Remove'} {what} of {cluster.label}?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed"):
         raise Declined("nothing was removed")
     with resumable("run the same command to resume"), display(quiet=json_) as show:
         cluster.events.subscribe(show)
-        removal = lifecycle.down(cluster, find(terraform))
-    _say_down(cluster.spec.name, removal.removed, as_json=json_)
+        removal = lifecycle.down(cluster, find(terraform, needed=cluster.needs_terraform))
+    _say_down(cluster.spec.name, removal.removed, removal.stays, as_json=json_)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -202,9 +207,14 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names if more <= 0 else [*names[:MOST_NAMES], f"{more} more"])
 
 
-def _say_down(name: str, removed: int, *, as_json: bool) -> None:
+def _say_down(name: str, removed: int, stays: Mapping[str, Sequence[str]], *, as_json: bool) -> None:
     if as_json:
-        json_output.write({"cluster": name, "removed": removed, "left": []})
+        json_output.write({"cluster": name, "removed": removed, "left": [], "stays": stays})
+    elif stays:
+        typer.echo(f"{name}: gpuprov's changes are undone on {counted(len(stays), 'machine')}; they run on, and keep:")
+        for node, sentences in stays.items():
+            for sentence in sentences:
+                typer.echo(f"  {node}: {sentence}")
     else:
         typer.echo(f"{name}: {removed} resources removed, nothing is left" if removed else f"{name}: nothing to remove")
 
@@ -255,7 +265,7 @@ def upgrade(
 
     with resumable("run the same command to resume"), screen as show:
         cluster.events.subscribe(show)
-        done = lifecycle.upgrade(cluster, find(terraform), options, confirm=confirm)
+        done = lifecycle.upgrade(cluster, find(terraform, needed=cluster.needs_terraform), options, confirm=confirm)
     document = lifecycle.document(cluster, done)
     if json_:
         json_output.write(document)

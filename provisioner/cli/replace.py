@@ -51,7 +51,9 @@ def replace(
 
     with resumable("run the same command to resume"), screen as show:
         cluster.events.subscribe(show)
-        run = replacement.replace(cluster, find(terraform), nodes, options, confirm=confirm)
+        run = replacement.replace(
+            cluster, find(terraform, needed=cluster.needs_terraform), nodes, options, confirm=confirm
+        )
     if run.report is None:
         raise Declined("nothing was destroyed")
     tell(run, as_json=json_)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from provisioner import catalog, roles
+from provisioner import catalog, roles, ssh
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
@@ -32,14 +32,10 @@ def write(
     `variables`: the providers', for all groups. `stamps`: group → role → what the playbook records on the node once the
     role has run. `obsolete`: group → packages of earlier locks that this one has not; the roles remove them.
     """
-    groups = {}
+    local, groups = ssh.local(paths), {}
     for planned in plan.groups:
         groups[planned.name] = {
-            "hosts": {
-                n.name: {"gpuprov_node": n.name, "gpuprov_private_address": n.private_address}
-                for n in nodes
-                if n.group == planned.name
-            },
+            "hosts": {n.name: _of_node(n, n.name in local) for n in nodes if n.group == planned.name},
             "vars": {
                 **group_variables(planned.name, plan),
                 "gpuprov_stamps": {role: stamp.to_json() for role, stamp in stamps[planned.name].items()},
@@ -51,6 +47,13 @@ def write(
     # JSON is YAML, and Ansible reads it an order of magnitude faster than YAML's long form.
     write_whole(paths.inventory, json.dumps(inventory, indent=1) + "\n")
     return paths.inventory
+
+
+def _of_node(node: Node, local: bool) -> dict[str, str]:
+    """Variables of one host. This very machine is reached without ssh."""
+    own = {"gpuprov_node": node.name, "gpuprov_private_address": node.private_address}
+    own |= {"gpuprov_user": node.user} if node.user else {}
+    return own | ({"ansible_connection": "local"} if local else {})
 
 
 def group_variables(name: str, plan: Plan) -> dict[str, Any]:

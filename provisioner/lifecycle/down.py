@@ -22,6 +22,8 @@ class Removal:
 
     removed: int = 0
     left: list[str] = field(default_factory=list)
+    stays: dict[str, list[str]] = field(default_factory=dict)
+    """Node → what stays on a machine that existed before gpuprov, one sentence each."""
 
 
 def made(cluster: Cluster) -> list[str]:
@@ -74,10 +76,12 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
     with cluster.exclusively("down") as run_dir:
         events = cluster.events
         for site, provider in cluster.providers.made().items():
-            events("down", "started", f"{site}: removing machines")
+            exist = provider.hosts is not None
+            events("down", "started", f"{site}: " + ("undoing what was configured" if exist else "removing machines"))
             try:
                 there = machines.of_site(cluster, site, binary, run_dir, made_by=provider)
                 _remove(cluster, there, provider, removal)
+                removal.stays |= there.stays
             except Interrupted:
                 raise
             except GpuprovError as error:  # the machines of other sites cost something, too

@@ -17,7 +17,10 @@ from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events, Kind
 from provisioner.lifecycle import running_cost
 from provisioner.lifecycle.sites import each
+from provisioner.machines import existing
 from provisioner.machines.base import Machines, Planned
+from provisioner.machines.existing import Way
+from provisioner.machines.hosts import HostMachines
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
@@ -115,12 +118,25 @@ def of_site(
         private_dir(cluster.paths.site(site))
         cluster.providers.record(site)
         provider = cluster.providers.at(site)
+    if provider.hosts is not None:
+        there = [node for node in cluster.nodes() if node.site == site]
+        return HostMachines(site, provider.hosts, there, _way(cluster, cluster.nodes()), cluster.events)
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None
     root = Root(key=lambda: _key(cluster), identity=lambda: _identity(cluster), backend=backend)
     known = [node.name for node in settled(cluster) if node.site == site]
     log = run_dir / f"terraform-{site}.log" if run_dir else None
     return TerraformMachines(provider, root, binary, cluster.events, known=known, log=log)
+
+
+def _way(cluster: Cluster, nodes: Sequence[fleet.Node]) -> Way:
+    """How machines that exist already are entered."""
+    users, carried = _users(cluster, nodes), cluster.providers.proxies(nodes)
+    return Way(cluster.paths, users, carried, key=_key(cluster), identity=_identity(cluster))
+
+
+def _users(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, str]:
+    return {node.name: node.user or cluster.spec.user(node.site) for node in nodes}
 
 
 _ALONE = threading.Lock()
@@ -271,6 +287,17 @@ def _record_incomplete(
     return "; ".join([f"{stand}: `gpuprov up` goes on, `gpuprov down` removes them", *unknown])
 
 
+def _admitted(cluster: Cluster, nodes: Sequence[fleet.Node]) -> dict[str, ProviderError]:
+    """Let gpuprov in to machines that exist already; gives those that refuse it, each with why."""
+    theirs = [node for node in nodes if node.site in cluster.spec.sites and cluster.providers.at(node.site).hosts]
+    if not theirs:
+        return {}
+    failed = existing.admit(_way(cluster, theirs), theirs, cluster.events)
+    for name, error in failed.items():
+        cluster.events("fleet", "warning", error.message, node=name, unit="node")
+    return failed
+
+
 def keep_consoles(cluster: Cluster, nodes: Sequence[fleet.Node], run_dir: Path) -> list[Path]:
     """Write what these machines' consoles show into the run's folder, where their provider hands it out; gives the
     files. To be called before a machine goes that nobody could log in to."""
@@ -295,11 +322,13 @@ def contact(
     wait_s = float(cluster.spec.timeouts.ssh_s)
     tell_waiting(events, waiting, wait_s)
     carried = {} if cluster.sandbox else cluster.providers.proxies(nodes)
-    users = {node.name: cluster.spec.user(node.site) for node in nodes}
+    users = _users(cluster, nodes)
+    given = {} if cluster.sandbox else cluster.providers.given_keys(nodes)
     failed = fleet.contact(
         cluster.paths, list(nodes), users, events, wait_s=wait_s, only=only, vouched=cluster.providers.host_key,
-        carried=carried,
+        carried=carried, given=given, local=cluster.providers.local(nodes),
     )  # fmt: skip
+    failed |= _admitted(cluster, [node for node in nodes if node.name in waiting and node.name not in failed])
     for node in nodes:
         if (error := failed.get(node.name)) and run_dir and (kept := keep_consoles(cluster, [node], run_dir)):
             hint = f"its console: {kept[0]}; {error.hint}"

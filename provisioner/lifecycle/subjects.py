@@ -26,6 +26,13 @@ def subjects_of(
     return [_subject(cluster, node, releases[node.name]) for node in nodes]
 
 
+def _host_spec(cluster: Cluster, name: str) -> str:
+    """How testinfra reaches a node."""
+    if name in ssh.local(cluster.paths):
+        return "local://"
+    return f"ssh://{name}?ssh_config={quote(str(cluster.paths.ssh / 'config'))}"
+
+
 def _subject(cluster: Cluster, node: Node, release: Release) -> Subject:
     from provisioner.verify.expectations import HEALTH_TIMER, expect
     from provisioner.verify.run import Subject
@@ -51,5 +58,5 @@ def _subject(cluster: Cluster, node: Node, release: Release) -> Subject:
         ),
         simulated=plan.simulated,
         address=node.private_address,
-        host_spec=f"ssh://{node.name}?ssh_config={quote(str(cluster.paths.ssh / 'config'))}",
+        host_spec=_host_spec(cluster, node.name),
     )

@@ -62,6 +62,8 @@ class Machines(Protocol):
     """One site. All methods raise ProviderError naming it."""
 
     site: str
+    stays: dict[str, list[str]]
+    """Node → what `destroy` left on a machine that it did not remove, one sentence each."""
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         """Work out what `apply` would do. `replace`: nodes whose machines are to be made anew. Makes no machine; with

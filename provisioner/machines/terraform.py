@@ -46,6 +46,7 @@ class TerraformMachines:
     ) -> None:  # fmt: skip
         assert provider.module is not None
         self.site = provider.place.site
+        self.stays: dict[str, list[str]] = {}
         self._provider, self._module, self._root, self._events = provider, provider.module, root, events
         self._known, self._folder = frozenset(known), provider.place.workspace
         self._workspace = Workspace(

@@ -21,6 +21,7 @@ from provisioner.paths import IDENTITY
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.capacity import Capacity
+from provisioner.providers.hosts import Host
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.spec import folders
@@ -131,6 +132,18 @@ class Access(Protocol):
         """What a machine's console shows, by its id; None where it shows nothing, or may not be read."""
 
 
+class Hosts(Protocol):
+    """Machines that exist already: none is made, and none is removed."""
+
+    def listed(self, groups: Collection[str]) -> list[Host]:
+        """Those that cluster.yaml names, in its order, each with its group. `groups`: those at the site; () where that
+        does not matter. Raises GpuprovError where it can't be told."""
+
+    def host_key(self, machine: str) -> str | None:
+        """The ed25519 host key of a machine by its id (Host.name), as a person has written it down; None where nobody
+        has. Raises GpuprovError where it should be there and is not."""
+
+
 class Rehearsal(Protocol):
     """Packages and container images that simulated machines take from a mirror on this machine."""
 
@@ -153,6 +166,8 @@ class Provider(ABC):
     capacity: Capacity | None = None
     """Which zones and kinds are asked in turn where machines can't be had."""
     access: Access | None = None
+    hosts: Hosts | None = None
+    """The machines, where they exist already."""
     rehearsal: Rehearsal | None = None
 
     def __init__(self, place: Place) -> None:

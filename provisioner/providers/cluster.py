@@ -11,6 +11,7 @@ from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.providers.base import SANDBOX, Place, Provider, named
+from provisioner.providers.hosts import LOCAL
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.site import Site
 from provisioner.spec.sites import SITE
@@ -83,7 +84,23 @@ class Providers:
             if access is not None and (command := access.proxy(node.id)):
                 found[node.name] = command
             elif settings is not None and settings.jump:
-                found[node.name] = ssh.jump(settings.jump, node.address)
+                found[node.name] = ssh.jump(settings.jump, node.address, node.port)
+        return {name: command for name, command in found.items() if name not in self.local(nodes)}
+
+    def local(self, nodes: Collection[Node]) -> set[str]:
+        """The nodes that are this very machine, by cluster.yaml and nothing else."""
+        if self._paths.sandbox:
+            return set()
+        here = {name for name, site in self._spec.sites.items() if site.this_machine()}
+        return {node.name for node in nodes if node.site in here and node.id in LOCAL}
+
+    def given_keys(self, nodes: Collection[Node]) -> dict[str, str]:
+        """Node → its host key, where a person has written it down. Raises GpuprovError for one that is not there."""
+        found = {}
+        for node in nodes:
+            hosts = self.at(node.site).hosts if node.site in self._spec.sites else None
+            if hosts is not None and (key := hosts.host_key(node.id)):
+                found[node.name] = key
         return found
 
     def host_key(self, node: Node) -> str | None:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -75,8 +76,9 @@ def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec |
     source = read(path)
     spec = None
     if source.complete:
-        spec = _validate(source)
-        _apply_rules(source, spec, catalog)
+        folder = Path(path).absolute().parent
+        spec = _located(_validate(source), folder)
+        _apply_rules(source, spec, catalog, folder)
     problems = sorted(dict.fromkeys(source.problems), key=lambda p: (p.line, p.column))
     return (None, problems) if problems else (spec, problems)
 
@@ -99,8 +101,14 @@ def _is_another_file(value: dict[str, Any]) -> bool:
     return not set(value) & set(ClusterSpec.model_fields) and not all(map(_WORD.fullmatch, value))
 
 
-def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog) -> None:
-    draft = _draft_of(spec) if spec is not None else _draft_from(source.value)
+def _located(spec: ClusterSpec | None, folder: Path) -> ClusterSpec | None:
+    if spec is None:
+        return None
+    return spec.model_copy(update={"sites": {name: site.located(folder) for name, site in spec.sites.items()}})
+
+
+def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog, folder: Path) -> None:
+    draft = _draft_of(spec) if spec is not None else _draft_from(source.value, folder)
     for finding in findings(draft, catalog):
         if len(source.problems) > MAX_PROBLEMS:
             return
@@ -133,7 +141,7 @@ def _draft_of(spec: ClusterSpec) -> Draft:
     )
 
 
-def _draft_from(value: Any) -> Draft:
+def _draft_from(value: Any, folder: Path) -> Draft:
     """What is well-formed by itself in a file that is not well-formed as a whole."""
     if not isinstance(value, dict):
         return Draft()
@@ -148,7 +156,8 @@ def _draft_from(value: Any) -> Draft:
     sites, groups = value.get("sites"), value.get("groups")
     if isinstance(sites, dict):
         draft.site_names = tuple(sites)
-        draft.sites = {name: site for name, raw in sites.items() if (site := _one_of(SITE, raw)) is not None}
+        found = {name: site for name, raw in sites.items() if (site := _one_of(SITE, raw)) is not None}
+        draft.sites = {name: site.located(folder) for name, site in found.items()}
     if isinstance(groups, dict):
         for name, raw in groups.items():
             if (group := _group(("groups", name), raw, draft.dropped)) is not None:

@@ -103,6 +103,8 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
         if isinstance(value, str) and len(choices) > 1:
             return _not_one_of(value, choices)
         title = title or " or ".join(choices)
+    if _schema(loc, value=source.value).get("writeOnly"):  # a secret may stand there by mistake
+        return f"{_name(loc)} is not {title}", "user and password never stand in cluster.yaml"
     if kind in _BOUNDS and isinstance(value, int):
         key, words = _BOUNDS[kind]
         return f"{value} is too {'small' if key[0] == 'g' else 'large'}: {words} {item['ctx'][key]}", ""

@@ -250,6 +250,11 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         yield Finding(("hooks", "interrupted"), message, hint)
     if draft.state is not None and draft.site_names and len(draft.sites) == len(draft.site_names):
         yield from draft.state.findings(draft.sites)
+        here = [name for name, site in draft.sites.items() if site.this_machine()]
+        if here and draft.state.backend != "local":
+            message = f"state is shared, and site {here[0]} has the machine that gpuprov runs on"
+            hint = "for another operator that is another machine: give it by name and address, or keep state local"
+            yield Finding(("state", "backend"), message, hint)
     if draft.access is not None and draft.access.ssh_key is not None and _is_key(draft.access.ssh_key):
         hint = "give the path of the file; keep the key itself out of cluster.yaml"
         yield Finding(("access", "ssh_key"), "this is a private key, not the path of one", hint)

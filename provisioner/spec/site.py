@@ -6,7 +6,8 @@ A provider's folder has the model of its own sites (`providers/<name>/site.py`);
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
@@ -63,6 +64,14 @@ class Site(Model):
     def file_systems(self) -> tuple[SharedFileSystem, ...]:
         """What every node of the site mounts over the network."""
         return ()
+
+    def located(self, folder: Path) -> Self:  # noqa: ARG002
+        """The site with paths of files as they are from anywhere; `folder`: that of cluster.yaml."""
+        return self
+
+    def this_machine(self) -> bool:
+        """Whether one of its nodes is the machine that gpuprov runs on."""
+        return False
 
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
         """What cannot work at this site, beside what holds for all sites. `at`: where the site stands in the file;

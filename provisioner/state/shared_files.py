@@ -90,7 +90,7 @@ class SharedFiles:
         ssh.ensure_key(self._paths, self._spec.access.ssh_key)
         nodes = fleet.load(self._paths)
         carried = Providers(self._spec, self._paths).proxies(nodes)
-        users = {node.name: self._spec.user(node.site) for node in nodes}
+        users = {node.name: node.user or self._spec.user(node.site) for node in nodes}
         ssh.save(self._paths, nodes, ssh.load_pins(self._paths), users, carried)
         self._remember(found.tag)
 

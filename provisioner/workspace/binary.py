@@ -22,8 +22,11 @@ class Binary:
     origin: str
 
 
-def find(option: str | None = None) -> Binary:
-    """The Terraform to use. Raises GpuprovError where a named one is no program, or there is none at all."""
+def find(option: str | None = None, *, needed: bool = True) -> Binary:
+    """The Terraform to use; where none is `needed`, none is looked for. Raises GpuprovError where a named one is no
+    program, or there is none at all."""
+    if not needed:
+        return Binary((), "not needed")
     for named, origin in ((option, "--terraform"), (os.environ.get(ENVIRONMENT), ENVIRONMENT)):
         if named:
             resolved = shutil.which(named)

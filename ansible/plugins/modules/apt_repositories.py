@@ -97,6 +97,7 @@ from ansible.module_utils import gpuprov_archive
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpuprov_apt import AptError, read_lists, retried
 from ansible.module_utils.gpuprov_files import put
+from ansible.module_utils.gpuprov_record import note_file
 from ansible.module_utils.urls import fetch_url
 
 KEYS = "/etc/apt/keyrings"
@@ -159,6 +160,8 @@ def fetch_key(module, repository, path):
             "between.".format(", ".join(print_ for print_, _ in seen) or "no OpenPGP key", **repository)
         )
     os.chmod(fresh, 0o644)
+    with open(fresh, "rb") as stream:
+        note_file(path, stream.read())
     module.atomic_move(fresh, path)
 
 

@@ -71,7 +71,9 @@ class Node(Kernel):
             code, said = self.change("unloaded the EFA module that is not the installed one", "modprobe", "-r", NAME)
             if code:
                 self.done.pop()
-                return f"another EFA module than the installed one runs and does not let itself be unloaded: {last(said)}"
+                return (
+                    f"another EFA module than the installed one runs and does not let itself be unloaded: {last(said)}"
+                )
         code, said = self.change("loaded the installed EFA module", "modprobe", NAME)
         if code:
             raise Wrong(f"EFA's module can't be loaded: {last(said)}. The kernel log has the reason (dmesg)")

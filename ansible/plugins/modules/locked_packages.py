@@ -93,6 +93,7 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpuprov_apt import AptError, apt_get, call, explained, retried
+from ansible.module_utils.gpuprov_record import note
 
 ARCHIVES = "/var/cache/apt/archives"
 MARGIN_MIB = 32
@@ -248,10 +249,12 @@ def bring(module):
     if differing or gone:
         repaired = repair(module, before)
         if not module.check_mode:
+            note("packages", differing)
             install(module, differing, gone, before)
             after = status(module)
     loose = [n for n in to_hold(module, wanted, after) if after.get(n, NOWHERE)[1][0] != "h"]
     if loose and not module.check_mode:
+        note("holds", loose)
         hold(module, loose)
     if (loose or differing or gone) and not module.check_mode:
         after = status(module)

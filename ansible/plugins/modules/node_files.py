@@ -47,6 +47,7 @@ import stat
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpuprov_files import put
+from ansible.module_utils.gpuprov_record import note_file
 
 
 def read(path):
@@ -67,6 +68,7 @@ def differs(item):
 
 
 def write(module, item):
+    note_file(item["dest"], item["content"])  # before a link is gone
     if os.path.islink(item["dest"]):
         os.unlink(item["dest"])
     put(module, item["dest"], item["content"], int(item["mode"], 8))
@@ -98,6 +100,7 @@ def main():
             if os.path.lexists(path):
                 written.append(path)
                 if not module.check_mode:
+                    note_file(path)
                     os.unlink(path)
     except OSError as error:
         module.fail_json(msg=str(error), written=written)

@@ -50,6 +50,7 @@ done:
 import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpuprov_record import note
 
 FIELDS = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload")
 
@@ -115,6 +116,8 @@ def bring(params, check_mode):
         state |= show(masked) if not check_mode else {}
     enable = [u for u in started if state[u]["UnitFileState"] not in ("enabled", "static", "indirect", "generated")]
     if enable:
+        if not check_mode:
+            note("units", enable)
         call("--quiet", "enable", *enable)
     for unit in started:
         if state[unit]["ActiveState"] not in ("active", "reloading"):

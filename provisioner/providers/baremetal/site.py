@@ -1,16 +1,66 @@
-"""`provider: baremetal`."""
+"""`provider: baremetal`: machines that exist, named one by one or by ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
+from provisioner.errors import GpuprovError
+from provisioner.providers.baremetal import rules
+from provisioner.providers.baremetal.listing import listed
+from provisioner.providers.hosts import Host
+from provisioner.spec.base import Model, Text
 from provisioner.spec.groups import Group
-from provisioner.spec.site import Site
+from provisioner.spec.site import Jump, LoginName, Site
 from provisioner.spec.source_map import Finding, Loc
 from provisioner.spec.stack_request import StackRequest
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+FilePath = Annotated[Text, Field(title="the path of a file")]
+
+
+class HostEntry(Model):
+    """A host, or a range of hosts."""
+
+    group: Text | None = Field(
+        default=None, title="the name of a group", description="Group of it; null: the only group of the site"
+    )
+    address: Text | None = Field(
+        default=None,
+        title="an address, or a range of as many",
+        description="Host name or IP address that ssh calls; null: its name",
+        examples=["10.0.0.[11-14]"],
+    )
+    port: Port | None = Field(default=None, title="a port", description="Port of its sshd; null: the site's")
+    user: LoginName | None = Field(default=None, title="a login name", description="Account on it; null: the site's")
+    jump: Jump | None = Field(
+        default=None, title="[user@]host[:port]", description="Jump host on ssh's way to it; null: the site's"
+    )
+    bmc: Text | None = Field(
+        default=None,
+        title="an address, or a range of as many",
+        description="Address of its management controller (BMC); not available yet",
+        examples=["bmc-dgx[01-04].lab"],
+    )
+
+
+class Install(Model):
+    """What is installed on machines that have only a BMC."""
+
+    os: Annotated[str, Field(pattern=r"^[a-z]+-[0-9]+(\.[0-9]+)?$")] | None = Field(
+        default=None,
+        title="a distribution such as ubuntu-24.04, or null",
+        description="Distribution; null: that of the group's stack",
+        examples=["ubuntu-24.04"],
+    )
+    disk: Text = Field(
+        default="by-size",
+        title="by-size, or a path under /dev/disk",
+        description="Disk that it is installed on; by-size: the smallest one, or the smallest pair as RAID1",
+    )
 
 
 class BareMetalSite(Site):
@@ -22,7 +72,56 @@ class BareMetalSite(Site):
         description="How they are reached: ssh takes machines that run already; maas and redfish, which install them, "
         "are not available yet",
     )
+    hosts: dict[Annotated[str, Field(pattern=r"^.+$", max_length=255)], HostEntry] = Field(
+        default_factory=dict,
+        max_length=10_000,
+        title="hosts or ranges of hosts, such as dgx[01-16].lab: { group: train }",
+        description="The machines, by host name or by a range of them; local: the machine that gpuprov runs on, "
+        "without ssh",
+        examples=[{"dgx[01-04].lab": {"group": "train"}}],
+    )
+    inventory: FilePath | None = Field(
+        default=None,
+        description="Ansible inventory (INI) that names the hosts in place of `hosts`; relative to cluster.yaml",
+        examples=["hosts.ini"],
+    )
+    port: Port = Field(default=22, title="a port", description="Port of the hosts' sshd")
+    host_keys: FilePath | None = Field(
+        default=None,
+        description="known_hosts file with the ed25519 host key of each host; null: the key that a host shows at first "
+        "contact is pinned, and its fingerprint shown",
+        examples=["known_hosts"],
+    )
+    credentials: Annotated[str, Field(pattern=r"^(env:[A-Z][A-Z0-9_]{0,31}|file:.+)$", max_length=255)] | None = Field(
+        default=None,
+        title="env:NAME or file:PATH",
+        description="Where user and password of the BMCs come from: env:BMC reads BMC_USER and BMC_PASSWORD; file:PATH "
+        "a file of yours with mode 0600; not available yet",
+        examples=["env:BMC"],
+        json_schema_extra={"writeOnly": True},
+    )
+    install: Install | None = Field(
+        default=None, description="What is installed on machines that have only a BMC; not available yet"
+    )
+
+    def located(self, folder: Path) -> Self:
+        found = {}
+        for key in ("inventory", "host_keys"):
+            if value := getattr(self, key):
+                found[key] = str(folder / Path(value).expanduser())
+        if self.credentials and self.credentials.startswith("file:"):
+            found["credentials"] = "file:" + str(folder / Path(self.credentials[5:]).expanduser())
+        return self.model_copy(update=found) if found else self
+
+    def this_machine(self) -> bool:
+        return any(host.local for host in listed(self, ())[0])
 
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
-        if self.method != "ssh":
-            yield Finding((*at, "method"), f"method: {self.method} is not available yet", "method: ssh")
+        return rules.findings(self, at, groups)
+
+    def machines(self, groups: Collection[str]) -> list[Host]:
+        """The hosts in the order of the file, each with its group. Raises GpuprovError where they can't be told."""
+        hosts, problems = listed(self, groups)
+        if problems:
+            raise GpuprovError(problems[0].message, where="hosts", hint=problems[0].hint)
+        return hosts

@@ -21,6 +21,9 @@ NOT_YET = {
     "monitoring.prometheus": HEAD + "monitoring: { prometheus: true }\n" + GROUP,
     "monitoring.grafana": HEAD + "monitoring: { grafana: true }\n" + GROUP,
     "sites.<name>.method": BARE + "sites: { lab: { provider: baremetal, method: redfish } }\n",
+    "sites.<name>.credentials": BARE + "sites: { lab: { provider: baremetal, credentials: env:BMC } }\n",
+    "sites.<name>.install": BARE + "sites: { lab: { provider: baremetal, install: { disk: by-size } } }\n",
+    "sites.<name>.hosts.<name>.bmc": BARE + "sites: { lab: { provider: baremetal, hosts: { n: { bmc: b } } } }\n",
 }
 """Keys that no code reads yet, each with a file whose third line asks for it."""
 
@@ -53,7 +56,7 @@ def unread(keys: list[str]) -> set[str]:
 
 
 def test_every_key_is_read_or_refused() -> None:
-    assert unread(schema.key_names()) <= set(NOT_YET)
+    assert {key for key in unread(schema.key_names()) if not key.startswith(tuple(NOT_YET))} == set()
 
 
 def test_a_key_that_nobody_reads_is_found() -> None:
@@ -65,6 +68,7 @@ def test_what_is_not_built_yet_is_refused_at_its_line(tmp_path: Path, key: str) 
     path = tmp_path / "cluster.yaml"
     path.write_text(NOT_YET[key], encoding="utf-8")
     (problem,) = spec.check(path)
-    assert problem.path == key.replace("groups.<name>", "groups.train").replace("sites.<name>", "sites.lab")
+    path = key.replace("groups.<name>", "groups.train").replace("sites.<name>", "sites.lab")
+    assert problem.path == path.replace("hosts.<name>", "hosts.n")
     assert problem.line == 3
     assert "not available yet" in problem.message

@@ -1,0 +1,166 @@
+"""Machines that exist already, reached by ssh or, this very one, without it: let in to, and left again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from provisioner import ssh
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.fleet import PARALLEL, Node
+from provisioner.paths import ClusterPaths
+from provisioner.text import printable
+
+DEADLINE_S = 60.0
+UNDO_S = 600.0
+ROOT_PYTHON = 'if [ "$(id -u)" = 0 ]; then exec python3 -I -; else exec sudo -n python3 -I -; fi'
+ADD_KEY = """\
+set -eu; umask 077; mkdir -p "$HOME/.ssh"; file=$HOME/.ssh/authorized_keys; touch "$file"
+if grep -qxF -- "$1" "$file"; then exit 0; fi
+if [ -n "$(tail -c1 "$file")" ]; then echo >>"$file"; fi
+printf '%s\\n' "$1" >>"$file"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a cluster's machines are reached. `users`: node → its account; `carried`: node → ssh's ProxyCommand; `key`:
+    the public key that is let in; `identity`: what tells the cluster from others of its name."""
+
+    paths: ClusterPaths
+    users: Mapping[str, str]
+    carried: Mapping[str, str]
+    key: str
+    identity: str
+
+    @property
+    def line(self) -> str:
+        """gpuprov's line in authorized_keys: nobody else's has this comment."""
+        return f"{' '.join(self.key.split()[:2])} gpuprov-{self.paths.name}"
+
+
+def admit(way: Way, nodes: Sequence[Node], events: Events) -> dict[str, ProviderError]:
+    """See that each machine lets gpuprov in and lets it be root, and begin the record of what is changed there. Where
+    gpuprov's key is not known yet, the caller's own ssh brings it there. Gives what could not be entered, and why."""
+    return _each(nodes, lambda node: _admit(way, node, events))
+
+
+def undo(
+    way: Way, nodes: Sequence[Node], told: Callable[[Node, list[str], list[str]], None]
+) -> dict[str, ProviderError]:
+    """Undo on each machine what gpuprov did there; `told` gets what was done and what stays. Gives those where that
+    could not be done, and why."""
+
+    def one(node: Node) -> None:
+        asked = {"do": "undo", "identity": way.identity, "user": way.users[node.name]}
+        if node.name not in ssh.local(way.paths):
+            asked["key"] = way.line
+        answer = _ask(way, node, asked, UNDO_S)
+        told(node, answer["done"], answer["stays"])
+
+    return _each(nodes, one)
+
+
+def _each(nodes: Sequence[Node], call: Callable[[Node], None]) -> dict[str, ProviderError]:
+    def safely(node: Node) -> ProviderError | None:
+        try:
+            call(node)
+        except ProviderError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
+        found = dict(zip([node.name for node in nodes], pool.map(safely, nodes), strict=True))
+    return {name: error for name, error in found.items() if error is not None}
+
+
+def _admit(way: Way, node: Node, events: Events) -> None:
+    if node.name not in ssh.local(way.paths):
+        code, said = _call([*ssh.argv(way.paths, node.name), "true"])
+        if code and "Permission denied" in said:
+            _bring_key(way, node)
+            events("fleet", "log", f"gpuprov's key added to {way.users[node.name]}'s authorized_keys", node=node.name)
+            code, said = _call([*ssh.argv(way.paths, node.name), "true"])
+        if code:
+            _refuse(node, f"ssh to {node.address} as {way.users[node.name]} fails: {said}", _hint(said))
+    _ask(way, node, {"do": "begin", "cluster": way.paths.name, "identity": way.identity}, DEADLINE_S)
+
+
+def _hint(said: str) -> str:
+    if "Host key verification failed" in said or "REMOTE HOST IDENTIFICATION HAS CHANGED" in said:
+        return "the machine shows another host key than the one that is pinned: reinstalled, or somebody is in between"
+    if "Permission denied" in said:
+        return "a key of access.ssh_key must have no passphrase; without that key gpuprov makes one of its own"
+    return "look at the machine's console, address, port and jump host; then run `gpuprov up` again"
+
+
+def _bring_key(way: Way, node: Node) -> None:
+    """Add gpuprov's key by the caller's own ssh: their configuration, keys and agent, the pinned host key."""
+    user = way.users[node.name]
+    options = {
+        "BatchMode": "yes", "StrictHostKeyChecking": "yes", "UserKnownHostsFile": str(way.paths.known_hosts),
+        "GlobalKnownHostsFile": "/dev/null", "HostKeyAlias": f"{node.name}.{way.paths.name}",
+        "HostKeyAlgorithms": "ssh-ed25519", "UpdateHostKeys": "no", "ControlPath": "none",
+        "ConnectTimeout": str(ssh.CONNECT_TIMEOUT_S),
+    }  # fmt: skip
+    if command := way.carried.get(node.name):
+        options["ProxyCommand"] = command.replace("%", "%%")
+    given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    argv = ["ssh", *given, "-p", str(node.port), "-l", user, node.address, f"sh -s -- {shlex.quote(way.line)}"]
+    code, said = _call(argv, ADD_KEY)
+    if code:
+        port = f" -p {node.port}" if node.port != 22 else ""
+        _refuse(
+            node,
+            f"neither gpuprov's key nor your own ssh gets into {node.address} as {user}: {said}",
+            f"`ssh{port} {user}@{node.address} true` has to work without a question (ssh-copy-id brings your key "
+            "there); another account: sites.<name>.user",
+        )
+
+
+def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+    """The answer of on_node.py. Raises ProviderError where there is none, or the machine is another cluster's."""
+    source = (resources.files("provisioner.machines") / "on_node.py").read_text(encoding="utf-8")
+    program = f"{source}\nmain(json.loads({json.dumps(json.dumps(request))}))\n"
+    code, said = _call([*ssh.argv(way.paths, node.name), ROOT_PYTHON], program, deadline_s)
+    lines = [line for line in said.splitlines() if line.startswith("gpuprov:")]
+    if code or not lines:
+        user = way.users[node.name]
+        if "sudo:" in said:
+            _refuse(
+                node,
+                f"{user} cannot become root with sudo on {node.address} without a password: {said}",
+                f"as root there: echo '{user} ALL=(ALL) NOPASSWD:ALL' > /etc/sudoers.d/90-{user}",
+            )
+        _refuse(node, f"python3 as root fails on {node.address}: {said}", "gpuprov needs Python 3.8 or later there")
+    answer: dict[str, Any] = json.loads(lines[-1].removeprefix("gpuprov:"))
+    if "foreign" in answer:
+        _refuse(
+            node,
+            f"{node.address} is configured by another gpuprov cluster, {str(answer['foreign'])[:60]}",
+            "run `gpuprov down` with that cluster's file first, or take the host out of this one",
+        )
+    return answer
+
+
+def _call(argv: Sequence[str], given: str = "", deadline_s: float = DEADLINE_S) -> tuple[int, str]:
+    """Exit status, and what was printed."""
+    try:
+        done = subprocess.run(
+            argv, input=given, capture_output=True, text=True, errors="replace", timeout=deadline_s, check=False,
+            start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return 124, f"no answer within {deadline_s:.0f} s"
+    return done.returncode, str(printable((done.stdout + done.stderr).strip()))
+
+
+def _refuse(node: Node, message: str, hint: str) -> None:
+    raise ProviderError(message, where=node.name, hint=hint)

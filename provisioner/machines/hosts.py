@@ -1,0 +1,138 @@
+"""Machines that exist already: none is made, none is turned off, none is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.fleet import Node
+from provisioner.machines import existing
+from provisioner.machines.base import Action, Planned
+from provisioner.machines.existing import Way
+from provisioner.paths import private_dir, write_whole
+from provisioner.plan import Plan
+from provisioner.providers.base import Hosts
+from provisioner.providers.hosts import Host
+
+LEFT = "left"
+"""File in the site's folder: hosts on which a `down` has undone everything."""
+
+
+class HostMachines:
+    """See machines/base.py for the contract. `known`: the site's nodes of the last run."""
+
+    def __init__(self, site: str, hosts: Hosts, known: Sequence[Node], way: Way, events: Events) -> None:
+        self.site = site
+        self.stays: dict[str, list[str]] = {}
+        """Node → what `destroy` left on it, one sentence each."""
+        self._hosts, self._known, self._way, self._events = hosts, list(known), way, events
+        self._folder = way.paths.site(site)
+
+    def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:  # noqa: ARG002
+        nodes = self._nodes(plan)
+        before = {node.name: node.id for node in self._known}
+        for name in replace:
+            if name in nodes and before.get(name) == nodes[name].id:
+                host = nodes[name].id
+                raise ProviderError(
+                    f"{host} cannot be replaced by gpuprov: it is a machine of yours",
+                    where=name,
+                    hint=f"repair it, then `gpuprov verify` and `gpuprov release {name}`; or name another host "
+                    f"in place of {host} in cluster.yaml and run the same command again",
+                )
+        actions = [
+            Action("create" if name not in before else "replace", f"{node.id} as {name}", name)
+            for name, node in nodes.items()
+            if before.get(name) != node.id
+        ]
+        gone = self._gone(nodes)
+        actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name) for node in gone]
+        new = sum(1 for one in actions if one.what != "delete")
+        return Planned(self.site, add=new, destroy=len(gone), actions=tuple(actions))
+
+    def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:  # noqa: ARG002
+        nodes = self._nodes(plan)
+        (self._folder / LEFT).unlink(missing_ok=True)
+        if gone := self._gone(nodes):
+            for name, error in existing.undo(self._way, gone, self._told).items():
+                self._events("down", "warning", f"left as it is: {error}", node=name)
+        return list(nodes.values())
+
+    def standing(self, plan: Plan) -> list[Node]:
+        wanted = dict(plan.nodes())
+        return [node for node in self._known if node.name in wanted]
+
+    def destroy(self, plan: Plan | None = None) -> int:  # noqa: ARG002
+        left = self._left()
+        todo = [node for node in self._known if node.id not in left]
+        failed = existing.undo(self._way, todo, self._told)
+        listed = {host.name for host in self._hosts.listed(())}
+        for node in todo:
+            if node.name not in failed:
+                left.add(node.id)
+            elif node.id not in listed:
+                self._events("down", "warning", f"left as it is: {failed.pop(node.name)}", node=node.name)
+        write_whole(private_dir(self._folder) / LEFT, "".join(f"{one}\n" for one in sorted(left)))
+        if failed:
+            said = "\n  ".join(f"{name}: {error.message}" for name, error in failed.items())
+            hints = "; ".join(dict.fromkeys(error.hint for error in failed.values()))
+            gone = "a machine that is gone for good: take it out of hosts, and run `gpuprov down` again"
+            raise ProviderError(
+                f"gpuprov's changes could not be undone:\n  {said}", where=f"site {self.site}", hint=f"{hints}; {gone}"
+            )
+        return len(self._known)
+
+    def _left(self) -> set[str]:
+        """Machines that a `down` which failed elsewhere has left already: gpuprov's key is gone from them."""
+        try:
+            return set((self._folder / LEFT).read_text(encoding="utf-8").split())
+        except FileNotFoundError:
+            return set()
+
+    def forget(self) -> None:
+        """Planning leaves nothing."""
+
+    def _told(self, node: Node, done: list[str], stays: list[str]) -> None:
+        self.stays[node.name] = stays
+        for sentence in done:
+            self._events("down", "log", sentence, node=node.name)
+        for sentence in stays:
+            self._events("down", "log", f"stays: {sentence}", node=node.name)
+
+    def _gone(self, nodes: Mapping[str, Node]) -> list[Node]:
+        """Machines of the last run that cluster.yaml does not name any more."""
+        there = {node.id for node in nodes.values()}
+        return [node for node in self._known if node.id not in there]
+
+    def _nodes(self, plan: Plan) -> dict[str, Node]:
+        """Name → node, as planned. A host keeps the name that it has; new ones take what is free, in the file's
+        order."""
+        before = {node.id: node.name for node in self._known}
+        listed = self._hosts.listed([group.name for group in plan.groups if group.site == self.site])
+        found = {}
+        for group in plan.groups:
+            if group.site != self.site:
+                continue
+            hosts = [host for host in listed if host.group == group.name]
+            names = group.node_names()
+            if len(hosts) != len(names):
+                raise ProviderError(
+                    f"groups.{group.name}.count is {len(names)}, and {len(hosts)} hosts are listed for it",
+                    where=f"site {self.site}",
+                    hint="list as many hosts as the group has machines",
+                )
+            taken = {name: host for host in hosts if (name := before.get(host.name)) in names and name is not None}
+            rest = iter([host for host in hosts if before.get(host.name) not in taken])
+            for name in names:
+                host = taken.get(name) or next(rest)
+                found[name] = _node(name, group.name, self.site, group.machine.name, host)
+        return found
+
+
+def _node(name: str, group: str, site: str, machine: str, host: Host) -> Node:
+    address = "127.0.0.1" if host.local else host.address
+    return Node(
+        name=name, group=group, site=site, machine=machine, id=host.name, zone="", address=address,
+        private_address=address, port=host.port, user=host.user or "",
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""Host keys out of a known_hosts file (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT), hashed names included."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+from provisioner.providers.baremetal.site import BareMetalSite
+from provisioner.providers.hosts import Host
+
+
+def key_of(site: BareMetalSite, host: Host) -> str | None:
+    """The host's ed25519 key by its site's `host_keys`; None where the site names no file, and for this very machine.
+    Raises GpuprovError where the file does not have it."""
+    if site.host_keys is None or host.local:
+        return None
+    return host_key(site.host_keys, (host.name, host.address), host.port)
+
+
+def host_key(file: str, names: Iterable[str], port: int) -> str:
+    """The ed25519 key ("ssh-ed25519 AAAA…") of the first of these names that the file has. Raises GpuprovError where it
+    has none of them."""
+    if not Path(file).is_file():
+        raise GpuprovError(
+            f"there is no file {file}", where="host_keys", hint="ssh-keyscan -t ed25519 HOST … writes one"
+        )
+    known = dict.fromkeys(name if port == 22 else f"[{name}]:{port}" for name in names)
+    for name in known:
+        if key := _found(file, name):
+            return key
+    raise GpuprovError(
+        f"{file} has no ed25519 key of {' or '.join(known)}",
+        where="host_keys",
+        hint="add its line (`ssh-keyscan -t ed25519`, compared with the machine's own), or leave host_keys out",
+    )
+
+
+def _found(file: str, name: str) -> str:
+    """As ssh itself would find it. Lines with a marker are no key of a host: a revoked one, an authority's."""
+    argv = ["ssh-keygen", "-F", name, "-f", file]
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=30, check=False)
+    for line in done.stdout.splitlines():
+        words = line.split()
+        if len(words) >= 3 and words[0][0] not in "#@" and words[1] == "ssh-ed25519":
+            return f"ssh-ed25519 {words[2]}"
+    return ""

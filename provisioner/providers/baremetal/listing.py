@@ -1,0 +1,176 @@
+"""The hosts that a bare-metal site lists, in cluster.yaml or in an inventory, and what is wrong with the list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from provisioner.providers.baremetal import inventory
+from provisioner.providers.baremetal.ranges import expand
+from provisioner.providers.hosts import LOCAL, Host
+from provisioner.spec.site import Jump, LoginName
+from provisioner.spec.source_map import Finding, Loc, shown
+
+if TYPE_CHECKING:
+    from provisioner.providers.baremetal.site import BareMetalSite, HostEntry
+
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:-]{0,252}")
+NOT_YET = "is not available yet"
+_USER: TypeAdapter[str] = TypeAdapter(LoginName)
+_JUMP: TypeAdapter[str] = TypeAdapter(Jump)
+
+
+class _Given(NamedTuple):
+    """A range of hosts: of cluster.yaml (`loc`), or of an inventory (`where`: FILE:LINE)."""
+
+    pattern: str
+    group: str
+    address: str | None
+    port: int
+    user: str | None
+    jump: str | None
+    bmc: str | None
+    loc: Loc
+    where: str = ""
+
+
+def listed(site: BareMetalSite, groups: Collection[str]) -> tuple[list[Host], list[Finding]]:
+    """The site's hosts, and what is wrong with them, each at its place in the site's block. `groups`: those at it;
+    empty where that is not known."""
+    hosts: list[Host] = []
+    problems: list[Finding] = []
+    named: dict[str, str] = {}
+    called: dict[tuple[str, int], str] = {}
+    managed: dict[str, str] = {}
+    try:
+        given = list(_given(site))
+    except inventory.InventoryError as error:
+        return [], [Finding(("inventory",), str(error))]
+    for one in given:
+        found, wrong = _hosts(one, groups)
+        problems += wrong
+        for host in found:
+            clash = _clash(host, one, named, called, managed)
+            if clash:
+                problems.append(_at(one, (), clash, at_key=True))
+                break
+        hosts += found
+    return hosts, problems
+
+
+def _clash(
+    host: Host, one: _Given, named: dict[str, str], called: dict[tuple[str, int], str], managed: dict[str, str]
+) -> str:
+    """Why the host can't be a machine of its own beside those before it; empty where it can. It is remembered."""
+    name = LOCAL[0] if host.local else host.name.lower()
+    if name in named:
+        twice = f"in {named[name]} and in {one.pattern}" if named[name] != one.pattern else f"in {one.pattern}"
+        return f"{host.name} is listed twice: {twice}"
+    named[name] = one.pattern
+    # Behind a jump host of its own an address may be another machine.
+    place = (f"{host.jump or ''} {host.address.lower()}", host.port)
+    other = called.setdefault(place, host.name)
+    if other != host.name:
+        return f"{other} and {host.name} have the same address, {host.address} port {host.port}"
+    if host.bmc and (other := managed.setdefault(host.bmc.lower(), host.name)) != host.name:
+        return f"{other} and {host.name} have the same BMC, {host.bmc}"
+    return ""
+
+
+def _given(site: BareMetalSite) -> Iterator[_Given]:
+    """The ranges of the file, or those of the inventory. Raises InventoryError."""
+    for name, entry in site.hosts.items():
+        yield _of_file(site, name, entry)
+    for line in inventory.read(site.inventory) if site.inventory and not site.hosts else ():
+        keys = line.keys
+        _check(line)
+        yield _Given(
+            line.pattern, line.group, keys.get("address"), int(keys.get("port", site.port)), keys.get("user"),
+            keys.get("jump"), keys.get("bmc"), ("inventory",), line.where,
+        )  # fmt: skip
+
+
+def _of_file(site: BareMetalSite, name: str, entry: HostEntry) -> _Given:
+    return _Given(
+        name, entry.group or "", entry.address, entry.port or site.port, entry.user, entry.jump, entry.bmc,
+        ("hosts", name),
+    )  # fmt: skip
+
+
+def _check(line: inventory.Line) -> None:
+    port = line.keys.get("port", "22")
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
+        raise inventory.InventoryError(f"{line.where}: ansible_port is not a port")
+    for key, reads in (("user", _USER), ("jump", _JUMP)):
+        try:
+            reads.validate_python(line.keys.get(key, "me"))
+        except ValidationError:
+            what = "login name" if key == "user" else "jump host, [user@]host[:port]"
+            raise inventory.InventoryError(f"{line.where}: {key} is not a {what}") from None
+    if "bmc" in line.keys:
+        raise inventory.InventoryError(f"{line.where}: bmc belongs to method: redfish, which {NOT_YET}")
+
+
+def _at(one: _Given, keys: Loc, message: str, hint: str = "", *, at_key: bool = False) -> Finding:
+    """A finding about a range, or about one of its keys."""
+    if one.where:
+        return Finding(one.loc, f"{one.where}: {message}", hint)
+    return Finding((*one.loc, *keys), message, hint, at_key=at_key)
+
+
+def _hosts(one: _Given, groups: Collection[str]) -> tuple[list[Host], list[Finding]]:
+    """The hosts that a range stands for, and what is wrong with it."""
+    try:
+        names = expand(one.pattern)
+    except ValueError as error:
+        hint = "a host name, or a range such as dgx[01-16].lab"
+        return [], [_at(one, (), f"{shown(one.pattern)} is not a host: {error}", hint, at_key=True)]
+    if bad := [name for name in names if not HOST.fullmatch(name)]:
+        hint = "a host name or an IPv4 address; give an IPv6 address with the key address"
+        return [], [_at(one, (), f"{shown(bad[0])} is not a host name", hint, at_key=True)]
+    problems = list(_group(one, groups))
+    local = any(name in LOCAL for name in names)
+    if local and (away := [key for key in ("address", "user", "jump", "bmc") if getattr(one, key)]):
+        said = f"{names[0]} is the machine that gpuprov runs on: it has no {away[0]}"
+        problems.append(_at(one, (away[0],), said, "leave it out", at_key=True))
+    addresses, wrong = _as_many(one, "address", names)
+    bmcs, also = _as_many(one, "bmc", names)
+    if wrong or also or problems:
+        return [], [*problems, *wrong, *also]
+    group = one.group or (next(iter(groups)) if len(groups) == 1 else "")
+    made = zip(names, addresses or names, bmcs or [""] * len(names), strict=True)
+    return [Host(name, group, address, one.port, one.user, one.jump, bmc) for name, address, bmc in made], []
+
+
+def _group(one: _Given, groups: Collection[str]) -> Iterator[Finding]:
+    if not groups:
+        return
+    if not one.group and len(groups) > 1:
+        hint = f"group: {' or '.join(list(groups)[:4])}"
+        yield _at(one, ("group",), f"{one.pattern} has no group, and {len(groups)} are at its site", hint, at_key=True)
+    elif one.group and one.group not in groups:
+        from provisioner.spec.problems import did_you_mean  # it knows all of cluster.yaml, and this is a part of it
+
+        hint = did_you_mean(one.group, list(groups)) or f"known here: {', '.join(list(groups)[:8])}"
+        yield _at(one, ("group",), f"there is no group {shown(one.group)} at its site", hint)
+
+
+def _as_many(one: _Given, key: str, names: list[str]) -> tuple[list[str], list[Finding]]:
+    """The addresses of a key, one for each host; empty where it is not there."""
+    pattern = getattr(one, key)
+    if pattern is None:
+        return [], []
+    try:
+        found = expand(pattern)
+    except ValueError as error:
+        return [], [_at(one, (key,), f"{shown(pattern)} is not an address: {error}")]
+    if bad := [text for text in found if not ADDRESS.fullmatch(text)]:
+        return [], [_at(one, (key,), f"{shown(bad[0])} is not a host name or an IP address")]
+    if len(found) != len(names):
+        said = f"{shown(pattern)} is a range of {len(found)}, and {one.pattern} of {len(names)}"
+        return [], [_at(one, (key,), said, "as many of one as of the other")]
+    return found, []

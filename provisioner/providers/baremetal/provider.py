@@ -1,0 +1,79 @@
+"""See providers/base.py for the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+
+from provisioner import ssh
+from provisioner.errors import GpuprovError
+from provisioner.events import Events
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.providers.baremetal.known_hosts import key_of
+from provisioner.providers.baremetal.site import BareMetalSite
+from provisioner.providers.base import Place, Provider
+from provisioner.providers.hosts import Host
+from provisioner.stack.models import BaseImage
+from provisioner.text import counted
+
+
+class BareMetalHosts:
+    """The machines that a site names, and ssh's way to them."""
+
+    def __init__(self, settings: BareMetalSite) -> None:
+        self._settings = settings
+
+    def listed(self, groups: Collection[str]) -> list[Host]:
+        return self._settings.machines(groups)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Host]:
+        return {host.name: host for host in self._settings.machines(())}
+
+    def host_key(self, machine: str) -> str | None:
+        host = self._by_name.get(machine)
+        return key_of(self._settings, host) if host is not None else None
+
+    def proxy(self, machine: str) -> str | None:
+        host = self._by_name.get(machine)
+        way = (host.jump or self._settings.jump) if host is not None else None
+        return ssh.jump(way, host.address, host.port) if host is not None and way else None
+
+    def console(self, machine: str) -> str | None:  # noqa: ARG002 (nobody records it)
+        return None
+
+
+class BareMetal(Provider):
+    """Machines of one's own."""
+
+    name = "baremetal"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        settings = place.settings
+        if not isinstance(settings, BareMetalSite):
+            raise GpuprovError("this is no site of bare metal", where=f"site {place.site}")
+        self.hosts = self.access = self._hosts = BareMetalHosts(settings)
+
+    def base_image(self, system: str) -> BaseImage:
+        return BaseImage(id="installed", why=f"what runs there has to be {system}")
+
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:  # noqa: ARG002
+        """Whether the site names its machines, and `host_keys` has each."""
+        try:
+            hosts = self._hosts.listed([group.name for group in plan.groups if group.site == self.place.site])
+            if not hosts:
+                hint = f"add sites.{self.place.site}.hosts, or rehearse the file with --sandbox"
+                return [Finding("blocks", "hosts", f"site {self.place.site} lists no hosts", hint)]
+            for host in hosts:
+                self._hosts.host_key(host.name)
+        except GpuprovError as error:
+            return [Finding("blocks", error.where or "hosts", error.message, error.hint)]
+        return [Finding("ok", "hosts", f"{counted(len(hosts), 'host')} listed")]
+
+    def clean(self, events: Events) -> list[str]:  # noqa: ARG002
+        return []
+
+
+PROVIDER = BareMetal

@@ -1,0 +1,26 @@
+"""Machines that exist already, as a site of cluster.yaml names them. Imports nothing: sites are read with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOCAL = ("local", "localhost")
+"""A host of this name is the machine that gpuprov runs on; it is reached without ssh."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine that exists. `name`: as cluster.yaml has it, the id of its node; `group`: empty where the file does
+    not say; `user`, `jump`: None for those of its site; `bmc`: address of its management controller, empty for none."""
+
+    name: str
+    group: str
+    address: str
+    port: int = 22
+    user: str | None = None
+    jump: str | None = None
+    bmc: str = ""
+
+    @property
+    def local(self) -> bool:
+        return self.name in LOCAL

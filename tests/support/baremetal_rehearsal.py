@@ -1,0 +1,51 @@
+"""`python -m tests.support.baremetal_rehearsal up FILE`: gpuprov whose bare metal has simulated hardware.
+
+Everything is as on machines of one's own but two answers of the provider: packages and images are those of the
+rehearsal's mirror, and its registry has a CA of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+
+from provisioner.cli.main import run
+from provisioner.providers.baremetal import provider as baremetal
+from provisioner.providers.base import Place
+from provisioner.providers.sandbox.provider import Mirror
+
+
+class Rehearsed(baremetal.BareMetal):
+    """Machines of one's own with simulated hardware."""
+
+    simulated = True
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.rehearsal = Mirror()
+
+
+@dataclass
+class Box:
+    """A machine that exists, as a rehearsed node wants to know it. `key`: of the person whose machine it is."""
+
+    id: str
+    instance_type: str
+    private_ip: str
+    group: str
+    key: str
+    lifecycle: str = ""
+
+    @property
+    def user_data(self) -> bytes:
+        user = {"name": "ubuntu", "ssh_authorized_keys": [self.key]}
+        return ("#cloud-config\n" + json.dumps({"users": [user]})).encode()
+
+    def get_tags(self) -> list[dict[str, str]]:
+        return [{"key": "gpuprov-group", "value": self.group}, {"key": "gpuprov-node", "value": self.id}]
+
+
+if __name__ == "__main__":
+    baremetal.PROVIDER = Rehearsed  # type: ignore[assignment]
+    sys.exit(run(sys.argv[1:]))

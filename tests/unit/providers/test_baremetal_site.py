@@ -1,0 +1,115 @@
+"""Hosts of a bare-metal site: ranges, inventories, known_hosts."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provisioner import spec
+from provisioner.errors import GpuprovError
+from provisioner.providers.baremetal import inventory
+from provisioner.providers.baremetal.known_hosts import host_key
+from provisioner.providers.baremetal.ranges import expand
+from provisioner.providers.baremetal.site import BareMetalSite
+from provisioner.providers.hosts import Host
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43
+OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "B" * 43
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("desk", ["desk"]),
+        ("dgx[08-11].lab", ["dgx08.lab", "dgx09.lab", "dgx10.lab", "dgx11.lab"]),
+        ("n[1:2]", ["n1", "n2"]),  # Ansible's spelling
+        ("n[1-2,7]", ["n1", "n2", "n7"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("n[99-101]", ["n99", "n100", "n101"]),
+    ],
+)
+def test_a_range_stands_for_hosts(pattern: str, names: list[str]) -> None:
+    assert expand(pattern) == names
+
+
+@pytest.mark.parametrize(
+    "pattern", ["n[1-", "n1]", "n[]", "n[a-c]", "n[3-1]", "n[1-99999]", "a[1-999]b[1-999]", "[[1]]"]
+)
+def test_what_is_no_range_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        expand(pattern)
+
+
+def site(**keys: object) -> BareMetalSite:
+    return BareMetalSite.model_validate({"provider": "baremetal", **keys})
+
+
+def test_a_host_has_what_it_says_or_what_its_site_says() -> None:
+    hosts = {"dgx[01-02].lab": {"group": "a", "address": "10.0.0.[1-2]"}, "x": {"port": 23, "user": "me", "jump": "j"}}
+    found = site(hosts=hosts, port=2222).machines(["a"])
+    assert found == [
+        Host("dgx01.lab", "a", "10.0.0.1", 2222), Host("dgx02.lab", "a", "10.0.0.2", 2222),
+        Host("x", "a", "x", 23, "me", "j"),
+    ]  # fmt: skip
+    assert not site(hosts=hosts).this_machine()
+    assert site(hosts={"localhost": {}}).this_machine()
+
+
+def test_machines_are_not_told_of_a_list_that_cannot_be_read() -> None:
+    with pytest.raises(GpuprovError, match="listed twice"):
+        site(hosts={"a[1-2]": {}, "a2": {}}).machines(["train"])
+
+
+def test_an_inventory_is_found_beside_cluster_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hosts.ini").write_text(
+        "# lab\n[a]\nn[1:2].lab ansible_user=me # two\n\n[all]\nn3 ansible_port=23 jump=bastion\n"
+    )
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "name: lab\nsites: { rack: { provider: baremetal, inventory: hosts.ini } }\n"
+        "groups: { a: { machine: dgx-h100, count: 3 } }\n"
+    )
+    monkeypatch.chdir("/")
+    (loaded,) = spec.load(file).sites.values()
+    assert isinstance(loaded, BareMetalSite)
+    assert loaded.machines(["a"]) == [
+        Host("n1.lab", "a", "n1.lab", user="me"), Host("n2.lab", "a", "n2.lab", user="me"),
+        Host("n3", "a", "n3", 23, jump="bastion"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "root:$6$salt$secret:19000:0:99999:7:::\n",
+        "n1 ansible_password=secret\n",
+        "n1 secret\n",
+        "n1 ansible_user='secret",
+    ],
+)
+def test_what_is_no_inventory_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "hosts").write_text(text)
+    with pytest.raises(inventory.InventoryError, match="hosts:1") as caught:
+        inventory.read(str(tmp_path / "hosts"))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_host_key_is_found_as_ssh_finds_it(tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_text(
+        f"# ours\ndgx01.lab,10.0.0.1 {KEY} comment\n[dgx02.lab]:2222 {KEY}\n*.pod {OTHER}\n"
+        f"@revoked dgx04.lab {KEY}\ndgx05.lab ssh-rsa AAAAB3NzaC1yc2E=\n"
+    )
+    assert host_key(str(file), ("dgx01.lab",), 22) == KEY
+    assert host_key(str(file), ("other", "10.0.0.1"), 22) == KEY
+    assert host_key(str(file), ("dgx02.lab",), 2222) == KEY
+    assert host_key(str(file), ("n.pod",), 22) == OTHER
+    for name, port in (("dgx02.lab", 22), ("dgx03.lab", 22), ("dgx04.lab", 22), ("dgx05.lab", 22)):
+        with pytest.raises(GpuprovError, match="has no ed25519 key"):
+            host_key(str(file), (name,), port)
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)
+    assert host_key(str(file), ("dgx01.lab",), 22) == KEY
+    with pytest.raises(GpuprovError, match="there is no file"):
+        host_key(str(tmp_path / "none"), ("dgx01.lab",), 22)
