@@ -147,7 +147,8 @@ def autoinstall(target: Target) -> str:
     match = {"size": "smallest"} if target.disk == "by-size" else {"path": target.disk}
     document: dict[str, Any] = {
         "version": 1,
-        "early-commands": [f"sh {guard_at} machine", f"sh {guard_at} disks"],
+        # The installer has an sshd of its own: nobody is to take it for the machine's.
+        "early-commands": ["systemctl stop ssh || true", f"sh {guard_at} machine", f"sh {guard_at} disks"],
         "locale": "en_US.UTF-8",
         "keyboard": {"layout": "us"},
         "identity": {"hostname": target.name.partition(".")[0], "username": target.user, "password": "!"},

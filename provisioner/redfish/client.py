@@ -11,6 +11,7 @@ import contextlib
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,11 +60,14 @@ class Bmc:
     deadline: float
     port: int = 443
     told: Callable[[str], object] = lambda _: None
+    stop: threading.Event = field(default_factory=threading.Event, repr=False)
+    """Set by whoever wants everything to end: nothing more is asked, and the session is closed."""
     _pool: urllib3.HTTPSConnectionPool | None = None
     _token: str = field(default="", repr=False)
     _session: str = ""
     _basic: bool = False
     _verified: bool = False
+    _closing: bool = False
     _pin: str = ""
 
     def __enter__(self) -> Bmc:
@@ -100,10 +104,11 @@ class Bmc:
         if self._pool is None:
             return
         if self._session and self._token:
-            self.deadline = max(self.deadline, time.monotonic() + 5)
+            self.deadline, self._closing = max(self.deadline, time.monotonic() + 5), True
             with contextlib.suppress(BmcError):
                 self._once("DELETE", self._session, None, {})
         self._session = self._token = ""
+        self._closing = False
         self._pool.close()
         self._pool = None
 
@@ -128,7 +133,7 @@ class Bmc:
                 over = attempt == READ_AGAIN or error.kind not in ("busy", "internal", "dropped", "in-post")
                 if over or self._left(quiet=True) < 2**attempt:
                     raise
-            time.sleep(2 ** (attempt - 1))
+            self.stop.wait(2 ** (attempt - 1))
         raise AssertionError
 
     def post(self, uri: str, body: Mapping[str, Any]) -> Reply:
@@ -237,7 +242,9 @@ class Bmc:
         return b"".join(pieces)
 
     def _left(self, *, quiet: bool = False) -> float:
-        """Seconds until the deadline. Raises BmcError where it is past."""
+        """Seconds until the deadline. Raises BmcError where it is past, or everything is to end."""
+        if self.stop.is_set() and not quiet and not self._closing:
+            raise BmcError("was interrupted", where=self.machine, kind="interrupted", hint="run the same command again")
         left = self.deadline - time.monotonic()
         if left <= 0 and not quiet:
             raise BmcError(

@@ -26,11 +26,11 @@ _OFFERED = ("TransferProtocolType", "TransferMethod", "UserName", "Password", "M
 @dataclass(slots=True)
 class Controlled:
     """A machine whose power, boot and media may be changed. `serial`: the serial number that it must have; every change
-    reads it again first. `pause`: sleeps."""
+    reads it again first. `pause`: sleeps in place of the connection's own way, which `stop` ends."""
 
     bmc: Bmc
     serial: str
-    pause: Callable[[float], object] = time.sleep
+    pause: Callable[[float], object] | None = None
     _tree: Tree = field(init=False)
 
     def __post_init__(self) -> None:
@@ -169,11 +169,17 @@ class Controlled:
                     raise
         raise AssertionError
 
-    def detach(self, url: str) -> bool:
-        """Take an image out of the drive that has it; nobody else's. Gives whether there was one."""
+    def detach(self, url: str, drive: str = "") -> bool:
+        """Take an image out of the drive that has it; nobody else's. `drive`: where it was attached, for BMCs that do
+        not show the whole URL. Gives whether there was one."""
         host = self.confirm()
         slots = booting.media(self._tree, host.system, host.managers, host.vendor).slots
-        ours = [one for one in slots if one.free is not True and one.image == url]
+        name = url.rpartition("/")[2]
+        ours = [
+            one
+            for one in slots
+            if one.free is not True and (one.image == url or (one.uri == drive and one.image in ("", name)))
+        ]
         for slot in ours:
             with _unanswered():
                 if slot.patch:
@@ -196,7 +202,7 @@ class Controlled:
                     f"its BMC is not {what} after {seconds:.0f} s", where=self.bmc.machine, kind="stuck",
                     hint=hint or "look at the machine's console; reset the BMC if it stays",
                 )  # fmt: skip
-            self.pause(POLL_S)
+            (self.pause or self.bmc.stop.wait)(POLL_S)
 
 
 @contextlib.contextmanager

@@ -27,9 +27,27 @@ class Outcome(Generic[T]):
     error: Exception | None = None
 
 
-def each(machines: Sequence[str], work: Callable[[str], T], seconds: float) -> Iterator[Outcome[T]]:
+def each(
+    machines: Sequence[str], work: Callable[[str], T], seconds: float, stop: threading.Event | None = None
+) -> Iterator[Outcome[T]]:
     """Work on every machine in a thread of its own, at most AT_ONCE at a time; outcomes as they come. `seconds`: for
-    one machine; one that takes longer is given up, and its thread left behind."""
+    one machine; one that takes longer is given up, and its thread left behind. `stop`: set where the caller is
+    interrupted, and then the threads have some seconds to close their sessions."""
+    threads: list[threading.Thread] = []
+    try:
+        yield from _each(machines, work, seconds, threads)
+    except BaseException:
+        if stop is not None:
+            stop.set()
+            end = time.monotonic() + GRACE_S
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
+        raise
+
+
+def _each(
+    machines: Sequence[str], work: Callable[[str], T], seconds: float, threads: list[threading.Thread]
+) -> Iterator[Outcome[T]]:
     done: queue.Queue[Outcome[T]] = queue.Queue()
     waiting, running = list(machines), dict[str, float]()
 
@@ -43,7 +61,8 @@ def each(machines: Sequence[str], work: Callable[[str], T], seconds: float) -> I
         while waiting and len(running) < AT_ONCE:
             machine = waiting.pop(0)
             running[machine] = time.monotonic() + seconds + GRACE_S
-            threading.Thread(target=one, args=(machine,), daemon=True, name=f"bmc {machine}").start()
+            threads.append(threading.Thread(target=one, args=(machine,), daemon=True, name=f"bmc {machine}"))
+            threads[-1].start()
         try:
             outcome = done.get(timeout=max(0.01, min(running.values()) - time.monotonic()))
         except queue.Empty:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cached_property
+from pathlib import Path
 
 from provisioner import ssh
 from provisioner.errors import GpuprovError
@@ -12,7 +13,7 @@ from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.baremetal.known_hosts import key_of
 from provisioner.providers.baremetal.site import BareMetalSite
-from provisioner.providers.base import Place, Provider
+from provisioner.providers.base import Installation, Place, Provider
 from provisioner.providers.hosts import Host
 from provisioner.stack.models import BaseImage
 from provisioner.text import counted
@@ -44,6 +45,22 @@ class BareMetalHosts:
         return None
 
 
+class BareMetalManagement:
+    """The BMCs of a site."""
+
+    def __init__(self, settings: BareMetalSite) -> None:
+        self.credentials = settings.credentials or "env:BMC"
+        install = settings.install
+        self.installation = (
+            Installation(
+                install.os, install.disk, Path(install.iso), install.sha256 or "", install.serve or "", install.mirror,
+                install.reinstall,
+            )
+            if settings.method == "redfish" and install is not None and install.iso
+            else None
+        )  # fmt: skip
+
+
 class BareMetal(Provider):
     """Machines of one's own."""
 
@@ -55,6 +72,7 @@ class BareMetal(Provider):
         if not isinstance(settings, BareMetalSite):
             raise GpuprovError("this is no site of bare metal", where=f"site {place.site}")
         self.hosts = self.access = self._hosts = BareMetalHosts(settings)
+        self.management = BareMetalManagement(settings)
 
     def base_image(self, system: str) -> BaseImage:
         return BaseImage(id="installed", why=f"what runs there has to be {system}")

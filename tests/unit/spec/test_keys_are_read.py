@@ -20,10 +20,7 @@ NOT_YET = {
     "groups.<name>.image": HEAD + "groups: { train: { machine: p4d.24xlarge, image: golden } }\n",
     "monitoring.prometheus": HEAD + "monitoring: { prometheus: true }\n" + GROUP,
     "monitoring.grafana": HEAD + "monitoring: { grafana: true }\n" + GROUP,
-    "sites.<name>.method": BARE + "sites: { lab: { provider: baremetal, method: redfish } }\n",
-    "sites.<name>.credentials": BARE + "sites: { lab: { provider: baremetal, credentials: env:BMC } }\n",
-    "sites.<name>.install": BARE + "sites: { lab: { provider: baremetal, install: { disk: by-size } } }\n",
-    "sites.<name>.hosts.<name>.bmc": BARE + "sites: { lab: { provider: baremetal, hosts: { n: { bmc: b } } } }\n",
+    "sites.<name>.method": BARE + "sites: { lab: { provider: baremetal, method: maas } }\n",
 }
 """Keys that no code reads yet, each with a file whose third line asks for it."""
 
