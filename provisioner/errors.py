@@ -122,6 +122,12 @@ class ConfigureError(GpuprovError):
     exit_code = Exit.CONFIGURE_FAILED
 
 
+class VerifyError(GpuprovError):
+    """What had to be proven was not."""
+
+    exit_code = Exit.CHECK_FAILED
+
+
 class LockedError(GpuprovError):
     """Somebody else is working on the same cluster."""
 

@@ -32,6 +32,7 @@ Stage = Literal[
     "quarantine",
     "replace",
     "upgrade",
+    "image",
     "down",
     "run",
 ]

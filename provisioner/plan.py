@@ -10,7 +10,7 @@ from provisioner.catalog.models import Gpu, Machine
 from provisioner.errors import GpuprovError
 from provisioner.spec.groups import Group
 from provisioner.spec.models import ClusterSpec
-from provisioner.stack.models import BaseImage, Lock, Stack
+from provisioner.stack.models import BaseImage, GoldenImage, Lock, Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Plan:
     """Whether the hardware is; what is expected of it is then what a rehearsal can show."""
     bases: Mapping[str, Mapping[str, BaseImage]] = field(default_factory=dict)
     """Site → distribution → what its machines boot, of the lock."""
+    images: Mapping[str, GoldenImage] = field(default_factory=dict)
+    """Group → the golden image that its machines start from, of the lock."""
     beside: tuple[Stack, ...] = ()
     """Stacks of other locks that machines still run, or may be brought back to: their packages must stay to be had."""
 
@@ -52,6 +54,14 @@ class Plan:
         if found is None:
             raise GpuprovError(f"cluster.yaml has no group {name} any more", hint="`gpuprov up` removes its machines")
         return found
+
+    def base(self, group: PlannedGroup) -> BaseImage | None:
+        """What machines of a group boot: its golden image, else the provider's image of its distribution. None where
+        the lock names neither."""
+        golden = self.images.get(group.name)
+        if golden is not None:
+            return BaseImage(id=golden.id, why=f"{golden.name}, build {golden.build}")
+        return self.bases.get(group.site, {}).get(group.stack.os)
 
     def sites(self) -> list[str]:
         """The sites that groups are at, in the order of cluster.yaml."""
@@ -91,4 +101,6 @@ def build_plan(
             )
         )
     others = tuple(stack for other in beside for stack in other.groups.values())
-    return Plan(spec=spec, groups=tuple(groups), simulated=lock.simulated, bases=lock.bases, beside=others)
+    return Plan(
+        spec=spec, groups=tuple(groups), simulated=lock.simulated, bases=lock.bases, images=lock.images, beside=others
+    )

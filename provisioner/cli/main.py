@@ -49,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "upgrade": Entry("provisioner.cli.lifecycle:upgrade", "Move a running fleet to a new lock; roll back on failure."),
     "unlock": Entry("provisioner.cli.lifecycle:unlock", "Clear the lock of a run that died."),
     "gc": Entry("provisioner.cli.gc:gc", "Find and remove resources that a crash left behind."),
+    "image": Entry("provisioner.cli.image:app", "Build golden images, prove them, move them through channels."),
     "down": Entry("provisioner.cli.lifecycle:down", "Remove everything that `up` created."),
     "catalog": Entry("provisioner.cli.catalog:catalog", "Show the known machine types."),
     "cost": Entry("provisioner.cli.cost:cost", "Show what a fleet or a machine costs, here and in other regions."),

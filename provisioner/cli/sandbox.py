@@ -68,7 +68,8 @@ def fault(
         if gpu is not None:
             raise GpuprovError("--gpu is for faults of a node", hint=f"{name} is a fault of a site, which has no GPU")
         workspace = _site(cluster, node, name)
-        _refuse_zone(cluster, node, of_site[1])
+        if of_site[0].says:
+            _refuse_zone(cluster, node, of_site[1])
         site_faults.inject(workspace, name)
         typer.echo(f"{node}: {of_site[0].sentence}", err=True)
         return

@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provisioner import roles
 from provisioner.configure import playbook
@@ -40,6 +40,7 @@ class Difference:
 
     `role` is the role that has to run for it, None where all of them have to; `mended` is whether `up` mends it by
     that. `reboots`: the node will have to reboot to be as locked, for a kernel or for a driver that is loaded.
+    `configures`: configure.yml of the role mends it, nothing has to be installed.
     """
 
     kind: Kind
@@ -50,6 +51,7 @@ class Difference:
     role: str | None = None
     mended: bool = True
     reboots: bool = False
+    configures: bool = False
 
     def __post_init__(self) -> None:
         for text in ("subject", "wanted", "found", "message"):
@@ -98,13 +100,37 @@ def differences(bundle: Bundle, lock: DesiredState) -> tuple[Difference, ...]:
     )
 
 
-def roles_to_run(found: Iterable[Difference]) -> frozenset[str]:
-    """The roles that mend these differences; empty where all roles have to run: for what no single role answers for,
-    and for a role that others depend on, unless only a unit of it does not run."""
+Half = Literal["", "install", "configure"]
+"""Of roles: both halves, or one of them."""
+
+
+class Pass(NamedTuple):
+    """One run of the playbook: these roles, or all where `roles` is empty; of each only that half."""
+
+    roles: frozenset[str] = frozenset()
+    half: Half = ""
+
+
+EVERYTHING = Pass()
+
+
+def passes(found: Iterable[Difference]) -> list[Pass]:
+    """What mends these differences, in this order. All roles run for what no single role answers for, and for a role
+    that others depend on, unless only a unit of it does not run. A node that an image has installed most of is given
+    the rest first, and is then configured."""
     mended = [difference for difference in found if difference.mended]
     named = {difference.role for difference in mended if difference.role is not None}
-    everything = any(d.role is None or (d.kind != "unit" and roles.get(d.role).others_follow) for d in mended)
-    return frozenset() if everything or not named <= set(playbook.load().roles) else frozenset(named)
+    # the unit of a role that was only installed is not there yet
+    unborn = {difference.role for difference in mended if difference.kind == "stamp" and difference.configures}
+    install = {d.role for d in mended if not d.configures and not (d.kind == "unit" and d.role in unborn)}
+    leading = {d.role for d in mended if d.kind != "unit" and d.role is not None and roles.get(d.role).others_follow}
+    everything = None in install or bool(leading) or not named <= set(playbook.load().roles)
+    which = frozenset[str]() if everything else frozenset(named)
+    if not install:
+        return [Pass(which, "configure")] if named else []
+    if None in install or leading & install or len(named) < 2 * len(install):
+        return [Pass(which)]
+    return [Pass(frozenset(name for name in install if name), "install"), Pass(which, "configure")]
 
 
 def _unread(facts: Facts, name: str) -> Iterator[Difference]:
@@ -131,11 +157,13 @@ def _role(role: str, right: RoleStamp, there: RoleStamp | None) -> Iterator[Diff
     if there is None:
         yield Difference("stamp", role, *text, f"role {role} has not run yet", role)
     elif there.configured is None:
-        yield Difference("stamp", role, *variables, f"role {role} is installed and not configured yet", role)
+        message = f"role {role} is installed and not configured yet"
+        yield Difference("stamp", role, *variables, message, role, configures=right.installs_as(there))
     elif text[0] != text[1]:
         yield Difference("stamp", role, *text, f"role {role} has changed since it ran", role)
     elif variables[0] != variables[1]:
-        yield Difference("stamp", role, *variables, f"role {role} ran with other variables", role)
+        message = f"role {role} ran with other variables"
+        yield Difference("stamp", role, *variables, message, role, configures=right.installs_as(there))
 
 
 def _packages(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
@@ -172,7 +200,9 @@ def _units(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
         unit = facts.units.get(name)
         found = _state(unit)
         if found != "active":
-            yield Difference("unit", name, "active", found, f"{name} is {found}", roles.of_unit(name))
+            role = roles.of_unit(name)
+            configures = role is not None and unit is not None and unit.load == "loaded"
+            yield Difference("unit", name, "active", found, f"{name} is {found}", role, configures=configures)
 
 
 def _state(unit: Unit | None) -> str:

@@ -8,7 +8,7 @@ import locale
 import os
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import yaml
 
 from provisioner import paths, ssh
 from provisioner.configure import playbook
+from provisioner.configure.drift import EVERYTHING, Half, Pass
 from provisioner.errors import ConfigureError
 from provisioner.events import Events
 from provisioner.fleet import Node
@@ -25,6 +26,8 @@ from provisioner.process import AGAIN, follow
 from provisioner.verify import archive
 
 FORKS = 32
+OTHER: dict[Half, str] = {"install": "configure", "configure": "install"}
+"""Half of the roles → the tag of the other one."""
 STOP_GRACE_S = 20.0
 """How long an interrupted Ansible may take to end its connections."""
 
@@ -44,11 +47,10 @@ def configure(
     inventory: Path,
     run_dir: Path,
     events: Events,
-    *,
-    tags: Collection[str] = (),
+    run: Pass = EVERYTHING,
 ) -> dict[str, Outcome]:
-    """Run playbooks/site.yml on these nodes, or the roles with these tags (their names) alone. Gives what happened on
-    each, also where that was a failure. Raises ConfigureError where Ansible itself did not run."""
+    """Run playbooks/site.yml on these nodes, or that part of it. Gives what happened on each, also where that was a
+    failure. Raises ConfigureError where Ansible itself did not run."""
     folder, way = _folder(run_dir), ssh.plain_way(cluster)
 
     def plain(path: Path) -> str:
@@ -63,7 +65,8 @@ def configure(
         "forks": min(FORKS, len(nodes)),
         "envvars": environment(cluster),
         "extravars": extra_variables(),
-        **({"tags": ",".join(sorted(tags))} if tags else {}),
+        **({"tags": ",".join(sorted(run.roles))} if run.roles else {}),
+        **({"skip_tags": OTHER[run.half]} if run.half else {}),
     }
     outcomes = {node.name: Outcome() for node in nodes}
     tasks = playbook_tasks()
@@ -133,7 +136,7 @@ def playbook_tasks() -> Tasks:
     """What playbooks/site.yml has for one node."""
     book, root = playbook.load(), paths.data("ansible") / "roles"
     files = [root / role / "tasks" / f"{part}.yml" for role in book.roles for part in ("install", "configure")]
-    total = sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
+    total = sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files if file.exists())
     return Tasks(total + len(book.tasks), book.tasks[-1])
 
 

@@ -24,6 +24,7 @@ from provisioner.verify.parsers.stamp import RoleStamp
 DIGITS = 16
 """Hexadecimal digits of a digest. It tells versions apart and proves nothing."""
 _VARIABLE = re.compile(r"\bgpuprov_[a-z0-9_]+\b")
+_USE = re.compile(r"\b(gpuprov_[a-z0-9_]+)\b(?!\.py\b)(?:\.([a-z_]+))?")
 _STACK_FIELD = re.compile(r"\bgpuprov_stack\b(?:\.([a-z_]+))?")
 _NO_PART = {"README.md", "meta"}
 """What of a role's folder does not run on a node: documentation, and argument specs, which tests check."""
@@ -40,8 +41,30 @@ def desired(plan: Plan, group: str, provider_variables: Mapping[str, Any]) -> di
     found = {}
     for entry in playbook.load().entries:
         if entry.applies(variables):
-            given = _digest(depends_on(entry.role, variables))
-            found[entry.role] = RoleStamp(text_digest(entry.role), installed=given, configured=given)
+            installed = _digest(installs_with(entry.role, variables))
+            configured = _digest(depends_on(entry.role, variables))
+            found[entry.role] = RoleStamp(text_digest(entry.role), installed=installed, configured=configured)
+    return found
+
+
+def installs_with(role: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the inventory's variables those that install.yml of the role uses, by itself or through the role's defaults,
+    and of one that is a mapping only the keys that are named: what an image of one group has for every other one that
+    wants the same."""
+    known, text = roles.get(role), _install_source(paths.data("ansible"), role)
+    uses: dict[str, set[str | None]] = {}
+    for match in _USE.finditer(text):
+        uses.setdefault(match[1], set()).add(match[2])
+    found: dict[str, Any] = {}
+    for name in sorted(uses.keys() & variables.keys()):
+        value = variables[name]
+        whole = not isinstance(value, dict) or not uses[name] <= value.keys()
+        found[name] = value if whole else {key: value[key] for key in sorted(k for k in uses[name] if k)}
+    if "packages" in found.get("gpuprov_stack", {}):
+        mine = [package for package in found["gpuprov_stack"]["packages"] if package["part"] in known.parts]
+        found["gpuprov_stack"] = {**found["gpuprov_stack"], "packages": mine}
+        if known.all_package_names:
+            found["names"] = sorted(package["name"] for package in variables["gpuprov_stack"]["packages"])
     return found
 
 
@@ -108,6 +131,18 @@ def _source(root: Path, role: str) -> str:
         plain = isinstance(content, str)  # not YAML
         texts.append(file.read_text(encoding="utf-8", errors="replace") if plain else json.dumps(content))
     return "\n".join(texts)
+
+
+@cache
+def _install_source(root: Path, role: str) -> str:
+    """install.yml of the role and those of its defaults that this uses, as one text."""
+    folder = root / "roles" / role
+    text = json.dumps(_content(folder / "tasks" / "install.yml"))
+    defaults = _content(folder / "defaults" / "main.yml") if (folder / "defaults" / "main.yml").exists() else {}
+    left = dict(defaults or {})
+    while more := [name for name in left if re.search(rf"\b{name}\b", text)]:
+        text += "".join("\n" + json.dumps(left.pop(name)) for name in more)
+    return text
 
 
 def _plugins(root: Path, role: str) -> list[Path]:

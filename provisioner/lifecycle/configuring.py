@@ -17,7 +17,7 @@ from provisioner.session import Cluster
 from provisioner.text import counted
 
 if TYPE_CHECKING:
-    from provisioner.configure.drift import DesiredState, Difference
+    from provisioner.configure.drift import DesiredState, Difference, Pass
     from provisioner.configure.run import Outcome
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.parsers.stamp import RoleStamp
@@ -102,11 +102,14 @@ def bring(
     behind = [n for n in nodes if n.name in new or any(d.mended for d in found[n.name])]
     for node in behind:
         _tell(cluster, node.name, found.get(node.name, ()))
-    tags = drift.roles_to_run([d for node in behind for d in found.get(node.name, ())]) if not {*new} else frozenset()
-    for part in (tags, frozenset[str]()) if tags else (frozenset[str](),):
+    mend = [] if {*new} else drift.passes([d for node in behind for d in found.get(node.name, ())])
+    for passes in (mend, [drift.EVERYTHING]) if mend not in ([], [drift.EVERYTHING]) else ([drift.EVERYTHING],):
         if not behind:
             break
-        _configure(cluster, nodes, behind, releases, variables, run_dir, brought, part)
+        for one in passes:
+            going = [node for node in behind if one is passes[0] or node.name not in brought.failed]
+            if going:
+                _configure(cluster, nodes, going, releases, variables, run_dir, brought, one)
         again = look(
             cluster,
             [s for s in subjects if s.name in {node.name for node in behind}],
@@ -173,7 +176,7 @@ def _configure(
     variables: dict[str, Any],
     run_dir: Path,
     brought: Brought,
-    tags: Collection[str],
+    run: Pass,
 ) -> None:
     """Run the roles, once for each release; what failed is noted, not raised."""
     from provisioner.configure import inventory, stamps
@@ -182,13 +185,17 @@ def _configure(
     brought.configured = tuple(dict.fromkeys([*brought.configured, *(node.name for node in behind)]))
     for release in {releases[node.name].id: releases[node.name] for node in behind}.values():
         mine = [node for node in behind if releases[node.name].id == release.id]
+        tags, half = run.roles, f" ({run.half} only)" if run.half else ""
         which = f"role{'s' * (len(tags) > 1)} {', '.join(sorted(tags))}" if 0 < len(tags) <= MOST_LINES else "the roles"
-        cluster.events("configure", "started", f"running {which} on {counted(len(mine), 'node')}", total=len(mine))
+        said = f"running {which}{half} on {counted(len(mine), 'node')}"
+        cluster.events("configure", "started", said, total=len(mine))
         theirs = _held_to(cluster, release, nodes, releases)
         known = {group.name: stamps.desired(release.plan, group.name, variables) for group in release.plan.groups}
         old = Ledger(cluster.paths).obsolete(release.lock)
         written = inventory.write(cluster.paths, theirs, release.plan, variables, known, old)
-        outcomes = configure(cluster.paths, mine, written, run_dir, cluster.events, tags=tags)
+        applying = frozenset(role for node in mine for role in known[node.group])  # to skip a task costs, too
+        these = run._replace(roles=run.roles or applying)
+        outcomes = configure(cluster.paths, mine, written, run_dir, cluster.events, these)
         brought.outcomes |= outcomes
         for name, outcome in outcomes.items():
             brought.failed.pop(name, None)

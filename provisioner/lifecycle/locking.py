@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from provisioner import catalog, stack
 from provisioner import spec as cluster_yaml
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.images.use import Chosen, choose
 from provisioner.session import Cluster
 from provisioner.stack import facts, image_facts, lockfile
 from provisioner.stack.candidates import image as named
@@ -41,7 +43,8 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
             hint=f"`gpuprov lock {cluster.file}` resolves the versions again and shows what changes",
         )
     if cluster.sandbox:
-        return _pinned(cluster, found.groups, events, write=write)
+        golden = _golden(cluster, found) | _proving(cluster, found)
+        return _pinned(cluster, _of_images(cluster, found.groups, golden), events, write=write, golden=golden)
     if found.simulated and not _simulated(cluster):
         raise GpuprovError(
             "this lock was created in the sandbox: its packages are simulated",
@@ -58,7 +61,56 @@ def renew(cluster: Cluster, events: Events, keep: Kept | None = None, *, write: 
     if old := facts.old():
         said = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
         events("stack", "warning", f"{said}; a newer release of gpuprov knows newer ones")
-    return _pinned(cluster, _solved(cluster, events, keep), events, keep, write=write)
+    stays = keep or (keep is None and cluster.sandbox)  # a rehearsal without a lock of the user's is solved each time
+    golden = _golden(cluster, lockfile.read(cluster.paths.lock_file) if stays else None)
+    wanted = _of_images(cluster, _solved(cluster, events, _with_images(keep, golden)), golden)
+    return _pinned(cluster, wanted, events, keep, write=write, golden=golden)
+
+
+def _golden(cluster: Cluster, before: Lock | None) -> dict[str, Chosen]:
+    """Group → the golden image that it asks for: the build that is locked, where the reference is the same."""
+    place, known = cluster_yaml.placer(cluster.file), before.images if before is not None else {}
+    found = {}
+    for name, group in cluster.spec.groups.items():
+        if group.image is not None:
+            build = known[name].build if name in known and known[name].name == group.image else None
+            found[name] = choose(
+                cluster.spec, name, cluster.file, sandbox=cluster.sandbox, where=place(f"groups.{name}.image"),
+                build=build,
+            )  # fmt: skip
+    return found
+
+
+def _proving(cluster: Cluster, lock: Lock) -> dict[str, Chosen]:
+    """Of the clusters that prove an image (lifecycle/image): their lock names one that is in no channel yet."""
+    asked = {name for name, group in cluster.spec.groups.items() if group.image is not None}
+    return {name: Chosen(golden, lock.groups[name]) for name, golden in lock.images.items() if name not in asked}
+
+
+def _with_images(keep: Kept | None, golden: Mapping[str, Chosen]) -> Kept | None:
+    """What stays: of groups with an image the versions that it has."""
+    if not golden:
+        return keep
+    of_images = {name: {k: one.version for k, one in mine.stack.components.items()} for name, mine in golden.items()}
+    return {**(keep or {}), **of_images}
+
+
+def _of_images(cluster: Cluster, solved: Mapping[str, Stack], golden: Mapping[str, Chosen]) -> dict[str, Stack]:
+    """The stacks, those of groups with an image as their image has them. Raises GpuprovError where cluster.yaml asks
+    for other versions than are on it."""
+    place = cluster_yaml.placer(cluster.file)
+    for name, mine in golden.items():
+        asked, has = solved[name].components, mine.stack.components
+        other = [key for key in asked if key not in has or has[key].version != asked[key].version]
+        if other:
+            told = ", ".join(f"{key} {has[key].version if key in has else 'none'}" for key in other)
+            wants = ", ".join(f"{key} {asked[key].version}" for key in other)
+            raise GpuprovError(
+                f"image {mine.golden.name}, build {mine.golden.build}, has {told}; cluster.yaml asks for {wants}",
+                where=place(f"groups.{name}.image"),
+                hint="leave the versions to the image, or build one with these",
+            )
+    return {name: golden[name].stack if name in golden else stack for name, stack in solved.items()}
 
 
 ROUNDS = 4
@@ -141,10 +193,12 @@ def _refuse_component(name: str, known: Sequence[str]) -> NoReturn:
 
 
 def _pinned(
-    cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep: Kept | None = None, *, write: bool = True
-) -> Lock:
+    cluster: Cluster, wanted: Mapping[str, Stack], events: Events, keep: Kept | None = None, *, write: bool = True,
+    golden: Mapping[str, Chosen] = MappingProxyType({}),
+) -> Lock:  # fmt: skip
     """The lock of these stacks, written where that is wanted. A rehearsal's packages and images are its mirror's;
-    all others are read from the vendors' repositories and registries."""
+    all others are read from the vendors' repositories and registries, but those of a golden image (`golden`): they were
+    when it was built."""
     pinned: dict[str, Stack] = {}
     simulated = _simulated(cluster)
     for site in simulated:
@@ -152,6 +206,7 @@ def _pinned(
         assert mirror is not None
         pinned |= mirror.pin({n: s for n, s in wanted.items() if cluster.spec.site_of(n) == site}, events)
     real = {name: stack for name, stack in wanted.items() if cluster.spec.site_of(name) not in simulated}
+    pinned |= {name: real.pop(name) for name in golden if name in real}
     if real:
         _refuse_architecture(cluster)
         from provisioner.stack import pinning  # it brings an HTTP client along, which a rehearsal does not need
@@ -160,7 +215,8 @@ def _pinned(
     lock = Lock(
         request=stack.request(cluster.spec),
         simulated=bool(simulated),
-        bases={name: _bases(cluster, name, wanted, keep) for name in cluster.spec.sites},
+        bases={name: _bases(cluster, name, wanted, keep, golden) for name in cluster.spec.sites},
+        images={name: mine.golden for name, mine in golden.items()},
         groups={name: pinned[name] for name in cluster.spec.groups},
     )
     if write:
@@ -208,10 +264,13 @@ def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
     )
 
 
-def _bases(cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept | None) -> dict[str, BaseImage]:
-    """What the machines of a site boot, where its provider can say; else why it can't. An image that was locked stays
-    unless everything is upgraded."""
-    systems = sorted({stack.os for name, stack in wanted.items() if cluster.spec.site_of(name) == site})
+def _bases(
+    cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept | None, golden: Collection[str]
+) -> dict[str, BaseImage]:
+    """What the machines of a site boot, but those of groups with a golden image, where its provider can say; else why
+    it can't. An image that was locked stays unless everything is upgraded."""
+    here = [name for name in wanted if cluster.spec.site_of(name) == site and name not in golden]
+    systems = sorted({wanted[name].os for name in here})
     try:
         provider = cluster.providers.at(site)
     except GpuprovError:

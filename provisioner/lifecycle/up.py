@@ -124,7 +124,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             run.waiting = waiting(nodes, releases, lock)
             for name, what in run.waiting.items():
                 events("configure", "log", f"keeps its lock; the new one would change {', '.join(what)}", node=name)
-            new = {node.name for node in nodes if node.id not in before}
+            # one that was made of a golden image is asked what it has
+            new = {node.name for node in nodes if node.id not in before and node.group not in lock.images}
             brought = configure(cluster, run, nodes, releases, new=new)
             remaining.leave(failed_roles(run, nodes, brought), "configure")
             nodes = [node for node in nodes if node.site not in remaining.failed]

@@ -22,6 +22,7 @@ from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.capacity import Capacity
 from provisioner.providers.hosts import Host
+from provisioner.providers.images import Images
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.spec import folders
@@ -194,6 +195,8 @@ class Provider(ABC):
     """The machines, where they exist already."""
     management: Management | None = None
     """How the machines are reached by their BMCs."""
+    images: Images | None = None
+    """How images of its machines are made."""
     rehearsal: Rehearsal | None = None
 
     def __init__(self, place: Place) -> None:

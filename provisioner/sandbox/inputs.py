@@ -10,6 +10,7 @@ from provisioner.catalog import load
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.roles.interruption import watched
+from provisioner.sandbox import site_faults
 from provisioner.sandbox.assets import Assets
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.network import allocate_octet, node_numbers
@@ -30,16 +31,19 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
     wanted = {name: group for name, group in plan.nodes() if group.site == site}
     numbers = node_numbers(workspace, wanted)
     folder = private_dir(workspace / HARDWARE)
-    paths: dict[str, str] = {}
+    paths, bad = dict[str, str](), site_faults.bad_driver(workspace)
     for name, group in wanted.items():
         path = (folder / f"{name}.json").absolute()
         described = hardware(group.machine, group.gpu, name, catalog) | {"os": system(group.stack.os)}
+        if bad is not None and described["gpus"]:
+            described["driver"]["bad"] = {"version": bad, "gpu": 0}
         if watched(group):
             described["spot"] = True
         text = json.dumps(described, indent=1, sort_keys=True) + "\n"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_whole(path, text)
         paths[name] = str(path)
+    golden = {name: plan.images[group.name].id for name, group in wanted.items() if group.name in plan.images}
     ulimits = dict(item.split("=") for item in limits()[1::2])
     return {
         "image": assets.image,
@@ -54,4 +58,5 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         "user": plan.spec.user(site),
         "nofile": int(ulimits["nofile"].split(":")[0]),
         "nproc": int(ulimits["nproc"].split(":")[0]),
+        **({"images": golden} if golden else {}),
     }

@@ -19,25 +19,33 @@ from provisioner.plan import PlannedGroup
 
 MARK = "simulated refusal: "
 """Before a refusal's text (terraform/sandbox/node.sh)."""
+BAD_DRIVER = "bad-driver-release"
 TIMES = 2
 """So often in a row `throttled` refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteFault:
-    """`says`: which text of the provider's `rehearsed` (errors.yaml) is given; `zone`: NAME:ZONE is taken."""
+    """`says`: which text of the provider's `rehearsed` (errors.yaml) is given in place of machines, empty where they
+    are made; `more`: NAME:MORE is taken, which is a zone or a version."""
 
     name: str
     sentence: str
     says: str
-    zone: bool = False
+    more: bool = False
 
 
 FAULTS = (
-    SiteFault("no-capacity", "no zone has machines; no-capacity:ZONE: that one has none", "shortage", zone=True),
+    SiteFault("no-capacity", "no zone has machines; no-capacity:ZONE: that one has none", "shortage", more=True),
     SiteFault("quota", "the account may have no more machines in the way that a group asks for first", "quota"),
     SiteFault("throttled", f"the cloud is asked too often, {TIMES} times in a row", "throttled"),
     SiteFault("reservation-full", "reservations and blocks have no room", "reservation-full"),
+    SiteFault(
+        "bad-driver-release",
+        "bad-driver-release:VERSION: on its machines one GPU offers half its memory with that one",
+        "",
+        True,
+    ),
     SiteFault("half-made", "of each group only the first half is made, then something is in the way", "conflict"),
 )
 
@@ -47,8 +55,10 @@ def find(name: str) -> tuple[SiteFault, str] | None:
     that it does not take."""
     plain, _, zone = name.partition(":")
     found = next((fault for fault in FAULTS if fault.name == plain), None)
-    if found is not None and zone and not found.zone:
+    if found is not None and zone and not found.more:
         raise GpuprovError(f"no fault {name!r}", hint=f"just {plain}")
+    if found is not None and found.name == BAD_DRIVER and not zone:
+        raise GpuprovError(f"{name}: which driver is bad?", hint=f"{name}:595.71.05")
     return None if found is None else (found, zone)
 
 
@@ -82,10 +92,18 @@ def refused(
     was asked once more; `texts`: the provider's own words."""
     found: dict[str, str] = {}
     for fault, only in filter(None, map(find, faults)):
+        if not fault.says:
+            continue
         says = "spot-quota" if fault.says == "quota" and kind == "spot" else fault.says
         text = texts[says].format(machine=group.machine.name, zone=zone)
         found |= dict.fromkeys(_whom(fault, only, group, kind, zone, again), MARK + text)
     return found
+
+
+def bad_driver(workspace: Path) -> str | None:
+    """The release of the driver that is bad for the machines of a site; None where none is."""
+    found = [name.partition(":")[2] for name in active(workspace) if name.startswith(f"{BAD_DRIVER}:")]
+    return found[-1] if found else None
 
 
 def _whom(fault: SiteFault, only: str, group: PlannedGroup, kind: str, zone: str, again: int) -> Iterator[str]:

@@ -18,6 +18,7 @@ from provisioner import catalog as catalogue
 from provisioner.catalog import Catalog
 from provisioner.errors import InputError, Problem
 from provisioner.spec.groups import Group
+from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
 from provisioner.spec.problems import add_problems, to_json
 from provisioner.spec.rules import Draft, findings
@@ -137,6 +138,7 @@ def _draft_of(spec: ClusterSpec) -> Draft:
         verify=spec.verify,
         hooks=spec.hooks,
         state=spec.state,
+        image=spec.image,
         whole=True,
     )
 
@@ -151,6 +153,7 @@ def _draft_from(value: Any, folder: Path) -> Draft:
         monitoring=_part(Monitoring, value.get("monitoring", {})),
         verify=_part(Verify, value.get("verify", {})),
         hooks=_part(Hooks, value.get("hooks", {})),
+        image=_part(ImageRecipe, value["image"]) if value.get("image") else None,
         state=_one_of(_STATE, value["state"]) if "state" in value else LocalState(),
     )
     sites, groups = value.get("sites"), value.get("groups")

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from provisioner.spec.base import Model, Text
 
+IMAGE = r"^([A-Za-z0-9._-]+/)*[a-z]([a-z0-9-]{0,30}[a-z0-9])?(@(nightly|candidate|stable|[0-9]{8}-[0-9]{6}))?$"
 CapacityKind = Literal["on-demand", "spot", "reservation", "block"]
 
 
@@ -125,8 +126,11 @@ class Group(Model):
     network: NetworkOptions = Field(default=NetworkOptions(), description="Network between the machines")
     storage: Storage = Field(default=Storage(), description="Disks of a machine")
     gpu: GpuOptions = Field(default=GpuOptions(), description="How the GPUs are set up")
-    image: Text | None = Field(
+    image: Annotated[str, Field(pattern=IMAGE, max_length=255)] | None = Field(
         default=None,
-        title="the name of a golden image",
-        description="Not available yet: golden image to start from; null takes the provider's base image",
+        title="an image such as pytorch-a100@stable",
+        description="Golden image to start from: its recipe (a plain name is one of the folder `images` beside this "
+        "file, a path is taken from there) and a channel (nightly, candidate, stable; else stable) or a "
+        "build; null takes the provider's base image",
+        examples=["pytorch-a100@stable"],
     )

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field
 from provisioner import catalog
 from provisioner.spec.base import NAME_TITLE, Model, Name, Text
 from provisioner.spec.groups import Group
+from provisioner.spec.image import ImageRecipe
 from provisioner.spec.site import LoginName
 from provisioner.spec.sites import AnySite
 from provisioner.spec.stack_request import StackRequest
@@ -223,6 +224,11 @@ class ClusterSpec(Model):
     )
     upgrade: Upgrade = Field(default=Upgrade(), description="How a running fleet is moved to a new lock")
     state: AnyState = Field(default=LocalState(), description="Where Terraform's state is kept")
+    image: ImageRecipe | None = Field(
+        default=None,
+        title="a block, or null",
+        description="Makes the file a recipe: `gpuprov image build` makes an image of each of its groups",
+    )
 
     def site_of(self, group: str) -> str:
         """The site of a group; where there is one site it may be left out (rules.py refuses the rest)."""

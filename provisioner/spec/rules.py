@@ -14,6 +14,7 @@ from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
 from provisioner.spec.groups import Group
+from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.problems import did_you_mean, nearest
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
@@ -39,6 +40,7 @@ class Draft:
     verify: Verify | None = None
     hooks: Hooks | None = None
     state: State | None = None
+    image: ImageRecipe | None = None
     whole: bool = False
     dropped: set[Loc] = field(default_factory=set)
 
@@ -62,8 +64,10 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             yield from _hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)
         yield from _least(loc, group)
-        if group.image is not None:
-            yield Finding((*loc, "image"), "golden images are not available yet", "leave it out", at_key=True)
+        if group.image is not None and draft.image is not None:
+            yield Finding((*loc, "image"), "an image is not built of another one", "leave it out", at_key=True)
+        if draft.image is not None and group.count != 1:
+            yield Finding((*loc, "count"), "an image is built of one machine", "leave it out")
     yield from _repositories(draft)
     yield from _fleet(draft, catalog)
 

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from provisioner.stack.texts import (
     Address,
     ArchiveFolder,
+    Build,
     Chosen,
     ComponentName,
     Components,
@@ -133,6 +134,15 @@ class BaseImage(Locked):
     why: Sentence
 
 
+class GoldenImage(Locked):
+    """The image that a group's machines start from (docs/images.md). `name` and `build` are of its recipe, `id` is the
+    provider's."""
+
+    name: Sentence
+    build: Build
+    id: MachineImage
+
+
 class Stack(Locked):
     """Everything that is installed on one group's nodes."""
 
@@ -216,4 +226,5 @@ class Lock(Locked):
     simulated: bool
     bases: dict[GroupName, dict[System, BaseImage]] = {}
     """Site → distribution → what its machines boot."""
+    images: dict[GroupName, GoldenImage] = {}
     groups: dict[GroupName, Stack]

@@ -48,6 +48,8 @@ def request(spec: ClusterSpec) -> dict[str, str]:
     for name, group in sorted(spec.groups.items()):
         flat |= dict.fromkeys(shared_storage(spec, name).values(), "asked for")
         flat[f"groups.{name}.machine"] = group.machine
+        if group.image is not None:
+            flat[f"groups.{name}.image"] = group.image
         if group.network.wanted is not None:
             flat[f"groups.{name}.network.efa"] = str(group.network.wanted).lower()
     return flat

@@ -93,6 +93,7 @@ Pull = Annotated[
 ComponentName = Annotated[str, AfterValidator(_shape(r"[a-z][a-z0-9_]*|image [A-Za-z0-9._:/@-]+", "component", 400))]
 Chosen = Annotated[str, AfterValidator(_shape(r"[0-9A-Za-z][0-9A-Za-z.+~_:/@-]*", "version", 400))]
 """The version of a component; of an image, its reference."""
+Build = Annotated[str, AfterValidator(_shape(r"[0-9]{8}-[0-9]{6}", "build of an image, such as 20260131-031500"))]
 MachineImage = Annotated[str, AfterValidator(_shape(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "image of a machine"))]
 Sentence = Annotated[str, AfterValidator(_said)]
 """For people alone: no variable is made of it."""

@@ -95,7 +95,11 @@ resource "terraform_data" "node" {
 
   provisioner "local-exec" {
     command     = "sh \"$GPUPROV_MODULE/node.sh\" create"
-    environment = merge(self.input, { GPUPROV_MODULE = path.module, GPUPROV_REFUSAL = lookup(var.sandbox.refusals, each.key, "") })
+    environment = merge(self.input, {
+      GPUPROV_MODULE  = path.module
+      GPUPROV_REFUSAL = lookup(var.sandbox.refusals, each.key, "")
+      GPUPROV_IMAGE   = lookup(var.sandbox.images, each.key, var.sandbox.image)
+    })
   }
 
   provisioner "local-exec" {

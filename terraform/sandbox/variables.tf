@@ -64,6 +64,8 @@ variable "sandbox" {
     refusals = optional(map(string), {})
     # group name → the zone that its nodes pretend to be in, where it is not the group's
     zones = optional(map(string), {})
+    # node name → the image that it is made of, where that is not `image`; one that is there stays as it is
+    images = optional(map(string), {})
     # nodes that are not made
     without = optional(list(string), [])
   })

@@ -177,7 +177,7 @@ def test_a_mount_that_is_gone_is_mended_by_its_role_alone() -> None:
     )
     found = [d for d in drift.differences(Bundle({"units.txt": Output(text, 0)}), lock) if d.kind == "unit"]
     assert [d.message for d in found] == ["efs.mount is failed"]
-    assert drift.roles_to_run(found) == {"mounts"}
+    assert drift.passes(found) == [drift.Pass(frozenset({"mounts"}), "configure")]
 
 
 @pytest.mark.parametrize(
@@ -201,4 +201,4 @@ def test_a_bucket_whose_process_has_ended_is_mended_by_its_role_alone(error: str
     bundle = Bundle({"units.txt": Output(state, 0), "shared.json": Output(json.dumps({"/data": row}), 0)})
     found = [d for d in drift.differences(bundle, lock) if d.kind == "unit"]
     assert [d.message for d in found] == (["the process that serves /data has ended"] if told else [])
-    assert not told or drift.roles_to_run(found) == {"mounts"}
+    assert not told or drift.passes(found) == [drift.Pass(frozenset({"mounts"}))]

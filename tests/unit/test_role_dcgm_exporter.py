@@ -12,7 +12,7 @@ ROLE = ROOT / "ansible/roles/dcgm_exporter"
 
 def drop_ins() -> dict[str, str]:
     """Name of the variable → text of the drop-in, with the part that both share."""
-    task = yaml.safe_load((ROLE / "tasks/configure.yml").read_text(encoding="utf-8"))[0]
+    task = yaml.safe_load((ROLE / "tasks/install.yml").read_text(encoding="utf-8"))[1]
     shared = yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))["dcgm_exporter_hardening"]
     return {
         name: file["content"].replace("{{ dcgm_exporter_hardening }}", shared) for name, file in task["vars"].items()

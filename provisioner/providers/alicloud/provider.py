@@ -45,11 +45,10 @@ class Alicloud(Provider):
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         place, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
-        bases = plan.bases.get(site, {})
-        images = {group.name: base.id if (base := bases.get(group.stack.os)) else None for group in groups}
+        images = {group.name: base.id if (base := plan.base(group)) else None for group in groups}
         found = preflight(Region(place.region), place, groups, self._zones.named, images, there)
         for group in groups:
-            base = bases.get(group.stack.os)
+            base = plan.base(group)
             if base is None or base.id is None:
                 said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))

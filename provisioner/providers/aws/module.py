@@ -74,7 +74,7 @@ class Ec2Module(Module):
             group.spec.placement == "cluster" and (way.kind if way else group.spec.capacity.kind) == "reservation"
         )
         near = reservations.placement_group(Region(self._site.region), group) if reserved else None
-        base = plan.bases.get(self._place.site, {}).get(group.stack.os)
+        base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
                 f"the lock has no image of {group.stack.os} for {self._place.site}",

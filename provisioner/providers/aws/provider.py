@@ -63,11 +63,10 @@ class Aws(Provider):
             Region(place.region), groups, place.zones, own_vpc=place.vpc is None, internet=place.internet,
             there=there,
         )  # fmt: skip
-        bases = plan.bases.get(site, {})
         if found[0].status == "ok":
             found += self._permitted(plan, groups)
         for group in groups:
-            base = bases.get(group.stack.os)
+            base = plan.base(group)
             if base is None or base.id is None:
                 said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
@@ -88,13 +87,13 @@ class Aws(Provider):
 
     def _permitted(self, plan: Plan, groups: Sequence[PlannedGroup]) -> list[Finding]:
         """Whether the credentials may do what `up` does."""
-        site, bases = self._site, plan.bases.get(self.place.site, {})
+        site = self._site
         names = permissions.wanted(
             own_vpc=site.vpc is None, public=site.internet == "public",
             instance_connect=site.connect == "instance-connect", efs=site.storage.efs is not None,
             fsx=site.storage.fsx is not None,
         )  # fmt: skip
-        images = {group.name: base.id for group in groups if (base := bases.get(group.stack.os))}
+        images = {group.name: base.id for group in groups if (base := plan.base(group))}
         subnet = next(iter(site.vpc.subnets), None) if site.vpc else None
         region = Region(site.region)
         simulated = permissions.simulated(region, plan.spec.name, names)

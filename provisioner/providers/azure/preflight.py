@@ -44,9 +44,8 @@ def preflight(
     found += quotas.network(subscription, groups, there)
     found += named.findings(subscription, groups, there)
     found += permissions.findings(subscription)
-    bases = plan.bases.get(place.site, {})
     for group in groups:
-        base = bases.get(group.stack.os)
+        base = plan.base(group)
         if base is None or base.id is None:
             said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
             found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))

@@ -51,9 +51,9 @@ class CvmCapacity:
 
     def probe(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         mine = [group for group in plan.groups if group.site == self._place.site and group.spec.capacity.probe]
-        zones, found, images = self.zones(plan), list[Finding](), plan.bases.get(self._place.site, {})
+        zones, found = self.zones(plan), list[Finding]()
         for group in mine:
-            missing, base = sum(name not in there for name in group.node_names()), images.get(group.stack.os)
+            missing, base = sum(name not in there for name in group.node_names()), plan.base(group)
             if missing and base is not None and base.id is not None:
                 region = stock.region_of(self._site)
                 way, said = dry_run.ask_in_turn(region, self._site, group, base.id, missing, zones)

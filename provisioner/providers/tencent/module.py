@@ -72,7 +72,7 @@ class CvmModule(Module):
     def _group(self, plan: Plan, group: PlannedGroup, choices: Choices) -> dict[str, Any]:
         """What the module is told of a group beside what all modules are."""
         way, without = choices.taken.get(group.name), choices.without.get(group.name)
-        base = plan.bases.get(self._place.site, {}).get(group.stack.os)
+        base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
                 f"the lock has no image of {group.stack.os} for {self._place.site}",

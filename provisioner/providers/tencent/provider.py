@@ -51,13 +51,12 @@ class Tencent(Provider):
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         site, place, region = self._site, self.place, region_of(self._site)
         groups = [group for group in plan.groups if group.site == place.site]
-        bases = plan.bases.get(place.site, {})
-        images = {group.name: base.id for group in groups if (base := bases.get(group.stack.os)) is not None}
+        images = {group.name: base.id for group in groups if (base := plan.base(group)) is not None}
         found = preflight(region, site, groups, self._zones(plan), images, there)
         if found[0].status == "ok" and not there:
             found += keys.findings(region, site, _public_key(plan), place.cluster, place.site)
         for group in groups:
-            base = bases.get(group.stack.os)
+            base = plan.base(group)
             if base is None or base.id is None:
                 said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))

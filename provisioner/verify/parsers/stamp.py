@@ -20,6 +20,10 @@ class RoleStamp:
     installed: str | None = None
     configured: str | None = None
 
+    def installs_as(self, other: RoleStamp) -> bool:
+        """Whether install.yml of both is the same, with the same variables."""
+        return (self.digest, self.installed) == (other.digest, other.installed)
+
     def to_json(self) -> dict[str, str | None]:
         return asdict(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,11 +85,16 @@ def test_never_configured(lock: DesiredState) -> None:
     assert said(differences(node(lock, stamp_json=""), lock)) == ["stamp: not configured yet"]
 
 
+def runs(found: Sequence[Difference]) -> Collection[str]:
+    """The roles that run for these differences; all of them where there is none."""
+    return frozenset().union(*(one.roles for one in drift.passes(found)))
+
+
 def test_a_node_of_an_earlier_gpuprov_runs_all_roles_once(lock: DesiredState) -> None:
     (found,) = differences(node(lock, stamp_json=EARLIER), lock)
     assert (found.kind, found.message) == ("stamp", "configured by an earlier gpuprov")
     assert found.mended
-    assert drift.roles_to_run([found, *differences(node(lock, holds_txt=""), lock)]) == frozenset()
+    assert runs([found, *differences(node(lock, holds_txt=""), lock)]) == frozenset()
 
 
 ROLE = {"digest": "n0", "installed": "n1", "configured": "n1"}
@@ -109,7 +115,7 @@ def test_a_role_that_differs_runs_alone(lock: DesiredState, nccl: dict[str, str]
     there = {"base": STAMPS["base"].to_json(), "gone": ROLE} | ({"nccl": nccl} if nccl else {})
     found = differences(node(lock, stamp_json=json.dumps({"node": "train-0", "roles": there})), lock)
     assert said(found) == ([f"stamp: {message}"] if message else [])
-    assert drift.roles_to_run(found) == ({"nccl"} if message else set())
+    assert runs(found) == ({"nccl"} if message else set())
 
 
 def test_a_stamp_alone_proves_nothing(lock: DesiredState) -> None:
@@ -178,7 +184,7 @@ def test_a_service_that_does_not_run(lock: DesiredState, changed: dict[str, str]
     (found,) = differences(node(lock, units_txt=text), lock)
     assert (found.kind, found.message) == ("unit", f"nvidia-fabricmanager.service is {words}")
     assert found.role == "nvidia_driver"
-    assert drift.roles_to_run([found]) == {"nvidia_driver"}
+    assert runs([found]) == {"nvidia_driver"}
 
 
 @pytest.mark.parametrize("state", ["static", "alias", "enabled-runtime", "indirect"])
@@ -318,7 +324,7 @@ def test_a_health_timer_that_was_stopped_is_drift_for_its_role_alone(
     units = "\n".join([unit("docker.service"), unit(TIMER, **changed)])
     told = differences(node(lock, units_txt=units), lock)
     assert [(d.kind, d.subject, d.found) for d in told] == ([("unit", TIMER, found)] if found else [])
-    assert drift.roles_to_run(told) == ({"health"} if found else set())
+    assert runs(told) == ({"health"} if found else set())
 
 
 def test_without_a_health_check_no_timer_is_asked_for() -> None:
@@ -349,7 +355,7 @@ def test_another_hook_is_drift_for_its_role_alone(on_the_node: str | None, wante
     told = differences(node(lock, interruption_json=record), lock)
     right = on_the_node == wanted
     assert [(d.kind, d.subject) for d in told] == ([] if right else [("hook", "hooks.interrupted")])
-    assert drift.roles_to_run(told) == (set() if right else {"interruption"})
+    assert runs(told) == (set() if right else {"interruption"})
     lost = differences(node(lock, interruption_json=None), lock)
     assert [(d.kind, d.subject) for d in lost] == [("unknown", "interruption.json")]
 
@@ -369,15 +375,15 @@ def difference(role: str | None, *, mended: bool = True) -> Difference:
 
 
 def test_roles_are_picked_where_one_answers_for_all_of_it() -> None:
-    assert drift.roles_to_run([difference("nccl"), difference("cuda")]) == {"nccl", "cuda"}
-    assert drift.roles_to_run([difference("nccl"), difference(None, mended=False)]) == {"nccl"}
+    assert runs([difference("nccl"), difference("cuda")]) == {"nccl", "cuda"}
+    assert runs([difference("nccl"), difference(None, mended=False)]) == {"nccl"}
 
 
 @pytest.mark.parametrize(
     "parts", [["nvidia_driver"], [None], ["nccl", None], ["nccl", "nvidia_driver"], ["no-such-role"], []]
 )
 def test_else_all_roles_run(parts: list[str | None]) -> None:
-    assert drift.roles_to_run([difference(part) for part in parts]) == frozenset()
+    assert runs([difference(part) for part in parts]) == frozenset()
 
 
 def test_every_part_and_unit_has_a_role_that_answers_for_it(group: PlannedGroup) -> None:

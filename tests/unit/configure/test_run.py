@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.configure import run
+from provisioner.configure.drift import Pass
 from provisioner.configure.run import Outcome
 from provisioner.errors import ConfigureError
 from provisioner.events import Event, Events
@@ -43,7 +44,7 @@ class Worker:
     def run(self, *tags: str) -> dict[str, Outcome]:
         events = Events(self.events.append)
         inventory = self.paths.root / "inventory.yml"
-        return run.configure(self.paths, NODES, inventory, self.run_dir, events, tags=tags)
+        return run.configure(self.paths, NODES, inventory, self.run_dir, events, Pass(frozenset(tags)))
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ HEAD = "name: lab\nsites: { lab: { provider: aws, region: us-east-1 } }\n"
 BARE = "name: lab\ngroups: { train: { machine: dgx-h100 } }\n"
 GROUP = "groups: { train: { machine: p4d.24xlarge } }\n"
 NOT_YET = {
-    "groups.<name>.image": HEAD + "groups: { train: { machine: p4d.24xlarge, image: golden } }\n",
     "monitoring.prometheus": HEAD + "monitoring: { prometheus: true }\n" + GROUP,
     "monitoring.grafana": HEAD + "monitoring: { grafana: true }\n" + GROUP,
     "sites.<name>.method": BARE + "sites: { lab: { provider: baremetal, method: maas } }\n",

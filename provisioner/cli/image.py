@@ -1,0 +1,224 @@
+"""`gpuprov image`: golden images, built and proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provisioner.cli import json_output
+from provisioner.cli.confirm import confirmed
+from provisioner.cli.options import Json, Sandbox, TerraformBinary, Yes
+from provisioner.text import counted
+
+if TYPE_CHECKING:
+    from provisioner.lifecycle.image.recipe import Recipe
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Build golden images, prove them, and move them through channels.",
+)  # fmt: skip
+
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="Path of the recipe (docs/images.md).")]
+Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="nightly, candidate or stable.")]
+
+
+def _open(file: Path, sandbox: bool | None) -> Recipe:
+    from provisioner.lifecycle.image.recipe import open_recipe
+
+    recipe = open_recipe(file, sandbox=bool(sandbox))
+    recipe.cluster.require_rights()
+    return recipe
+
+
+@app.command()
+def build(
+    file: RecipeFile, sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Take the newest versions that the recipe allows, and write its lock.")
+    ] = False,
+) -> None:  # fmt: skip
+    """Make an image of each group of the recipe, prove it on the machine that it is for, and publish it."""
+    from provisioner.cli.display import display
+    from provisioner.lifecycle.image import commands
+    from provisioner.workspace.binary import find
+
+    recipe = _open(file, sandbox)
+    screen = display(quiet=json_)
+    machines = ", ".join(group.machine for group in recipe.cluster.spec.groups.values())
+    what = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''}: a builder for each, then {machines}?"
+    if not confirmed(what, yes=yes, where=str(file), declined="nothing was built", screen=screen):
+        raise typer.Exit
+    with screen as show:
+        recipe.cluster.events.subscribe(show)
+        made = commands.build(recipe, find(terraform), anew=upgrade)
+    if json_:
+        json_output.write(made.model_dump(mode="json"))
+        return
+    typer.echo(f"{made.name} {made.build}")
+    for name, target in made.targets.items():
+        ids = ", ".join(f"{region}: {number}" if region else number for region, number in target.ids.items())
+        typer.echo(
+            f"  {name}: {target.machine}, driver {target.stack.driver}, proven {len(target.proofs)} times; {ids}"
+        )
+
+
+@app.command()
+def nightly(
+    files: Annotated[list[Path], typer.Argument(metavar="RECIPE…", help="Recipes, done one after the other.")],
+    sandbox: Sandbox = None, json_: Json = False, terraform: TerraformBinary = None,
+    force: Annotated[bool, typer.Option("--force", help="Build also where nothing has changed.")] = False,
+    jitter: Annotated[
+        int, typer.Option("--jitter", min=0, max=86400, metavar="SECONDS", help="Wait up to so long first.")
+    ] = 0,
+) -> None:  # fmt: skip
+    """Build every recipe in which something has changed: versions, base images, roles, the recipe. Asks nothing."""
+    import random
+    import time
+
+    from provisioner.cli.display import display
+    from provisioner.errors import Exit
+    from provisioner.lifecycle.image import nightly as nights
+    from provisioner.workspace.binary import find
+
+    recipes = [_open(file, sandbox) for file in files]
+    time.sleep(random.uniform(0, jitter))  # noqa: S311 (spreads fleets in time, hides nothing)
+    with display(quiet=json_) as show:
+        for recipe in recipes:
+            recipe.cluster.events.subscribe(show)
+        done = nights.run(recipes, find(terraform), force=force)
+    failed = [night for night in done if night.outcome == "failed"]
+    if json_:
+        json_output.write({"ok": not failed, "nights": [night.to_json() for night in done]})
+    else:
+        for night in done:
+            new = f": {', '.join(night.changed)}" if night.changed else ""
+            typer.echo(f"{night.image}: {night.outcome} {night.build}{new}")
+    for night in failed:
+        typer.echo(f"gpuprov: {night.image} failed at {night.step}: {night.message}\n  {night.page}", err=True)
+        if night.alerted:
+            typer.echo(f"  {night.alerted}", err=True)
+    if failed:
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+@app.command("list")
+def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> None:
+    """Show the builds of a recipe, and which channel has which."""
+    from provisioner.lifecycle.image import commands
+
+    document = commands.overview(_open(file, sandbox))
+    if json_:
+        json_output.write(document)
+        return
+    for row in document["builds"]:
+        drivers = ", ".join(sorted({driver for driver in row["driver"].values() if driver}))
+        typer.echo(f"{row['build']}  {', '.join(row['channels']) or '-':20}  driver {drivers or 'none'}")
+    for row in document["failed"]:
+        typer.echo(f"{row['build']}  failed at {row['step']}: {row['message'].splitlines()[0]}  ({row['evidence']})")
+    if not document["builds"] and not document["failed"]:
+        typer.echo(f"{document['image']} was never built")
+
+
+@app.command()
+def show(
+    file: RecipeFile, reference: Annotated[str, typer.Argument(metavar="CHANNEL|BUILD")], sandbox: Sandbox = None,
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Show what is in a build: versions, ids, proofs."""
+    from provisioner.lifecycle.image import commands
+
+    document = commands.show(_open(file, sandbox), reference)
+    if json_:
+        json_output.write(document)
+        return
+    typer.echo("\n".join(_shown(document)))
+
+
+def _shown(document: dict[str, Any]) -> list[str]:
+    lines = [f"{document['name']} {document['build']}, proven {document['made']}"]
+    for name, target in document["targets"].items():
+        versions = ", ".join(f"{key} {one['version']}" for key, one in target["stack"]["components"].items())
+        lines += [
+            f"{name}: {target['machine']}, built on {target['builder']} of {target['base'] or 'an unknown base'}",
+            f"  {versions}",
+            f"  {counted(len(target['packages']), 'package')}, kernel {target['kernel']}",
+            *(f"  {region or target['provider']}: {number}" for region, number in target["ids"].items()),
+            *(f"  {proof['report']}: {proof['passed']} checks passed" for proof in target["proofs"]),
+        ]
+    return lines
+
+
+@app.command()
+def diff(
+    file: RecipeFile, before: Annotated[str, typer.Argument(metavar="BEFORE", help="A channel or a build.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="A channel or a build.")] = "nightly",
+    sandbox: Sandbox = None, json_: Json = False,
+) -> None:  # fmt: skip
+    """Show what differs between two builds: versions, packages, base images, roles."""
+    from provisioner.lifecycle.image import commands
+
+    document = commands.compare(_open(file, sandbox), before, after)
+    if json_:
+        json_output.write(document)
+        return
+    for row in document["differences"]:
+        typer.echo(
+            f"{row['target']}: {row['what']} {row['name']}: {row['before'] or 'none'} → {row['after'] or 'none'}"
+        )
+    if not document["differences"]:
+        typer.echo(f"{document['before']} and {document['after']} have the same in them")
+
+
+@app.command()
+def promote(
+    file: RecipeFile, channel: Channel,
+    build: Annotated[str | None, typer.Argument(metavar="[BUILD]", help="Default: what the channel below has.")] = None,
+    sandbox: Sandbox = None, json_: Json = False,
+) -> None:  # fmt: skip
+    """Move a channel on: candidate takes what nightly has, stable what candidate has."""
+    from provisioner.lifecycle.image import commands
+
+    _moved(commands.promote(_open(file, sandbox), channel, build), as_json=json_)
+
+
+@app.command()
+def rollback(file: RecipeFile, channel: Channel, sandbox: Sandbox = None, json_: Json = False) -> None:
+    """Move a channel back to the build that it had before."""
+    from provisioner.lifecycle.image import commands
+
+    _moved(commands.rollback(_open(file, sandbox), channel), as_json=json_)
+
+
+def _moved(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        json_output.write(document)
+    else:
+        typer.echo(f"{document['image']}@{document['channel']}: {document['before'] or 'none'} → {document['build']}")
+
+
+@app.command()
+def prune(
+    file: RecipeFile,
+    locks: Annotated[
+        list[Path] | None, typer.Argument(metavar="[LOCK]…", help="cluster.lock files whose images have to stay.")
+    ] = None,
+    sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None,
+) -> None:  # fmt: skip
+    """Remove old builds; none that a channel, one of these locks or a machine uses."""
+    from provisioner.lifecycle.image import commands
+    from provisioner.workspace.binary import find
+
+    recipe = _open(file, sandbox)
+    question = f"Remove builds of {recipe.name} but the newest {recipe.settings.keep} and what is used?"
+    if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed", screen=None):
+        raise typer.Exit
+    document = commands.prune(recipe, find(terraform), locks or ())
+    if json_:
+        json_output.write(document)
+        return
+    typer.echo(f"removed: {', '.join(document['removed']) or 'none'}")
+    for row in document["kept"]:
+        typer.echo(f"kept: {row['build']}: {row['why']}")

@@ -1,0 +1,191 @@
+"""The builds of a recipe and its channels: a folder of plain files that can live in git.
+
+images/pytorch-a100.yaml        the recipe
+images/pytorch-a100/book.json   which build each channel has, and had
+images/pytorch-a100/builds/20260131-031500/manifest.json, SBOMs, reports, package lists
+images/pytorch-a100/nights.jsonl   how each night went
+
+Of a rehearsal the folder is in its run directory. Who writes holds the recipe's lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from provisioner import stored
+from provisioner.errors import GpuprovError
+from provisioner.images.manifest import Manifest
+from provisioner.paths import below, private_dir, remove_tree, write_whole
+
+CHANNELS = ("nightly", "candidate", "stable")
+"""From what was built last to what fleets start from."""
+RESTORE = "restore it from git or a backup"
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A channel was moved to a build. `before`: the build that it had; "" for none. `why`: built, promoted, rolled
+    back."""
+
+    channel: str
+    build: str
+    before: str
+    at: str
+    why: str
+
+
+class Book:
+    """`folder` may be missing: then there are no builds. Raises GpuprovError for files that cannot be read."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self._file = folder / "book.json"
+
+    @property
+    def nights(self) -> Path:
+        return self.folder / "nights.jsonl"
+
+    def build(self, build: str) -> Path:
+        """The folder of a build."""
+        return below(self.folder / "builds", build)
+
+    def builds(self) -> list[str]:
+        """All that have a manifest, oldest first."""
+        return sorted(file.parent.name for file in self.folder.glob("builds/*/manifest.json"))
+
+    def manifest(self, build: str) -> Manifest:
+        """Raises GpuprovError for a build that is not there, is damaged, or is another one than it says."""
+        file = self.build(build) / "manifest.json"
+        try:
+            found = Manifest.model_validate_json(file.read_bytes())
+        except FileNotFoundError:
+            known = ", ".join(self.builds()[-5:]) or "none"
+            raise GpuprovError(f"{self.name} has no build {build}", where=str(file), hint=f"builds: {known}") from None
+        except (OSError, ValidationError) as error:
+            said = str(error).splitlines()[0]
+            raise GpuprovError(f"is not a manifest ({said})", where=str(file), hint=RESTORE) from None
+        if (found.name, found.build) != (self.name, build):
+            raise GpuprovError(f"is the manifest of {found.name}, build {found.build}", where=str(file), hint=RESTORE)
+        return found
+
+    def channels(self) -> dict[str, str]:
+        """Channel → build, for those that have one."""
+        return {name: build for name in CHANNELS if (build := self._read()["channels"].get(name))}
+
+    def history(self) -> list[Move]:
+        """Oldest first."""
+        return [Move(**row) for row in self._read()["history"]]
+
+    def resolve(self, reference: str) -> str:
+        """The build of a channel, or the build of that name. Raises GpuprovError where there is none."""
+        if reference in CHANNELS:
+            found = self.channels().get(reference)
+            if found is None:
+                hint = "`gpuprov image build` makes one, `gpuprov image promote` moves it on"
+                raise GpuprovError(
+                    f"channel {reference} of {self.name} has no build yet", where=str(self._file), hint=hint
+                )
+            return found
+        self.manifest(reference)
+        return reference
+
+    def move(self, channel: str, build: str, why: str) -> Move:
+        """Point a channel to a build that has a manifest."""
+        self.manifest(build)
+        content = self._read()
+        moved = Move(channel, build, content["channels"].get(channel, ""), now(), why)
+        content["channels"][channel] = build
+        content["history"].append({name: getattr(moved, name) for name in Move.__slots__})
+        self._write(content)
+        return moved
+
+    def promote(self, channel: str, build: str | None = None) -> Move:
+        """Move the build of the channel below, or `build`, to a channel. Raises GpuprovError for nightly, which builds
+        move, and for a build that is there already."""
+        if channel not in CHANNELS[1:]:
+            raise GpuprovError(f"{channel} is no channel to promote to", hint=f"one of {', '.join(CHANNELS[1:])}")
+        source = build or self.resolve(CHANNELS[CHANNELS.index(channel) - 1])
+        if self.channels().get(channel) == source:
+            raise GpuprovError(f"{channel} has build {source} already", hint="nothing has to be done")
+        return self.move(channel, source, "promoted")
+
+    def rollback(self, channel: str) -> Move:
+        """Move a channel back to the build that it had before its present one. Raises GpuprovError where there is no
+        such build any more."""
+        present = self.resolve(channel)
+        stack: list[str] = []
+        for moved in self.history():
+            if moved.channel == channel:
+                if moved.why == "rolled back":
+                    stack = stack[: stack.index(moved.build) + 1] if moved.build in stack else [moved.build]
+                else:
+                    stack.append(moved.build)
+        known = set(self.builds())
+        earlier = [build for build in stack if build != present and build in known]
+        if not earlier:
+            raise GpuprovError(
+                f"channel {channel} of {self.name} had no other build", hint="`gpuprov image list` shows them"
+            )
+        return self.move(channel, earlier[-1], "rolled back")
+
+    def forget(self, build: str) -> None:
+        """Remove the files of a build that no channel has."""
+        if build in self.channels().values():
+            raise GpuprovError(f"build {build} is in a channel", hint="promote another one first")
+        remove_tree(self.build(build))
+
+    def note_night(self, row: Mapping[str, Any]) -> None:
+        """Add how a night went."""
+        private_dir(self.folder)
+        with self.nights.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+    def told_nights(self) -> list[dict[str, Any]]:
+        """How the nights went, oldest first; a line that was cut is left out."""
+        try:
+            lines = self.nights.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                found.append(row)
+        return found
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            content = stored.load(self._file)
+            channels, history = content["channels"], content["history"]
+            moves = [Move(**row) for row in history]
+            if not all(isinstance(v, str) for v in (*channels.values(), *(m.build for m in moves))):
+                raise ValueError("a channel has no build")
+        except FileNotFoundError:
+            return {"version": 1, "channels": {}, "history": []}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise GpuprovError(f"is damaged ({error})", where=str(self._file), hint=RESTORE) from None
+        found: dict[str, Any] = content
+        return found
+
+    def _write(self, content: dict[str, Any]) -> None:
+        private_dir(self.folder)
+        write_whole(self._file, json.dumps(content, indent=1) + "\n", mode=0o644)
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

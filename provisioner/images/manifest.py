@@ -1,0 +1,102 @@
+"""What one build of a recipe is: written when all of its images were proven, never changed afterwards."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from provisioner.stack.models import Stack
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RoleOnImage(Part):
+    """Digests, as the stamp of a node has them (configure/stamps.py)."""
+
+    digest: str
+    installed: str
+
+
+class Proof(Part):
+    """One boot of a machine that was made of the image. `report` is relative to the build's folder."""
+
+    machine: str
+    node: str
+    level: str
+    report: str
+    passed: int
+    warned: int
+    unknown: int
+
+
+class Target(Part):
+    """The image of one group of the recipe. `ids`: region → the provider's id; a provider without regions has the empty
+    one. `packages`: name → version of every package on it. `base`: what it was built on."""
+
+    site: str
+    provider: str
+    machine: str
+    builder: str
+    ids: dict[str, str]
+    base: str
+    kernel: str
+    stack: Stack
+    roles: dict[str, RoleOnImage]
+    packages: dict[str, str]
+    proofs: tuple[Proof, ...]
+    residue: tuple[str, ...] = ()
+    """What generalising removed, one line each."""
+
+
+class Inputs(Part):
+    """What a build was made of, as digests: two builds of the same inputs differ in times and identities alone."""
+
+    recipe: str
+    stacks: dict[str, str]
+    bases: dict[str, str]
+    roles: dict[str, str]
+
+
+class Manifest(Part):
+    version: Literal[1] = 1
+    name: str
+    build: str
+    made: str
+    """When it was proven, UTC: 2026-01-31T03:15:00Z."""
+    simulated: bool
+    gpuprov: str
+    inputs: Inputs
+    targets: dict[str, Target]
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of the other files of the build, by their names: SBOMs, reports."""
+
+    def target(self, provider: str, region: str) -> list[str]:
+        """The targets whose image a site of that provider and region can boot."""
+        return [name for name, one in self.targets.items() if one.provider == provider and region in one.ids]
+
+
+def differences(before: Manifest, after: Manifest) -> list[dict[str, Any]]:
+    """What differs between two builds, target by target: {"target", "what": version | package | base | kernel | role |
+    target, "name", "before", "after"}, with None where there is none."""
+    found: list[dict[str, Any]] = []
+
+    def row(target: str, what: str, name: str, old: str | None, new: str | None) -> None:
+        if old != new:
+            found.append({"target": target, "what": what, "name": name, "before": old, "after": new})
+
+    for name in dict.fromkeys([*before.targets, *after.targets]):
+        old, new = before.targets.get(name), after.targets.get(name)
+        if old is None or new is None:
+            row(name, "target", name, old.machine if old else None, new.machine if new else None)
+            continue
+        row(name, "base", "base image", old.base, new.base)
+        row(name, "kernel", "kernel", old.kernel, new.kernel)
+        versions = [{key: one.version for key, one in side.stack.components.items()} for side in (old, new)]
+        packages, roles = (old.packages, new.packages), [{k: r.digest for k, r in s.roles.items()} for s in (old, new)]
+        for what, (a, b) in (("version", versions), ("package", packages), ("role", roles)):
+            for key in sorted({*a, *b}):
+                row(name, what, key, a.get(key), b.get(key))
+    return found

@@ -1,0 +1,93 @@
+"""`groups.*.image` of a cluster.yaml: which build's image its machines start from, and what that has installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner import catalog
+from provisioner.catalog import Catalog
+from provisioner.catalog.models import Machine
+from provisioner.errors import GpuprovError
+from provisioner.images.book import Book
+from provisioner.images.manifest import Manifest, Target
+from provisioner.paths import ClusterPaths
+from provisioner.spec.models import ClusterSpec
+from provisioner.spec.site import CloudSite, Site
+from provisioner.stack.models import GoldenImage, Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The image of a group, with what is installed on it."""
+
+    golden: GoldenImage
+    stack: Stack
+
+
+def region_of(site: Site) -> str:
+    """The region of a site; empty for one that has none."""
+    return site.region if isinstance(site, CloudSite) else ""
+
+
+def recipe_file(cluster_file: Path, name: str) -> Path:
+    """The recipe of a reference's name: a plain name is one of the folder `images` beside cluster.yaml."""
+    folder = cluster_file.absolute().parent
+    return folder / (f"{name}.yaml" if "/" in name else f"images/{name}.yaml")
+
+
+def book_of(recipe: Path, name: str, *, sandbox: bool) -> Book:
+    """The builds of a recipe: beside it, or in its run directory for a rehearsal."""
+    paths = ClusterPaths(recipe, name, sandbox=sandbox)
+    return Book(name, paths.root / "book" if sandbox else recipe.absolute().parent / name)
+
+
+def choose(
+    spec: ClusterSpec, group: str, file: Path, *, sandbox: bool, where: str = "", build: str | None = None
+) -> Chosen:
+    """The image that a group's machines start from. `where`: the key's place in cluster.yaml, for errors; `build`: the
+    one that is locked already. Raises GpuprovError where the reference leads to none, or to one for other machines."""
+    reference = spec.groups[group].image or ""
+    path, _, channel = reference.partition("@")
+    recipe = recipe_file(file, path)
+    book = book_of(recipe, recipe.stem, sandbox=sandbox)
+    if not book.builds():
+        command = f"gpuprov image build {recipe}{' --sandbox' if sandbox else ''}"
+        raise GpuprovError(f"there is no image {path} yet", where=where, hint=f"`{command}` makes one")
+    manifest = book.manifest(build or book.resolve(channel or "stable"))
+    machine = catalog.load().machine(spec.groups[group].machine)
+    name = _fitting(manifest, spec.sites[spec.site_of(group)], machine, where)
+    site = spec.sites[spec.site_of(group)]
+    target = manifest.targets[name]
+    image = GoldenImage(name=reference, build=manifest.build, id=target.ids[region_of(site)])
+    return Chosen(image, target.stack)
+
+
+def _fitting(manifest: Manifest, site: Site, machine: Machine, where: str) -> str:
+    """The target whose image such a machine can start from: of its own type, else of one that is the same to the
+    roles."""
+    region, known = region_of(site), catalog.load()
+    here = manifest.target(site.provider, region)
+    said = f"image {manifest.name}, build {manifest.build}"
+    if not here:
+        there = sorted({f"{t.provider} {r}".strip() for t in manifest.targets.values() for r in t.ids})
+        place = f"{site.provider} {region}".strip()
+        hint = f"it is in {', '.join(there)}; image.targets.*.copy_to of the recipe names further regions"
+        raise GpuprovError(f"{said} is not in {place}", where=where, hint=hint)
+    fits = [name for name in here if _alike(manifest.targets[name], machine, known)]
+    exact = [name for name in fits if manifest.targets[name].machine == machine.name]
+    if not fits:
+        there = sorted({manifest.targets[name].machine for name in here})
+        hint = f"it is for {', '.join(there)}; add a group with {machine.name} to its recipe"
+        raise GpuprovError(f"{said} does not fit {machine.name}", where=where, hint=hint)
+    return (exact or fits)[0]
+
+
+def _alike(target: Target, machine: Machine, known: Catalog) -> bool:
+    other = known.machine(target.machine)
+    one, two = known.gpu(machine.gpu_model), known.gpu(other.gpu_model)
+    return (
+        (one.vendor, one.arch, machine.cpu) == (two.vendor, two.arch, other.cpu)
+        and machine.network.kind == other.network.kind
+        and machine.fabric_manager_required == other.fabric_manager_required
+    )

@@ -1,0 +1,1 @@
+"""Golden images: built, proven, published, night after night (docs/images.md)."""

@@ -1,0 +1,198 @@
+"""The machine that an image is made of: made, installed, proven to be complete, generalised, captured."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from provisioner import __version__, catalog, ssh
+from provisioner.catalog.models import LocalNVMe, Machine, Network
+from provisioner.errors import ConfigureError, GpuprovError, ProviderError
+from provisioner.fleet import Node
+from provisioner.lifecycle import configuring, machines
+from provisioner.lifecycle.subjects import subjects_of
+from provisioner.plan import Plan, PlannedGroup, build_plan
+from provisioner.providers.images import Images
+from provisioner.release import Ledger, Release, identity
+from provisioner.session import Cluster
+from provisioner.spec.groups import Capacity
+from provisioner.stack.models import Lock
+from provisioner.workspace.binary import Binary
+
+if TYPE_CHECKING:
+    from provisioner.verify.bundle import Bundle
+
+GENERALISE_S = 900
+CLEAN_MOST = 10
+"""Lines of what is wrong that an error has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What is on the builder: role → digests of its stamp, package → version, the kernel that it will boot."""
+
+    roles: dict[str, dict[str, str]]
+    packages: dict[str, str]
+    kernel: str
+
+
+@dataclass(slots=True)
+class Builder:
+    """One builder. `cluster` is its own cluster of one machine, `lock` the recipe's for it."""
+
+    cluster: Cluster
+    group: str
+    lock: Lock
+    wanted: str | None
+    """The machine type that the recipe asks for."""
+
+    @property
+    def images(self) -> Images:
+        """Raises GpuprovError for a provider that makes none."""
+        site = self.cluster.spec.site_of(self.group)
+        found = self.cluster.providers.at(site).images
+        if found is None:
+            provider = self.cluster.spec.sites[site].provider
+            raise GpuprovError(
+                f"gpuprov makes no images at {provider} yet", where=str(self.cluster.file),
+                hint="leave the group out of the recipe, or rehearse it with --sandbox",
+            )  # fmt: skip
+        return found
+
+    @property
+    def plan(self) -> Plan:
+        """What the roles are told: the machine that the image is for, and everything on that an image may carry."""
+        plan = build_plan(self.cluster.spec, self.lock, catalog.load())
+        group = plan.group(self.group)
+        spot = group.spec.model_copy(
+            update={"capacity": Capacity(kind="spot")}
+        )  # role interruption, where there is one
+        return replace(plan, groups=(replace(group, spec=spot),))
+
+    @property
+    def type(self) -> str:
+        """Of the machine that is built on."""
+        return self.images.builder(self._group(), self.wanted)
+
+    def _group(self) -> PlannedGroup:
+        return build_plan(self.cluster.spec, self.lock, catalog.load()).group(self.group)
+
+    def _machines(self) -> Plan:
+        """What is made: a machine without GPUs, or the machine itself, bought on demand."""
+        plan = build_plan(self.cluster.spec, self.lock, catalog.load())
+        group, kind = plan.group(self.group), self.type
+        bought = group.spec.model_copy(update={"capacity": Capacity()}) if kind != group.machine.name else group.spec
+        machine = group.machine if kind == group.machine.name else without_gpus(group.machine, kind)
+        return replace(plan, groups=(replace(group, machine=machine, spec=bought),))
+
+    def make(self, binary: Binary) -> Node:
+        """The machine, reachable. Goes on where an earlier call was cut off."""
+        cluster, plan = self.cluster, self._machines()
+        site = cluster.spec.site_of(self.group)
+        with cluster.exclusively("image") as run_dir:
+            there = machines.of_site(cluster, site, binary, run_dir)
+            machines.write_intent(cluster, plan)
+            planned = there.plan(plan)
+            made = machines.make(cluster, plan, [(there, planned)], cluster.events, run_dir)
+            if made.failed:
+                raise next(iter(made.failed.values()))
+            return made.nodes[0]
+
+    def install(self, node: Node) -> Installed:
+        """Run the installing half of all roles and prove what they left. Raises ConfigureError naming what is not as
+        locked."""
+        from provisioner.configure import drift, inventory, stamps
+        from provisioner.configure.run import configure, refuse_failures
+
+        cluster, plan = self.cluster, self.plan
+        release = Release(identity(self.lock), self.lock, plan)
+        releases = {node.name: release}
+        with cluster.exclusively("image") as run_dir:
+            variables = configuring.role_variables(cluster, releases)
+            wanted = stamps.desired(plan, self.group, variables)
+            Ledger(cluster.paths).keep(self.lock)
+            file = inventory.write(cluster.paths, [node], plan, variables, {self.group: wanted})
+            cluster.events("configure", "started", f"installing on {node.name}", total=1)
+            half = drift.Pass(half="install")
+            refuse_failures(configure(cluster.paths, [node], file, run_dir, cluster.events, half), run_dir)
+            bundle = self._look(node, releases)
+            group = plan.group(self.group)
+            self._prove(bundle, drift.desired_state(plan, group, wanted, ()), node.name)
+        return _installed(bundle, wanted)
+
+    def _look(self, node: Node, releases: dict[str, Release]) -> Bundle:
+        subjects = subjects_of(self.cluster, [node], releases)
+        light = [replace(one, expected=replace(one.expected, level="quick")) for one in subjects]
+        return configuring.look(self.cluster, light, "looking at what was installed")[node.name]
+
+    def _prove(self, bundle: Bundle, wanted: Any, node: str) -> None:
+        """Level `image`: all packages, held, at their versions; all container images by digest; every role installed;
+        no other kernel waiting; nothing that could not be read."""
+        from provisioner.configure import drift
+
+        differences = drift.differences(bundle, wanted)
+        left = [one for one in differences if not (one.configures or one.kind in ("unit", "hook"))]
+        if left:
+            said = "\n  ".join(one.message for one in left[:CLEAN_MOST])
+            more = f"\n  and {len(left) - CLEAN_MOST} more" if len(left) > CLEAN_MOST else ""
+            raise ConfigureError(
+                f"what was installed is not what is locked:\n  {said}{more}", where=f"builder {node}",
+                hint="the log of Ansible is in the build's folder",
+            )  # fmt: skip
+
+    def generalise(self, node: Node, image_identity: dict[str, str]) -> list[str]:
+        """Take away what belongs to the builder alone; gives what that was. Raises ProviderError where a secret is left
+        on it, or a file could not be looked at."""
+        source = files("provisioner.lifecycle.image").joinpath("generalise_node.py").read_text(encoding="utf-8")
+        told = json.dumps({**image_identity, "gpuprov": __version__}, sort_keys=True)
+        command = f"sudo -n python3 -I - {shlex.quote(told)}"
+        try:
+            done = subprocess.run(
+                [*ssh.argv(self.cluster.paths, node.name), command], input=source, capture_output=True, text=True,
+                timeout=GENERALISE_S, check=False, encoding="utf-8", errors="replace",
+            )  # fmt: skip
+            found = json.loads(done.stdout) if done.returncode == 0 else None
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            raise ProviderError(f"the builder did not answer: {error}", where=f"builder {node.name}") from None
+        if found is None:
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise ProviderError(f"it could not be generalised: {said}", where=f"builder {node.name}")
+        wrong = [*found["secrets"], *(f"{path}: could not be read" for path in found["unread"])]
+        if wrong:
+            raise ProviderError(
+                "no image is made of a machine with a secret on it:\n  " + "\n  ".join(wrong[:CLEAN_MOST]),
+                where=f"builder {node.name}", hint="find out which role or base image leaves it there",
+            )  # fmt: skip
+        return list(found["removed"])
+
+
+def without_gpus(machine: Machine, name: str) -> Machine:
+    """A machine type that is in no catalogue: nothing of the machine that the image is for but its processors' kind."""
+    return machine.model_copy(
+        update={
+            "name": name,
+            "gpu_count": 0,
+            "nvlink": machine.nvlink.model_copy(update={"links_per_gpu": 0, "nvswitch_count": 0, "topology": "none"}),
+            "topo_peer_cell": None,
+            "topology": None,
+            "fabric_manager_required": False,
+            "network": Network(kind="ethernet", ports=1, rate_gbps=10, cards=1),
+            "local_nvme": LocalNVMe(count=0, size_gb=0),
+            "placement_cluster": False,
+            "rdma_devices": (),
+        }
+    )
+
+
+def _installed(bundle: Bundle, wanted: dict[str, Any]) -> Installed:
+    from provisioner.verify.facts import read
+    from provisioner.verify.parsers.kernel import newest_kernel
+
+    facts = read(bundle)
+    packages = dict(facts.packages or {})
+    roles = {name: {"digest": stamp.digest, "installed": stamp.installed or ""} for name, stamp in wanted.items()}
+    return Installed(roles, packages, newest_kernel(packages) or facts.kernel or "")

@@ -1,0 +1,135 @@
+"""What `gpuprov image` does with the builds of a recipe, and the documents that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from provisioner.errors import GpuprovError
+from provisioner.images import manifest as manifests
+from provisioner.images.book import CHANNELS
+from provisioner.images.manifest import Manifest
+from provisioner.lifecycle.image import pipeline
+from provisioner.lifecycle.image.journal import Journal
+from provisioner.lifecycle.image.recipe import Recipe, open_recipe
+from provisioner.stack import lockfile
+from provisioner.workspace.binary import Binary
+
+
+@contextmanager
+def held(recipe: Recipe, command: str) -> Iterator[Path]:
+    """Be the only one at work on a recipe, on this machine."""
+    with recipe.cluster.alone_here(f"image {command}") as run_dir:
+        yield run_dir
+
+
+def build(recipe: Recipe, binary: Binary, *, anew: bool = False) -> Manifest:
+    """Make all images of a recipe. One that was killed goes on; what failed before is left to `prune`."""
+    with held(recipe, "build"):
+        begun = pipeline.unfinished(recipe)
+        for old in begun[:-1]:
+            _abandon(recipe, binary, old)
+        if begun:
+            lock = lockfile.read(recipe.folder / begun[-1] / "recipe.lock")
+            if lock is not None:
+                recipe.cluster.events("image", "log", f"going on with build {begun[-1]}")
+                return pipeline.build(pipeline.Build(recipe, binary, begun[-1], lock))
+        lock = pipeline.solved(recipe, anew=anew)
+        return pipeline.build(pipeline.Build(recipe, binary, pipeline.new_id(), lock))
+
+
+def _abandon(recipe: Recipe, binary: Binary, build_id: str) -> None:
+    """Remove what an older build that was killed has left."""
+    lock = lockfile.read(recipe.folder / build_id / "recipe.lock")
+    if lock is None:
+        return
+    work = pipeline.Build(recipe, binary, build_id, lock)
+    work.journal.fail("abandoned", "", "a later build was begun")
+    left = pipeline.clean(work)
+    if left:
+        raise GpuprovError(f"build {build_id} could not be removed: {'; '.join(left)}", where=recipe.name)
+
+
+def overview(recipe: Recipe) -> dict[str, Any]:
+    """{"image", "simulated", "channels": {channel: build}, "builds": [{"build", "made", "channels", "driver", "ids"}],
+    "failed": [{"build", "target", "step", "message", "evidence"}], "history": [{"channel", "build", "before", "at",
+    "why"}]}; builds newest first."""
+    book, channels = recipe.book, recipe.book.channels()
+    rows = []
+    for build_id in reversed(book.builds()):
+        one = book.manifest(build_id)
+        rows.append(
+            {
+                "build": build_id,
+                "made": one.made,
+                "channels": [name for name in CHANNELS if channels.get(name) == build_id],
+                "driver": {name: target.stack.driver for name, target in one.targets.items()},
+                "ids": {name: target.ids for name, target in one.targets.items()},
+            }
+        )
+    return {
+        "image": recipe.name,
+        "simulated": recipe.sandbox,
+        "channels": channels,
+        "builds": rows,
+        "failed": failed(recipe),
+        "history": [asdict(move) for move in book.history()],
+    }
+
+
+def failed(recipe: Recipe) -> list[dict[str, str]]:
+    """Builds that failed and whose evidence is kept, newest first."""
+    found = []
+    for file in sorted(recipe.folder.glob("*/journal.json"), reverse=True):
+        why = Journal(file.parent).failed
+        if why is not None:
+            found.append({"build": file.parent.name, **why, "evidence": str(file.parent)})
+    return found
+
+
+def show(recipe: Recipe, reference: str) -> dict[str, Any]:
+    """The manifest of a build or channel."""
+    book = recipe.book
+    return book.manifest(book.resolve(reference)).model_dump(mode="json")
+
+
+def compare(recipe: Recipe, before: str, after: str) -> dict[str, Any]:
+    """{"image", "before", "after", "differences": [...]} as manifest.differences has them."""
+    book = recipe.book
+    old, new = (book.manifest(book.resolve(one)) for one in (before, after))
+    return {
+        "image": recipe.name,
+        "before": old.build,
+        "after": new.build,
+        "differences": manifests.differences(old, new),
+    }
+
+
+def promote(recipe: Recipe, channel: str, build_id: str | None) -> dict[str, Any]:
+    """Move a channel on; {"image", "channel", "build", "before", "at", "why"}."""
+    with held(recipe, "promote"):
+        return {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
+
+
+def rollback(recipe: Recipe, channel: str) -> dict[str, Any]:
+    """Move a channel back to what it had before; as `promote`."""
+    if channel not in CHANNELS:
+        raise GpuprovError(f"there is no channel {channel}", hint=f"one of {', '.join(CHANNELS)}")
+    with held(recipe, "rollback"):
+        return {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
+
+
+def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = ()) -> dict[str, Any]:
+    """Remove old builds; {"image", "removed": [build], "kept": [{"build", "why"}]}. Kept are the newest `image.keep`,
+    what a channel has or had before, what one of these locks names, what a machine of the account was made of, and what
+    could not be asked about."""
+    from provisioner.lifecycle.image.prune import prune as remove
+
+    with held(recipe, "prune"):
+        return remove(recipe, binary, locks)
+
+
+__all__ = ["build", "compare", "failed", "open_recipe", "overview", "promote", "prune", "rollback", "show"]

@@ -1,0 +1,97 @@
+"""Old builds go; none that anything uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from provisioner.errors import GpuprovError
+from provisioner.images.book import CHANNELS
+from provisioner.images.manifest import Manifest
+from provisioner.lifecycle.image import pipeline
+from provisioner.lifecycle.image.journal import Journal
+from provisioner.lifecycle.image.recipe import Recipe
+from provisioner.paths import remove_tree
+from provisioner.stack import lockfile
+from provisioner.workspace.binary import Binary
+
+
+def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, Any]:
+    """See commands.prune. The caller holds the recipe's lock."""
+    book = recipe.book
+    builds, named = book.builds(), _named(recipe, locks)
+    newest, channels = set(builds[-recipe.settings.keep :]), {b: c for c, b in book.channels().items()}
+    ways_back = {move.before for move in book.history() if move.channel in CHANNELS[1:] and move.why == "promoted"}
+    removed, kept = [], []
+    for build in builds:
+        why = ""
+        if build in channels:
+            why = f"channel {channels[build]} has it"
+        elif build in newest:
+            why = f"one of the newest {recipe.settings.keep}"
+        elif build in named:
+            why = f"{named[build]} names it"
+        elif build in list(ways_back)[-len(CHANNELS) :]:
+            why = "a channel had it before: the way back"
+        else:
+            why = _used(recipe, book.manifest(build))
+        if why:
+            kept.append({"build": build, "why": why})
+            continue
+        _remove(recipe, book.manifest(build))
+        book.forget(build)
+        removed.append(build)
+        recipe.cluster.events("image", "progress", f"removed build {build}")
+    removed += _failed(recipe, binary)
+    return {"image": recipe.name, "removed": removed, "kept": kept}
+
+
+def _failed(recipe: Recipe, binary: Binary) -> list[str]:
+    """Builds that failed, but for the newest: what they left goes, and their evidence."""
+    folders = [file.parent for file in sorted(recipe.folder.glob("*/journal.json"))]
+    over = [folder for folder in folders if Journal(folder).failed is not None][:-1]
+    for folder in over:
+        lock = lockfile.read(folder / "recipe.lock")
+        left = pipeline.clean(pipeline.Build(recipe, binary, folder.name, lock)) if lock else []
+        if left:
+            raise GpuprovError(f"build {folder.name}: {'; '.join(left)}", where=recipe.name)
+        remove_tree(folder)
+    return [folder.name for folder in over]
+
+
+def _named(recipe: Recipe, locks: Sequence[Path]) -> dict[str, str]:
+    """Build → the lock that names it. Raises GpuprovError for a lock that cannot be read: it may name any."""
+    found = {}
+    for path in locks:
+        lock = lockfile.read(path)
+        if lock is None:
+            raise GpuprovError(
+                "there is no such lock", where=str(path), hint="name the cluster.lock files of your fleets"
+            )
+        for golden in lock.images.values():
+            if Path(golden.name.partition("@")[0]).name == recipe.name:
+                found[golden.build] = str(path)
+    return found
+
+
+def _used(recipe: Recipe, manifest: Manifest) -> str:
+    """Why a build has to stay for machines that are made of it, or may be; empty where none is."""
+    for name, target in manifest.targets.items():
+        images = recipe.cluster.providers.at(target.site).images if target.site in recipe.cluster.spec.sites else None
+        if images is None:
+            return f"{name}: the recipe has no site {target.site} any more, and nobody can be asked"
+        try:
+            machines = images.used(target.ids)
+        except GpuprovError as error:
+            return f"{name}: whether machines use it could not be asked: {error.message}"
+        if machines:
+            return f"{name}: {', '.join(machines[:5])} {'was' if len(machines) == 1 else 'were'} made of it"
+    return ""
+
+
+def _remove(recipe: Recipe, manifest: Manifest) -> None:
+    for target in manifest.targets.values():
+        images = recipe.cluster.providers.at(target.site).images
+        assert images is not None
+        images.delete(target.ids)

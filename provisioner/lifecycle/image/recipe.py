@@ -1,0 +1,136 @@
+"""A recipe, and the clusters of one machine that an image is built and proven with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from provisioner import catalog, ownership, spec
+from provisioner.errors import GpuprovError
+from provisioner.events import Events
+from provisioner.images.book import Book
+from provisioner.images.use import book_of
+from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.session import Cluster, open_cluster
+from provisioner.spec.image import ImageRecipe, ImageTarget
+from provisioner.spec.models import ClusterSpec
+
+SCRATCH = "/scratch"
+"""Where the builder's role scratch would put local disks, if it were to configure them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A cluster.yaml with `image`: one image of each group."""
+
+    cluster: Cluster
+    settings: ImageRecipe
+
+    @property
+    def name(self) -> str:
+        return self.cluster.spec.name
+
+    @property
+    def sandbox(self) -> bool:
+        return self.cluster.sandbox
+
+    @property
+    def book(self) -> Book:
+        return book_of(self.cluster.file, self.name, sandbox=self.sandbox)
+
+    @property
+    def targets(self) -> list[str]:
+        """The groups, in the recipe's order."""
+        return list(self.cluster.spec.groups)
+
+    def target(self, group: str) -> ImageTarget:
+        return self.settings.targets.get(group, ImageTarget())
+
+    @property
+    def folder(self) -> Path:
+        """Where builds in the making have their clusters."""
+        return self.cluster.paths.root / "builds"
+
+
+def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> Recipe:
+    """Raises InputError for a bad file, GpuprovError for a file that is no recipe, or is not called as its image is."""
+    loaded = spec.load(file)
+    if loaded.image is None:
+        hint = "add `image: {}` and name the machines as groups: docs/images.md"
+        raise GpuprovError("is no recipe of an image: it has no key image", where=str(file), hint=hint)
+    if loaded.name != file.stem:
+        problem = spec.problem_at(file, "name", f"the image is called {loaded.name} and its file {file.name}")
+        raise GpuprovError(
+            problem.message, where=f"{problem.file}:{problem.line}", hint=f"name: {file.stem}, or {loaded.name}.yaml"
+        )
+    _refuse_unknown_targets(file, loaded)
+    paths = ClusterPaths(file, loaded.name, sandbox=sandbox)
+    ownership.refuse_foreign(paths.root)
+    return Recipe(Cluster(file, loaded, paths, events or Events()), loaded.image)
+
+
+def _refuse_unknown_targets(file: Path, loaded: ClusterSpec) -> None:
+    assert loaded.image is not None
+    for name in loaded.image.targets:
+        if name not in loaded.groups:
+            problem = spec.problem_at(file, f"image.targets.{name}", f"the recipe has no group {name}")
+            raise GpuprovError(
+                problem.message, where=f"{problem.file}:{problem.line}:{problem.column}",
+                hint=f"groups: {', '.join(loaded.groups)}",
+            )  # fmt: skip
+
+
+def workplace(recipe: Recipe, build: str, group: str, what: str) -> Path:
+    """The cluster.yaml of the machine that builds (`what`: build) or proves (boot) the image of a group."""
+    return recipe.folder / build / group / what / "cluster.yaml"
+
+
+def written(recipe: Recipe, build: str, group: str, what: str) -> Path:
+    """Write that cluster.yaml: the recipe's, with this one group, and everything on that an image may carry."""
+    file = workplace(recipe, build, group, what)
+    private_dir(file.parent)
+    text = yaml.safe_dump(_as_cluster(recipe, build, group, what), sort_keys=False, allow_unicode=True)
+    write_whole(file, f"# Written by `gpuprov image build {recipe.cluster.file.name}`.\n{text}")
+    return file
+
+
+def _as_cluster(recipe: Recipe, build: str, group: str, what: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(recipe.cluster.spec.model_dump_json(exclude_unset=True, by_alias=True))
+    site = recipe.cluster.spec.site_of(group)
+    mine = dict(document["groups"][group])
+    machine = catalog.load().machine(mine["machine"])
+    if machine.local_nvme.count:
+        mine["storage"] = {"scratch": SCRATCH, **mine.get("storage", {})}
+    monitoring = {"health_check": {}, **document.get("monitoring", {})}
+    document |= {
+        "name": cluster_name(recipe.name, build, group, what),
+        "sites": {site: document["sites"][site]},
+        "groups": {group: mine},
+        "monitoring": monitoring,
+        "quarantine": {**document.get("quarantine", {}), "automatic": False},
+    }
+    for key in ("image", "state"):
+        document.pop(key, None)
+    return document
+
+
+def cluster_name(image: str, build: str, group: str, what: str) -> str:
+    """At most 32 characters, and another one for each build: what one leaves is not held against the next."""
+    tail = hashlib.sha256(f"{image} {build} {group}".encode()).hexdigest()[:8]
+    return f"{image[:17].rstrip('-')}-{what}-{tail}"
+
+
+def opened(recipe: Recipe, file: Path) -> Cluster:
+    """That cluster; what happens on it is told as the recipe's."""
+    return open_cluster(file, sandbox=recipe.sandbox, events=recipe.cluster.events)
+
+
+def digest(value: Mapping[str, Any] | str) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

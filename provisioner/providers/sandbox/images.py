@@ -1,0 +1,86 @@
+"""Images of simulated machines: container images of this machine."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from provisioner.fleet import Node
+from provisioner.plan import PlannedGroup
+from provisioner.providers.base import Place
+from provisioner.providers.images import Image, Tell
+from provisioner.sandbox import containers
+from provisioner.sandbox.runtime import Podman, find_podman
+from provisioner.spec.site import CloudSite
+
+REPOSITORY = "localhost/gpuprov-image"
+DOCKER = "var/lib/docker"
+"""What lies in a volume of its own on a simulated node, and on the same disk on a real one."""
+BUILDER = "sandbox.builder"
+"""A simulated machine without a GPU."""
+
+
+class SandboxImages:
+    """See providers/images.py for the contract."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def builder(self, group: PlannedGroup, wanted: str | None) -> str:  # noqa: ARG002
+        return wanted or BUILDER
+
+    def find(self, name: str) -> Image | None:
+        reference = f"{REPOSITORY}:{name}"
+        there = find_podman().run("images", "--quiet", "--filter", f"reference={reference}").strip()
+        return Image(reference, ready=True) if there else None
+
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:
+        podman, reference = find_podman(), f"{REPOSITORY}:{name}"
+        container = self._container(node.name, podman)
+        tell(f"stopping {node.name}")
+        podman.run("stop", "--time", "20", container, deadline=60)
+        self._with_volume(container, podman)
+        tell(f"making {reference}")
+        labels = [word for key, value in tags.items() for word in ("--change", f"LABEL {key}={value}")]
+        podman.run("commit", "--quiet", *labels, container, reference, deadline=300)
+        return reference
+
+    def publish(
+        self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],  # noqa: ARG002
+        tell: Tell,  # noqa: ARG002
+    ) -> dict[str, str]:  # fmt: skip
+        site = self._place.settings
+        return dict.fromkeys([site.region if isinstance(site, CloudSite) else "", *regions], image)
+
+    def delete(self, ids: Mapping[str, str]) -> None:
+        for reference in set(ids.values()):
+            find_podman().run("rmi", "--force", reference, check=False)
+
+    def used(self, ids: Mapping[str, str]) -> list[str]:
+        podman, found = find_podman(), []
+        for reference in set(ids.values()):
+            given = ("--filter", f"ancestor={reference}", "--format", "{{.Names}}")
+            found += podman.run("ps", "--all", *given, check=False).split()
+        return sorted(set(found))
+
+    def _container(self, node: str, podman: Podman) -> str:
+        mine = {c.node: c.name for c in containers.list_containers(self._place.workspace, podman=podman)}
+        return mine[node]
+
+    def _with_volume(self, container: str, podman: Podman) -> None:
+        """Docker's store onto the disk that is captured, as it is on a real machine."""
+        form = '{{range .Mounts}}{{if eq .Destination "/' + DOCKER + '"}}{{.Source}}{{end}}{{end}}'
+        volume = Path(podman.run("container", "inspect", "--format", form, container).strip())
+        disk = Path(podman.run("mount", container).strip())
+        try:
+            target = disk / DOCKER
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            # every attribute and device file of the layers as they are
+            subprocess.run(
+                ["cp", "--archive", f"{volume}/.", f"{target}/"], check=True, capture_output=True, timeout=300
+            )
+        finally:
+            podman.run("umount", container, check=False)
