@@ -26,7 +26,8 @@ _CONSOLES = "console=tty0 console=ttyS0,115200n8"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a distribution's installer lies on its image. `menus`: boot menus that are replaced, `grub` or `isolinux`."""
+    """Where a distribution's installer lies on its image. `menus`: boot menus that are replaced, `grub` or
+    `isolinux`."""
 
     kernel: str
     initrd: str
@@ -116,7 +117,8 @@ def _menus(layout: Layout, work: Path) -> dict[str, Path]:
 def _menu(kind: str, layout: Layout) -> str:
     """A boot menu with one entry, which starts by itself."""
     if kind == "isolinux":
-        return f"default install\ntimeout 10\nlabel install\n  kernel {layout.kernel}\n  append initrd={layout.initrd} {layout.words}\n"
+        words = f"initrd={layout.initrd} {layout.words}"
+        return f"default install\ntimeout 10\nlabel install\n  kernel {layout.kernel}\n  append {words}\n"
     return (
         "set timeout=1\nset default=0\nserial --unit=0 --speed=115200\nterminal_output console serial\n"
         f'menuentry "Install" {{\n  linux {layout.kernel} {layout.words}\n  initrd {layout.initrd}\n}}\n'

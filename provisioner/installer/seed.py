@@ -1,5 +1,5 @@
-"""What an installer is told: Debian's preseed, Ubuntu's autoinstall. Neither holds a secret: whoever can fetch the image
-learns a public key and a name."""
+"""What an installer is told: Debian's preseed, Ubuntu's autoinstall. Neither holds a secret: whoever can fetch the
+image learns a public key and a name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GUARD = Path(__file__).parent / "guard.sh"
 _SHAPES = {
     "name": r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?",
     "user": r"[a-z_][a-z0-9_-]{0,31}",
-    "ssh_key": r"ssh-ed25519 [A-Za-z0-9+/=]{68}( [A-Za-z0-9@._:+-]{1,200})?|(ssh-rsa|ecdsa-sha2-nistp[0-9]+) [A-Za-z0-9+/=]{100,2000}( [A-Za-z0-9@._:+-]{1,200})?",
+    "ssh_key": r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp[0-9]+) [A-Za-z0-9+/=]{60,2000}( [A-Za-z0-9@._:+-]{1,200})?",
     "disk": r"by-size|/dev/(disk/by-(id|path)/)?[A-Za-z0-9._:+-]+",
     "mirror": r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?",
     "serial": r"[A-Za-z0-9._:/-]{2,64}",

@@ -142,7 +142,7 @@ def serving(address: str, port: int, folder: Path, bind: str = "") -> Iterator[I
     except OSError as error:
         raise GpuprovError(
             f"images can't be served at {address}:{port}: {error.strerror}", where="install.serve",
-            hint="give an address of this computer that the BMCs reach, and a port that is free and open in its firewall",
+            hint="give an address of this computer that the BMCs reach, and a port that is free and open",
         ) from error  # fmt: skip
     images.port = server.server_address[1]
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name="images").start()
@@ -159,7 +159,8 @@ def _context(address: str, folder: Path) -> ssl.SSLContext:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".tls-") as inside:
         key, certificate = Path(inside) / "key.pem", Path(inside) / "certificate.pem"
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "7", "-subj", "/CN=gpuprov",
-                   "-addext", f"subjectAltName={kind}:{address}", "-keyout", str(key), "-out", str(certificate)]  # fmt: skip
+                   "-addext", f"subjectAltName={kind}:{address}", "-keyout", str(key),
+                   "-out", str(certificate)]  # fmt: skip
         try:
             subprocess.run(command, capture_output=True, timeout=60, check=True, stdin=subprocess.DEVNULL)
         except (FileNotFoundError, subprocess.SubprocessError) as error:

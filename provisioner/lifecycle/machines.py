@@ -126,7 +126,8 @@ def of_site(
 
             return RedfishMachines(
                 site, provider.hosts, managed, managed.installation, there, _way(cluster, cluster.nodes()),
-                cluster.events,                float(cluster.spec.timeouts.machine_s), cluster.file.parent, cluster.spec.user(site),
+                cluster.events, float(cluster.spec.timeouts.machine_s), cluster.file.parent,
+                cluster.spec.user(site),
                 provider.access.proxy if provider.access else lambda _: None,
             )  # fmt: skip
         return HostMachines(site, provider.hosts, there, _way(cluster, cluster.nodes()), cluster.events)

@@ -1,7 +1,7 @@
 """One machine from power-off to ssh, through its BMC: identity, licence, image, boot override, power, and all put back.
 
-Each step is written down before it begins (journal.py). A machine is switched on for its installation once: whoever finds
-that written down waits for it, and never starts it again.
+Each step is written down before it begins (journal.py). A machine is switched on for its installation once: whoever
+finds that written down waits for it, and never starts it again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SETTLE_S = 60.0
 @dataclass(slots=True)
 class Installer:
     """Installs one machine. `connect`: a new connection to its BMC; `image`: makes the machine's image for a token and
-    the serial numbers that it must have; `told`: what a person should know; `answers`: whether the machine that was installed
-    does by ssh; with None, whether anything does. `wait_s`: from power-on to ssh."""
+    the serial numbers that it must have; `told`: what a person should know; `answers`: whether the machine that was
+    installed does by ssh; with None, whether anything does. `wait_s`: from power-on to ssh."""
 
     host: Host
     journal: Journal
@@ -113,8 +113,8 @@ class Installer:
         wanted = self.host.serial or (before.serial if before else "") or shown
         if not wanted or not found.identity.is_called(wanted):
             raise BmcError(
-                f"its BMC is that of the machine {shown or 'without a serial number'}, not of {wanted or 'any'}. Nothing "
-                "was changed", where=self.host.name, kind="identity",
+                f"its BMC is that of the machine {shown or 'without a serial number'}, not of {wanted or 'any'}. "
+                "Nothing was changed", where=self.host.name, kind="identity",
                 hint="check `bmc` and `serial` of this host in cluster.yaml, and the cabling of the BMC network",
             )  # fmt: skip
         if found.licences.media is False:
@@ -127,8 +127,8 @@ class Installer:
             raise BmcError(
                 f"the machine {wanted} is {found.power or 'in an unknown power state'}: what runs on it would be lost. "
                 "Nothing was changed", where=self.host.name, kind="in-use",
-                hint=f"take it over as it is with method: ssh; or switch it off; or, to overwrite its disks, add {wanted} "
-                "to install.reinstall of its site",
+                hint=f"take it over as it is with method: ssh; or switch it off; or, to overwrite its disks, add "
+                f"{wanted} to install.reinstall of its site",
             )  # fmt: skip
         if before is not None:
             return before if found.power == "Off" or self.reinstall else self._running(before)
@@ -142,8 +142,8 @@ class Installer:
         )  # fmt: skip
 
     def _continued(self, now: Installation) -> Installation:
-        """A run ended between writing down that the machine is switched on and knowing that it is. With the boot override
-        still set and the machine off it was not."""
+        """A run ended between writing down that the machine is switched on and knowing that it is. With the boot
+        override still set and the machine off it was not."""
         with self.connect() as bmc:
             machine = Controlled(bmc, now.serial, self.pause)
             machine.confirm()
@@ -162,8 +162,8 @@ class Installer:
                 fetched = self.images.fetched.get(now.token, 0)
                 self._gave_up(now)
                 raise BmcError(
-                    f"the machine did not come up: no ssh on {self.host.address} after {self.wait_s / 60:.0f} min; its BMC "
-                    f"fetched {fetched // 2**20} MiB of the image", where=self.host.name, kind="never-up",
+                    f"the machine did not come up: no ssh on {self.host.address} after {self.wait_s / 60:.0f} min; its "
+                    f"BMC fetched {fetched // 2**20} MiB of the image", where=self.host.name, kind="never-up",
                     hint="look at its console (`gpuprov bmc FILE status`); it is not installed again until its serial "
                     f"number {now.serial} is in install.reinstall",
                 )  # fmt: skip
@@ -172,8 +172,8 @@ class Installer:
                 if self._is_off(now):
                     self._gave_up(now)
                     raise BmcError(
-                        "the installer switched the machine off: its disks hold data, or it is not the machine that it was "
-                        "made for", where=self.host.name, kind="refused",
+                        "the installer switched the machine off: its disks hold data, or it is not the machine that it "
+                        "was made for", where=self.host.name, kind="refused",
                         hint=f"its console says which. To overwrite its disks add {now.serial} to install.reinstall",
                     )  # fmt: skip
             (self.pause or self.stop.wait)(SSH_PAUSE_S)

@@ -41,11 +41,11 @@ BMC_S = 600.0
 
 class RedfishMachines(HostMachines):
     """See machines/base.py for the contract. `wait_s`: from power-on to ssh (timeouts.machine_s);
-    `folder`: of cluster.yaml; `user`: the site's account; `proxy`: host → the command that carries ssh to it, if any."""
+    `folder`: of cluster.yaml; `user`: the site's account; `proxy`: host → the command that carries ssh to it."""
 
     def __init__(
-        self, site: str, hosts: Hosts, management: Management, installation: Installation, known: Sequence[Node], way: Way,
-        events: Events, wait_s: float, folder: Path, user: str, proxy: Callable[[str], str | None],
+        self, site: str, hosts: Hosts, management: Management, installation: Installation, known: Sequence[Node],
+        way: Way, events: Events, wait_s: float, folder: Path, user: str, proxy: Callable[[str], str | None],
     ) -> None:  # fmt: skip
         super().__init__(site, hosts, known, way, events)
         self._user, self._proxy = user, proxy

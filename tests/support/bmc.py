@@ -187,9 +187,13 @@ class Bmc:
             place = next(one for u, one in self.known.items() if u.endswith("/VirtualMedia"))
             base = place["@odata.id"]
             slot = {
-                "@odata.id": f"{base}/CD1", "@odata.type": "#VirtualMedia.v1_3_0.VirtualMedia", "Id": "CD1", "MediaTypes": ["CD", "DVD"],
+                "@odata.id": f"{base}/CD1", "@odata.type": "#VirtualMedia.v1_3_0.VirtualMedia", "Id": "CD1",
+                "MediaTypes": ["CD", "DVD"],
                 "Inserted": False, "ConnectedVia": "NotConnected", "Image": None,
-                "Actions": {f"#VirtualMedia.{do}": {"target": f"{base}/CD1/Actions/VirtualMedia.{do}"} for do in ("InsertMedia", "EjectMedia")},
+                "Actions": {
+                    f"#VirtualMedia.{do}": {"target": f"{base}/CD1/Actions/VirtualMedia.{do}"}
+                    for do in ("InsertMedia", "EjectMedia")
+                },
             }  # fmt: skip
             self.known[f"{base}/CD1"] = slot
             place.update({"Members": [{"@odata.id": f"{base}/CD1"}], "Members@odata.count": 1})
@@ -335,7 +339,8 @@ def certificate(folder: Path) -> Path:
     """A self-signed certificate with its key, as BMCs have; a new one each time."""
     pem = folder / f"bmc-{secrets.token_hex(4)}.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=bmc",
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=bmc",
          "-keyout", str(pem), "-out", str(pem) + ".crt"],
         check=True, capture_output=True,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from provisioner.spec.source_map import Finding, Loc
 from provisioner.spec.stack_request import StackRequest
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-SerialNumber = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{2,64}$")]
+SerialNumber = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{2,64}$", title="a serial number")]
 FilePath = Annotated[Text, Field(title="the path of a file")]
 
 
@@ -70,8 +70,8 @@ class Install(Model):
     )
     iso: FilePath | None = Field(
         default=None,
-        description="The distribution's installer: its ISO image, or the folder of Debian's netboot images; relative to "
-        "cluster.yaml",
+        description="The distribution's installer: its ISO image, or the folder of Debian's netboot images; relative "
+        "to cluster.yaml",
         examples=["ubuntu-24.04.3-live-server-amd64.iso"],
     )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
@@ -82,7 +82,7 @@ class Install(Model):
     serve: Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:-]{0,252}$")] | None = Field(
         default=None,
         title="an address of this computer, with or without a port",
-        description="Where BMCs fetch the image from, host[:port]; null: the address that faces them, and any free port",
+        description="Where BMCs fetch the image from, host[:port]; null: the address that faces them, any free port",
         examples=["10.0.0.5:8443"],
     )
     mirror: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$")] = Field(
@@ -105,8 +105,8 @@ class BareMetalSite(Site):
     provider: Literal["baremetal"] = Field(description="Machines that are yours already")
     method: Literal["ssh", "maas", "redfish"] = Field(
         default="ssh",
-        description="How they are reached: ssh takes machines that run already, redfish installs them through their BMC; "
-        "maas is not available yet",
+        description="How they are reached: ssh takes machines that run already, redfish installs them through their "
+        "BMC; maas is not available yet",
     )
     hosts: dict[Annotated[str, Field(pattern=r"^.+$", max_length=255)], HostEntry] = Field(
         default_factory=dict,

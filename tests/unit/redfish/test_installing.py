@@ -1,5 +1,5 @@
-"""Four machines from power-off to ssh through their BMCs, with everything that goes wrong on some of them: the others are
-served, neighbours stay as they were, and a run that is killed at any request is gone on with."""
+"""Four machines from power-off to ssh through their BMCs, with everything that goes wrong on some of them: the others
+are served, neighbours stay as they were, and a run that is killed at any request is gone on with."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_each_fault_is_named_and_the_others_are_served(rack: Callable[..., Rack]
     # Mended, the run goes on: those that were never started are installed, the one that did not come up is not
     for name in mine.named:
         mine.bmcs[name].faults = fake.Faulty()
-    with pytest.raises(ProviderError, match="1 of 4 .*(\n.*)*its disks may be half written") as again:
+    with pytest.raises(ProviderError, match=r"1 of 4 .*(\n.*)*its disks may be half written") as again:
         up(mine, count=6)
     assert "install.reinstall" in again.value.hint
     assert list(mine.installed().values()) == [1, 1, 1, 1, 0, 1, 0]

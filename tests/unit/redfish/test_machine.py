@@ -86,9 +86,12 @@ def test_another_machine_is_never_touched(
     machine = controlled(bmc, tmp_path, serial)
     with machine.bmc:
         for change in (
-            lambda: machine.reset("ForceOff"), machine.power_off, lambda: machine.boot_once("Cd"), lambda: machine.attach(url),
+            lambda: machine.reset("ForceOff"),
+            machine.power_off,
+            lambda: machine.boot_once("Cd"),
+            lambda: machine.attach(url),
             lambda: machine.detach(url),
-        ):  # fmt: skip
+        ):
             with pytest.raises(BmcError, match="Nothing was changed") as refused:
                 change()
             assert refused.value.kind == "identity"
@@ -169,11 +172,19 @@ def test_a_reset_whose_answer_is_lost_is_not_sent_twice(start: Start, tmp_path: 
 @pytest.mark.parametrize(
     ("header", "part"),
     [
-        (None, (0, 99)), ("bytes=0-", (0, 99)), ("bytes=10-19", (10, 19)), ("bytes=-5", (95, 99)), ("bytes=90-500", (90, 99)),
-        ("bytes=100-", None), ("bytes=-0", None), ("bytes=5-4", None), ("bytes=-", (0, 99)), ("lines=1-2", (0, 99)),
+        (None, (0, 99)),
+        ("bytes=0-", (0, 99)),
+        ("bytes=10-19", (10, 19)),
+        ("bytes=-5", (95, 99)),
+        ("bytes=90-500", (90, 99)),
+        ("bytes=100-", None),
+        ("bytes=-0", None),
+        ("bytes=5-4", None),
+        ("bytes=-", (0, 99)),
+        ("lines=1-2", (0, 99)),
         ("bytes=0-1,5-6", (0, 99)),
     ],
-)  # fmt: skip
+)
 def test_parts_of_an_image(header: str | None, part: tuple[int, int] | None) -> None:
     assert serve._part(header, 100) == part
 
