@@ -103,6 +103,8 @@ class Machine(Row):
     """Architecture of its processors, as Debian and OCI name it."""
     rdma_devices: tuple[str, ...] = ()
     """Names under /sys/class/infiniband, one for each RDMA port; empty for plain Ethernet."""
+    rails: bool = False
+    """Whether `rdma_devices` are in the order of the GPUs: the first is on the PCIe switch of GPU 0."""
 
     @property
     def peer_cells(self) -> tuple[str, ...]:

@@ -25,18 +25,22 @@ def init(
         typer.Option(help="A provider of `gpuprov catalog` (default: who sells the machine)."),
     ] = None,
     machine: Annotated[str | None, typer.Option(help="A machine type of `gpuprov catalog`.")] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A machine that exists already, or a range (dgx[01-04].lab); local: this one. Repeatable."),
+    ] = None,
 ) -> None:
     """Write a commented cluster.yaml to start from. An existing file is not overwritten."""
     from provisioner.spec.starter import starter
 
-    text = starter(catalog.load(), provider=provider, machine=machine)
+    text = starter(catalog.load(), provider=provider, machine=machine, hosts=host or ())
     try:
         if os.path.lexists(file):
             raise GpuprovError("already exists and was not overwritten", where=file, hint="pass another file name")
         write_whole(Path(file), text, mode=0o644)
     except (OSError, ValueError) as error:
         raise GpuprovError(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=file) from None
-    typer.echo(f"wrote {file}; next: gpuprov up {file} --sandbox", err=True)
+    typer.echo(f"wrote {file}; next: gpuprov up {file}{'' if host else ' --sandbox'}", err=True)
     for problem in _problems(file):
         typer.echo(f"but: {problem}", err=True)
 

@@ -13,6 +13,7 @@ from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.plan import Plan, build_plan
 from provisioner.providers.base import Provider
 from provisioner.session import Cluster
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 
@@ -96,7 +97,9 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
         ssh.close(cluster.paths, cluster.nodes())
-        events("down", "done", f"{removal.removed} resources removed, nothing is left")
+        exist = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
+        made = removal.removed - len(removal.stays)
+        events("down", "done", f"{made} resources removed, nothing is left{exist}")
         cluster.forget()
         if cluster.sharing:
             cluster.sharing.remove()

@@ -141,6 +141,12 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
             )
         _refuse(node, f"python3 as root fails on {node.address}: {said}", "gpuprov needs Python 3.8 or later there")
     answer: dict[str, Any] = json.loads(lines[-1].removeprefix("gpuprov:"))
+    if "vendors" in answer:
+        _refuse(
+            node,
+            f"{node.address} runs {answer['vendors']!s:.120}, with a driver, docker and services (nvsm) of its own",
+            "gpuprov would replace parts that NVIDIA supports together: install plain Ubuntu Server, or leave it out",
+        )
     if "foreign" in answer:
         _refuse(
             node,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Collection, Mapping, Sequence
 
 from provisioner.errors import ProviderError
@@ -47,7 +49,7 @@ class HostMachines:
             if before.get(name) != node.id
         ]
         gone = self._gone(nodes)
-        actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name) for node in gone]
+        actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name, attached=True) for node in gone]
         new = sum(1 for one in actions if one.what != "delete")
         return Planned(self.site, add=new, destroy=len(gone), actions=tuple(actions))
 
@@ -132,7 +134,8 @@ class HostMachines:
 
 def _node(name: str, group: str, site: str, machine: str, host: Host) -> Node:
     address = "127.0.0.1" if host.local else host.address
+    mine = pwd.getpwuid(os.getuid()).pw_name if host.local else ""
     return Node(
         name=name, group=group, site=site, machine=machine, id=host.name, zone="", address=address,
-        private_address=address, port=host.port, user=host.user or "",
+        private_address=address, port=host.port, user=host.user or mine,
     )  # fmt: skip

@@ -22,6 +22,8 @@ OWN_FILES = ("/usr/local/lib/gpuprov-health.pyz", "/var/lib/apt/lists/gpuprov-re
 """Files of gpuprov that no module notes; their names are nobody else's."""
 OWN_FOLDERS = ("/var/lib/gpuprov/repositories",)
 DEADLINE_S = 120
+DGX_RELEASE = "/etc/dgx-release"
+"""Written by DGX OS: the version of its build and, after an update over the air, of that (seen of a DGX A100)."""
 
 
 def main(request: dict[str, Any]) -> None:
@@ -31,9 +33,12 @@ def main(request: dict[str, Any]) -> None:
 
 
 def begin(request: dict[str, Any]) -> dict[str, Any]:
-    """Begin the record, or find it begun by the same cluster."""
+    """Begin the record, or find it begun by the same cluster. A system that a vendor has put together with drivers and
+    container tools of its own is told, and left alone."""
     folder = Path(request.get("folder", FOLDER))
     record = _record(folder)
+    if record is None and (vendors := _dgx_os(Path(request.get("dgx", DGX_RELEASE)))):
+        return {"vendors": vendors}
     if record is None:
         folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -67,6 +72,17 @@ def undo(request: dict[str, Any]) -> dict[str, Any]:
             folder.parent.rmdir()
     _key(request, done)  # last: without it there may be no way back here
     return {"done": done, "stays": stays}
+
+
+def _dgx_os(file: Path) -> str:
+    """The DGX OS that is installed; empty for any other system."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    found = {key: value.strip().strip('"') for key, _, value in (line.partition("=") for line in lines)}
+    version = found.get("DGX_OTA_VERSION") or found.get("DGX_SWBUILD_VERSION") or "of an unknown version"
+    return f"DGX OS {version} ({found.get('DGX_PLATFORM') or found.get('DGX_PRETTY_NAME') or 'DGX'})"[:120]
 
 
 def _record(folder: Path) -> dict[str, Any] | None:

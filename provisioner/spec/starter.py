@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine, Provider
 from provisioner.errors import GpuprovError
 from provisioner.spec.problems import did_you_mean
+from provisioner.spec.ranges import expand
 
 
-def starter(catalog: Catalog, *, provider: str | None = None, machine: str | None = None) -> str:
-    """The text for a provider's usual machine, or for the machine asked for. Raises GpuprovError for unknown names
+def starter(
+    catalog: Catalog, *, provider: str | None = None, machine: str | None = None, hosts: Sequence[str] = ()
+) -> str:
+    """The text for a provider's usual machine, or for the machine asked for; `hosts`: machines that exist already, by
+    name or by range. Raises GpuprovError for unknown names
     and for a machine that the provider does not sell."""
     chosen = catalog.machine(machine) if machine is not None else None
     seller = _provider(catalog, provider or (chosen.provider if chosen else catalog.providers()[0].name))
@@ -19,7 +26,14 @@ def starter(catalog: Catalog, *, provider: str | None = None, machine: str | Non
         raise GpuprovError(f"{chosen.name} is not sold by {seller.title}", hint=hint)
     if chosen.retired:
         raise GpuprovError(f"{chosen.name} is no longer sold: {chosen.retired}")
-    return "\n".join([*_head(), *_site(seller), *_group(seller, chosen), *_rest(catalog, seller, chosen)]) + "\n"
+    if hosts and seller.virtual:
+        raise GpuprovError(f"{seller.title} makes its machines: --host is for machines that exist already")
+    try:
+        count = sum(len(expand(host)) for host in hosts)
+    except ValueError as error:
+        raise GpuprovError(f"--host: {error}", hint="a host name, or a range such as dgx[01-16].lab") from None
+    group = _group(seller, chosen, count or 1)
+    return "\n".join([*_head(), *_site(seller, hosts), *group, *_rest(catalog, seller, chosen)]) + "\n"
 
 
 def _provider(catalog: Catalog, name: str) -> Provider:
@@ -41,22 +55,26 @@ def _head() -> list[str]:
     ]
 
 
-def _site(provider: Provider) -> list[str]:
-    if not provider.example_region:
-        return ["  lab:", f"    provider: {provider.name}", "    method: ssh              # machines that run already"]
+def _site(provider: Provider, hosts: Sequence[str]) -> list[str]:
+    if not provider.virtual:
+        lines = ["  lab:", f"    provider: {provider.name}", "    method: ssh              # machines that run already"]
+        if hosts:
+            return [*lines, "    hosts:", *(f"      {json.dumps(host)}: {{}}" for host in hosts)]
+        lines.append("    # hosts:                 # the machines; a rehearsal does without. local: this very machine")
+        return [*lines, '    #   "dgx01.lab": {}']
     lines = ["  main:", f"    provider: {provider.name}", f"    region: {provider.example_region}"]
     if provider.example_zones:
         lines.append(f"    zones: [{', '.join(provider.example_zones)}]   # tried in this order")
     return lines
 
 
-def _group(provider: Provider, machine: Machine) -> list[str]:
+def _group(provider: Provider, machine: Machine, count: int) -> list[str]:
     lines = [
         "",
         "groups:                      # groups of equal machines; `gpuprov catalog` lists the types",
         "  train:",
         f"    machine: {machine.name}",
-        "    count: 1",
+        f"    count: {count}",
     ]
     if len(provider.capacity) > 1:
         kinds = ", ".join(provider.capacity[1:])
@@ -64,7 +82,7 @@ def _group(provider: Provider, machine: Machine) -> list[str]:
     if machine.placement_cluster and machine.gpu_count > 1:
         apart = "; not with kind: block" if "block" in provider.capacity else ""
         lines.append(f"    placement: cluster       # all machines close together{apart}")
-    if machine.local_nvme.count:
+    if machine.local_nvme.count and provider.virtual:  # disks of one's own may hold data
         lines += ["    storage:", "      scratch: /scratch      # local NVMe disks as one RAID0"]
     return lines
 

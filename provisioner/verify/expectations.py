@@ -83,6 +83,8 @@ class Expected:
     ports: int = 0
     rate_gbps: float = 0.0
     rdma_devices: tuple[str, ...] = ()
+    rails: tuple[str, ...] = ()
+    """RDMA device on the PCIe switch of each GPU, in the order of the GPUs; empty where that is not known."""
     efa: bool = False
     system: str | None = None
     driver: str | None = None
@@ -216,6 +218,7 @@ def expect(
         ports=machine.network.ports,
         rate_gbps=machine.network.rate_gbps,
         rdma_devices=machine.rdma_devices,
+        rails=machine.rdma_devices if machine.rails else (),
         efa=machine.uses_efa(group.network.wanted if group else None),
         system=stack.os if stack else None,
         driver=stack.driver if stack else None,

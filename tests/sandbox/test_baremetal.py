@@ -1,5 +1,5 @@
-"""Machines that exist already, as their owner meets gpuprov: real ssh with the owner's agent, real Ansible. They are
-rehearsed nodes that this test has started; gpuprov may neither make nor remove one."""
+"""Machines that exist already, as their owner meets gpuprov: one over real ssh with the owner's agent, and one that
+gpuprov runs on itself. They are rehearsed nodes that this test has started; gpuprov may neither make nor remove one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from provisioner.paths import cache
 from provisioner.sandbox import network
+from provisioner.sandbox.keys import keys
 from provisioner.stack import lockfile
 from tests.support.aws_machines import Machines
 from tests.support.baremetal_rehearsal import Box
-from tests.support.rehearsal import Done, Rehearsal, wrongs
+from tests.support.rehearsal import ROOT, Done, Rehearsal, wrongs
 
 pytestmark = pytest.mark.sandbox
 FILE = """
@@ -27,39 +30,52 @@ sites:
   room:
     provider: baremetal
     host_keys: known_hosts
-    hosts: {{ "ws[1-2].lab": {{ address: "{addresses}" }} }}
-groups: {{ box: {{ machine: workstation-rtx4090, count: 2 }} }}
+    hosts: {{ {hosts} }}
+groups: {{ box: {{ machine: workstation-rtx4090 }} }}
 verify: {{ level: quick }}
 """
-SETTINGS = '{"log-opts": {"max-size": "7m"}}\n'
+SETTINGS = '{"debug": true, "log-opts": {"max-size": "7m"}}\n'
 """docker's settings of the owner, from before gpuprov."""
+HERE = "/home/ubuntu/desk"
+WRAPPER = """\
+#!/bin/sh
+# podman whose new containers see this Python and this checkout
+case "$3" in create) shift 3; exec {podman} --runtime {runtime} create {volumes} "$@";; esac
+exec {podman} "$@"
+"""
 
 
 @dataclass
 class Room:
-    """Two workstations under two desks."""
+    """A workstation that is reached by ssh, ws, and one that gpuprov runs on, desk."""
 
     made: Rehearsal
     machines: Machines
-    up: Done | None = None
     before: dict[str, set[str]] = field(default_factory=dict)
     """Host → what bore gpuprov's name there before it came: the sandbox's own."""
 
-    def shell(self, host: str, script: str) -> str:
-        argv = ["podman", "exec", self.machines.running[host], "sh", "-ec", script]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    def shell(self, host: str, script: str, *, stdin: str = "") -> str:
+        argv = ["podman", "exec", "-i", self.machines.running[host], "sh", "-ec", script]
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
+
+    def here(self, *words: str) -> Done:
+        """gpuprov on the desk's own machine, as its owner: no root, no ssh, no Terraform."""
+        python = "/usr/bin/env", f"PYTHONPATH={ROOT}", f"GPUPROV_TEST_CA={HERE}/ca", "HOME=/home/ubuntu", sys.executable
+        argv = ["podman", "exec", "--user", "ubuntu", "--workdir", HERE, self.machines.running["desk"], *python]
+        argv += ["-m", "tests.support.baremetal_rehearsal", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+        return Done(done.returncode, done.stdout, done.stderr)
 
     def ours(self, host: str) -> set[str]:
         """What bears gpuprov's name there and did not before."""
         return self.named(host) - self.before[host]
 
     def named(self, host: str) -> set[str]:
-        found = self.shell(
-            host, "find / -xdev -name '*gpuprov*' -not -path '/proc/*' -not -path '/sys/*' -not -path '*/lists/*'"
-        )
-        return {path for path in found.splitlines() if "gpuprov-sandbox" not in path and not path.startswith("/run/")}
+        mine = "-not -path '/proc/*' -not -path '/sys/*' -not -path '*/lists/*' -not -path '/home/ubuntu/*'"
+        found = self.shell(host, f"find / -xdev -name '*gpuprov*' {mine}")
+        return {path for path in found.splitlines() if not path.startswith("/run/")}
 
 
 @pytest.fixture(scope="module")
@@ -70,25 +86,23 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     made.gpuprov = [sys.executable, "-m", "tests.support.baremetal_rehearsal"]
     key = folder / "owner"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    made.file.write_text(FILE.format(name=name, addresses="127.77.0.[1-2]"))
-    (folder / "known_hosts").write_text("")
     owner = key.with_suffix(".pub").read_text()
-    with agent(key):
+    made.file.write_text(FILE.format(name=name, hosts="ws.lab: {}"))
+    (folder / "known_hosts").write_text("")
+    with Agent(key):
         locked = made.run("lock", made.file)
         assert locked.status == 0, locked.stderr
         lock = lockfile.read(made.file.with_name("cluster.lock"))
         assert lock is not None
         machines = Machines(folder, name, lock)
-        first = network.FIRST
-        addresses = f"127.77.{machines.octet}.[{first}-{first + 1}]"
-        made.file.write_text(FILE.format(name=name, addresses=addresses))
+        hosts = f'"ws.lab": {{ address: "127.77.{machines.octet}.[{network.FIRST}]" }}'
+        made.file.write_text(FILE.format(name=name, hosts=hosts))
+        machines.made = replace(machines.made, podman=replace(machines.made.podman, path=wrapper(folder, machines)))
         found = Room(made, machines)
         try:
-            for number in (0, 1):
-                address = f"127.77.{machines.octet}.{first + number}"
-                private = f"{machines.prefix}.{first + number}"
-                box = Box(f"ws{number + 1}.lab", "workstation-rtx4090", private, "box", owner)
-                machines.boot(box, address)
+            for number, host in enumerate(("ws", "desk"), start=network.FIRST):
+                box = Box(host, "workstation-rtx4090", f"{machines.prefix}.{number}", "box", owner)
+                machines.boot(box, f"127.77.{machines.octet}.{number}")
             for host in machines.running:
                 found.shell(host, "for i in $(seq 100); do systemctl is-active -q ssh && exit; sleep 0.2; done; exit 1")
                 found.before[host] = found.named(host)
@@ -97,7 +111,17 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
             machines.close()
 
 
-class agent:
+def wrapper(folder: Path, machines: Machines) -> str:
+    """A program that is podman, but for what new containers see of this machine."""
+    base = Path(sys.executable).resolve().parents[1]
+    volumes = " ".join(f"--volume {path}:{path}:ro" for path in dict.fromkeys((base, ROOT, Path(sys.prefix))))
+    podman, file = machines.made.podman, folder / "podman"
+    file.write_text(WRAPPER.format(podman=podman.path, runtime=podman.runtime, volumes=volumes))
+    file.chmod(0o755)
+    return str(file)
+
+
+class Agent:
     """The owner's ssh-agent with one key, for as long as it lasts."""
 
     def __init__(self, key: Path) -> None:
@@ -119,47 +143,62 @@ class agent:
 def test_what_keeps_gpuprov_out_is_told_before_anything_is_changed(room: Room) -> None:
     up = room.made.run("up", room.made.file, "--yes")
     assert up.status != 0
-    assert "has no ed25519 key of ws1.lab" in up.stderr
-    lines = [f"{host} {room.shell(host, 'cat /etc/ssh/ssh_host_ed25519_key.pub')}\n" for host in ("ws1.lab", "ws2.lab")]
-    room.made.file.with_name("known_hosts").write_text("".join(lines))
-    room.shell("ws2.lab", "mv /etc/sudoers.d /etc/sudoers.d.kept; mkdir /etc/sudoers.d")
+    assert "has no ed25519 key of ws.lab" in up.stderr
+    shown = room.shell("ws", "cat /etc/ssh/ssh_host_ed25519_key.pub")
+    room.made.file.with_name("known_hosts").write_text(f"ws.lab {shown}\n")
+    room.shell("ws", "mv /etc/sudoers.d /etc/sudoers.d.kept; mkdir /etc/sudoers.d")
     up = room.made.run("up", room.made.file, "--yes")
-    room.shell("ws2.lab", "rmdir /etc/sudoers.d; mv /etc/sudoers.d.kept /etc/sudoers.d")
+    room.shell("ws", "rmdir /etc/sudoers.d; mv /etc/sudoers.d.kept /etc/sudoers.d")
     assert up.status != 0
     assert "ubuntu cannot become root with sudo" in up.stderr
-    assert "box-1" in up.stderr
-    assert not {path for path in room.ours("ws1.lab") if path.startswith("/etc/")}
+    assert "box-0" in up.stderr
+    assert room.ours("ws") == set()
 
 
 def test_machines_that_exist_are_configured_and_proven(room: Room) -> None:
-    room.shell("ws1.lab", f"mkdir -p /etc/docker; printf '%s\\n' '{SETTINGS.strip()}' >/etc/docker/daemon.json")
-    room.shell("ws1.lab", "apt-mark hold tar")
-    room.up = room.made.run("up", room.made.file, "--yes", "--json")
-    assert room.up.status == 0, room.up.stderr
-    assert wrongs(room.up) == []
+    room.shell("ws", f"mkdir -p /etc/docker; printf '%s\\n' '{SETTINGS.strip()}' >/etc/docker/daemon.json")
+    room.shell("ws", "apt-mark hold tar")
+    folder = room.made.file.parent
+    files = {
+        "cluster.yaml": FILE.format(name=room.made.name, hosts="local: {}").replace("    host_keys: known_hosts\n", ""),
+        "cluster.lock": (folder / "cluster.lock").read_text(),
+        "ca": keys(cache() / "sandbox" / "keys").ca,
+    }
+    room.shell("desk", "chmod 0711 /root; systemctl stop ssh; install -d -o ubuntu " + HERE)
+    for name, text in files.items():
+        room.shell("desk", f"cat >{HERE}/{name}; chown ubuntu {HERE}/{name}", stdin=text)
+    with ThreadPoolExecutor() as pool:
+        far = pool.submit(room.made.run, "up", room.made.file, "--yes", "--json")
+        near = pool.submit(room.here, "up", "cluster.yaml", "--yes", "--json")
+        for done in (far.result(), near.result()):
+            assert done.status == 0, done.stderr
+            assert wrongs(done) == []
     again = room.made.run("up", room.made.file, "--yes", "--json")
     assert again.json["changes"] == {"resources": 0, "configured": 0}
+    assert "box-0: root" in room.here("exec", "cluster.yaml", "--", "sudo", "id", "-un").stdout
 
 
 def test_replace_says_what_a_person_has_to_do(room: Room) -> None:
     done = room.made.run("replace", room.made.file, "box-0", "--yes", "--even-if-healthy")
     assert done.status != 0
-    assert "ws1.lab cannot be replaced by gpuprov" in done.stderr
+    assert "ws.lab cannot be replaced by gpuprov" in done.stderr
 
 
 def test_down_undoes_what_gpuprov_did_and_nothing_else(room: Room) -> None:
-    assert room.ours("ws1.lab")
-    assert "7m" not in room.shell("ws1.lab", "cat /etc/docker/daemon.json")
-    down = room.made.run("down", room.made.file, "--yes", "--json")
-    assert down.status == 0, down.stderr
-    for host in ("ws1.lab", "ws2.lab"):
+    settings = json.loads(room.shell("ws", "cat /etc/docker/daemon.json"))
+    assert settings["debug"] is True, "the owner's, which is none of ours"
+    assert settings["log-opts"] == {"max-size": "100m", "max-file": "3"}
+    far, near = room.made.run("down", room.made.file, "--yes", "--json"), room.here("down", "cluster.yaml", "--yes")
+    for host, done in (("ws", far), ("desk", near)):
+        assert done.status == 0, done.stderr
         assert room.ours(host) == set()
-        keys = room.shell(host, "cat /home/ubuntu/.ssh/authorized_keys").splitlines()
-        assert keys == [keys[0]], "the owner's key stays, and no other"
+        lines = room.shell(host, "cat /home/ubuntu/.ssh/authorized_keys").splitlines()
+        assert len(lines) == 1, "the owner's key stays, and no other"
         assert room.shell(host, "systemctl --failed --no-legend") == ""
-    assert room.shell("ws1.lab", "cat /etc/docker/daemon.json") + "\n" == SETTINGS
-    assert room.shell("ws1.lab", "apt-mark showhold") == "tar", "held before gpuprov came"
-    assert room.shell("ws2.lab", "apt-mark showhold") == ""
-    stays = json.loads(down.stdout)["stays"]
+    assert room.shell("ws", "cat /etc/docker/daemon.json") + "\n" == SETTINGS
+    assert room.shell("ws", "apt-mark showhold") == "tar", "held before gpuprov came"
+    assert room.shell("desk", "apt-mark showhold") == ""
+    stays = json.loads(far.stdout)["stays"]
     assert any("nvidia" in sentence for sentence in stays["box-0"])
+    assert "they run on, and keep" in near.stdout
     assert not (room.made.file.parent / ".gpuprov").exists()

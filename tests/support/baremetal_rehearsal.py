@@ -1,19 +1,30 @@
 """`python -m tests.support.baremetal_rehearsal up FILE`: gpuprov whose bare metal has simulated hardware.
 
 Everything is as on machines of one's own but two answers of the provider: packages and images are those of the
-rehearsal's mirror, and its registry has a CA of its own.
+rehearsal's mirror, and its registry has a CA of its own. GPUPROV_TEST_CA: the file of it, on a rehearsed node that runs
+gpuprov itself.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from provisioner.cli.main import run
 from provisioner.providers.baremetal import provider as baremetal
 from provisioner.providers.base import Place
-from provisioner.providers.sandbox.provider import Mirror
+from provisioner.providers.sandbox.provider import REGISTRY, Mirror
+
+
+class OnNode(Mirror):
+    """The mirror as a node knows it: what comes from there was locked elsewhere."""
+
+    def role_variables(self) -> dict[str, Any]:
+        return {"gpuprov_registry": REGISTRY, "gpuprov_registry_ca": Path(os.environ["GPUPROV_TEST_CA"]).read_text()}
 
 
 class Rehearsed(baremetal.BareMetal):
@@ -23,7 +34,7 @@ class Rehearsed(baremetal.BareMetal):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.rehearsal = Mirror()
+        self.rehearsal = OnNode() if "GPUPROV_TEST_CA" in os.environ else Mirror()
 
 
 @dataclass

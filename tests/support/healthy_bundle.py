@@ -239,7 +239,9 @@ def topo(row: Machine, left: list[int] | None = None) -> str:
         values = [" X " if i == j else min(cells[min(i, j), max(i, j)]) for j in slots]
         values += ["PXB" if k == i * nics // row.gpu_count else "SYS" for k in range(nics)]
         lines.append(f"GPU{n}\t" + "\t".join(values) + "\t0-23,48-71\t0\t\tN/A")
-    return "\n".join(lines) + "\n\nLegend:\n\n  X    = Self\n"
+    named = [f"  NIC{n}: {name}" for n, name in enumerate(row.rdma_devices[:nics])]
+    legend = "\nNIC Legend:\n\n" + "\n".join(named) + "\n" if named else ""
+    return "\n".join(lines) + "\n\nLegend:\n\n  X    = Self\n" + legend
 
 
 def nvlink(row: Machine, active: dict[int, int] | None = None, left: list[int] | None = None) -> str:

@@ -151,7 +151,7 @@ def main() -> None:
     gc.chosen = lambda *_: [found]
     gc.remove = remove_left
     cli_gc._orphans = lambda *_: None  # type: ignore[assignment,return-value]
-    binary.find = lambda _: None  # type: ignore[assignment,return-value]
+    binary.find = lambda _, **_more: None  # type: ignore[assignment,return-value]
     from provisioner import __main__
 
     __main__.main()

@@ -186,7 +186,7 @@ def test_a_new_machine_is_pinned_and_a_known_one_is_not_asked_again(
     keys = {"203.0.113.5": "ssh-ed25519 AAAAC3NzaC1s", "203.0.113.6": "ssh-ed25519 AAAAC3NzaC1t"}
     asked: list[str] = []
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
-    monkeypatch.setattr(host_keys, "scan", lambda address: asked.append(address) or keys[address])
+    monkeypatch.setattr(host_keys, "scan", lambda address, _: asked.append(address) or keys[address])
     private_dir(paths.ssh)
     first, second = NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")
     seen: list[Event] = []
@@ -206,8 +206,8 @@ def test_a_new_machine_is_pinned_and_a_known_one_is_not_asked_again(
 
 def test_only_those_that_matter_are_waited_for(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
-    monkeypatch.setattr(fleet, "_wait_for_port", lambda address, _: waited.append(address))
-    monkeypatch.setattr(host_keys, "scan", lambda _: "ssh-ed25519 AAAAC3NzaC1s")
+    monkeypatch.setattr(fleet, "_wait_for_port", lambda address, *_: waited.append(address))
+    monkeypatch.setattr(host_keys, "scan", lambda *_: "ssh-ed25519 AAAAC3NzaC1s")
     private_dir(paths.ssh)
     nodes = [NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")]
     fleet.contact(paths, nodes, UBUNTU, Events())
@@ -220,7 +220,7 @@ def test_only_those_that_matter_are_waited_for(paths: ClusterPaths, monkeypatch:
 def test_ctrl_c_ends_the_waiting_for_all(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """One machine answers, the other never will, and a person gives up: without that it would wait for an hour."""
 
-    def answers(address: str, patience: fleet.Patience) -> str | None:
+    def answers(address: str, patience: fleet.Patience, port: int) -> str | None:
         while address == "203.0.113.6" and not patience.over:
             patience.pause(0.01)
         return None
@@ -229,7 +229,7 @@ def test_ctrl_c_ends_the_waiting_for_all(paths: ClusterPaths, monkeypatch: pytes
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fleet, "_wait_for_port", answers)
-    monkeypatch.setattr(host_keys, "scan", lambda _: "ssh-ed25519 AAAAC3NzaC1s")
+    monkeypatch.setattr(host_keys, "scan", lambda *_: "ssh-ed25519 AAAAC3NzaC1s")
     private_dir(paths.ssh)
     nodes = [NODE, replace(NODE, name="train-1", id="i-1", address="203.0.113.6")]
     with pytest.raises(KeyboardInterrupt):
@@ -254,7 +254,7 @@ KEY, OTHER = f"ssh-ed25519 {'A' * 68}", f"ssh-ed25519 {'B' * 68}"
 
 def test_a_key_that_the_console_says_too_is_told_so(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
-    monkeypatch.setattr(host_keys, "scan", lambda _: KEY)
+    monkeypatch.setattr(host_keys, "scan", lambda *_: KEY)
     private_dir(paths.ssh)
     seen: list[Event] = []
     fleet.contact(paths, [NODE], UBUNTU, Events(seen.append), vouched=lambda _: f"{KEY} root@ip-10-0-0-1")
@@ -263,7 +263,7 @@ def test_a_key_that_the_console_says_too_is_told_so(paths: ClusterPaths, monkeyp
 
 def test_another_key_than_the_console_says_is_not_pinned(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
-    monkeypatch.setattr(host_keys, "scan", lambda _: OTHER)
+    monkeypatch.setattr(host_keys, "scan", lambda *_: OTHER)
     private_dir(paths.ssh)
     failed = fleet.contact(paths, [NODE], UBUNTU, Events(), vouched=lambda _: KEY)
     assert "console says" in failed["train-0"].message

@@ -117,6 +117,28 @@ def test_a_machine_of_another_cluster_is_left_alone(record: Any, calls: list[Any
     assert begin(folder) == {"ok": True}
 
 
+DGX = """\
+DGX_NAME="DGX Server"
+DGX_PRETTY_NAME="NVIDIA DGX Server"
+DGX_SWBUILD_DATE="2021-08-18-20-11-12"
+DGX_SWBUILD_VERSION="5.1.0"
+DGX_COMMIT_ID="6933cd7"
+DGX_PLATFORM="DGX Server for DGX A100"
+
+DGX_OTA_VERSION="5.2.0"
+DGX_OTA_DATE="Thu 24 Mar 2022 01:43:22 PM PDT"
+"""
+"""/etc/dgx-release of a DGX A100 after an update over the air, but for its serial number (a public terminal log)."""
+
+
+def test_dgx_os_is_told_and_left_alone(record: Any, tmp_path: Path) -> None:
+    _, folder = record
+    (tmp_path / "dgx-release").write_text(DGX)
+    asked = {"folder": str(folder), "dgx": str(tmp_path / "dgx-release"), "cluster": "lab", "identity": "abc"}
+    assert on_node.begin(asked) == {"vendors": "DGX OS 5.2.0 (DGX Server for DGX A100)"}
+    assert not folder.exists()
+
+
 def test_nothing_is_noted_where_no_record_was_begun(record: Any, tmp_path: Path) -> None:
     module, folder = record
     module.note_file(str(tmp_path / "file"), "ours", str(folder))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from provisioner.providers.baremetal import inventory
-from provisioner.providers.baremetal.ranges import expand
 from provisioner.providers.hosts import LOCAL, Host
+from provisioner.spec.ranges import expand
 from provisioner.spec.site import Jump, LoginName
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.text import counted

@@ -100,3 +100,33 @@ def test_nic(node: Facts) -> None:
     alone = [gpu for gpu, cards in near.items() if not cards]
     if alone:
         fail(f"no card beside {', '.join(alone)}")
+
+
+@check(
+    "ib.rails",
+    severity="warn",
+    documented="DGX H100/H200 User Guide, table of network modules: the port and the RDMA device of each GPU",
+    action="vendor",
+    needs=("topo.txt",),
+    vendor="nvidia",
+    follows=("gpu.count", "ib.ports", "gpu.nic_affinity"),
+    applies=lambda e: e.rails,
+    otherwise="the catalogue does not know which port belongs to which GPU of this machine",
+    says="A port is not beside the GPU that it belongs to: rails are mixed up between nodes. Look at slots and cards.",
+)
+def test_rails(node: Facts, expected: Expected) -> None:
+    assert node.topo is not None
+    names = {node.topo.names.get(nic, nic): nic for nic in node.topo.nics}
+    there = {f"GPU{i}": device for i, device in enumerate(expected.rails) if device in names}
+    cells = {gpu: node.topo.near.get(gpu, {}).get(names[device]) for gpu, device in there.items()}
+    saw(
+        expected=dict(zip((f"GPU{i}" for i in range(len(expected.rails))), expected.rails, strict=True)),
+        actual={gpu: f"{device} at {cells[gpu] or '?'}" for gpu, device in there.items()},
+    )
+    if len(there) < len(expected.rails):
+        unknown(f"{len(expected.rails) - len(there)} of the ports have another name in the matrix")
+    far = [f"{there[gpu]} is not beside {gpu}" for gpu, cell in cells.items() if cell is not None and cell not in NEAR]
+    if far:
+        fail("; ".join(far))
+    if any(cell is None for cell in cells.values()):
+        unknown("the matrix lacks cells of the ports")

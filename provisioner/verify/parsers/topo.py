@@ -22,7 +22,7 @@ COLUMN = re.compile(
 """GPUs and network cards, these as NICn or by their device's name: mlx5_0, ibp26s0, rocep68s0, rdmap79s0."""
 CPUS = re.compile(r"^[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*$")
 NUMA = re.compile(r"^(N/A|[0-9]{1,3}(?:[-,][0-9]{1,3})*)$")
-NAMED = re.compile(r"^\s*(NIC[0-9]{1,3}): (\S{1,60})$")
+NAMED = re.compile(r"^\s*(NIC[0-9]{1,3}):\s+(\S{1,60})$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from provisioner import spec
 from provisioner.errors import GpuprovError
 from provisioner.providers.baremetal import inventory
 from provisioner.providers.baremetal.known_hosts import host_key
-from provisioner.providers.baremetal.ranges import expand
 from provisioner.providers.baremetal.site import BareMetalSite
 from provisioner.providers.hosts import Host
+from provisioner.spec.ranges import expand
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "B" * 43

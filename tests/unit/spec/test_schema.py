@@ -17,6 +17,7 @@ from provisioner.spec import schema
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+METAL = sorted((ROOT / "examples/metal").glob("*.yaml"))
 BAD_SHAPES = ["missing-keys", "unknown-keys", "wrong-types", "bad-values", "names-too-long", "versions-without-quotes"]
 
 
@@ -150,3 +151,10 @@ def test_output_shapes(name: str, document: dict[str, Any]) -> None:
     broken = json.loads(json.dumps(document))
     broken.pop(next(iter(broken)))
     assert not check.is_valid(broken)
+
+
+@pytest.mark.parametrize("path", METAL, ids=lambda path: path.stem)
+def test_an_example_of_bare_metal_is_valid(path: Path) -> None:
+    assert path.read_text().startswith("# yaml-language-server: $schema=../cluster.schema.json\n")
+    (site,) = spec.load(path).sites.values()
+    assert site.this_machine() == (path.stem == "this-machine")

@@ -220,6 +220,7 @@ FAULTS: dict[str, Fault] = {
         P4D, both(*(smi(i, pci__replay_counter=str(106 + 9 * i)) for i in range(8))), set()
     ),
     "no NUMA node": Fault(P4D, sub("topo.txt", "0-23,48-71\t0\t", "0-95\tN/A\t", 1), {"gpu.numa_affinity"}),
+    "rails mixed up": Fault(DGX, sub("topo.txt", r"(NIC1: )(mlx5_3)(\s+NIC2: )(mlx5_4)", r"\1\4\3\2"), {"ib.rails"}),
     "no card beside": Fault(DGX, sub("topo.txt", "(?m)^(GPU3.*)PXB", r"\1SYS"), {"gpu.nic_affinity"}),
     # NVLink
     "half rate": Fault(P4D, sub("nvlink.txt", "Link 3: 25 GB/s", "Link 3: 12.5 GB/s", 1), {"nvlink.speed"}),

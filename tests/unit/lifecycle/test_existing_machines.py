@@ -1,0 +1,87 @@
+"""How gpuprov gets in to machines that exist, and what it says where it can't."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from provisioner import ssh
+from provisioner.events import Events
+from provisioner.fleet import Node
+from provisioner.machines import existing
+from provisioner.machines.existing import Way
+from provisioner.paths import ClusterPaths
+
+NODE = Node("train-0", "train", "rack", "dgx-h100", "dgx01.lab", "", "10.0.0.1", "10.0.0.1", port=2222)
+DENIED = (255, "ops@10.0.0.1: Permission denied (publickey).")
+OK = (0, "")
+BEGUN = (0, 'banner\ngpuprov:{"ok": true}')
+
+
+class Told:
+    """The answers of the machine, one after the other, and what it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, str]) -> None:
+        self.answers, self.asked = list(answers), list[tuple[list[str], str]]()
+        monkeypatch.setattr(existing, "_call", self.call)
+
+    def call(self, argv: Sequence[str], given: str = "", deadline_s: float = 0) -> tuple[int, str]:
+        self.asked.append((list(argv), given))
+        return self.answers.pop(0)
+
+
+@pytest.fixture
+def way(tmp_path: Path) -> Way:
+    paths = ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=False)
+    return Way(paths, {"train-0": "ops"}, {"train-0": "ssh -W %h jump"}, "ssh-ed25519 AAAA gpuprov-x", "abc")
+
+
+def test_a_key_that_is_known_is_not_brought_again(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch, OK, BEGUN)
+    assert existing.admit(way, [NODE], Events()) == {}
+    assert len(told.asked) == 2
+
+
+def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch, DENIED, OK, OK, BEGUN)
+    assert existing.admit(way, [NODE], Events()) == {}
+    argv, script = told.asked[1]
+    assert "-F" not in argv, "the caller's own configuration"
+    assert {"StrictHostKeyChecking=yes", f"UserKnownHostsFile={way.paths.known_hosts}"} <= set(argv)
+    assert {"HostKeyAlias=train-0.lab", "BatchMode=yes", "ProxyCommand=ssh -W %%h jump", "2222", "ops"} <= set(argv)
+    assert argv[-1] == "sh -s -- 'ssh-ed25519 AAAA gpuprov-lab'"
+    assert "authorized_keys" in script
+
+
+@pytest.mark.parametrize(
+    ("answers", "said", "hint"),
+    [
+        ([DENIED, DENIED], "neither gpuprov's key nor your own ssh gets into 10.0.0.1 as ops", "-p 2222 ops@10.0.0.1"),
+        ([DENIED, OK, DENIED], "Permission denied", "no passphrase"),
+        ([(255, "Host key verification failed.")], "Host key verification failed", "another host key"),
+        ([OK, (1, "sudo: a password is required")], "ops cannot become root with sudo", "NOPASSWD"),
+        ([OK, (127, "sh: python3: not found")], "python3 as root fails", "Python 3.8"),
+        ([OK, (0, 'gpuprov:{"foreign": "other"}')], "configured by another gpuprov cluster, other", "gpuprov down"),
+        ([OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}')], "runs DGX OS 6.1", "plain Ubuntu Server"),
+    ],
+)  # fmt: skip
+def test_what_keeps_gpuprov_out_is_said_with_what_to_do(
+    way: Way, monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]], said: str, hint: str
+) -> None:
+    Told(monkeypatch, *answers)
+    failed = existing.admit(way, [NODE], Events())
+    assert said in failed["train-0"].message
+    assert hint in failed["train-0"].hint
+    assert failed["train-0"].where == "train-0"
+
+
+def test_this_very_machine_needs_no_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh.save(way.paths, [NODE], {}, {"train-0": "ops"}, local=["train-0"])
+    told = Told(monkeypatch, BEGUN, (0, 'gpuprov:{"done": [], "stays": ["x"]}'))
+    assert existing.admit(way, [NODE], Events()) == {}
+    assert existing.undo(way, [NODE], lambda *_: None) == {}
+    request = json.loads(json.loads(told.asked[1][1].rpartition("json.loads(")[2].rstrip(")\n")))
+    assert "key" not in request

@@ -1,0 +1,158 @@
+"""Machines that exist already: which host is which node, what a plan says, what is never done."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from provisioner import fleet, ssh
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Events
+from provisioner.fleet import Node
+from provisioner.machines import existing
+from provisioner.machines.hosts import HostMachines
+from provisioner.paths import ClusterPaths
+from provisioner.plan import Plan
+from provisioner.providers.baremetal.provider import BareMetalHosts
+from provisioner.providers.baremetal.site import BareMetalSite
+from provisioner.spec.models import ClusterSpec
+from tests.support import plans
+
+
+@dataclass
+class Lab:
+    """A site of bare metal; `undone` has the hosts on which gpuprov's changes were undone."""
+
+    paths: ClusterPaths
+    undone: list[str] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
+
+    def machines(self, hosts: dict[str, dict[str, object]], known: list[Node] | None = None) -> HostMachines:
+        settings = BareMetalSite.model_validate({"provider": "baremetal", "hosts": hosts})
+        way = existing.Way(self.paths, {}, {}, "ssh-ed25519 AAAA me", "abc")
+        return HostMachines("here", BareMetalHosts(settings), known or [], way, Events())
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    made = Lab(ClusterPaths(tmp_path / "cluster.yaml", "lab", sandbox=False))
+
+    def undo(way: object, nodes: list[Node], told: object) -> dict[str, ProviderError]:
+        made.undone += [node.id for node in nodes if node.id not in made.dead]
+        return {node.name: ProviderError("no answer", hint="look") for node in nodes if node.id in made.dead}
+
+    monkeypatch.setattr(existing, "undo", undo)
+    return made
+
+
+def planned(count: int) -> Plan:
+    spec: ClusterSpec = plans.cluster_spec("dgx-h100", count=count)
+    return plans.plan(spec)
+
+
+def ids(nodes: list[Node]) -> dict[str, str]:
+    return {node.name: node.id for node in nodes}
+
+
+def test_hosts_are_nodes_in_the_order_of_the_file(lab: Lab) -> None:
+    site = lab.machines({"dgx[02-03]": {"address": "10.0.0.[2-3]", "port": 23}, "dgx01": {"user": "ops"}})
+    plan = planned(3)
+    found = site.plan(plan)
+    assert [(one.what, one.node) for one in found.actions] == [("create", f"train-{n}") for n in range(3)]
+    nodes = site.apply(plan, found)
+    assert ids(nodes) == {"train-0": "dgx02", "train-1": "dgx03", "train-2": "dgx01"}
+    assert (nodes[0].address, nodes[0].port, nodes[2].user) == ("10.0.0.2", 23, "ops")
+    again = lab.machines({"dgx[02-03]": {"address": "10.0.0.[2-3]", "port": 23}, "dgx01": {"user": "ops"}}, nodes)
+    assert again.plan(plan).total == 0
+
+
+def test_a_host_keeps_its_name_when_others_go(lab: Lab) -> None:
+    plan = planned(3)
+    before = lab.machines({"a": {}, "b": {}, "c": {}})
+    known = before.apply(plan, before.plan(plan))
+    after = lab.machines({"b": {}, "c": {}, "d": {}}, known)
+    found = after.plan(plan)
+    assert [(one.what, one.node) for one in found.actions] == [("replace", "train-0"), ("delete", "train-0")]
+    assert lab.undone == [], "a plan changes nothing"
+    assert ids(after.apply(plan, found)) == {"train-0": "d", "train-1": "b", "train-2": "c"}
+    assert lab.undone == ["a"]
+
+
+def test_another_host_in_the_place_of_a_bad_one_is_a_replacement(lab: Lab) -> None:
+    plan = planned(1)
+    known = lab.machines({"a": {}}).apply(plan, lab.machines({"a": {}}).plan(plan))
+    with pytest.raises(ProviderError, match="a cannot be replaced by gpuprov") as caught:
+        lab.machines({"a": {}}, known).plan(plan, replace=["train-0"])
+    assert "gpuprov release train-0" in caught.value.hint
+    found = lab.machines({"b": {}}, known).plan(plan, replace=["train-0"])
+    found.refuse_more(["train-0"], ["train-0"])
+
+
+def test_fewer_hosts_than_machines_are_refused(lab: Lab) -> None:
+    with pytest.raises(ProviderError, match="count is 2, and 1 hosts"):
+        lab.machines({"a": {}}).plan(planned(2))
+
+
+def test_down_goes_on_where_it_stopped_and_is_not_kept_by_a_machine_that_is_gone(lab: Lab) -> None:
+    plan = planned(3)
+    hosts: dict[str, dict[str, object]] = {"a": {}, "b": {}, "c": {}}
+    known = lab.machines(hosts).apply(plan, lab.machines(hosts).plan(plan))
+    lab.dead = {"b"}
+    with pytest.raises(ProviderError, match="train-1: no answer"):
+        lab.machines(hosts, known).destroy()
+    assert lab.undone == ["a", "c"]
+    with pytest.raises(ProviderError):
+        lab.machines(hosts, known).destroy()
+    assert lab.undone == ["a", "c"], "gpuprov's key is gone from those"
+    assert lab.machines({"a": {}, "c": {}}, known).destroy() == 3
+
+
+NODE = Node("box-0", "box", "room", "workstation-rtx4090", "local", "", "127.0.0.1", "127.0.0.1")
+
+
+def test_this_very_machine_is_reached_without_ssh(lab: Lab) -> None:
+    other = Node("box-1", "box", "room", "workstation-rtx4090", "ws2", "", "10.0.0.2", "10.0.0.2", port=2222)
+    pins = {"box-1": ("ws2", "ssh-ed25519 AAAA")}
+    ssh.save(lab.paths, [NODE, other], pins, {"box-0": "me", "box-1": "me"}, local=["box-0"])
+    assert ssh.local(lab.paths) == {"box-0"}
+    text = (lab.paths.ssh / "config").read_text()
+    assert "box-0" not in text
+    assert "\n  Port 2222\n" in text
+    ssh.refuse_foreign(lab.paths, list, lambda: ["box-0"])
+    for words, said in ((["echo", "a  b"], "a b"), (["echo 'a  b'; false"], "a  b")):
+        done = subprocess.run(
+            [*ssh.argv(lab.paths, "box-0", "-t"), *words], capture_output=True, text=True, check=False
+        )
+        assert done.stdout.strip() == said, "as ssh: one text for a shell"
+    assert done.returncode == 1
+    assert ssh.argv(lab.paths, "box-1")[0] == "ssh"
+    ssh.save(lab.paths, [other], pins, {"box-1": "me"})
+    assert ssh.local(lab.paths) == frozenset()
+
+
+def test_a_checkout_cannot_make_a_node_this_machine(lab: Lab) -> None:
+    ssh.save(lab.paths, [NODE], {}, {"box-0": "me"}, local=["box-0"])
+    with pytest.raises(GpuprovError, match="box-0 is this machine there"):
+        ssh.refuse_foreign(lab.paths, list, list)
+
+
+def test_a_written_key_is_pinned_and_a_host_keeps_its_key_under_another_name(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: object) -> None:
+        raise AssertionError("nobody is asked for a key that is known")
+
+    monkeypatch.setattr(fleet, "_wait_for_port", lambda *_: None)
+    monkeypatch.setattr(fleet.host_keys, "scan", nothing)
+    one = Node("train-0", "train", "here", "dgx-h100", "a", "", "10.0.0.1", "10.0.0.1")
+    users = {"train-0": "me", "train-1": "me"}
+    fleet.contact(lab.paths, [one], users, Events(), given={"train-0": "ssh-ed25519 AAAA"})
+    assert ssh.load_pins(lab.paths) == {"train-0": ("a", "ssh-ed25519 AAAA")}
+    moved = Node("train-1", "train", "here", "dgx-h100", "a", "", "10.0.0.1", "10.0.0.1")
+    fleet.contact(lab.paths, [moved], users, Events())
+    assert ssh.load_pins(lab.paths) == {"train-1": ("a", "ssh-ed25519 AAAA")}
+    fleet.contact(lab.paths, [moved], users, Events(), given={"train-1": "ssh-ed25519 BBBB"})
+    assert ssh.load_pins(lab.paths) == {"train-1": ("a", "ssh-ed25519 BBBB")}, "reinstalled, and written down"
