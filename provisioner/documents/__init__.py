@@ -14,11 +14,19 @@ from provisioner.documents.down import DownOutput
 from provisioner.documents.error import ErrorOutput
 from provisioner.documents.facts import FactsOutput
 from provisioner.documents.gc import GcOutput
+from provisioner.documents.image import (
+    ImageDiffOutput,
+    ImageListOutput,
+    ImageMoveOutput,
+    ImageNightlyOutput,
+    ImagePruneOutput,
+)
 from provisioner.documents.plan import PlanOutput
 from provisioner.documents.report import ReportOutput
 from provisioner.documents.status import StatusOutput
 from provisioner.documents.upgrade import UpgradeOutput
 from provisioner.documents.validate import ValidateOutput
+from provisioner.images.manifest import Manifest
 
 OUTPUTS: dict[str, type[BaseModel]] = {
     "validate": ValidateOutput,
@@ -29,6 +37,12 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "upgrade": UpgradeOutput,
     "down": DownOutput,
     "gc": GcOutput,
+    "image-list": ImageListOutput,
+    "image-diff": ImageDiffOutput,
+    "image-move": ImageMoveOutput,
+    "image-prune": ImagePruneOutput,
+    "image-nightly": ImageNightlyOutput,
+    "image": Manifest,
     "cost": CostOutput,
     "bmc": BmcOutput,
     "doctor": DoctorOutput,

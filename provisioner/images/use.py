@@ -9,9 +9,11 @@ from provisioner import catalog
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
+from provisioner.images import signing
 from provisioner.images.book import Book
 from provisioner.images.manifest import Manifest, Target
 from provisioner.paths import ClusterPaths
+from provisioner.spec import load
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.site import CloudSite, Site
 from provisioner.stack.models import GoldenImage, Stack
@@ -55,12 +57,21 @@ def choose(
         command = f"gpuprov image build {recipe}{' --sandbox' if sandbox else ''}"
         raise GpuprovError(f"there is no image {path} yet", where=where, hint=f"`{command}` makes one")
     manifest = book.manifest(build or book.resolve(channel or "stable"))
+    _refuse_unsigned(recipe, book, manifest.build)
     machine = catalog.load().machine(spec.groups[group].machine)
     name = _fitting(manifest, spec.sites[spec.site_of(group)], machine, where)
     site = spec.sites[spec.site_of(group)]
     target = manifest.targets[name]
     image = GoldenImage(name=reference, build=manifest.build, id=target.ids[region_of(site)])
     return Chosen(image, target.stack)
+
+
+def _refuse_unsigned(recipe: Path, book: Book, build: str) -> None:
+    """Raise GpuprovError for a build that is not signed by the key that its recipe names."""
+    loaded = load(recipe)
+    if loaded.image is not None and loaded.image.signed_by is not None:
+        folder = book.build(build)
+        signing.verify(folder, (folder / "manifest.json").read_bytes(), loaded.image.signed_by)
 
 
 def _fitting(manifest: Manifest, site: Site, machine: Machine, where: str) -> str:

@@ -85,7 +85,8 @@ class Builder:
         """What is made: a machine without GPUs, or the machine itself, bought on demand."""
         plan = build_plan(self.cluster.spec, self.lock, catalog.load())
         group, kind = plan.group(self.group), self.type
-        bought = group.spec.model_copy(update={"capacity": Capacity()}) if kind != group.machine.name else group.spec
+        plain = {"capacity": Capacity(), "placement": None}
+        bought = group.spec.model_copy(update=plain) if kind != group.machine.name else group.spec
         machine = group.machine if kind == group.machine.name else without_gpus(group.machine, kind)
         return replace(plan, groups=(replace(group, machine=machine, spec=bought),))
 

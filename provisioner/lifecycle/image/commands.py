@@ -15,6 +15,7 @@ from provisioner.images.manifest import Manifest
 from provisioner.lifecycle.image import pipeline
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
+from provisioner.paths import private_dir
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import Binary
 
@@ -22,6 +23,7 @@ from provisioner.workspace.binary import Binary
 @contextmanager
 def held(recipe: Recipe, command: str) -> Iterator[Path]:
     """Be the only one at work on a recipe, on this machine."""
+    private_dir(recipe.folder)  # so that a run that is broken off leaves its journal
     with recipe.cluster.alone_here(f"image {command}") as run_dir:
         yield run_dir
 

@@ -77,7 +77,15 @@ def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> R
 
 def _refuse_unknown_targets(file: Path, loaded: ClusterSpec) -> None:
     assert loaded.image is not None
-    for name in loaded.image.targets:
+    for name, target in loaded.image.targets.items():
+        site = loaded.sites[loaded.site_of(name)] if name in loaded.groups else None
+        if target.share_with and site is not None and not getattr(site, "kms_key", None):
+            said = "disks are encrypted, and with the account's own key no other account can use them"
+            problem = spec.problem_at(file, f"image.targets.{name}.share_with", said)
+            raise GpuprovError(
+                problem.message, where=f"{problem.file}:{problem.line}:{problem.column}",
+                hint="give the site a kms_key that those accounts may use",
+            )  # fmt: skip
         if name not in loaded.groups:
             problem = spec.problem_at(file, f"image.targets.{name}", f"the recipe has no group {name}")
             raise GpuprovError(

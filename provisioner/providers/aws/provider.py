@@ -16,6 +16,7 @@ from provisioner.providers.aws import orphans as in_region
 from provisioner.providers.aws.access import Ec2Access
 from provisioner.providers.aws.capacity import Ec2Capacity
 from provisioner.providers.aws.client import Region
+from provisioner.providers.aws.images import Ec2Images
 from provisioner.providers.aws.module import Ec2Module
 from provisioner.providers.aws.preflight import preflight
 from provisioner.providers.aws.site import AwsSite
@@ -44,6 +45,7 @@ class Aws(Provider):
         self.capacity = Ec2Capacity(place, self._site)
         self.module = Ec2Module(place, self._site, self.capacity, self._here)
         self.access = Ec2Access(self._site)
+        self.images = Ec2Images(place, self._site)
 
     @classmethod
     def market(cls) -> Market:

@@ -19,7 +19,7 @@ from tests.support.rehearsal import ROOT
 
 TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 SECTIONS = {part.split("\n", 1)[0]: part for part in re.split(r"^## ", TEXT, flags=re.M)[1:]}
-EXAMPLES = re.findall(r"^```json (\w+)\n(.*?)^```", TEXT, re.M | re.S)
+EXAMPLES = re.findall(r"^```json ([\w-]+)\n(.*?)^```", TEXT, re.M | re.S)
 
 
 def options(command: Any) -> Iterator[str]:

@@ -1,0 +1,54 @@
+"""Builds of images for tests: manifests as a rehearsal would leave them, with versions that are solved for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from provisioner.images.book import Book
+from provisioner.images.manifest import Inputs, Manifest, Proof, RoleOnImage, Target
+from provisioner.paths import private_dir, write_whole
+from tests.support.plans import planned_group
+
+RECIPE = """\
+name: pytorch
+sites: { virginia: { provider: aws, region: us-east-1 } }
+groups: { p4d: { machine: p4d.24xlarge } }
+image: { keep: 2 }
+"""
+
+
+def recipe(folder: Path, text: str = RECIPE, name: str = "pytorch") -> Path:
+    """images/<name>.yaml below a folder."""
+    file = private_dir(folder / "images") / f"{name}.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def target(machine: str = "p4d.24xlarge", **changed: Any) -> Target:
+    stack = planned_group(machine).stack
+    told = {"passed": 1, "warned": 0, "unknown": 0}
+    proof = Proof(machine=machine, node="p4d-0", level="standard", report="p4d-boot-1.json", **told)
+    given: dict[str, Any] = {
+        "site": "virginia", "provider": "aws", "machine": machine, "builder": "m7i.2xlarge",
+        "ids": {"us-east-1": "ami-1"}, "base": "ami-0", "kernel": "6.8.0-1024-aws", "stack": stack,
+        "roles": {"base": RoleOnImage(digest="a", installed="b")}, "packages": {"nvidia-open": "580"},
+        "proofs": (proof,),
+    }  # fmt: skip
+    return Target(**{**given, **changed})
+
+
+def manifest(build: str, name: str = "pytorch", **targets: Target) -> Manifest:
+    return Manifest(
+        name=name, build=build, made="2026-01-31T03:15:00Z", simulated=False, gpuprov="0.1.0",
+        inputs=Inputs(recipe="r", stacks={"p4d": "s"}, bases={"virginia ubuntu-24.04": "ami-0"}, roles={"base": "a"}),
+        targets=targets or {"p4d": target()},
+    )  # fmt: skip
+
+
+def keep(book: Book, *made: Manifest) -> None:
+    """Write these builds as the pipeline does, oldest first; channel nightly has the last one."""
+    for one in made:
+        folder = private_dir(book.build(one.build))
+        write_whole(folder / "manifest.json", one.model_dump_json(indent=1) + "\n")
+        book.move("nightly", one.build, "built")

@@ -1,0 +1,118 @@
+"""Builds and channels: what is promoted was proven, what is rolled back was there, what is damaged is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioner.errors import GpuprovError
+from provisioner.images.book import Book
+from provisioner.images.manifest import RoleOnImage, differences
+from tests.support.builds import keep, manifest, target
+
+A, B, C = "20260129-031500", "20260130-031500", "20260131-031500"
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    found = Book("pytorch", tmp_path / "pytorch")
+    keep(found, manifest(A), manifest(B))
+    return found
+
+
+def test_a_build_goes_through_the_channels(book: Book) -> None:
+    assert book.channels() == {"nightly": B}
+    assert book.promote("candidate").build == B
+    assert book.promote("stable").before == ""
+    keep(book, manifest(C))
+    assert book.channels() == {"nightly": C, "candidate": B, "stable": B}
+    assert [(move.channel, move.build, move.why) for move in book.history()] == [
+        ("nightly", A, "built"), ("nightly", B, "built"), ("candidate", B, "promoted"), ("stable", B, "promoted"),
+        ("nightly", C, "built"),
+    ]  # fmt: skip
+
+
+def test_a_channel_goes_back_to_what_it_had_and_no_further(book: Book) -> None:
+    keep(book, manifest(C))
+    for build in (A, B, C):
+        book.promote("stable", build)
+    assert book.rollback("stable").build == B
+    assert book.rollback("stable").build == A
+    with pytest.raises(GpuprovError, match="had no other build"):
+        book.rollback("stable")
+    book.promote("stable", C)
+    assert book.rollback("stable").build == A
+
+
+def test_a_way_back_that_was_pruned_is_none(book: Book) -> None:
+    book.promote("stable", A)
+    book.promote("stable", B)
+    book.forget(A)
+    with pytest.raises(GpuprovError, match="had no other build"):
+        book.rollback("stable")
+
+
+@pytest.mark.parametrize(
+    ("channel", "build", "said"),
+    [
+        ("nightly", None, "no channel to promote to"),
+        ("stable", None, "channel candidate of pytorch has no build yet"),
+        ("stable", "20250101-000000", "has no build 20250101-000000"),
+        ("candidate", "../../etc", "points outside"),
+    ],
+)
+def test_what_was_not_proven_is_not_promoted(book: Book, channel: str, build: str | None, said: str) -> None:
+    with pytest.raises(GpuprovError, match=said):
+        book.promote(channel, build)
+    assert book.channels() == {"nightly": B}
+
+
+def test_a_build_that_a_channel_has_stays(book: Book) -> None:
+    with pytest.raises(GpuprovError, match="is in a channel"):
+        book.forget(B)
+    book.forget(A)
+    assert book.builds() == [B]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"channels": 1, "history": []}', '{"channels": {"stable": 1}, "history": []}',
+             '{"channels": {}, "history": [{"channel": "stable"}]}']
+)  # fmt: skip
+def test_a_damaged_book_is_an_error_with_its_file(book: Book, text: str) -> None:
+    (book.folder / "book.json").write_text(text)
+    with pytest.raises(GpuprovError, match="is damaged"):
+        book.channels()
+
+
+def test_a_manifest_of_another_build_is_refused(book: Book) -> None:
+    file = book.build(A) / "manifest.json"
+    file.write_text((book.build(B) / "manifest.json").read_text())
+    with pytest.raises(GpuprovError, match=f"is the manifest of pytorch, build {B}"):
+        book.manifest(A)
+    file.write_text("{}")
+    with pytest.raises(GpuprovError, match="is not a manifest"):
+        book.manifest(A)
+
+
+def test_differences_name_what_is_new_and_nothing_else() -> None:
+    old = manifest(A)
+    assert differences(old, manifest(B)) == []
+    new = target(
+        base="ami-9",
+        packages={"nvidia-open": "590", "jq": "1.7"},
+        roles={"base": RoleOnImage(digest="x", installed="b")},
+    )
+    found = differences(old, manifest(B, p4d=new))
+    assert [(row["what"], row["name"], row["before"], row["after"]) for row in found] == [
+        ("base", "base image", "ami-0", "ami-9"), ("package", "jq", None, "1.7"),
+        ("package", "nvidia-open", "580", "590"), ("role", "base", "a", "x"),
+    ]  # fmt: skip
+    assert [row["what"] for row in differences(old, manifest(B, p5=target()))] == ["target", "target"]
+
+
+def test_a_night_that_was_cut_in_half_does_not_hide_the_others(book: Book) -> None:
+    book.note_night({"outcome": "built"})
+    with book.nights.open("a") as stream:
+        stream.write('{"outcome": "fai')
+    assert book.told_nights() == [{"outcome": "built"}]

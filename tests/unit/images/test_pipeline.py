@@ -1,0 +1,331 @@
+"""Builds, nights, and what is left of old ones, with machines and images that are rows of a list: killed after every
+step and gone on, failed at every step and cleaned up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioner.errors import ConfigureError, GpuprovError, ProviderError
+from provisioner.images.manifest import Proof
+from provisioner.lifecycle.image import commands, nightly, pipeline
+from provisioner.lifecycle.image.builder import Builder, Installed
+from provisioner.lifecycle.image.recipe import Recipe, open_recipe
+from provisioner.providers.images import Image
+from provisioner.stack import request, solve
+from provisioner.stack.models import BaseImage, Lock
+from tests.support.builds import RECIPE, recipe
+from tests.support.plans import with_digests
+
+TWO = RECIPE.replace("groups: {", "groups: { p5: { machine: p5.48xlarge },")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class World:
+    """Machines and images that exist. `die` and `break_`: the step at which the process dies, or which fails."""
+
+    machines: set[str] = field(default_factory=set)
+    images: dict[str, str] = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
+    die: str = ""
+    fails: str = ""
+    base: str = "ami-0"
+    running_of: dict[str, str] = field(default_factory=dict)
+
+    def step(self, name: str) -> None:
+        """Before a step's end nothing of it is written down."""
+        self.steps.append(name)
+        if name == self.die:
+            self.die = ""
+            raise Killed
+        if name == self.fails:
+            raise ProviderError(f"{name} does not work")
+
+    def builder(self, _group: Any, wanted: str | None) -> str:
+        return wanted or "m7i.2xlarge"
+
+    def find(self, name: str) -> Image | None:
+        return Image(self.images[name], ready=True) if name in self.images else None
+
+    def capture(self, _node: Any, name: str, _tags: Any, _tell: Any) -> str:
+        self.images[name] = f"ami-{len(name)}{name[-4:]}"
+        self.step(f"capture {name.split('-')[2]}")
+        return self.images[name]
+
+    def publish(self, image: str, name: str, *_: Any) -> dict[str, str]:
+        self.step(f"publish {name.split('-')[2]}")
+        return {"us-east-1": image}
+
+    def delete(self, ids: dict[str, str]) -> None:
+        self.images = {name: number for name, number in self.images.items() if number not in ids.values()}
+
+    def used(self, ids: dict[str, str]) -> list[str]:
+        return [machine for machine, image in self.running_of.items() if image in ids.values()]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    there = World()
+
+    def make(self: Builder, _binary: Any) -> Any:
+        there.machines.add(str(self.cluster.file))
+        self.cluster.paths.root.mkdir(parents=True, exist_ok=True)
+        there.step(f"make {self.group}")
+        return SimpleNamespace(name=f"{self.group}-0", id="i-1")
+
+    def install(self: Builder, _node: Any) -> Installed:
+        there.step(f"install {self.group}")
+        return Installed({"base": {"digest": "a", "installed": "b"}}, {"jq": "1.7"}, "6.8")
+
+    def generalise(self: Builder, _node: Any, identity: dict[str, str]) -> list[str]:
+        assert set(identity) == {"image", "build", "target"}
+        there.step(f"generalise {self.group}")
+        return ["host keys"]
+
+    def prove(cluster: Any, _binary: Any, folder: Path, boots: int) -> list[Proof]:
+        (group,) = cluster.spec.groups
+        there.machines.add(str(cluster.file))
+        cluster.paths.root.mkdir(parents=True, exist_ok=True)
+        there.step(f"prove {group}")
+        (folder / f"{group}-boot-1.json").write_text("{}")
+        told = {"passed": 1, "warned": 0, "unknown": 0, "report": f"{group}-boot-1.json"}
+        return [Proof(machine="m", node=f"{group}-0", level="standard", **told) for _ in range(boots)]  # type: ignore[arg-type]
+
+    def down(cluster: Any, _binary: Any) -> None:
+        there.machines.discard(str(cluster.file))
+        there.step(f"down {next(iter(cluster.spec.groups))}")
+
+    def solved(recipe: Recipe, *, anew: bool) -> Lock:
+        spec = recipe.cluster.spec
+        groups = {name: with_digests(stack) for name, stack in solve(spec).items()}
+        bases = {"virginia": {"ubuntu-24.04": BaseImage(id=there.base, why="newest")}}
+        return Lock(request=request(spec), simulated=True, bases=bases, groups=groups)
+
+    monkeypatch.setattr(Builder, "images", property(lambda _: there))
+    monkeypatch.setattr(Builder, "make", make)
+    monkeypatch.setattr(Builder, "install", install)
+    monkeypatch.setattr(Builder, "generalise", generalise)
+    monkeypatch.setattr(pipeline.boot_test, "prove", prove)
+    monkeypatch.setattr(pipeline.boot_test, "lock_for", lambda *_: None)
+    monkeypatch.setattr(pipeline, "down", down)
+    monkeypatch.setattr(pipeline, "solved", solved)
+    numbers = iter(range(100))
+    monkeypatch.setattr(pipeline, "new_id", lambda: f"20260131-0315{next(numbers):02d}")
+    return there
+
+
+BINARY: Any = None
+
+
+def opened(folder: Path, text: str = TWO) -> Recipe:
+    return open_recipe(recipe(folder, text), sandbox=False)
+
+
+STEPS = [f"{what} {group}" for group in ("p5", "p4d") for what in
+         ("make", "install", "generalise", "capture", "down", "prove", "publish")]  # fmt: skip
+
+
+def test_a_build_leaves_its_images_and_no_machine(tmp_path: Path, world: World) -> None:
+    made = commands.build(opened(tmp_path), BINARY)
+    assert world.machines == set()
+    assert sorted(world.images.values()) == sorted(number for t in made.targets.values() for number in t.ids.values())
+    book = opened(tmp_path).book
+    assert book.channels() == {"nightly": made.build}
+    assert sorted(made.files) == ["p4d-boot-1.json", "p4d.cdx.json", "p5-boot-1.json", "p5.cdx.json"]
+    bill = json.loads((book.build(made.build) / "p4d.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert {"pkg:deb/ubuntu/jq@1.7?distro=ubuntu-24.04"} <= {one.get("purl") for one in bill["components"]}
+    assert not any(opened(tmp_path).folder.iterdir())
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_any_step_it_goes_on_and_makes_nothing_twice(tmp_path: Path, world: World, step: str) -> None:
+    world.die = step
+    with pytest.raises(Killed):
+        commands.build(opened(tmp_path), BINARY)
+    made = commands.build(opened(tmp_path), BINARY)
+    assert (world.machines, len(world.images), made.build) == (set(), 2, "20260131-031500")
+    what, group = step.split()
+    for one in ("capture", "prove", "publish"):
+        assert world.steps.count(f"{one} {group}") == 1 + (one == what and one != "capture"), world.steps
+    if group == "p4d":
+        assert [one for one in world.steps if one.endswith(" p5")].count("make p5") == 1
+
+
+@pytest.mark.parametrize("step", [one for one in STEPS if not one.startswith("down")])
+def test_failed_at_any_step_it_leaves_evidence_and_nothing_that_runs(tmp_path: Path, world: World, step: str) -> None:
+    good = commands.build(opened(tmp_path), BINARY)
+    world.fails = step
+    with pytest.raises(ProviderError, match=f"{step} does not work"):
+        commands.build(opened(tmp_path), BINARY)
+    assert world.machines == set()
+    assert set(world.images.values()) == {number for t in good.targets.values() for number in t.ids.values()}
+    found = commands.overview(opened(tmp_path))
+    assert found["channels"] == {"nightly": good.build}
+    (failed,) = found["failed"]
+    assert (failed["target"], step in failed["message"]) == (step.split()[1], True)
+    assert Path(failed["evidence"]).is_dir()
+    world.fails = ""
+    assert commands.build(opened(tmp_path), BINARY).build > good.build
+
+
+def test_what_could_not_be_removed_is_named(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise ProviderError("the cloud is down")
+
+    world.fails = "install p4d"
+    monkeypatch.setattr(pipeline, "down", refused)
+    with pytest.raises(ProviderError, match=r"not removed: p4d's machine \(build\): the cloud is down"):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+
+
+def test_a_night_without_news_builds_nothing(tmp_path: Path, world: World) -> None:
+    (first,) = nightly.run([opened(tmp_path)], BINARY)
+    assert (first.outcome, first.changed) == ("built", ("it was never built",))
+    before = list(world.steps)
+    (second,) = nightly.run([opened(tmp_path)], BINARY)
+    assert (second.outcome, second.build, world.steps) == ("unchanged", first.build, before)
+    world.base = "ami-new"
+    (third,) = nightly.run([opened(tmp_path)], BINARY)
+    assert (third.outcome, third.changed) == ("built", ("base image of virginia ubuntu-24.04",))
+    (forced,) = nightly.run([opened(tmp_path)], BINARY, force=True)
+    assert (forced.outcome, forced.changed) == ("built", ())
+    assert [row["outcome"] for row in opened(tmp_path).book.told_nights()] == ["built", "unchanged", "built", "built"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda t: t.replace("keep: 2", "keep: 3"), ()),
+        (lambda t: t.replace("keep: 2", "boots: 3"), ("the recipe",)),
+        (lambda t: t + 'stack: { driver: "570" }\n', ("the recipe", "versions of p4d")),
+    ],
+)
+def test_only_what_changes_an_image_is_news(
+    tmp_path: Path, world: World, change: Callable[[str], str], told: tuple[str, ...]
+) -> None:
+    nightly.run([opened(tmp_path, RECIPE)], BINARY)
+    (night,) = nightly.run([opened(tmp_path, change(RECIPE))], BINARY)
+    assert night.changed == told
+    assert night.outcome == ("built" if told else "unchanged")
+    assert world.machines == set()
+
+
+def test_a_night_that_fails_is_told_and_keeps_no_other_from_its_own(tmp_path: Path, world: World) -> None:
+    hook = '{ printf \'%s|%s|%s\' "$GPUPROV_IMAGE" "$GPUPROV_STEP" "$GPUPROV_MESSAGE" > told; }'
+    bad = open_recipe(recipe(tmp_path, RECIPE.replace("keep: 2", f"failed: {json.dumps(hook)}")), sandbox=False)
+    good = open_recipe(
+        recipe(tmp_path, RECIPE.replace("name: pytorch", "name: other").replace("p4d:", "p4x:"), "other"), sandbox=False
+    )
+    world.fails = "prove p4d"
+    nights = nightly.run([bad, good], BINARY)
+    assert [(one.outcome, one.step) for one in nights] == [("failed", "proven"), ("built", "")]
+    assert (tmp_path / "images" / "told").read_text() == "pytorch|proven|prove p4d does not work"
+    assert nights[0].alerted == "image.failed ran"
+    page = Path(nights[0].page).read_text()
+    assert "prove p4d does not work" in page
+    assert 'class="failed"' in page
+
+
+def test_a_hook_that_fails_is_said_and_hides_nothing(tmp_path: Path, world: World) -> None:
+    world.fails = "install p4d"
+    (night,) = nightly.run(
+        [opened(tmp_path, RECIPE.replace("keep: 2", "failed: 'echo no network >&2; exit 3'"))], BINARY
+    )
+    assert night.outcome == "failed"
+    assert night.alerted == "image.failed ended with status 3: no network"
+
+
+def test_prune_leaves_the_newest_and_all_that_is_used(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = opened(tmp_path, RECIPE)
+    builds = [commands.build(recipe, BINARY) for _ in range(7)]
+    ids = [one.targets["p4d"].ids["us-east-1"] for one in builds]
+    names = [one.build for one in builds]
+    monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=world))
+    commands.promote(recipe, "stable", names[0])
+    commands.promote(recipe, "stable", names[1])
+    world.running_of = {"i-7": ids[2]}
+    lock = tmp_path / "cluster.lock"
+    from provisioner.stack import lockfile
+    from provisioner.stack.models import GoldenImage
+
+    solved = pipeline.solved(recipe, anew=False)
+    golden = {"p4d": GoldenImage(name="../images/pytorch@stable", build=names[3], id=ids[3])}
+    lockfile.write(lock, solved.model_copy(update={"simulated": True, "images": golden}))
+    found = commands.prune(recipe, BINARY, [lock])
+    assert found["removed"] == [names[4]]
+    assert {row["build"]: row["why"].split(":")[-1].strip() for row in found["kept"]} == {
+        names[0]: "the way back", names[1]: "channel stable has it", names[2]: "i-7 was made of it",
+        names[3]: f"{lock} names it", names[5]: "one of the newest 2", names[6]: "channel nightly has it",
+    }  # fmt: skip
+    assert ids[4] not in world.images.values()
+    assert len(world.images) == 6
+    with pytest.raises(GpuprovError, match="there is no such lock"):
+        commands.prune(recipe, BINARY, [tmp_path / "none.lock"])
+
+
+def test_a_build_that_cannot_be_asked_about_stays(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = opened(tmp_path, RECIPE.replace("keep: 2", "keep: 1"))
+    builds = [commands.build(recipe, BINARY).build for _ in range(2)]
+
+    def silent(_: Any) -> list[str]:
+        raise ProviderError("no answer")
+
+    monkeypatch.setattr(world, "used", silent)
+    monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=world))
+    found = commands.prune(recipe, BINARY)
+    assert found["removed"] == []
+    assert found["kept"][0] == {"build": builds[0], "why": "p4d: whether machines use it could not be asked: no answer"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (RECIPE.replace("image: { keep: 2 }\n", ""), "is no recipe of an image"),
+        (RECIPE.replace("name: pytorch", "name: other"), "the image is called other and its file pytorch.yaml"),
+        (RECIPE.replace("keep: 2", "targets: { p5: {} }"), "has no group p5"),
+        (RECIPE.replace("keep: 2", 'targets: { p4d: { share_with: ["1"] } }'), "no other account can use them"),
+        (
+            RECIPE.replace("machine: p4d.24xlarge", "machine: p4d.24xlarge, count: 2"),
+            "an image is built of one machine",
+        ),
+        (RECIPE.replace("machine: p4d.24xlarge", "machine: p4d.24xlarge, image: x@stable"), "not built of another one"),
+    ],
+)
+def test_what_is_no_recipe_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(GpuprovError, match=said):
+        open_recipe(recipe(tmp_path, text), sandbox=False)
+
+
+def test_a_damaged_journal_is_an_error_with_its_file(tmp_path: Path, world: World) -> None:
+    world.die = "install p4d"
+    with pytest.raises(Killed):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+    (file,) = opened(tmp_path, RECIPE).folder.glob("*/journal.json")
+    file.write_text("{")
+    with pytest.raises(GpuprovError, match="is damaged"):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+
+
+def test_what_is_wrong_on_the_builder_is_told(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def install(*_: Any) -> Installed:
+        raise ConfigureError("what was installed is not what is locked:\n  jq is not held")
+
+    monkeypatch.setattr(Builder, "install", install)
+    with pytest.raises(ConfigureError, match="jq is not held"):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+    assert (world.machines, world.images) == (set(), {})
