@@ -132,7 +132,7 @@ def _action(resource: Resource, name: str) -> str:
 def _slot(one: Resource, vendor: Vendor) -> Slot:
     kinds = texts(one.get("MediaTypes"))
     inserted, connected = one.get("Inserted"), text(one.get("ConnectedVia"))
-    free = connected == "NotConnected" if connected else (not inserted if isinstance(inserted, bool) else None)
+    free = _free(connected, inserted, text(one.get("Image")))
     insert, eject = _action(one, "InsertMedia"), _action(one, "EjectMedia")
     patch = not insert and not eject and "Actions" not in one
     name = text(one.get("Id")) or link(one).rpartition("/")[2]
@@ -152,6 +152,16 @@ def _slot(one: Resource, vendor: Vendor) -> Slot:
         protocols=texts(offered.get("TransferProtocolType@Redfish.AllowableValues")),
         methods=texts(offered.get("TransferMethod@Redfish.AllowableValues")),
     )
+
+
+def _free(connected: str | None, inserted: object, image: str | None) -> bool | None:
+    """Supermicro keeps Image after an eject, sushy-tools' emulator ConnectedVia: nothing is there where either says so
+    and the other fields do not speak against it."""
+    if connected == "NotConnected" or (inserted is False and image is None):
+        return True
+    if connected is not None or inserted is True:
+        return False
+    return None if inserted is None else True
 
 
 def resets(tree: Tree, host: Resource) -> tuple[str, ...] | None:

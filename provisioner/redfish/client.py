@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -173,20 +173,34 @@ class Bmc:
         try:
             reply = self._once("POST", place, {"UserName": self.account.user, "Password": self.account.password}, {})
         except BmcError as error:
-            if error.kind not in ("session-limit", "not-found", "unsupported"):
-                raise BmcError(
-                    "the BMC does not accept the user and password" if error.status == 401 else error.message,
-                    where=self.machine, kind="credentials" if error.status == 401 else error.kind, status=error.status,
-                    hint="check the site's `credentials` for this machine; too many failed tries may lock the account"
-                    if error.status == 401 else error.hint,
-                ) from None  # fmt: skip
-            self._basic = True
-            return
+            if error.offers_basic:  # a proxy, or a BMC, that wants it before it makes a session
+                self._basic = True
+                with self._refused():
+                    self._once("GET", link(root.get("Systems")) or f"{ROOT}/Systems", None, {})
+                return
+            if error.kind in ("session-limit", "not-found", "unsupported"):
+                self._basic = True
+                return
+            with self._refused():
+                raise
         self._token = reply.headers.get("x-auth-token", "")
         where = urlsplit(reply.headers.get("location", "")).path or link(reply.body)
         self._session = address(where) if where else ""
         if not self._token:
             self._basic = True
+
+    @contextlib.contextmanager
+    def _refused(self) -> Iterator[None]:
+        """A 401 says that the account is wrong."""
+        try:
+            yield
+        except BmcError as error:
+            if error.status != 401:
+                raise
+            raise BmcError(
+                "the BMC does not accept the user and password", where=self.machine, kind="credentials", status=401,
+                hint="check the site's `credentials` for this machine; too many failed tries may lock the account",
+            ) from None  # fmt: skip
 
     def _once(self, method: str, uri: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Reply:
         if self._pool is None:
@@ -223,7 +237,9 @@ class Bmc:
                     f"the BMC sends {method} {uri} elsewhere (HTTP {status})", where=self.machine, kind="refused",
                     status=status, hint="give the BMC's own address in cluster.yaml, not that of a proxy",
                 )  # fmt: skip
-            raise found.error(self.machine, status)
+            failed = found.error(self.machine, status)
+            failed.offers_basic = "basic" in answer.headers.get("WWW-Authenticate", "").lower()
+            raise failed
         return Reply(status, _object(raw), {key.lower(): value for key, value in answer.headers.items()})
 
     def _content(self, answer: urllib3.BaseHTTPResponse) -> bytes:

@@ -15,3 +15,5 @@ class BmcError(ProviderError):
         super().__init__(message, where=where, hint=hint)
         self.kind = kind
         self.status = status
+        self.offers_basic = False
+        """Whether a 401 asked for basic authentication."""

@@ -97,8 +97,9 @@ class Controlled:
             )  # fmt: skip
 
     def boot_as_ever(self) -> None:
-        """End an override; nothing where there is none. HPE refuses the target None."""
-        if self.boot().overridden:
+        """End an override for the next boot; one that somebody made for good stays. HPE refuses the target None."""
+        now = self.boot()
+        if now.overridden and now.enabled == "Once":
             self._override({"BootSourceOverrideEnabled": "Disabled"})
 
     def boot(self) -> booting.Boot:

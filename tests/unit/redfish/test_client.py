@@ -190,3 +190,19 @@ def test_a_file_of_accounts_that_is_none_is_told_without_its_text(tmp_path: Path
     file.unlink()
     with pytest.raises(BmcError, match="can't be read"):
         accounts.find("file:bmc.yaml", "dgx01", "bmc", tmp_path)
+
+
+def test_one_that_wants_basic_authentication_first(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sushy-tools' emulator does: a session is made behind it."""
+    monkeypatch.setattr(
+        fake._Handler, "_sign_in", lambda self, *_: self._say(401, None, {"WWW-Authenticate": 'Basic realm="x"'})
+    )
+    with connect(start(), tmp_path) as one:
+        assert inventory.read(one.tree()).model == "PowerEdge R750"
+    (tmp_path / "again").mkdir()
+    bmc = start()
+    with pytest.raises(BmcError, match="does not accept the user"), connect(bmc, tmp_path / "again", password="pa55"):
+        pass
+    assert bmc.asked == 3
