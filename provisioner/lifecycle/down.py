@@ -97,9 +97,9 @@ def down(cluster: Cluster, binary: Binary) -> Removal:
                 "not removed: " + "; ".join(removal.left), where=cluster.spec.name, hint="run `gpuprov down` again"
             )
         ssh.close(cluster.paths, cluster.nodes())
-        exist = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
+        rest = f"; {counted(len(removal.stays), 'machine')} run on" if removal.stays else ""
         made = removal.removed - len(removal.stays)
-        events("down", "done", f"{made} resources removed, nothing is left{exist}")
+        events("down", "done", f"{made} resources removed, nothing is left{rest}")
         cluster.forget()
         if cluster.sharing:
             cluster.sharing.remove()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:-]{0,252}")
-NOT_YET = "is not available yet"
 _USER: TypeAdapter[str] = TypeAdapter(LoginName)
 _JUMP: TypeAdapter[str] = TypeAdapter(Jump)
 

@@ -7,11 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 from provisioner import ssh
+from provisioner.catalog import distributions
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
+from provisioner.providers.baremetal import maas
 from provisioner.providers.baremetal.known_hosts import key_of
+from provisioner.providers.baremetal.maas import MaasApi, MaasModule
 from provisioner.providers.baremetal.site import BareMetalSite
 from provisioner.providers.base import Installation, Place, Provider
 from provisioner.providers.hosts import Host
@@ -71,14 +74,27 @@ class BareMetal(Provider):
         settings = place.settings
         if not isinstance(settings, BareMetalSite):
             raise GpuprovError("this is no site of bare metal", where=f"site {place.site}")
-        self.hosts = self.access = self._hosts = BareMetalHosts(settings)
-        self.management = BareMetalManagement(settings)
+        self._hosts = BareMetalHosts(settings)
+        if settings.maas is not None:
+            self.module = MaasModule(place, settings.maas)
+            self._maas = MaasApi(settings.maas.url)
+        else:
+            self.hosts = self.access = self._hosts
+            self.management = BareMetalManagement(settings)
 
     def base_image(self, system: str) -> BaseImage:
+        if self.module is not None:
+            row = distributions.row(system)
+            if row["family"] != "ubuntu":
+                raise GpuprovError(f"MAAS has no image of {system} by itself", hint="stack.os: ubuntu-24.04")
+            return BaseImage(id=row["codename"], why="its series in MAAS")
         return BaseImage(id="installed", why=f"what runs there has to be {system}")
 
-    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:  # noqa: ARG002
-        """Whether the site names its machines, and `host_keys` has each."""
+    def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
+        """Whether the site names its machines, and `host_keys` has each; or MAAS has enough that are ready."""
+        settings = self.place.settings
+        if isinstance(settings, BareMetalSite) and settings.maas is not None:
+            return maas.preflight(self._maas, settings.maas, self.place.site, plan, there)
         try:
             hosts = self._hosts.listed([group.name for group in plan.groups if group.site == self.place.site])
             if not hosts:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from provisioner.providers.baremetal.listing import NOT_YET, listed
+from provisioner.providers.baremetal.listing import listed
 from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc
 from provisioner.text import counted
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
     """What cannot work at the site; `groups`: those that are at it."""
     if site.method == "maas":
-        yield Finding((*at, "method"), f"method: {site.method} {NOT_YET}", "method: ssh")
+        yield from _of_maas(site, at, groups)
         return
+    if site.maas is not None:
+        yield Finding((*at, "maas"), "maas belongs to method: maas", "method: maas, or leave it out", at_key=True)
     yield from _management(site, at)
     if site.hosts and site.inventory:
         yield Finding((*at, "inventory"), "hosts and inventory are both here", "leave out one of them", at_key=True)
@@ -53,6 +55,25 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     elif install.iso.endswith(".iso") and install.sha256 is None:
         said = "install.sha256 is missing: an image is not installed from unverified"
         yield Finding((*at, "install", "iso"), said, "the distribution publishes it as SHA256SUMS", at_key=True)
+
+
+def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
+    if site.maas is None:
+        yield Finding((*at, "method"), "method: maas needs the address of a MAAS", "add maas: { url: … }")
+        return
+    for key in ("hosts", "inventory", "host_keys", "credentials", "install"):
+        if getattr(site, key):
+            yield Finding(
+                (*at, key), f"{key} is not for method: maas: MAAS has the machines", "leave it out", at_key=True
+            )
+    if site.port != 22:
+        yield Finding((*at, "port"), "port is not for method: maas", "leave it out", at_key=True)
+    if not site.maas.url.startswith("https://"):
+        said = "the API key would cross the network unencrypted"
+        yield Finding((*at, "maas", "url"), said, "https://…; MAAS serves it with its own TLS, or behind a proxy")
+    for name in site.maas.tags:
+        if name not in groups:
+            yield Finding((*at, "maas", "tags", name), f"there is no group {name} at this site", at_key=True)
 
 
 def _counts(site: str, there: Mapping[str, int], groups: Mapping[str, Group]) -> Iterator[Finding]:

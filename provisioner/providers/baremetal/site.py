@@ -99,6 +99,29 @@ class Install(Model):
     )
 
 
+class Maas(Model):
+    """Which machines of a MAAS are taken."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:/_-]+$", max_length=255)] = Field(
+        title="the address of a MAAS, http://…/MAAS",
+        description="Address of the MAAS; the API key comes from MAAS_API_KEY",
+        examples=["https://maas.lab/MAAS"],
+    )
+    pool: Text | None = Field(default=None, title="a resource pool", description="Resource pool; null: any")
+    zone: Text | None = Field(default=None, title="a zone of MAAS", description="Zone of MAAS; null: any")
+    tags: dict[Text, tuple[Text, ...]] = Field(
+        default_factory=dict,
+        title="a list of tags for each group, such as train: [dgx-h100]",
+        description="Tags of MAAS that each machine of a group has to have",
+        examples=[{"train": ["dgx-h100"]}],
+    )
+    network: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+){3}/[0-9]{1,2}$")] | None = Field(
+        default=None,
+        title="a network such as 10.0.0.0/24, or null",
+        description="Network in which a machine's address is; null: its first IPv4 address",
+    )
+
+
 class BareMetalSite(Site):
     """Machines that are yours already."""
 
@@ -106,7 +129,7 @@ class BareMetalSite(Site):
     method: Literal["ssh", "maas", "redfish"] = Field(
         default="ssh",
         description="How they are reached: ssh takes machines that run already, redfish installs them through their "
-        "BMC; maas is not available yet",
+        "BMC, maas deploys machines of a MAAS",
     )
     hosts: dict[Annotated[str, Field(pattern=r"^.+$", max_length=255)], HostEntry] = Field(
         default_factory=dict,
@@ -136,6 +159,7 @@ class BareMetalSite(Site):
         examples=["env:BMC"],
         json_schema_extra={"writeOnly": True},
     )
+    maas: Maas | None = Field(default=None, description="Which machines of a MAAS are taken, for method: maas")
     install: Install | None = Field(
         default=None, description="What is installed on machines that have only a BMC (method: redfish)"
     )

@@ -1,0 +1,139 @@
+"""`method: maas`: machines that a MAAS has. Terraform allocates, deploys and releases them; MAAS says what is ready.
+
+The API key (consumer:token:secret) comes from MAAS_API_KEY, as canonical/maas has it, and stands in no file and no
+argument. Requests are signed with OAuth 1.0's PLAINTEXT (maas.io/docs, "API authentication"), so only over https.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from provisioner.errors import GpuprovError
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.providers import first_boot
+from provisioner.providers.base import Module, Place, ProviderBlock
+
+if TYPE_CHECKING:
+    from provisioner.providers.baremetal.site import Maas
+
+VERSION = ">= 2.4.0, < 3.0"
+"""As terraform/maas/versions.tf; a test holds them equal."""
+KEY = "MAAS_API_KEY"
+TIMEOUT_S = 30
+LIMIT = 64 << 20
+
+
+def api_key() -> str:
+    """Raises GpuprovError where there is none, or none of that form."""
+    key = os.environ.get(KEY, "").strip()
+    if key.count(":") != 2 or not all(key.split(":")):
+        raise GpuprovError(
+            f"{KEY} is {'not an API key of MAAS' if key else 'not set'}",
+            where="MAAS",
+            hint=f"export {KEY}=…: in MAAS under your account's API keys, three parts with colons",
+        )
+    return key
+
+
+class MaasModule(Module):
+    """terraform/maas."""
+
+    folder = "maas"
+
+    def __init__(self, place: Place, settings: Maas) -> None:
+        self._place, self._settings = place, settings
+
+    def blocks(self, plan: Plan) -> Mapping[str, ProviderBlock]:  # noqa: ARG002
+        return {"maas": ProviderBlock("canonical/maas", VERSION, {"api_url": self._settings.url})}
+
+    def environment(self) -> Mapping[str, str]:
+        return {KEY: api_key()}
+
+    def inputs(self, plan: Plan) -> dict[str, Any]:
+        site, groups = self._settings, [group for group in plan.groups if group.site == self._place.site]
+        series = {}
+        for group in groups:
+            base = plan.base(group)
+            if base is None or base.id is None:
+                raise GpuprovError(f"the lock has no series of {group.stack.os}", hint="run `gpuprov lock` again")
+            series[group.name] = base.id
+        given = {"pool": site.pool, "zone": site.zone, "network": site.network}
+        tags = {name: list(tags) for name, tags in site.tags.items()}
+        return {
+            "series": series,
+            "create_timeout": f"{plan.spec.timeouts.machine_s}s",
+            **({"tags": tags} if tags else {}),
+            **{key: value for key, value in given.items() if value},
+        }
+
+    def user_data(self, plan: Plan, ssh_public_key: str) -> str:
+        return first_boot.cloud_config(plan.spec.user(self._place.site), ssh_public_key)
+
+    def address(self, node: str) -> str:
+        return f'module.site.maas_instance.node["{node}"]'
+
+
+class MaasApi:
+    """Reads a MAAS (API 2.0)."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def get(self, path: str, query: list[tuple[str, str]]) -> Any:
+        """Raises GpuprovError where the question was not answered."""
+        consumer, token, secret = api_key().split(":")
+        signed = {
+            "oauth_version": "1.0", "oauth_signature_method": "PLAINTEXT", "oauth_consumer_key": consumer,
+            "oauth_token": token, "oauth_signature": f"&{secret}", "oauth_nonce": secrets.token_hex(16),
+            "oauth_timestamp": str(int(time.time())),
+        }  # fmt: skip
+        header = "OAuth " + ", ".join(f'{key}="{urllib.parse.quote(value, safe="")}"' for key, value in signed.items())
+        address = f"{self._url}/api/2.0/{path}?{urllib.parse.urlencode(query)}"
+        request = urllib.request.Request(address, headers={"Authorization": header, "Accept": "application/json"})  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - https, by the site's rule
+                return json.loads(answer.read(LIMIT))
+        except urllib.error.HTTPError as error:
+            denied = error.code in (401, 403)
+            hint = f"look at {KEY} and what its user may do" if denied else "look at MAAS's regiond log"
+            raise GpuprovError(f"MAAS answers {error.code}", where=self._url, hint=hint) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise GpuprovError(f"MAAS was not reached: {reason}", where=self._url, hint="look at maas.url") from None
+
+
+def preflight(api: MaasApi, site: Maas, name: str, plan: Plan, there: Collection[str]) -> list[Finding]:
+    """Whether MAAS has as many machines ready as are still to be deployed, group by group."""
+    findings, taken = [], set[str]()
+    for group in (group for group in plan.groups if group.site == name):
+        missing = len(set(group.node_names()) - set(there))
+        if not missing:
+            continue
+        query = [("status", "ready"), *(("tags", tag) for tag in site.tags.get(group.name, ()))]
+        query += [("pool", site.pool)] if site.pool else []
+        query += [("zone", site.zone)] if site.zone else []
+        try:
+            answer = api.get("machines/", query)
+            ready = {str(one["system_id"]) for one in answer} - taken
+        except GpuprovError as error:
+            refused = "answers 40" in error.message or KEY in error.message
+            return [Finding("blocks" if refused else "unknown", "MAAS", error.message, error.hint)]
+        except (TypeError, KeyError):
+            return [Finding("unknown", "MAAS", "its answer is no list of machines")]
+        taken |= set(sorted(ready)[:missing])
+        wanted = ", ".join(f"{key} {value}" for key, value in query[1:])
+        said = f"{len(ready)} of {missing} machines for {group.name} are Ready{f' ({wanted})' if wanted else ''}"
+        if len(ready) < missing:
+            findings.append(Finding("blocks", "MAAS", said, "commission more, or look at pool, zone and tags"))
+        else:
+            findings.append(Finding("ok", "MAAS", said))
+    return findings

@@ -1,0 +1,174 @@
+"""terraform/maas by real Terraform, against the schema of canonical/maas, and what is asked of MAAS before."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from provisioner import catalog
+from provisioner.errors import GpuprovError
+from provisioner.events import Events
+from provisioner.machines.terraform import Root, TerraformMachines
+from provisioner.paths import ClusterPaths, data
+from provisioner.plan import Plan
+from provisioner.providers.baremetal import maas
+from provisioner.providers.baremetal.maas import MaasApi
+from provisioner.providers.baremetal.provider import BareMetal
+from provisioner.providers.baremetal.site import BareMetalSite
+from provisioner.providers.base import Place
+from provisioner.stack.models import BaseImage
+from provisioner.workspace.binary import find
+from tests.support import plans
+from tests.support.schema_provider import Cloud
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE5NBmjM4Jb6n3v8vXxkq8r6Zt3TtV7JwN0c0yWb0000 person@here"
+MACHINE = "maas_instance"
+MAAS = {"url": "https://maas.lab/MAAS", "pool": "gpu", "tags": {"train": ("dgx-h100", "rack-1")}}
+
+
+def planned(count: int, **more: object) -> Plan:
+    site = {"provider": "baremetal", "method": "maas", "maas": {**MAAS, **more}}
+    spec = plans.cluster_spec("dgx-h100", count=count, sites={"here": site})
+    found = plans.plan(spec)
+    system = found.groups[0].stack.os
+    bases = {"here": {system: BaseImage(id="noble", why="test")}}
+    return Plan(spec=found.spec, groups=found.groups, simulated=False, bases=bases)
+
+
+def provider_of(plan: Plan, workspace: Path) -> BareMetal:
+    return BareMetal(Place("test", "here", plan.spec.sites["here"], workspace))
+
+
+@pytest.mark.heavy
+def test_machines_are_deployed_kept_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
+    plan, cloud = planned(2, network="10.77.60.0/24"), Cloud("maas")
+    with cloud.serving() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        paths = ClusterPaths(tmp_path / "cluster.yaml", "test", sandbox=False)
+        root = Root(key=lambda: KEY, identity=lambda: "0123456789ab")
+        folder = paths.site("here")
+
+        def machines(wanted: Plan, known: tuple[str, ...] = ()) -> TerraformMachines:
+            return TerraformMachines(provider_of(wanted, folder), root, find(), Events(), known=known)
+
+        nodes = machines(plan).apply(plan, machines(plan).plan(plan))
+        assert {node.name: node.group for node in nodes} == {"train-0": "train", "train-1": "train"}
+        assert all(re.fullmatch(r"10\.77\.60\.[0-9]+", node.address) for node in nodes), "of the wanted network"
+        made = cloud.of(MACHINE)
+        assert [one["allocate_params"][0]["pool"] for one in made] == ["gpu", "gpu"]
+        assert sorted(made[0]["allocate_params"][0]["tags"]) == ["dgx-h100", "rack-1"]
+        assert made[0]["deploy_params"][0]["distro_series"] == "noble"
+        assert KEY in made[0]["deploy_params"][0]["user_data"]
+        assert made[0]["timeouts"]["create"] == "1200s"
+        files = "".join(path.read_text(errors="replace") for path in folder.rglob("*.tf"))
+        assert "a:b:c" not in files, "no secret in a file"
+        known = ("train-0", "train-1")
+        other = planned(2, network="10.77.60.0/24", pool="other")
+        assert machines(other, known).plan(other).total == 0, "what stands stays as it was made"
+        fewer = planned(1, network="10.77.60.0/24")
+        (action,) = machines(fewer, known).plan(fewer).actions
+        assert (action.what, action.node) == ("delete", "train-1")
+        assert machines(plan, known).destroy(plan) > 0
+        assert cloud.of(MACHINE) == []
+
+
+@pytest.mark.heavy
+def test_a_machine_without_an_address_in_the_network_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
+    plan, cloud = planned(1, network="10.9.9.0/24"), Cloud("maas")
+    with cloud.serving() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        root = Root(key=lambda: KEY, identity=lambda: "0123456789ab")
+        made = TerraformMachines(provider_of(plan, tmp_path / "sites" / "here"), root, find(), Events())
+        with pytest.raises(GpuprovError, match="no IPv4 address in 10"):
+            made.apply(plan, made.plan(plan))
+
+
+def test_the_version_is_that_of_the_module() -> None:
+    text = (data("terraform") / "maas" / "versions.tf").read_text()
+    assert f'version = "{maas.VERSION}"' in text
+
+
+class Region(BaseHTTPRequestHandler):
+    """A MAAS whose machines have tags; status 401 for another key than a:b:c."""
+
+    ready: tuple[str, ...] = ()
+    asked: list[dict[str, list[str]]]
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        type(self).asked.append(query)
+        signed = self.headers["Authorization"]
+        allowed = 'oauth_consumer_key="a"' in signed and 'oauth_signature="%26c"' in signed
+        body = json.dumps([{"system_id": one} for one in self.ready]).encode() if allowed else b"denied"
+        self.send_response(200 if allowed else 401)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def region() -> Iterator[tuple[type[Region], MaasApi]]:
+    handler = type("Asked", (Region,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield handler, MaasApi(f"http://127.0.0.1:{server.server_port}/MAAS/")
+        server.shutdown()
+
+
+def found(api: MaasApi, there: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    plan = planned(3)
+    site = plan.spec.sites["here"]
+    assert isinstance(site, BareMetalSite)
+    assert site.maas is not None
+    return [(one.status, one.message) for one in maas.preflight(api, site.maas, "here", plan, there)]
+
+
+def test_enough_machines_have_to_be_ready(
+    region: tuple[type[Region], MaasApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler, api = region
+    monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
+    handler.ready = ("abc", "abd")
+    wanted = "(tags dgx-h100, tags rack-1, pool gpu)"
+    assert found(api) == [("blocks", f"2 of 3 machines for train are Ready {wanted}")]
+    assert handler.asked == [{"status": ["ready"], "tags": ["dgx-h100", "rack-1"], "pool": ["gpu"]}]
+    assert found(api, ("train-0",)) == [("ok", f"2 of 2 machines for train are Ready {wanted}")]
+    assert found(api, ("train-0", "train-1", "train-2")) == []
+
+
+def test_what_maas_does_not_answer_is_said(
+    region: tuple[type[Region], MaasApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, api = region
+    monkeypatch.setenv("MAAS_API_KEY", "a:b:wrong")
+    assert found(api) == [("blocks", "MAAS answers 401")]
+    monkeypatch.setenv("MAAS_API_KEY", "secret")
+    ((status, said),) = found(api)
+    assert (status, "secret" in said) == ("blocks", False)
+    monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
+    ((status, said),) = found(MaasApi("http://127.0.0.1:9/MAAS"))
+    assert status == "unknown"
+    assert "was not reached" in said
+
+
+def test_what_is_deployed_is_the_series_of_the_stack(tmp_path: Path) -> None:
+    plan = planned(1)
+    provider = provider_of(plan, tmp_path)
+    assert provider.base_image("ubuntu-24.04").id == "noble"
+    with pytest.raises(GpuprovError, match="debian-12"):
+        provider.base_image("debian-12")
+    assert provider.hosts is None, "MAAS has the machines"
+    assert catalog.load().provider("baremetal").user == "ubuntu"
