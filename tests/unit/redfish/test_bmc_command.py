@@ -116,3 +116,57 @@ def test_new_events_are_those_since_the_last_look(
     assert "a.lab: warning: events: 1 since the last look: PSU lost" in capsys.readouterr().out
     run(["bmc", str(file), "status", "a.lab"])
     assert "since the last look" not in capsys.readouterr().out
+
+
+def test_a_file_with_method_redfish_has_machines_that_are_installed(tmp_path: Path) -> None:
+    """And `install` is what chooses them; with method ssh they are machines that exist."""
+    from provisioner.lifecycle import machines
+    from provisioner.machines.hosts import HostMachines
+    from provisioner.machines.redfish import RedfishMachines
+    from provisioner.session import open_cluster
+
+    file = tmp_path / "cluster.yaml"
+    text = (
+        "name: lab\nsites:\n  lab:\n    provider: baremetal\n    method: redfish\n    credentials: env:BMC\n"
+        "    install: {iso: netboot, serve: '10.0.0.5:8443', reinstall: [A12]}\n"
+        "    hosts: {'dgx[1-2].lab': {bmc: 'bmc[1-2]:444', serial: [A12, B12]}}\n"
+        "groups: {train: {machine: dgx-h100, count: 2}}\n"
+    )
+    file.write_text(text)
+    cluster = open_cluster(file, sandbox=False)
+    there = machines.of_site(cluster, "lab", None)  # type: ignore[arg-type]
+    assert isinstance(there, RedfishMachines)
+    hosts = cluster.providers.at("lab").hosts
+    assert hosts is not None
+    assert [(host.management, host.serial) for host in hosts.listed(["train"])] == [
+        (("bmc1", 444), "A12"),
+        (("bmc2", 444), "B12"),
+    ]
+    assert there._installation.iso == tmp_path / "netboot"
+    file.write_text(text.replace("method: redfish", "method: ssh").replace("    install:", "    #"))
+    plain = machines.of_site(open_cluster(file, sandbox=False), "lab", None)  # type: ignore[arg-type]
+    assert isinstance(plain, HostMachines) and not isinstance(plain, RedfishMachines)
+
+
+def test_preflight_says_what_an_installation_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from provisioner.providers.baremetal.provider import BareMetal
+    from provisioner.providers.base import Place
+    from provisioner.session import open_cluster
+    from tests.support.plans import cluster_spec, plan
+
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "name: lab\nsites:\n  here:\n    provider: baremetal\n    method: redfish\n    credentials: env:NOWHERE\n"
+        "    install: {iso: netboot}\n    hosts: {n1: {bmc: b1}}\ngroups: {train: {machine: dgx-h100}}\n"
+    )
+    settings = open_cluster(file, sandbox=False).spec.sites["here"]
+    provider = BareMetal(Place("lab", "here", settings, tmp_path))
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    found = {one.subject: one for one in provider.preflight(plan(cluster_spec("dgx-h100")), ())}
+    assert {name: one.status for name, one in found.items()} == {
+        "hosts": "ok",
+        "install.iso": "blocks",
+        "install": "blocks",
+        "credentials": "blocks",
+    }
+    assert "NOWHERE_USER and NOWHERE_PASSWORD are not set" in found["credentials"].message
