@@ -37,6 +37,9 @@ def bmc(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Keep what each BMC showed as DIR/HOST.redfish.json.")
     ] = None,
+    kept: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Read what --save kept; ask no BMC.", exists=True)
+    ] = None,
     all_: Annotated[
         bool, typer.Option("--all", help="Every entry of the event logs, not the last ones alone.")
     ] = False,
@@ -52,7 +55,9 @@ def bmc(
     order = names.pop(0) if what == "power" and names and names[0] in _KINDS else ""
     cluster = open_cluster(file, sandbox=False)
     asked = out_of_band.machines(cluster, names)
-    outcomes = out_of_band.look(cluster, asked, timeout)
+    if kept is not None and order:
+        raise GpuprovError("--from switches no machine", hint="leave --from or the switch out")
+    outcomes = out_of_band.look_back(asked, kept) if kept is not None else out_of_band.look(cluster, asked, timeout)
     looked = {one.machine: one.value for one in outcomes if one.value is not None}
     if save is not None:
         for path in out_of_band.save(save, looked):
@@ -60,7 +65,7 @@ def bmc(
     if order:
         _switch(cluster, asked, outcomes, order, names, yes=yes, seconds=timeout)
         return
-    findings = out_of_band.findings(cluster, asked, looked) if what == "status" else {}
+    findings = out_of_band.findings(cluster, asked, looked, live=kept is None) if what == "status" else {}
     document: dict[str, Any] = {
         "cluster": cluster.spec.name,
         "machines": [_row(o, m, findings, what) for m, o in zip(asked, outcomes, strict=True)],

@@ -18,11 +18,13 @@ from provisioner.providers.base import Management
 from provisioner.providers.hosts import Host
 from provisioner.redfish import inventory, logs
 from provisioner.redfish.client import Bmc
+from provisioner.redfish.errors import BmcError
 from provisioner.redfish.inventory import Inventory
 from provisioner.redfish.judge import Expected, Finding, firmware_differs, judge
 from provisioner.redfish.logs import Log
 from provisioner.redfish.machine import Controlled
 from provisioner.redfish.side_by_side import Outcome, each
+from provisioner.redfish.tree import Tree, saved
 from provisioner.redfish.trust import Pins
 from provisioner.session import Cluster
 
@@ -86,15 +88,26 @@ def machines(cluster: Cluster, names: Sequence[str] = ()) -> list[Managed]:
 
 def look(cluster: Cluster, asked: Sequence[Managed], seconds: float) -> list[Outcome[Looked]]:
     """Read each machine, in the order asked; nothing is changed."""
+    return _each(cluster, asked, lambda bmc: _read(bmc.tree()), seconds)
 
-    def read(bmc: Bmc) -> Looked:
-        tree = bmc.tree()
-        found = inventory.read(tree)
-        host = inventory.find_host(tree)
-        events = logs.event_logs(tree, host.system, host.systems, host.managers)
-        return Looked(found, events, dict(tree.saved()))
 
-    return _each(cluster, asked, read, seconds)
+def look_back(asked: Sequence[Managed], folder: Path) -> list[Outcome[Looked]]:
+    """The same of trees that were kept, HOST.redfish.json (also .gz) or a folder HOST; no BMC is asked."""
+    outcomes = []
+    for one in asked:
+        kept = [folder / f"{one.host.name}{end}" for end in (".redfish.json", ".redfish.json.gz", "")]
+        try:
+            outcomes.append(Outcome(one.host.name, _read(saved(next(filter(Path.exists, kept), kept[0])))))
+        except BmcError as error:
+            outcomes.append(Outcome(one.host.name, error=error))
+    return outcomes
+
+
+def _read(tree: Tree) -> Looked:
+    found = inventory.read(tree)
+    host = inventory.find_host(tree)
+    events = logs.event_logs(tree, host.system, host.systems, host.managers)
+    return Looked(found, events, dict(tree.saved()))
 
 
 def switch(cluster: Cluster, asked: Sequence[Managed], kinds: Sequence[str], seconds: float) -> list[Outcome[str]]:
@@ -126,9 +139,12 @@ def _each(cluster: Cluster, asked: Sequence[Managed], work: Callable[[Bmc], T], 
     return [done[name] for name in by_name]
 
 
-def findings(cluster: Cluster, asked: Sequence[Managed], looked: dict[str, Looked]) -> dict[str, list[Finding]]:
-    """Host → what its facts mean, beside the others of its group."""
-    new = _new_events(cluster, looked)
+def findings(
+    cluster: Cluster, asked: Sequence[Managed], looked: dict[str, Looked], *, live: bool = True
+) -> dict[str, list[Finding]]:
+    """Host → what its facts mean, beside the others of its group. `live`: they were asked just now, so that their
+    events count as seen."""
+    new = _new_events(cluster, looked) if live else {host: [] for host in looked}
     made = {}
     for one in asked:
         if (mine := looked.get(one.host.name)) is not None:

@@ -95,11 +95,21 @@ def test_power_of_another_machine_than_is_written_down(
     assert bmcs["a"].changes == []
 
 
-def test_what_a_bmc_showed_is_kept_and_read_again(cluster: tuple[Path, dict[str, fake.Bmc]], tmp_path: Path) -> None:
-    file, _ = cluster
+def test_what_a_bmc_showed_is_kept_and_read_again(
+    cluster: tuple[Path, dict[str, fake.Bmc]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
     run(["bmc", str(file), "status", "a.lab", "--save", str(tmp_path / "kept")])
     found = inventory.read(tree.saved(tmp_path / "kept" / "a.lab.redfish.json"))
     assert (found.model, len(found.gpus.read)) == ("PowerEdge R750", 1)
+    asked = {name: bmc.asked for name, bmc in bmcs.items()}
+    capsys.readouterr()
+    assert run(["bmc", str(file), "status", "a.lab", "--from", str(tmp_path / "kept"), "--json"]) == 1
+    (again,) = json.loads(capsys.readouterr().out)["machines"]
+    assert again["serial"] == "CNIVC0014M0388" and any(f["status"] == "fail" for f in again["findings"])
+    assert run(["bmc", str(file), "power", "--from", str(tmp_path / "kept")]) == 1, "of b.lab nothing was kept"
+    assert "b.lab: is no saved Redfish tree" in capsys.readouterr().out
+    assert asked == {name: bmc.asked for name, bmc in bmcs.items()}
 
 
 def test_new_events_are_those_since_the_last_look(
