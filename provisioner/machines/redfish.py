@@ -119,6 +119,8 @@ class RedfishMachines(HostMachines):
                     said = getattr(outcome.error, "message", str(outcome.error))
                     self._events("fleet", "warning", said, node=names[outcome.machine], unit="machine")
                 else:
+                    token = self._journal.load()[outcome.machine].token
+                    (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
                     self._events("fleet", "progress", "installed", node=names[outcome.machine], unit="machine")
         if failed:
             raise _together(self.site, failed, len(todo))

@@ -15,16 +15,15 @@ from provisioner.paths import write_whole
 from provisioner.redfish.errors import BmcError
 
 VERIFIED = "verified"
-"""In place of a fingerprint: the certificate was signed by an authority that this computer, or the site, trusts."""
+"""In place of a fingerprint: the certificate was signed by an authority that this computer trusts."""
 
 
 @dataclass(slots=True)
 class Pins:
     """Machine → fingerprint of its BMC's certificate (SHA-256, 64 hex digits) or VERIFIED; bmc_pins.json, beside
-    known_hosts. `authorities`: a file of certificates to be trusted besides the system's."""
+    known_hosts."""
 
     file: Path
-    authorities: Path | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def load(self) -> dict[str, str]:
@@ -46,13 +45,7 @@ class Pins:
 
     def context(self) -> ssl.SSLContext:
         """A context that verifies."""
-        context = ssl.create_default_context()
-        if self.authorities is not None:
-            try:
-                context.load_verify_locations(cafile=self.authorities)
-            except (OSError, ssl.SSLError) as error:
-                raise BmcError(f"is no file of certificates: {error}", where=str(self.authorities)) from error
-        return context
+        return ssl.create_default_context()
 
     def meet(self, machine: str, host: str, port: int, timeout_s: float) -> tuple[str, bool]:
         """The pin that this BMC must fulfil (a fingerprint or VERIFIED), and whether this is the first contact. Nothing

@@ -28,7 +28,6 @@ class Vendor:
     cd: tuple[str, ...] = ("Cd", "UsbCd", "UefiUsbCd", "UefiCd", "CD/DVD")
     licence: str = ""
     licence_name: str = ""
-    boot_cd: str = ""
     source: str = ""
 
 

@@ -85,12 +85,6 @@ def test_one_that_was_verified_must_stay_so(start: Start, tmp_path: Path) -> Non
         pass
 
 
-def test_an_authority_of_the_site_is_trusted(start: Start, tmp_path: Path) -> None:
-    """A name is verified too: this certificate is for another one."""
-    with pytest.raises(BmcError, match="is no file of certificates"):
-        Pins(tmp_path / "pins.json", tmp_path / "none.pem").context()
-
-
 def test_a_wrong_password_is_said_and_not_tried_again(start: Start, tmp_path: Path) -> None:
     bmc = start()
     with (

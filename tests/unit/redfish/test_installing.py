@@ -191,6 +191,7 @@ def test_from_power_off_to_ssh(rack: Callable[..., Rack]) -> None:
         bmc = mine.bmcs[name]
         assert (bmc.inserted, bmc.sessions, bmc._boot()["BootSourceOverrideEnabled"]) == ([], {}, "Disabled")
     untouched(mine)
+    assert not list(mine.folder.rglob("*/images/*.iso")), "images of machines that are installed are kept"
     before = {name: len(bmc.changes) for name, bmc in mine.bmcs.items()}
     asked = {name: bmc.asked for name, bmc in mine.bmcs.items()}
     up(mine)
