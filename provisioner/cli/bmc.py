@@ -54,6 +54,10 @@ def bmc(
         raise GpuprovError(f"there is no `bmc {what}`", hint="gpuprov bmc FILE status, power or sel")
     order = names.pop(0) if what == "power" and names and names[0] in _KINDS else ""
     cluster = open_cluster(file, sandbox=False)
+    # A certificate that is pinned at first contact is for a person to compare.
+    cluster.events.subscribe(
+        lambda event: typer.echo(f"{event.node}: {event.message}", err=True) if event.node else None
+    )
     asked = out_of_band.machines(cluster, names)
     if kept is not None and order:
         raise GpuprovError("--from switches no machine", hint="leave --from or the switch out")

@@ -40,7 +40,9 @@ def test_status_as_json_has_its_schema(
 ) -> None:
     file, bmcs = cluster
     assert run(["bmc", str(file), "status", "--json"]) == 1, "a DGX H100 has eight GPUs"
-    document = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    assert "a.lab: BMC's certificate pinned: SHA256:" in said.err
+    document = json.loads(said.out)
     jsonschema.validate(document, schema.schema("bmc"), cls=jsonschema.Draft202012Validator)
     one, two = document["machines"]
     assert (one["host"], one["serial"], one["gpus"], one["power"]) == ("a.lab", "CNIVC0014M0388", 1, "On")
