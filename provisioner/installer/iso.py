@@ -168,6 +168,7 @@ def _run(command: Sequence[str], packages: str) -> None:
             command,
             capture_output=True,
             text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=BUILD_S,
             check=False,
