@@ -12,7 +12,7 @@ UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
 REHEARSED := $(SUDO) $(PYTEST) -n $(SANDBOX_WORKERS) tests/sandbox -m "not slow"
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: setup demo test test-fast test-sandbox lint bench facts lock clean doctor runtime dev terraform system-sandbox system-dev
+.PHONY: setup demo nights test test-fast test-sandbox lint bench facts lock clean doctor runtime dev terraform system-sandbox system-dev
 
 ## setup: what `gpuprov` needs to rehearse a fleet on this machine
 setup: runtime system-sandbox
@@ -21,6 +21,10 @@ setup: runtime system-sandbox
 demo: runtime system-sandbox
 	$(SUDO) $(BIN)/gpuprov up $(DEMO) --sandbox --yes
 	@echo "look around: $(SUDO) $(BIN)/gpuprov status $(DEMO)   remove it: $(SUDO) $(BIN)/gpuprov down $(DEMO)"
+
+## nights: golden images in the sandbox: four nights, one of them with a bad driver
+nights: runtime system-sandbox
+	$(SUDO) sh scripts/nights.sh "$(CURDIR)/$(BIN)/gpuprov"
 
 ## test: every test; the fast ones first
 test: dev system-sandbox system-dev

@@ -19,6 +19,7 @@ from provisioner.documents.image import (
     ImageListOutput,
     ImageMoveOutput,
     ImageNightlyOutput,
+    ImageOutput,
     ImagePruneOutput,
 )
 from provisioner.documents.plan import PlanOutput
@@ -26,7 +27,6 @@ from provisioner.documents.report import ReportOutput
 from provisioner.documents.status import StatusOutput
 from provisioner.documents.upgrade import UpgradeOutput
 from provisioner.documents.validate import ValidateOutput
-from provisioner.images.manifest import Manifest
 
 OUTPUTS: dict[str, type[BaseModel]] = {
     "validate": ValidateOutput,
@@ -42,7 +42,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "image-move": ImageMoveOutput,
     "image-prune": ImagePruneOutput,
     "image-nightly": ImageNightlyOutput,
-    "image": Manifest,
+    "image": ImageOutput,
     "cost": CostOutput,
     "bmc": BmcOutput,
     "doctor": DoctorOutput,

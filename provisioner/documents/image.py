@@ -3,6 +3,8 @@ the manifest of a build (images/manifest.py)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from provisioner.documents.base import OpenOutput
@@ -95,3 +97,46 @@ class ImageNightlyOutput(OpenOutput):
 
     ok: bool
     nights: list[Night]
+
+
+class ImageProof(OpenOutput):
+    """One boot of a machine that was made of the image."""
+
+    machine: str
+    node: str
+    level: str
+    report: str = Field(description="File beside the manifest")
+    passed: int
+    warned: int
+    unknown: int
+
+
+class ImageTarget(OpenOutput):
+    """The image of one group of the recipe."""
+
+    site: str
+    provider: str
+    machine: str
+    builder: str = Field(description="Machine type that it was built on")
+    ids: dict[str, str] = Field(description="Region → the provider's id")
+    base: str
+    kernel: str
+    stack: dict[str, Any] = Field(description="As cluster.lock has it")
+    roles: dict[str, dict[str, str]] = Field(description="Role → digests of its text and of what it was installed with")
+    packages: dict[str, str]
+    proofs: list[ImageProof]
+    residue: list[str] = Field(description="What was taken away before the disk was captured")
+
+
+class ImageOutput(OpenOutput):
+    """`gpuprov image build --json`, `gpuprov image show --json`"""
+
+    version: int
+    name: str
+    build: str
+    made: str
+    simulated: bool
+    gpuprov: str
+    inputs: dict[str, Any] = Field(description="Digests of what it was made of")
+    targets: dict[str, ImageTarget]
+    files: dict[str, str] = Field(description="File of the build → its SHA-256")

@@ -11,7 +11,7 @@ from provisioner import catalog, stack
 from provisioner import spec as cluster_yaml
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
-from provisioner.images.use import Chosen, choose
+from provisioner.lifecycle.image.use import Chosen, choose
 from provisioner.session import Cluster
 from provisioner.stack import facts, image_facts, lockfile
 from provisioner.stack.candidates import image as named

@@ -20,7 +20,7 @@ from provisioner.lifecycle.sites import each
 from provisioner.machines import existing
 from provisioner.machines.base import Machines, Planned
 from provisioner.machines.existing import Way
-from provisioner.machines.hosts import HostMachines
+from provisioner.machines.hosts import MARK, HostMachines
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
@@ -31,6 +31,8 @@ from provisioner.session import Cluster
 from provisioner.text import counted, printable
 from provisioner.workspace.binary import Binary
 
+MADE = "terraform.tfstate"
+"""File in a site's folder: Terraform has made machines."""
 INCOMPLETE = "incomplete"
 """Stage of a machine that an apply which failed has made."""
 
@@ -118,6 +120,13 @@ def of_site(
         private_dir(cluster.paths.site(site))
         cluster.providers.record(site)
         provider = cluster.providers.at(site)
+    folder = cluster.paths.site(site)
+    if (folder / (MADE if provider.hosts is not None else MARK)).exists():
+        raise ProviderError(
+            "its machines were had in another way (sites.*.method) than cluster.yaml says now",
+            where=f"site {site}",
+            hint="put the former method back and run `gpuprov down`, or give the machines a site of another name",
+        )
     if provider.hosts is not None:
         there = [node for node in cluster.nodes() if node.site == site]
         managed = provider.management

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from provisioner import catalog, mounts, ssh
 from provisioner.fleet import Node
+from provisioner.plan import Plan
 from provisioner.release import Ledger, Release, assigned_releases
 from provisioner.session import Cluster
 
@@ -55,8 +57,15 @@ def _subject(cluster: Cluster, node: Node, release: Release) -> Subject:
             simulated=plan.simulated,
             timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
             shared=mounts.expected(plan, node),
+            image=_image(plan, node),
         ),
         simulated=plan.simulated,
         address=node.private_address,
         host_spec=_host_spec(cluster, node.name),
     )
+
+
+def _image(plan: Plan, node: Node) -> str | None:
+    """The golden image that the lock names for a node, by its own name: however cluster.yaml calls its recipe."""
+    golden = plan.images.get(node.group)
+    return None if golden is None else f"{PurePath(golden.name.partition('@')[0]).name} {golden.build}"

@@ -1,1 +1,1 @@
-"""How a site's machines come to be: by Terraform. Nothing above knows how."""
+"""How a site's machines come to be: by Terraform, or they exist already. Nothing above knows how."""

@@ -1,5 +1,5 @@
-"""The machines of one site: planned, applied, destroyed. Terraform makes them (terraform.py); machines that exist
-already, or that a BMC installs, would be other implementations."""
+"""The machines of one site: planned, applied, destroyed. Terraform makes them (terraform.py), or they exist
+already (hosts.py); machines that a BMC installs would be another implementation."""
 
 from __future__ import annotations
 

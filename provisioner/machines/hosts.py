@@ -17,6 +17,8 @@ from provisioner.plan import Plan
 from provisioner.providers.base import Hosts
 from provisioner.providers.hosts import Host
 
+MARK = "hosts"
+"""File in the site's folder: its machines existed before. Another way to have them would forget these."""
 LEFT = "left"
 """File in the site's folder: hosts on which a `down` has undone everything."""
 
@@ -55,6 +57,7 @@ class HostMachines:
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:  # noqa: ARG002
         nodes = self._nodes(plan)
+        write_whole(private_dir(self._folder) / MARK, "".join(f"{node.id}\n" for node in nodes.values()))
         (self._folder / LEFT).unlink(missing_ok=True)
         if gone := self._gone(nodes):
             for name, error in existing.undo(self._way, gone, self._told).items():

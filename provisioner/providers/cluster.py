@@ -85,7 +85,8 @@ class Providers:
                 found[node.name] = command
             elif settings is not None and settings.jump:
                 found[node.name] = ssh.jump(settings.jump, node.address, node.port)
-        return {name: command for name, command in found.items() if name not in self.local(nodes)}
+        local = self.local(nodes)
+        return {name: command for name, command in found.items() if name not in local}
 
     def local(self, nodes: Collection[Node]) -> set[str]:
         """The nodes that are this very machine, by cluster.yaml and nothing else."""

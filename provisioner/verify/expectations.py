@@ -128,6 +128,8 @@ class Expected:
     each, as provisioner/mounts.py has them."""
     tuned: Mapping[str, str] | None = None
     """Kernel settings that the roles make, by their path."""
+    image: str | None = None
+    """The golden image that it is made of, as name and build (pytorch 20260131-031500); None for none."""
     efa_huge_mib_per_cpu: int = 0
     """Memory in huge pages that EFA's packages reserve; 0 where the lock has none of them."""
     repositories: tuple[str, ...] | None = None
@@ -190,6 +192,7 @@ def expect(
     simulated: bool = False,
     timers: tuple[str, ...] = (),
     shared: tuple[Mapping[str, str], ...] = (),
+    image: str | None = None,
 ) -> Expected:
     """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
@@ -253,6 +256,7 @@ def expect(
         local_nvme=machine.local_nvme.count if _sourced(machine, "local_nvme", "local_nvme.count") else 0,
         scratch=group.storage.scratch if group and stack and machine.local_nvme.count else None,
         scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb if _sourced(machine, "local_nvme") else 0.0,
+        image=image,
         tuned=_tuned(stack) if stack and group else None,
         efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if stack and group and stack.efa else 0,
         repositories=tuple(one.uri for one in stack.repositories) if stack else None,

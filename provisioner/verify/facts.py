@@ -21,6 +21,7 @@ from provisioner.verify.parsers import (
     framework,
     host,
     ibstat,
+    image_identity,
     images,
     interruption,
     load,
@@ -119,6 +120,7 @@ class Facts:
     unfinished: dict[str, str] | None = None
     """Packages that dpkg began with and did not end, with what it says of each."""
     stamp: stamp.Stamp | None = None
+    image: image_identity.ImageIdentity | None = None
     units: dict[str, systemd.Unit] | None = None
     reboot: str | None = None
     """Why the system asks for a reboot; empty where it does not."""

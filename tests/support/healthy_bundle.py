@@ -74,8 +74,9 @@ def expected(machine: str, level: Level = "standard", group: Group | None = None
     catalog = load()
     row = catalog.machine(machine)
     return expect(
-        row, catalog.gpu(row.gpu_model), stack(machine), group or Group(machine=machine), catalog, level=level
-    )
+        row, catalog.gpu(row.gpu_model), stack(machine), group or Group(machine=machine), catalog, level=level,
+        image="pytorch 20260131-031500",
+    )  # fmt: skip
 
 
 def bundle(texts: dict[str, str | Output]) -> Bundle:
@@ -122,6 +123,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",
         "holds.txt": "".join(f"{p.name}\n" for p in stack(machine).packages) + f"linux-image-{KERNEL}\n",
         "kernel.txt": f"{KERNEL}\n",
+        "image.json": '{"build": "20260131-031500", "gpuprov": "0.1.0", "image": "pytorch", "target": "p4d"}\n',
         "os-release.txt": capture("os_release/ubuntu-24.04.txt"),
         "modules.txt": MODULES,
         "services.txt": "",

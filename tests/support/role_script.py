@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import ansible_modules
 from tests.support.sandbox_node import Node
 
 ROLES = Path(__file__).resolve().parents[2] / "ansible" / "roles"
@@ -18,6 +19,8 @@ ROLES = Path(__file__).resolve().parents[2] / "ansible" / "roles"
 
 def load(role: str, name: str) -> ModuleType:
     """roles/<role>/<name> (files/…py or library/…py) as a module."""
+    for shared in (ansible_modules.PLUGINS / "module_utils").glob("*.py"):  # a script of a role may import them
+        ansible_modules.shared(shared.stem)
     spec = importlib.util.spec_from_file_location(f"role_{role}", ROLES / role / name)
     assert spec is not None
     assert spec.loader is not None

@@ -21,13 +21,13 @@ from provisioner.events import Kind
 from provisioner.images import bill, signing
 from provisioner.images.book import now, sha256
 from provisioner.images.manifest import Inputs, Manifest, Proof, RoleOnImage, Target
-from provisioner.images.use import region_of
 from provisioner.lifecycle import locking
 from provisioner.lifecycle.down import down
 from provisioner.lifecycle.image import boot_test
 from provisioner.lifecycle.image.builder import Builder, Installed
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe, digest, opened, workplace, written
+from provisioner.lifecycle.image.use import region_of
 from provisioner.paths import private_dir, remove_tree, write_whole
 from provisioner.session import Cluster
 from provisioner.stack import lockfile

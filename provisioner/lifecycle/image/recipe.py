@@ -15,7 +15,7 @@ from provisioner import catalog, ownership, spec
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.images.book import Book
-from provisioner.images.use import book_of
+from provisioner.lifecycle.image.use import book_of
 from provisioner.paths import ClusterPaths, private_dir, write_whole
 from provisioner.session import Cluster, open_cluster
 from provisioner.spec.image import ImageRecipe, ImageTarget

@@ -150,6 +150,21 @@ def test_system(node: Facts, expected: Expected) -> None:
 
 
 @check(
+    "image.build",
+    severity="info",
+    action="none",
+    needs=("image.json",),
+    applies=lambda e: e.image,
+    otherwise="the lock names no golden image",
+    says="The node was made of another golden image than the lock names; what is on it is judged for itself.",
+)
+def test_image(node: Facts, expected: Expected) -> None:
+    assert node.image is not None
+    there = f"{node.image.image} {node.image.build}".strip()
+    compare(expected.image, there, f"made of {there or 'no golden image'}, the lock names {expected.image}")
+
+
+@check(
     "kernel.hold",
     severity="warn",
     action="reconfigure",

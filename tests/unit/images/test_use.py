@@ -11,8 +11,8 @@ from provisioner import spec
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.images import signing
-from provisioner.images.use import book_of, choose
 from provisioner.lifecycle import locking
+from provisioner.lifecycle.image.use import book_of, choose
 from provisioner.session import open_cluster
 from tests.support.builds import RECIPE, keep, manifest, recipe, target
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import fleet, ssh
+from provisioner import fleet, session, ssh
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
+from provisioner.lifecycle import machines
 from provisioner.machines import existing
 from provisioner.machines.hosts import HostMachines
 from provisioner.paths import ClusterPaths
@@ -19,6 +20,7 @@ from provisioner.plan import Plan
 from provisioner.providers.baremetal.provider import BareMetalHosts
 from provisioner.providers.baremetal.site import BareMetalSite
 from provisioner.spec.models import ClusterSpec
+from provisioner.workspace.binary import Binary
 from tests.support import plans
 
 
@@ -156,3 +158,19 @@ def test_a_written_key_is_pinned_and_a_host_keeps_its_key_under_another_name(
     assert ssh.load_pins(lab.paths) == {"train-1": ("a", "ssh-ed25519 AAAA")}
     fleet.contact(lab.paths, [moved], users, Events(), given={"train-1": "ssh-ed25519 BBBB"})
     assert ssh.load_pins(lab.paths) == {"train-1": ("a", "ssh-ed25519 BBBB")}, "reinstalled, and written down"
+
+
+@pytest.mark.parametrize(("file", "method"), [("terraform.tfstate", "ssh"), ("hosts", "maas")])
+def test_machines_are_not_forgotten_when_the_method_changes(tmp_path: Path, file: str, method: str) -> None:
+    more = "hosts: { a: {} }" if method == "ssh" else "maas: { url: https://maas.lab/MAAS }"
+    path = tmp_path / "cluster.yaml"
+    site = f"{{ provider: baremetal, method: {method}, {more} }}"
+    path.write_text(f"name: lab\nsites: {{ rack: {site} }}\ngroups: {{ train: {{ machine: dgx-h100 }} }}\n")
+    cluster = session.open_cluster(path, sandbox=False)
+    folder = cluster.paths.site("rack")
+    folder.mkdir(parents=True)
+    (folder / file).write_text("{}")
+    with pytest.raises(ProviderError, match="had in another way"):
+        machines.of_site(cluster, "rack", Binary((), "none"))
+    (folder / file).unlink()
+    assert machines.of_site(cluster, "rack", Binary((), "none")).site == "rack"

@@ -333,6 +333,13 @@ FAULTS: dict[str, Fault] = {
         {"os.release"},
         says="Ubuntu 22.04.2 LTS (ubuntu-22.04) runs, the lock is for ubuntu-24.04",
     ),
+    "of another image": Fault(
+        P4D,
+        sub("image.json", "20260131", "20260101"),
+        {"image.build"},
+        says="made of pytorch 20260101-031500, the lock names pytorch 20260131-031500",
+    ),
+    "of no image": Fault(P4D, text("image.json", ""), {"image.build"}, says="made of no golden image"),
     "kernel free": Fault(P4D, sub("holds.txt", "linux-image.*\n", ""), {"kernel.hold"}),
     "exporter dead": Fault(P4D, text("dcgm-exporter.prom", REFUSED), {"dcgm.exporter"}),
     "exporter slow": Fault(P4D, text("dcgm-exporter.prom", Output("", rc=28, error="timed out")), {"dcgm.exporter"}),
