@@ -211,7 +211,8 @@ class RedfishMachines(HostMachines):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 done = subprocess.run(
                     ["ssh", "-F", "/dev/null", *given, *where, "cat /etc/gpuprov-installed"],
-                    capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=40, check=False, stdin=subprocess.DEVNULL,
+                    capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=40,
+                    check=False, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
                 return done.stdout.strip() == now.token
         return False
