@@ -51,6 +51,7 @@ COMMANDS: dict[str, Entry] = {
     "gc": Entry("provisioner.cli.gc:gc", "Find and remove resources that a crash left behind."),
     "image": Entry("provisioner.cli.image:app", "Build golden images, prove them, move them through channels."),
     "down": Entry("provisioner.cli.lifecycle:down", "Remove everything that `up` created."),
+    "bmc": Entry("provisioner.cli.bmc:bmc", "Ask bare metal's BMCs: status, power, event logs."),
     "catalog": Entry("provisioner.cli.catalog:catalog", "Show the known machine types."),
     "cost": Entry("provisioner.cli.cost:cost", "Show what a fleet or a machine costs, here and in other regions."),
     "doctor": Entry("provisioner.cli.doctor:doctor", "Show what this machine lacks and how to install it."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from provisioner.documents.bmc import BmcOutput
 from provisioner.documents.cost import CostOutput
 from provisioner.documents.doctor import DoctorOutput
 from provisioner.documents.down import DownOutput
@@ -43,6 +44,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "image-nightly": ImageNightlyOutput,
     "image": ImageOutput,
     "cost": CostOutput,
+    "bmc": BmcOutput,
     "doctor": DoctorOutput,
     "error": ErrorOutput,
 }

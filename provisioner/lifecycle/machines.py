@@ -129,6 +129,16 @@ def of_site(
         )
     if provider.hosts is not None:
         there = [node for node in cluster.nodes() if node.site == site]
+        managed = provider.management
+        if managed is not None and managed.installation is not None:
+            from provisioner.machines.redfish import RedfishMachines
+
+            return RedfishMachines(
+                site, provider.hosts, managed, managed.installation, there, _way(cluster, cluster.nodes()),
+                cluster.events, float(cluster.spec.timeouts.machine_s), cluster.file.parent,
+                cluster.spec.user(site),
+                provider.access.proxy if provider.access else lambda _: None,
+            )  # fmt: skip
         return HostMachines(site, provider.hosts, there, _way(cluster, cluster.nodes()), cluster.events)
     remote = cluster.remote
     backend = (lambda: remote.terraform(site)) if remote else None

@@ -83,6 +83,9 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     others go on. Raises GpuprovError of the stage that failed where none is left; what was made until then stays, and
     the next `up` goes on.
     """
+    if cluster.spec.image is not None:
+        hint = f"`gpuprov image build {cluster.file}` builds and proves its images"
+        raise GpuprovError("is a recipe of images, not a fleet", where=str(cluster.file), hint=hint)
     sites = chosen(cluster, only)
     for site in sites:
         cluster.providers.at(site)  # refuses before anything is written

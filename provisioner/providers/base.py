@@ -145,6 +145,30 @@ class Hosts(Protocol):
         has. Raises GpuprovError where it should be there and is not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What machines with nothing but a BMC are installed from. `iso`: the distribution's image, or a folder of netboot
+    images; `sha256`: of the image, "" for a folder; `serve`: host[:port] of this computer, "" for whatever faces a BMC;
+    `reinstall`: serial numbers of machines whose disks may be overwritten."""
+
+    os: str | None
+    disk: str
+    iso: Path
+    sha256: str
+    serve: str
+    mirror: str
+    reinstall: tuple[str, ...]
+
+
+class Management(Protocol):
+    """BMCs of machines that exist."""
+
+    credentials: str
+    """`env:NAME` or `file:PATH` (redfish/accounts.py)."""
+    installation: Installation | None
+    """None where the machines run already: then they are only looked at."""
+
+
 class Rehearsal(Protocol):
     """Packages and container images that simulated machines take from a mirror on this machine."""
 
@@ -169,6 +193,8 @@ class Provider(ABC):
     access: Access | None = None
     hosts: Hosts | None = None
     """The machines, where they exist already."""
+    management: Management | None = None
+    """How the machines are reached by their BMCs."""
     images: Images | None = None
     """How images of its machines are made."""
     rehearsal: Rehearsal | None = None

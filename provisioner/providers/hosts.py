@@ -20,6 +20,14 @@ class Host:
     user: str | None = None
     jump: str | None = None
     bmc: str = ""
+    serial: str = ""
+    """Serial number that its BMC must show before anything is changed through it; empty where the file has none."""
+
+    @property
+    def management(self) -> tuple[str, int]:
+        """Host and port of its BMC."""
+        host, colon, port = self.bmc.rpartition(":")
+        return (host, int(port)) if colon and port.isdigit() and ":" not in host else (self.bmc, 443)
 
     @property
     def local(self) -> bool:

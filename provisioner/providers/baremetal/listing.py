@@ -13,13 +13,13 @@ from provisioner.providers.hosts import LOCAL, Host
 from provisioner.spec.ranges import expand
 from provisioner.spec.site import Jump, LoginName
 from provisioner.spec.source_map import Finding, Loc, shown
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.providers.baremetal.site import BareMetalSite, HostEntry
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:-]{0,252}")
-NOT_YET = "is not available yet"
 _USER: TypeAdapter[str] = TypeAdapter(LoginName)
 _JUMP: TypeAdapter[str] = TypeAdapter(Jump)
 
@@ -34,6 +34,7 @@ class _Given(NamedTuple):
     user: str | None
     jump: str | None
     bmc: str | None
+    serials: tuple[str, ...]
     loc: Loc
     where: str = ""
 
@@ -46,6 +47,7 @@ def listed(site: BareMetalSite, groups: Collection[str]) -> tuple[list[Host], li
     named: dict[str, str] = {}
     called: dict[tuple[str, int], str] = {}
     managed: dict[str, str] = {}
+    serials: dict[str, str] = {}
     try:
         given = list(_given(site))
     except inventory.InventoryError as error:
@@ -55,6 +57,8 @@ def listed(site: BareMetalSite, groups: Collection[str]) -> tuple[list[Host], li
         problems += wrong
         for host in found:
             clash = _clash(host, one, named, called, managed)
+            if not clash and host.serial and serials.setdefault(host.serial.lower(), host.name) != host.name:
+                clash = f"{serials[host.serial.lower()]} and {host.name} have the same serial number, {host.serial}"
             if clash:
                 problems.append(_at(one, (), clash, at_key=True))
                 break
@@ -90,13 +94,15 @@ def _given(site: BareMetalSite) -> Iterator[_Given]:
         _check(line)
         yield _Given(
             line.pattern, line.group, keys.get("address"), int(keys.get("port", site.port)), keys.get("user"),
-            keys.get("jump"), keys.get("bmc"), ("inventory",), line.where,
+            keys.get("jump"), keys.get("bmc"), tuple(filter(None, (keys.get("serial"),))), ("inventory",), line.where,
         )  # fmt: skip
 
 
 def _of_file(site: BareMetalSite, name: str, entry: HostEntry) -> _Given:
+    serial = entry.serial
+    serials = (serial,) if isinstance(serial, str) else serial or ()
     return _Given(
-        name, entry.group or "", entry.address, entry.port or site.port, entry.user, entry.jump, entry.bmc,
+        name, entry.group or "", entry.address, entry.port or site.port, entry.user, entry.jump, entry.bmc, serials,
         ("hosts", name),
     )  # fmt: skip
 
@@ -111,8 +117,6 @@ def _check(line: inventory.Line) -> None:
         except ValidationError:
             what = "login name" if key == "user" else "jump host, [user@]host[:port]"
             raise inventory.InventoryError(f"{line.where}: {key} is not a {what}") from None
-    if "bmc" in line.keys:
-        raise inventory.InventoryError(f"{line.where}: bmc belongs to method: redfish, which {NOT_YET}")
 
 
 def _at(one: _Given, keys: Loc, message: str, hint: str = "", *, at_key: bool = False) -> Finding:
@@ -139,11 +143,17 @@ def _hosts(one: _Given, groups: Collection[str]) -> tuple[list[Host], list[Findi
         problems.append(_at(one, (away[0],), said, "leave it out", at_key=True))
     addresses, wrong = _as_many(one, "address", names)
     bmcs, also = _as_many(one, "bmc", names)
+    if one.serials and len(one.serials) != len(names):
+        said = f"{counted(len(one.serials), 'serial number')} for the {counted(len(names), 'host')} of {one.pattern}"
+        problems.append(_at(one, ("serial",), said, "as many of one as of the other", at_key=True))
     if wrong or also or problems:
         return [], [*problems, *wrong, *also]
     group = one.group or (next(iter(groups)) if len(groups) == 1 else "")
-    made = zip(names, addresses or names, bmcs or [""] * len(names), strict=True)
-    return [Host(name, group, address, one.port, one.user, one.jump, bmc) for name, address, bmc in made], []
+    empty = [""] * len(names)
+    made = zip(names, addresses or names, bmcs or empty, one.serials or empty, strict=True)
+    return [
+        Host(name, group, address, one.port, one.user, one.jump, bmc, serial) for name, address, bmc, serial in made
+    ], []
 
 
 def _group(one: _Given, groups: Collection[str]) -> Iterator[Finding]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection
 from functools import cached_property
+from pathlib import Path
 
 from provisioner import ssh
 from provisioner.catalog import distributions
@@ -15,8 +17,9 @@ from provisioner.providers.baremetal import maas
 from provisioner.providers.baremetal.known_hosts import key_of
 from provisioner.providers.baremetal.maas import MaasApi, MaasModule
 from provisioner.providers.baremetal.site import BareMetalSite
-from provisioner.providers.base import Place, Provider
+from provisioner.providers.base import Installation, Place, Provider
 from provisioner.providers.hosts import Host
+from provisioner.redfish import accounts
 from provisioner.stack.models import BaseImage
 from provisioner.text import counted
 
@@ -47,6 +50,22 @@ class BareMetalHosts:
         return None
 
 
+class BareMetalManagement:
+    """The BMCs of a site."""
+
+    def __init__(self, settings: BareMetalSite) -> None:
+        self.credentials = settings.credentials or "env:BMC"
+        install = settings.install
+        self.installation = (
+            Installation(
+                install.os, install.disk, Path(install.iso), install.sha256 or "", install.serve or "", install.mirror,
+                install.reinstall,
+            )
+            if settings.method == "redfish" and install is not None and install.iso
+            else None
+        )  # fmt: skip
+
+
 class BareMetal(Provider):
     """Machines of one's own."""
 
@@ -63,6 +82,7 @@ class BareMetal(Provider):
             self._maas = MaasApi(settings.maas.url)
         else:
             self.hosts = self.access = self._hosts
+            self.management = BareMetalManagement(settings)
 
     def base_image(self, system: str) -> BaseImage:
         if self.module is not None:
@@ -86,10 +106,32 @@ class BareMetal(Provider):
                 self._hosts.host_key(host.name)
         except GpuprovError as error:
             return [Finding("blocks", error.where or "hosts", error.message, error.hint)]
-        return [Finding("ok", "hosts", f"{counted(len(hosts), 'host')} listed")]
+        found = [Finding("ok", "hosts", f"{counted(len(hosts), 'host')} listed")]
+        if self.management is not None and self.management.installation is not None:
+            found += _installable(self.management.credentials, self.management.installation, hosts)
+        return found
 
     def clean(self, events: Events) -> list[str]:  # noqa: ARG002
         return []
+
+
+def _installable(credentials: str, installation: Installation, hosts: list[Host]) -> list[Finding]:
+    """What an installation needs on this computer; nothing is asked of a BMC."""
+    found = []
+    if not installation.iso.exists():
+        hint = "install.iso: the distribution's ISO image, or the folder of Debian's netboot images"
+        found.append(Finding("blocks", "install.iso", f"{installation.iso} is not there", hint))
+    tools = ["openssl", "xorriso", *(["grub-mkrescue", "mformat"] if installation.iso.is_dir() else [])]
+    if missing := [tool for tool in tools if shutil.which(tool) is None]:
+        hint = "apt install openssl xorriso grub-pc-bin grub-efi-amd64-bin grub-common mtools"
+        found.append(Finding("blocks", "install", f"{', '.join(missing)} missing, to make and serve the image", hint))
+    for host in hosts:
+        try:
+            accounts.find(credentials, host.name, host.bmc, Path())
+        except GpuprovError as error:
+            found.append(Finding("blocks", "credentials", f"{error.where}: {error.message}", error.hint))
+            break
+    return found
 
 
 PROVIDER = BareMetal

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from provisioner.providers.baremetal.listing import NOT_YET, listed
+from provisioner.providers.baremetal.listing import listed
 from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc
 from provisioner.text import counted
@@ -22,16 +22,7 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
         return
     if site.maas is not None:
         yield Finding((*at, "maas"), "maas belongs to method: maas", "method: maas, or leave it out", at_key=True)
-    if site.method != "ssh":
-        yield Finding((*at, "method"), f"method: {site.method} {NOT_YET}", "method: ssh")
-        return
-    for key in ("credentials", "install"):
-        if getattr(site, key) is not None:
-            yield Finding((*at, key), f"{key} belongs to method: redfish, which {NOT_YET}", "leave it out", at_key=True)
-    for name, entry in site.hosts.items():
-        if entry.bmc is not None:
-            said = f"bmc belongs to method: redfish, which {NOT_YET}"
-            yield Finding((*at, "hosts", name, "bmc"), said, "leave it out", at_key=True)
+    yield from _management(site, at)
     if site.hosts and site.inventory:
         yield Finding((*at, "inventory"), "hosts and inventory are both here", "leave out one of them", at_key=True)
         return
@@ -40,6 +31,30 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
         yield Finding((*at, *problem.loc), problem.message, problem.hint, problem.at_key)
     if (site.hosts or site.inventory) and not problems:
         yield from _counts(str(at[-1]), Counter(host.group for host in hosts), groups)
+
+
+def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+    """What BMCs need, and what installing needs."""
+    managed = [name for name, entry in site.hosts.items() if entry.bmc is not None]
+    if managed and site.credentials is None:
+        said = f"{managed[0]} has a BMC, and its user and password are nowhere"
+        yield Finding((*at, "hosts", managed[0], "bmc"), said, "credentials: env:BMC, or file:bmc.yaml of the site")
+    if site.method != "redfish":
+        if site.install is not None:
+            yield Finding((*at, "install"), "install belongs to method: redfish", "leave it out", at_key=True)
+        return
+    for name, entry in site.hosts.items():
+        if entry.bmc is None:
+            said = f"{name} has no bmc, and method: redfish installs machines through theirs"
+            yield Finding((*at, "hosts", name), said, "bmc: its address, or a range of as many", at_key=True)
+    install = site.install
+    if install is None or install.iso is None:
+        where = (*at, "install") if install is not None else (*at, "method")
+        said = "method: redfish needs the installer's image"
+        yield Finding(where, said, "install: { iso: ubuntu-24.04.3-live-server-amd64.iso, sha256: … }", at_key=True)
+    elif install.iso.endswith(".iso") and install.sha256 is None:
+        said = "install.sha256 is missing: an image is not installed from unverified"
+        yield Finding((*at, "install", "iso"), said, "the distribution publishes it as SHA256SUMS", at_key=True)
 
 
 def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:

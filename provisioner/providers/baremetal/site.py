@@ -19,6 +19,7 @@ from provisioner.spec.source_map import Finding, Loc
 from provisioner.spec.stack_request import StackRequest
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+SerialNumber = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{2,64}$", title="a serial number")]
 FilePath = Annotated[Text, Field(title="the path of a file")]
 
 
@@ -42,8 +43,14 @@ class HostEntry(Model):
     bmc: Text | None = Field(
         default=None,
         title="an address, or a range of as many",
-        description="Address of its management controller (BMC); not available yet",
+        description="Address of its management controller (BMC), host[:port]",
         examples=["bmc-dgx[01-04].lab"],
+    )
+    serial: Annotated[tuple[SerialNumber, ...], Field(max_length=10_000)] | SerialNumber | None = Field(
+        default=None,
+        title="a serial number, or a list of as many",
+        description="What its BMC must show before anything is changed through it; null: what it showed first",
+        examples=[["1662923610124", "1662923610125"]],
     )
 
 
@@ -56,10 +63,39 @@ class Install(Model):
         description="Distribution; null: that of the group's stack",
         examples=["ubuntu-24.04"],
     )
-    disk: Text = Field(
+    disk: Annotated[str, Field(pattern=r"^(by-size|/dev/(disk/by-(id|path)/)?[A-Za-z0-9._:+-]+)$")] = Field(
         default="by-size",
-        title="by-size, or a path under /dev/disk",
-        description="Disk that it is installed on; by-size: the smallest one, or the smallest pair as RAID1",
+        title="by-size, or a path under /dev",
+        description="Disk that it is installed on; by-size: the smallest one of at least 32 GB",
+    )
+    iso: FilePath | None = Field(
+        default=None,
+        description="The distribution's installer: its ISO image, or the folder of Debian's netboot images; relative "
+        "to cluster.yaml",
+        examples=["ubuntu-24.04.3-live-server-amd64.iso"],
+    )
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        default=None,
+        title="64 hex digits",
+        description="Its SHA-256, as the distribution publishes it; needed for an ISO image",
+    )
+    serve: Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:-]{0,252}$")] | None = Field(
+        default=None,
+        title="an address of this computer, with or without a port",
+        description="Where BMCs fetch the image from, host[:port]; null: the address that faces them, any free port",
+        examples=["10.0.0.5:8443"],
+    )
+    mirror: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$")] = Field(
+        default="http://deb.debian.org/debian",
+        title="a URL",
+        description="Where Debian's installer takes its packages from, which it verifies",
+    )
+    reinstall: Annotated[tuple[SerialNumber, ...], Field(max_length=10_000)] = Field(
+        default=(),
+        title="a list of serial numbers",
+        description="Machines that may be switched off and whose disks may be overwritten, by the serial number that "
+        "their BMC shows; each once",
+        examples=[["1662923610124"]],
     )
 
 
@@ -92,8 +128,8 @@ class BareMetalSite(Site):
     provider: Literal["baremetal"] = Field(description="Machines that are yours already")
     method: Literal["ssh", "maas", "redfish"] = Field(
         default="ssh",
-        description="How they are reached: ssh takes machines that run already, maas deploys machines of a MAAS; "
-        "redfish, which installs them by their BMC, is not available yet",
+        description="How they are reached: ssh takes machines that run already, redfish installs them through their "
+        "BMC, maas deploys machines of a MAAS",
     )
     hosts: dict[Annotated[str, Field(pattern=r"^.+$", max_length=255)], HostEntry] = Field(
         default_factory=dict,
@@ -119,22 +155,25 @@ class BareMetalSite(Site):
         default=None,
         title="env:NAME or file:PATH",
         description="Where user and password of the BMCs come from: env:BMC reads BMC_USER and BMC_PASSWORD; file:PATH "
-        "a file of yours with mode 0600; not available yet",
+        "a file of yours with mode 0600",
         examples=["env:BMC"],
         json_schema_extra={"writeOnly": True},
     )
     maas: Maas | None = Field(default=None, description="Which machines of a MAAS are taken, for method: maas")
     install: Install | None = Field(
-        default=None, description="What is installed on machines that have only a BMC; not available yet"
+        default=None, description="What is installed on machines that have only a BMC (method: redfish)"
     )
 
     def located(self, folder: Path) -> Self:
-        found = {}
+        found: dict[str, object] = {}
         for key in ("inventory", "host_keys"):
             if value := getattr(self, key):
                 found[key] = str(folder / Path(value).expanduser())
         if self.credentials and self.credentials.startswith("file:"):
             found["credentials"] = "file:" + str(folder / Path(self.credentials[5:]).expanduser())
+        if self.install is not None and self.install.iso:
+            iso = str(folder / Path(self.install.iso).expanduser())
+            return self.model_copy(update={**found, "install": self.install.model_copy(update={"iso": iso})})
         return self.model_copy(update=found) if found else self
 
     def this_machine(self) -> bool:

@@ -14,10 +14,12 @@ import pytest
 
 from provisioner.errors import ConfigureError, GpuprovError, ProviderError
 from provisioner.images.manifest import Proof
+from provisioner.lifecycle import up
 from provisioner.lifecycle.image import commands, nightly, pipeline
 from provisioner.lifecycle.image.builder import Builder, Installed
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
 from provisioner.providers.images import Image
+from provisioner.session import open_cluster
 from provisioner.stack import request, solve
 from provisioner.stack.models import BaseImage, Lock
 from tests.support.builds import RECIPE, recipe
@@ -309,6 +311,12 @@ def test_a_build_that_cannot_be_asked_about_stays(
 def test_what_is_no_recipe_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(GpuprovError, match=said):
         open_recipe(recipe(tmp_path, text), sandbox=False)
+
+
+def test_a_recipe_is_no_fleet(tmp_path: Path) -> None:
+    file = recipe(tmp_path, RECIPE)
+    with pytest.raises(GpuprovError, match="is a recipe of images, not a fleet"):
+        up.up(open_cluster(file), BINARY, confirm=lambda *_: True)
 
 
 def test_a_damaged_journal_is_an_error_with_its_file(tmp_path: Path, world: World) -> None:

@@ -14,15 +14,10 @@ from provisioner.spec.stack_request import StackRequest
 
 ROOT = Path(__file__).parents[3]
 HEAD = "name: lab\nsites: { lab: { provider: aws, region: us-east-1 } }\n"
-BARE = "name: lab\ngroups: { train: { machine: dgx-h100 } }\n"
 GROUP = "groups: { train: { machine: p4d.24xlarge } }\n"
 NOT_YET = {
     "monitoring.prometheus": HEAD + "monitoring: { prometheus: true }\n" + GROUP,
     "monitoring.grafana": HEAD + "monitoring: { grafana: true }\n" + GROUP,
-    "sites.<name>.method": BARE + "sites: { lab: { provider: baremetal, method: redfish } }\n",
-    "sites.<name>.credentials": BARE + "sites: { lab: { provider: baremetal, credentials: env:BMC } }\n",
-    "sites.<name>.install": BARE + "sites: { lab: { provider: baremetal, install: { disk: by-size } } }\n",
-    "sites.<name>.hosts.<name>.bmc": BARE + "sites: { lab: { provider: baremetal, hosts: { n: { bmc: b } } } }\n",
 }
 """Keys that no code reads yet, each with a file whose third line asks for it."""
 

@@ -1,0 +1,72 @@
+# Runs in the installer before it writes to any disk; ends with the machine switched off where it must not be installed.
+# Called with `machine` (is it the one that is meant?) and `disks` (do they hold anything?).
+serials='@SERIALS@'
+reinstall='@REINSTALL@'
+
+stop() {
+    for tty in /dev/console /dev/ttyS0 /dev/tty1; do
+        [ -w "$tty" ] && echo "gpuprov: NOT INSTALLED: $1" > "$tty" 2>/dev/null
+    done
+    sync
+    sleep 5
+    poweroff -f 2>/dev/null || echo o > /proc/sysrq-trigger
+    sleep 3600
+}
+
+same() { # two texts, whatever their case and blanks
+    [ "$(echo "$1" | tr 'A-Z' 'a-z' | tr -d ' \t')" = "$(echo "$2" | tr 'A-Z' 'a-z' | tr -d ' \t')" ]
+}
+
+machine() {
+    for file in product_serial chassis_serial product_uuid; do
+        mine=$(cat "/sys/class/dmi/id/$file" 2>/dev/null)
+        [ -n "$mine" ] || continue
+        for wanted in $serials; do
+            same "$mine" "$wanted" && return 0
+        done
+    done
+    stop "this machine is not the one that it was made for ($serials)"
+}
+
+whole_disks() { # that can be written to and stay: no CD, no USB stick, no virtual drive of the BMC
+    for path in /sys/block/*; do
+        name=${path##*/}
+        case "$name" in loop* | ram* | zram* | sr* | fd* | dm-* | md*) continue ;; esac
+        [ "$(cat "$path/removable" 2>/dev/null)" = 0 ] || continue
+        [ "$(cat "$path/ro" 2>/dev/null)" = 0 ] || continue
+        [ "$(cat "$path/size" 2>/dev/null)" -gt 0 ] || continue
+        case "$(readlink -f "$path/device" 2>/dev/null)" in */usb*) continue ;; esac
+        echo "$name"
+    done
+}
+
+blank() { # the first and the last MiB: partition tables, file systems, RAID and volume labels
+    size=$(cat "/sys/block/$1/size")
+    { dd "if=/dev/$1" bs=1M count=1 2>/dev/null
+      dd "if=/dev/$1" bs=512 skip=$((size > 2048 ? size - 2048 : 0)) count=2048 2>/dev/null; } > /tmp/gpuprov-ends
+    [ -s /tmp/gpuprov-ends ] || return 1
+    [ "$(tr -d '\0' < /tmp/gpuprov-ends | wc -c)" -eq 0 ]
+}
+
+disks() {
+    found=$(whole_disks)
+    [ -n "$found" ] || stop "no disk was found to install on"
+    if [ "$reinstall" != yes ]; then
+        for name in $found; do
+            blank "$name" || stop "disk /dev/$name holds data; say reinstall for this machine to overwrite it"
+        done
+    fi
+}
+
+smallest() { # of at least 32 GB
+    best='' least=0
+    for name in $(whole_disks); do
+        size=$(cat "/sys/block/$name/size")
+        [ "$size" -ge 62500000 ] || continue
+        if [ -z "$best" ] || [ "$size" -lt "$least" ]; then best=$name least=$size; fi
+    done
+    [ -n "$best" ] || stop "no disk of at least 32 GB was found"
+    echo "/dev/$best"
+}
+
+"$@"

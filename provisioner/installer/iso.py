@@ -1,0 +1,192 @@
+"""The image that a machine starts its installation from: a distribution's installer with the seed of one machine on it.
+
+xorriso changes an ISO image and keeps what makes it start, by BIOS and UEFI; grub-mkrescue makes one of a kernel and an
+initrd (Debian's netboot images)."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+from provisioner.installer import seed
+from provisioner.installer.seed import Target
+
+BUILD_S = 600
+
+_CONSOLES = "console=tty0 console=ttyS0,115200n8"
+"""The last one has the installer's own screen: BMCs show it as serial over LAN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a distribution's installer lies on its image. `menus`: boot menus that are replaced, `grub` or
+    `isolinux`."""
+
+    kernel: str
+    initrd: str
+    words: str
+    menus: Mapping[str, str]
+
+
+LAYOUTS = {
+    "debian": Layout(
+        "/install.amd/vmlinuz", "/install.amd/initrd.gz", f"auto=true priority=critical {_CONSOLES}",
+        {"/boot/grub/grub.cfg": "grub", "/isolinux/isolinux.cfg": "isolinux"},
+    ),
+    "ubuntu": Layout(
+        "/casper/vmlinuz", "/casper/initrd", f"autoinstall ds=nocloud\\;s=/cdrom/nocloud/ {_CONSOLES}",
+        {"/boot/grub/grub.cfg": "grub"},
+    ),
+}  # fmt: skip
+
+
+def make(distribution: str, installer: Path, target: Target, out: Path) -> Path:
+    """Write the image of one machine. `installer`: the distribution's ISO image, or Debian's netboot folder (linux,
+    initrd.gz). Raises GpuprovError for what can't be read or made."""
+    layout = LAYOUTS.get(distribution.partition("-")[0])
+    if layout is None:
+        raise GpuprovError(f"can't install {distribution} unattended", hint="install.os: debian-12 or ubuntu-24.04")
+    if not installer.exists():
+        raise GpuprovError("is not there", where=str(installer), hint="install.image: the distribution's ISO image")
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
+        work, whole = Path(folder), Path(folder) / "whole.iso"
+        if installer.is_dir():
+            _of_netboot(installer, layout, target, work, whole)
+        elif distribution.startswith("debian"):
+            _of_debian(installer, layout, target, work, whole)
+        else:
+            _of_ubuntu(installer, layout, target, work, whole)
+        whole.chmod(0o600)
+        whole.replace(out)
+    return out
+
+
+def _of_netboot(installer: Path, layout: Layout, target: Target, work: Path, out: Path) -> None:
+    tree = work / "tree"
+    (tree / "boot" / "grub").mkdir(parents=True)
+    (tree / "install.amd").mkdir()
+    shutil.copyfile(_within(installer, "linux"), tree / layout.kernel.lstrip("/"))
+    (tree / layout.initrd.lstrip("/")).write_bytes(
+        _within(installer, "initrd.gz").read_bytes() + _seed_in_memory(target)
+    )
+    (tree / "boot" / "grub" / "grub.cfg").write_text(_menu("grub", layout), encoding="utf-8")
+    _run(["grub-mkrescue", "-o", str(out), str(tree)], "grub-pc-bin grub-efi-amd64-bin grub-common xorriso mtools")
+
+
+def _within(installer: Path, name: str) -> Path:
+    found = sorted(installer.rglob(name))
+    if not found:
+        raise GpuprovError(f"has no {name}", where=str(installer), hint="give the folder of Debian's netboot images")
+    return found[0]
+
+
+def _of_debian(installer: Path, layout: Layout, target: Target, work: Path, out: Path) -> None:
+    initrd = work / "initrd.gz"
+    _run(["xorriso", "-osirrox", "on", "-indev", str(installer), "-extract", layout.initrd, str(initrd)], "xorriso")
+    initrd.chmod(0o600)
+    with initrd.open("ab") as file:
+        file.write(_seed_in_memory(target))
+    _changed(installer, out, {layout.initrd: initrd, **_menus(layout, work)})
+
+
+def _of_ubuntu(installer: Path, layout: Layout, target: Target, work: Path, out: Path) -> None:
+    files = {"user-data": seed.autoinstall(target), "meta-data": "", "guard.sh": seed.guard(target)}
+    put = {}
+    for name, text in files.items():
+        (work / name).write_text(text, encoding="utf-8")
+        put[f"/nocloud/{name}"] = work / name
+    _changed(installer, out, {**put, **_menus(layout, work)})
+
+
+def _menus(layout: Layout, work: Path) -> dict[str, Path]:
+    made = {}
+    for number, (where, kind) in enumerate(layout.menus.items()):
+        file = work / f"menu-{number}"
+        file.write_text(_menu(kind, layout), encoding="utf-8")
+        made[where] = file
+    return made
+
+
+def _menu(kind: str, layout: Layout) -> str:
+    """A boot menu with one entry, which starts by itself."""
+    if kind == "isolinux":
+        words = f"initrd={layout.initrd} {layout.words}"
+        return f"default install\ntimeout 10\nlabel install\n  kernel {layout.kernel}\n  append {words}\n"
+    return (
+        "set timeout=1\nset default=0\nserial --unit=0 --speed=115200\nterminal_output console serial\n"
+        f'menuentry "Install" {{\n  linux {layout.kernel} {layout.words}\n  initrd {layout.initrd}\n}}\n'
+    )
+
+
+def _changed(installer: Path, out: Path, put: Mapping[str, Path]) -> None:
+    maps = [word for where, file in put.items() for word in ("-map", str(file), where)]
+    command = [
+        "xorriso",
+        "-indev",
+        str(installer),
+        "-outdev",
+        str(out),
+        "-boot_image",
+        "any",
+        "replay",
+        "-overwrite",
+        "on",
+        *maps,
+    ]
+    _run(command, "xorriso")
+
+
+def _seed_in_memory(target: Target) -> bytes:
+    """What is appended to Debian's initrd: the installer finds its preseed there before it looks for anything else."""
+    files = {"preseed.cfg": seed.preseed(target), "gpuprov-guard": seed.guard(target)}
+    return gzip.compress(_cpio({name: text.encode() for name, text in files.items()}), mtime=0)
+
+
+def _cpio(files: Mapping[str, bytes]) -> bytes:
+    """An archive in the form that the kernel unpacks (newc):
+    https://www.kernel.org/doc/html/latest/driver-api/early-userspace/buffer-format.html"""
+    made = bytearray()
+    for number, (name, content) in enumerate([*files.items(), ("TRAILER!!!", b"")], 1):
+        mode = 0o100644 if name != "TRAILER!!!" else 0
+        fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0)
+        made += b"070701" + b"".join(b"%08x" % one for one in fields) + name.encode() + b"\0"
+        made += b"\0" * (-len(made) % 4) + content
+        made += b"\0" * (-len(made) % 4)
+    return bytes(made)
+
+
+def _run(command: Sequence[str], packages: str) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=BUILD_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise GpuprovError(
+            f"{command[0]} is missing, which makes the installer's image", hint=f"apt install {packages}"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise GpuprovError(
+            f"{command[0]} took more than {BUILD_S} s", hint="look at the disk that it writes to"
+        ) from None
+    if done.returncode:
+        said = next(
+            (line for line in reversed(done.stderr.splitlines()) if re.search(r"(?i)fail|error|sorry|cannot", line)), ""
+        )
+        raise GpuprovError(
+            f"{command[0]} failed: {said.strip()[:200] or done.returncode}",
+            hint=f"it needs {packages}; the image must be the distribution's own",
+        )

@@ -1,0 +1,83 @@
+"""How far the installation of each machine is: written down before each step, so that whoever goes on after a kill
+installs nothing twice and leaves nothing attached."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from provisioner.errors import GpuprovError
+from provisioner.paths import write_whole
+
+STEPS = ("chosen", "attaching", "starting", "installing", "cleaning", "installed", "failed")
+"""chosen: nothing was changed. attaching: an image may be attached, and the boot override set; the machine is off.
+starting: it may have been switched on, once. installing: it was; only waiting is left. cleaning: it answers by ssh; the
+image is being taken out. installed: over. failed: it was started, and did not come up."""
+STARTED = STEPS[2:6]
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """One machine's. `serial`: what its BMC showed, and must show ever after; `token`: of its image, and left on the
+    machine; `url`: of the image; `order`: boot order before."""
+
+    host: str
+    serial: str
+    step: str = "chosen"
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    url: str = ""
+    order: tuple[str, ...] = ()
+    drive: str = ""
+    """The virtual drive that it was attached to."""
+
+
+@dataclass(slots=True)
+class Journal:
+    """bmc.json in the site's folder: host → its installation."""
+
+    file: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def load(self) -> dict[str, Installation]:
+        try:
+            rows = json.loads(self.file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise self._damaged(str(error)) from error
+        try:
+            return {host: _row(host, one) for host, one in rows["hosts"].items()}
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, why: str) -> GpuprovError:
+        return GpuprovError(
+            f"is damaged: {why}", where=str(self.file),
+            hint="it says which machines were installed. Restore it; without it, machines that run are not installed "
+            "again, and what is attached to their BMCs has to be ejected by hand",
+        )  # fmt: skip
+
+    def note(self, one: Installation, step: str, **changes: Any) -> Installation:
+        """Write down that a step begins."""
+        found = replace(one, step=step, **changes)
+        with self._lock:
+            hosts = {**self.load(), one.host: found}
+            rows = {
+                host: {k: v for k, v in asdict(each).items() if k != "host"} for host, each in sorted(hosts.items())
+            }
+            write_whole(self.file, json.dumps({"schema": 1, "hosts": rows}, indent=1) + "\n")
+        return found
+
+
+def _row(host: str, one: Mapping[str, Any]) -> Installation:
+    found = Installation(
+        host, one["serial"], one["step"], one["token"], one["url"], tuple(one["order"]), one.get("drive", "")
+    )
+    if found.step not in STEPS or not all(isinstance(text, str) for text in (found.serial, found.token, found.url)):
+        raise ValueError(f"{host} is at the step {found.step!r}")
+    return found

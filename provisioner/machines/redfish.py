@@ -1,0 +1,256 @@
+"""Machines that have nothing but a BMC: installed once, and from then on machines that exist."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from provisioner import ssh
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.fleet import Node
+from provisioner.installer import iso, serve
+from provisioner.installer.seed import Target
+from provisioner.machines.base import Planned
+from provisioner.machines.existing import Way
+from provisioner.machines.hosts import HostMachines
+from provisioner.machines.installing import Installer, greets
+from provisioner.machines.journal import Installation as Journaled
+from provisioner.machines.journal import Journal
+from provisioner.paths import private_dir
+from provisioner.plan import Plan
+from provisioner.providers.base import Hosts, Installation, Management
+from provisioner.providers.hosts import Host
+from provisioner.redfish import accounts
+from provisioner.redfish.client import Bmc
+from provisioner.redfish.errors import BmcError
+from provisioner.redfish.side_by_side import each
+from provisioner.redfish.trust import Pins
+
+BMC_S = 600.0
+"""Seconds that one conversation with a BMC may take; each request has its own, shorter ones."""
+
+
+class RedfishMachines(HostMachines):
+    """See machines/base.py for the contract. `wait_s`: from power-on to ssh (timeouts.machine_s);
+    `folder`: of cluster.yaml; `user`: the site's account; `proxy`: host → the command that carries ssh to it."""
+
+    def __init__(
+        self, site: str, hosts: Hosts, management: Management, installation: Installation, known: Sequence[Node],
+        way: Way, events: Events, wait_s: float, folder: Path, user: str, proxy: Callable[[str], str | None],
+    ) -> None:  # fmt: skip
+        super().__init__(site, hosts, known, way, events)
+        self._user, self._proxy = user, proxy
+        self._management, self._installation, self._wait_s, self._base = management, installation, wait_s, folder
+        self._journal = Journal(self._folder / "bmc.json")
+        self._pins = Pins(way.paths.root / "bmc_pins.json")
+
+    def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
+        planned = super().plan(plan, replace=replace, repair=repair)
+        fresh = {node.name: host for node, host in self._to_install(plan)}
+        actions = tuple(
+            one._replace(name=f"{one.name}: install {self._installation.os or 'its distribution'} through its BMC")
+            if one.node in fresh else one
+            for one in planned.actions
+        )  # fmt: skip
+        return Planned(planned.site, planned.add, planned.change, planned.destroy, actions)
+
+    def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
+        todo = self._to_install(plan)
+        if todo:
+            self._install(plan, todo)
+        return super().apply(plan, planned, always=always)
+
+    def destroy(self, plan: Plan | None = None) -> int:
+        """As for machines that exist: they are left as they are, and running. What an installation that was cut short
+        has left in a BMC is taken out."""
+        listed = {host.name: host for host in self._hosts.listed(())}
+        for name, one in self._journal.load().items():
+            if one.step in ("chosen", "installed") or name not in listed:
+                continue
+            installer = self._installer(listed[name], plan, None, lambda *_: None)
+            try:
+                installer._cleaned(one)
+            except BmcError as error:
+                self._events(
+                    "down", "warning", f"its BMC may still have our image attached: {error.message}", node=name
+                )
+        return super().destroy(plan)
+
+    def _to_install(self, plan: Plan) -> list[tuple[Node, Host]]:
+        """Machines that are not installed, by the journal: never by whether something answers at their address."""
+        journal = self._journal.load()
+        hosts = {host.name: host for host in self._hosts.listed([group.name for group in plan.groups])}
+        todo = []
+        for node in self._nodes(plan).values():
+            before = journal.get(node.id)
+            if before is None or before.step != "installed":
+                todo.append((node, hosts[node.id]))
+        return todo
+
+    def _install(self, plan: Plan, todo: list[tuple[Node, Host]]) -> None:
+        """Raises ProviderError naming each machine that did not come to be, and why; the others are served."""
+        private_dir(self._folder)
+        self._verify_image()
+        names = {host.name: node.name for node, host in todo}
+        hosts = {host.name: host for _, host in todo}
+        stop = threading.Event()
+        with self._serving(todo[0][1]) as images:
+            installers = {
+                host.name: self._installer(host, plan, images, self._image(plan, node, host, images), stop)
+                for node, host in todo
+            }
+
+            def install(name: str) -> None:
+                installers[name].run()
+
+            failed: dict[str, Exception] = {}
+            for outcome in each(list(hosts), install, self._wait_s + 2 * BMC_S, stop):
+                if outcome.error is not None:
+                    failed[outcome.machine] = outcome.error
+                    said = getattr(outcome.error, "message", str(outcome.error))
+                    self._events("fleet", "warning", said, node=names[outcome.machine], unit="machine")
+                else:
+                    token = self._journal.load()[outcome.machine].token
+                    (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
+                    self._events("fleet", "progress", "installed", node=names[outcome.machine], unit="machine")
+        if failed:
+            raise _together(self.site, failed, len(todo))
+
+    def _verify_image(self) -> None:
+        file, wanted = self._installation.iso, self._installation.sha256
+        if not file.exists():
+            raise ProviderError("is not there", where=str(file), hint="install.iso: the distribution's installer image")
+        if file.is_file():
+            with file.open("rb") as image:
+                found = hashlib.file_digest(image, "sha256").hexdigest()
+            if found != wanted:
+                raise ProviderError(
+                    f"has the SHA-256 {found}, not {wanted or 'any that cluster.yaml names'}", where=str(file),
+                    hint="download it again, and compare install.sha256 with the distribution's signed SHA256SUMS",
+                )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _serving(self, one: Host) -> Iterator[serve.Images]:
+        address, colon, port = self._installation.serve.rpartition(":")
+        if not colon:
+            address, port = port, "0"
+        served = [one for one in self._journal.load().values() if one.url and one.step not in ("installed", "failed")]
+        if port == "0" and served:  # where the run before served: a machine may be reading there
+            port = str(urlsplit(served[0].url).port or 0)
+        with serve.serving(address or _facing(*one.management), int(port), self._folder) as images:
+            for begun in served:
+                if (file := self._folder / "images" / f"{begun.token}.iso").exists():
+                    images.files[begun.token] = file
+            yield images
+
+    def _image(
+        self, plan: Plan, node: Node, host: Host, images: serve.Images
+    ) -> Callable[[Journaled, tuple[str, ...], bool], object]:
+        group = plan.group(node.group)
+
+        def make(now: Journaled, serials: tuple[str, ...], reinstall: bool) -> None:
+            file = private_dir(self._folder / "images") / f"{now.token}.iso"
+            target = Target(
+                name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._way.key.split()[:2]),
+                serials=tuple(one.replace(" ", "") for one in serials), token=now.token, disk=self._installation.disk,
+                reinstall=reinstall, mirror=self._installation.mirror,
+            )  # fmt: skip
+            system = self._installation.os or group.stack.os
+            iso.make(system, self._installation.iso, target, file)
+            images.files[now.token] = file
+
+        return make
+
+    def _installer(
+        self, host: Host, plan: Plan | None, images: serve.Images | None,
+        image: Callable[[Journaled, tuple[str, ...], bool], object], stop: threading.Event | None = None,
+    ) -> Installer:  # fmt: skip
+        names = {one.id: one.name for one in (self._nodes(plan).values() if plan is not None else self._known)}
+
+        ending = stop or threading.Event()
+
+        def told(sentence: str) -> None:
+            self._events("fleet", "log", sentence, node=names.get(host.name, host.name))
+
+        def connect() -> Bmc:
+            return bmc_of(host, self._management, self._pins, self._base, BMC_S, told, ending)
+
+        before = self._journal.load().get(host.name)
+        serials = {one.casefold() for one in self._installation.reinstall}
+        known = {one.casefold() for one in (host.serial, before.serial if before else "") if one}
+        return Installer(
+            host, self._journal, images or serve.Images(""), connect, image, told, reinstall=bool(known & serials),
+            wait_s=self._wait_s, answers=lambda now: self._came_up(host, now), stop=ending,
+        )  # fmt: skip
+
+    def _came_up(self, host: Host, now: Journaled | None) -> bool:
+        """Whether the machine that this installation made answers: an installer may run an sshd of its own, and an
+        address may be another machine's. Its host key is pinned later, by whoever sends it anything."""
+        carried = self._proxy(host.name)
+        if now is None:
+            return not carried and greets(host.address, host.port)
+        if not carried and not greets(host.address, host.port):
+            return False
+        with tempfile.TemporaryDirectory() as folder:
+            options = {
+                "BatchMode": "yes", "ConnectTimeout": "10", "StrictHostKeyChecking": "accept-new",
+                "UserKnownHostsFile": f"{folder}/known_hosts", "GlobalKnownHostsFile": "/dev/null", "LogLevel": "ERROR",
+                "IdentitiesOnly": "yes", "ForwardAgent": "no", "IdentityFile": str(ssh.identity(self._way.paths)),
+            } | ({"ProxyCommand": carried} if carried else {})  # fmt: skip
+            given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+            where = ["-p", str(host.port), f"{host.user or self._user}@{host.address}"]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                done = subprocess.run(
+                    ["ssh", "-F", "/dev/null", *given, *where, "cat /etc/gpuprov-installed"],
+                    capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=40,
+                    check=False, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+                return done.stdout.strip() == now.token
+        return False
+
+
+def bmc_of(
+    host: Host,
+    management: Management,
+    pins: Pins,
+    base: Path,
+    seconds: float,
+    told: Callable[[str], object],
+    stop: threading.Event | None = None,
+) -> Bmc:
+    """A connection to a host's BMC, which is not open yet. Raises BmcError where nobody knows its account."""
+    where, port = host.management
+    account = accounts.find(management.credentials, host.name, host.bmc, base)
+    return Bmc(host.name, where, account, pins, time.monotonic() + seconds, port, told, stop or threading.Event())
+
+
+def _facing(host: str, port: int) -> str:
+    """The address of this computer from which a BMC is reached. Raises BmcError where there is no way to it."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise BmcError(
+            f"there is no route to the BMC {host}: {error.strerror}", where="install.serve",
+            hint="install.serve: the address of this computer that BMCs reach",
+        ) from error  # fmt: skip
+
+
+def _together(site: str, failed: dict[str, Exception], of: int) -> ProviderError:
+    said = "\n  ".join(f"{name}: {getattr(error, 'message', error)}" for name, error in sorted(failed.items()))
+    hints = "; ".join(dict.fromkeys(hint for error in failed.values() if (hint := getattr(error, "hint", ""))))
+    return ProviderError(
+        f"{len(failed)} of {of} machines could not be installed; the others are:\n  {said}",
+        where=f"site {site}",
+        hint=hints,
+    )

@@ -1,0 +1,76 @@
+"""Users and passwords of BMCs: from the environment or a file that nobody else may read; never from cluster.yaml."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from provisioner.redfish.errors import BmcError
+
+_MOST = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of a BMC. The password is in no `repr`."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+def find(source: str, host: str, bmc: str, base: Path) -> Account:
+    """The account for one machine. `source`: `env:NAME` (NAME_USER and NAME_PASSWORD) or `file:PATH`, relative to
+    `base`, the folder of cluster.yaml. Raises BmcError where there is none, naming the machine."""
+    kind, _, where = source.partition(":")
+    if kind == "env":
+        return _of_environment(where, os.environ, host)
+    if kind != "file":
+        raise BmcError(f"credentials {source!r} are none", where=host, hint="credentials: env:BMC or file:bmc.yaml")
+    return _of_file(base / Path(where).expanduser(), host, bmc)
+
+
+def _of_environment(name: str, environment: Mapping[str, str], host: str) -> Account:
+    missing = [one for one in (f"{name}_USER", f"{name}_PASSWORD") if not environment.get(one)]
+    if missing:
+        raise BmcError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set", where=host, kind="credentials",
+            hint=f"export {name}_USER and {name}_PASSWORD before gpuprov runs; sudo needs --preserve-env for them",
+        )  # fmt: skip
+    return Account(environment[f"{name}_USER"], environment[f"{name}_PASSWORD"])
+
+
+def _of_file(path: Path, host: str, bmc: str) -> Account:
+    """A file of one YAML mapping: host, BMC or `all` → {user: …, password: …}; the nearest name counts."""
+    hint = "one line a machine, or for all: `all: {user: admin, password: …}`"
+    try:
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            if stat.S_IMODE(about.st_mode) & 0o077:
+                raise BmcError(
+                    "others may read this file", where=str(path), kind="credentials", hint=f"chmod 600 {path}"
+                )
+            if about.st_uid not in (0, os.getuid(), int(os.environ.get("SUDO_UID", os.getuid()))):
+                raise BmcError(
+                    "belongs to somebody else", where=str(path), kind="credentials", hint=f"chown {path} to you"
+                )
+            found = yaml.safe_load(file.read(_MOST))
+    except OSError as error:
+        raise BmcError(
+            f"can't be read: {error.strerror}", where=str(path), kind="credentials", hint=f"make it, mode 0600: {hint}"
+        ) from error
+    except (yaml.YAMLError, ValueError) as error:
+        # The error's own text has a piece of the file, which may be a password.
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        where = f"{path}:{line + 1}" if isinstance(line, int) else str(path)
+        raise BmcError("is no YAML", where=where, kind="credentials", hint=hint) from None
+    rows = found if isinstance(found, Mapping) else {}
+    row = next((rows[name] for name in (host, bmc, "all") if name in rows), None)
+    user, password = (row.get("user"), row.get("password")) if isinstance(row, Mapping) else (None, None)
+    if not isinstance(user, str) or not isinstance(password, str) or not user or not password:
+        raise BmcError(f"has no user and password for {host}", where=str(path), kind="credentials", hint=hint)
+    return Account(user, password)

@@ -1,0 +1,175 @@
+"""How a machine is made to boot something else, once: boot override, virtual media, power."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from provisioner.redfish.tree import Resource, Tree, inner, link, rows, text, texts
+from provisioner.redfish.vendors import Vendor
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """The boot override. `uri`: the resource that takes a change: the system's, or its settings object where the system
+    shows no allowable values; `targets`, `enables`, `modes`: allowable values, None where the BMC does not list them.
+    `cd`: the target that boots virtual media, None where it can't be told; `network`: PXE can be asked for."""
+
+    uri: str = ""
+    enabled: str | None = None
+    target: str | None = None
+    mode: str | None = None
+    targets: tuple[str, ...] | None = None
+    enables: tuple[str, ...] | None = None
+    modes: tuple[str, ...] | None = None
+    cd: str | None = None
+    order: tuple[str, ...] = ()
+
+    @property
+    def overridden(self) -> bool:
+        """Whether the next boot goes elsewhere. Both fields count: some keep Once with target None, others a target
+        while Disabled."""
+        return self.enabled not in (None, "Disabled") and self.target not in (None, "None")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A virtual drive. `insert`, `eject`: addresses of its actions; without `insert` and with `patch` it is changed by
+    PATCH. `free`: nothing is connected, None where it is not said."""
+
+    uri: str
+    id: str
+    cd: bool
+    insert: str
+    eject: str
+    patch: bool
+    free: bool | None
+    image: str
+    usable: bool
+    protocols: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Virtual media. `why`: why no image can be attached by URL, where none can. `enable`: the action that turns the
+    slots on (AMI); `collection`: where they are listed."""
+
+    slots: tuple[Slot, ...] = ()
+    why: str = ""
+    enable: str = ""
+    collection: str = ""
+
+    def choose(self, image: str = "") -> Slot | None:
+        """The slot to be used: the one that has this image already, else the first that can be a CD, takes a URL and is
+        free."""
+        fit = sorted((one for one in self.slots if one.usable), key=lambda one: (len(one.id), one.id))
+        holding = [one for one in fit if image and one.free is False and one.image == image]
+        return next(iter(holding or [one for one in fit if one.free is not False]), None)
+
+
+def boot(tree: Tree, host: Resource, vendor: Vendor) -> Boot:
+    mine, uri = inner(host, "Boot"), link(host)
+    settings = tree.get(inner(host, "@Redfish.Settings").get("SettingsObject"))
+    theirs = inner(settings, "Boot")
+    writable = theirs if "BootSourceOverrideTarget" in theirs else mine
+    if writable is theirs:
+        uri = link(settings)
+
+    def allowed(name: str) -> tuple[str, ...] | None:
+        key = f"{name}@Redfish.AllowableValues"
+        return texts(mine.get(key)) or texts(theirs.get(key))
+
+    targets = allowed("BootSourceOverrideTarget")
+    return Boot(
+        uri=uri,
+        enabled=text(mine.get("BootSourceOverrideEnabled")),
+        target=_word(mine.get("BootSourceOverrideTarget")),
+        mode=text(mine.get("BootSourceOverrideMode")),
+        targets=targets,
+        enables=allowed("BootSourceOverrideEnabled"),
+        modes=allowed("BootSourceOverrideMode"),
+        cd=next((one for one in vendor.cd if targets and one in targets), None),
+        order=texts(mine.get("BootOrder")) or (),
+    )
+
+
+def _word(value: object) -> str | None:
+    """As `text`, but that "None" is a value."""
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def media(tree: Tree, host: Resource, managers: Iterable[Resource], vendor: Vendor) -> Media:
+    """The virtual drives: the system's where it has any, else its managers'; both are the same drives."""
+    managers = list(managers)
+    places = [link(one.get("VirtualMedia")) for one in (host, *managers) if link(one.get("VirtualMedia"))]
+    for place in places:
+        slots = tuple(_slot(one, vendor) for one in tree.members(place))
+        if slots:
+            usable = any(one.usable for one in slots)
+            return Media(slots, "" if usable else "no virtual drive takes a CD image by URL", "", place)
+    enable = next(filter(None, (_action(one, "EnableRMedia") for one in managers)), "")
+    place = next(iter(places), "")
+    if enable:
+        return Media((), "media redirection is off", enable, place)
+    shared = any("VirtualMediaConfig" in inner(tree.get(one), "Oem", "Supermicro") for one in places)
+    if shared:
+        return Media((), "its virtual media takes Windows shares only (IsoConfig.Mount), no URL", "", place)
+    return Media((), "the BMC shows no virtual media", "", place)
+
+
+def _action(resource: Resource, name: str) -> str:
+    """The address of an action, the vendor's own included."""
+    actions = inner(resource, "Actions")
+    for found in (actions, inner(actions, "Oem")):
+        for key, one in found.items():
+            if key.rpartition(".")[2] == name and isinstance(one, Mapping) and isinstance(one.get("target"), str):
+                return str(one["target"])
+    return ""
+
+
+def _slot(one: Resource, vendor: Vendor) -> Slot:
+    kinds = texts(one.get("MediaTypes"))
+    inserted, connected = one.get("Inserted"), text(one.get("ConnectedVia"))
+    free = _free(connected, inserted, text(one.get("Image")))
+    insert, eject = _action(one, "InsertMedia"), _action(one, "EjectMedia")
+    patch = not insert and not eject and "Actions" not in one
+    name = text(one.get("Id")) or link(one).rpartition("/")[2]
+    cd = kinds is None or bool({"CD", "DVD"} & set(kinds))
+    fits = not vendor.media_slot or bool(re.fullmatch(vendor.media_slot, name))
+    offered = inner(one, "Actions", "#VirtualMedia.InsertMedia")
+    return Slot(
+        uri=link(one),
+        id=name,
+        cd=cd,
+        insert=insert,
+        eject=eject,
+        patch=patch,
+        free=free,
+        image=text(one.get("Image")) or "",
+        usable=cd and fits and bool(insert or patch),
+        protocols=texts(offered.get("TransferProtocolType@Redfish.AllowableValues")),
+        methods=texts(offered.get("TransferMethod@Redfish.AllowableValues")),
+    )
+
+
+def _free(connected: str | None, inserted: object, image: str | None) -> bool | None:
+    """Supermicro keeps Image after an eject, sushy-tools' emulator ConnectedVia: nothing is there where either says so
+    and the other fields do not speak against it."""
+    if connected == "NotConnected" or (inserted is False and image is None):
+        return True
+    if connected is not None or inserted is True:
+        return False
+    return None if inserted is None else True
+
+
+def resets(tree: Tree, host: Resource) -> tuple[str, ...] | None:
+    """The kinds of reset that the system takes: of the action itself, or its ActionInfo; None where it lists none."""
+    action = inner(host, "Actions", "#ComputerSystem.Reset")
+    if inline := texts(action.get("ResetType@Redfish.AllowableValues")):
+        return inline
+    for one in rows(tree.get(link(action.get("@Redfish.ActionInfo"))).get("Parameters")):
+        if one.get("Name") == "ResetType":
+            return texts(one.get("AllowableValues"))
+    return None

@@ -1,0 +1,216 @@
+"""One machine behind its BMC: what may be changed, and only after it has proven to be the machine that is meant."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner.redfish import boot as booting
+from provisioner.redfish import inventory
+from provisioner.redfish.client import Bmc
+from provisioner.redfish.errors import BmcError
+from provisioner.redfish.inventory import Host
+from provisioner.redfish.tree import Tree, inner, text
+
+POLL_S = 2.0
+POWER_S = 120.0
+"""Seconds that a machine may take to be off or on after it was told."""
+MEDIA_S = 90.0
+"""Seconds that an image may take until the BMC says that it is attached; accepting the request proves nothing."""
+_OFFERED = ("TransferProtocolType", "TransferMethod", "UserName", "Password", "MediaType", "Inserted", "WriteProtected")
+
+
+@dataclass(slots=True)
+class Controlled:
+    """A machine whose power, boot and media may be changed. `serial`: the serial number that it must have; every change
+    reads it again first. `pause`: sleeps in place of the connection's own way, which `stop` ends."""
+
+    bmc: Bmc
+    serial: str
+    pause: Callable[[float], object] | None = None
+    _tree: Tree = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.serial.strip():
+            raise BmcError(
+                "has no serial number to be known by", where=self.bmc.machine, kind="identity",
+                hint="give `serial` for this host in cluster.yaml; `gpuprov bmc FILE status` shows what the BMC says",
+            )  # fmt: skip
+        self._tree = self.bmc.tree()
+
+    def confirm(self) -> Host:
+        """The machine as it is now. Raises BmcError where it is another one than is meant: nothing was changed."""
+        self._tree.forget()
+        host = inventory.find_host(self._tree)
+        found = inventory.identity(host)
+        if not found.is_called(self.serial):
+            raise BmcError(
+                f"its BMC is that of the machine {found.best or 'without a serial number'}, not of {self.serial}. "
+                "Nothing was changed",
+                where=self.bmc.machine, kind="identity",
+                hint="check `bmc` and `serial` of this host in cluster.yaml, and the cabling of the BMC network",
+            )  # fmt: skip
+        return host
+
+    def power(self) -> str | None:
+        """On, Off, PoweringOn …; None where the BMC does not say."""
+        self._tree.forget()
+        return text(inventory.find_host(self._tree).system.get("PowerState"))
+
+    def reset(self, *kinds: str) -> None:
+        """The first of these kinds of reset that the machine has. Raises BmcError where it has none."""
+        host = self.confirm()
+        action = inner(host.system, "Actions", "#ComputerSystem.Reset").get("target")
+        offered = booting.resets(self._tree, host.system)
+        kind = next((one for one in kinds if offered is None or one in offered), None)
+        if kind is None or not isinstance(action, str):
+            raise BmcError(
+                f"its BMC can't do {' or '.join(kinds)}", where=self.bmc.machine, kind="unsupported",
+                hint=f"it offers {', '.join(offered or ()) or 'no reset'}",
+            )  # fmt: skip
+        with _unanswered():
+            self.bmc.post(action, {"ResetType": kind})
+
+    def power_off(self) -> None:
+        """Off, at once, and seen to be off."""
+        if self.power() != "Off":
+            self.reset("ForceOff")
+            self._until("off", lambda: self.power() == "Off", POWER_S)
+
+    def power_on(self) -> None:
+        if self.power() != "On":
+            self.reset("On", "ForceOn")
+            self._until("on", lambda: self.power() == "On", POWER_S)
+
+    def boot_once(self, target: str) -> None:
+        """Boot from somewhere else the next time; read back. The mode is left alone."""
+        self._override({"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target})
+        now = self.boot()
+        if now.target != target or now.enabled != "Once":
+            raise BmcError(
+                f"took the boot override and shows {now.enabled} {now.target}, not Once {target}",
+                where=self.bmc.machine, kind="unsupported",
+                hint="set the boot order in the BIOS setup, or update the BMC's firmware",
+            )  # fmt: skip
+
+    def boot_as_ever(self) -> None:
+        """End an override for the next boot; one that somebody made for good stays. HPE refuses the target None."""
+        now = self.boot()
+        if now.overridden and now.enabled == "Once":
+            self._override({"BootSourceOverrideEnabled": "Disabled"})
+
+    def boot(self) -> booting.Boot:
+        self._tree.forget()
+        host = inventory.find_host(self._tree)
+        return booting.boot(self._tree, host.system, host.vendor)
+
+    def _override(self, wanted: Mapping[str, str]) -> None:
+        host = self.confirm()
+        now = booting.boot(self._tree, host.system, host.vendor)
+        with _unanswered():
+            self.bmc.patch(now.uri, {"Boot": dict(wanted)})
+
+    def media(self) -> booting.Media:
+        self._tree.forget()
+        host = inventory.find_host(self._tree)
+        return booting.media(self._tree, host.system, host.managers, host.vendor)
+
+    def attach(self, url: str) -> booting.Slot:
+        """Put an image into a free virtual drive, and wait until the BMC says that it is there."""
+        host = self.confirm()
+        found = booting.media(self._tree, host.system, host.managers, host.vendor)
+        if not found.slots and found.enable:
+            self.bmc.post(found.enable, {"RMediaState": "Enable"})
+            self._until("showing virtual drives", lambda: bool(self.media().slots), MEDIA_S)
+            found = self.media()
+        slot = found.choose(url)
+        if slot is None:
+            raise BmcError(
+                found.why or "every virtual drive is taken: " + ", ".join(one.image or one.id for one in found.slots),
+                where=self.bmc.machine, kind="media",
+                hint="eject what is attached in the BMC's web interface" if found.slots and not found.why
+                else "install this machine over the network (PXE), or by hand and take it over with method: ssh",
+            )  # fmt: skip
+        if slot.free is False:  # our own image is there already
+            return slot
+        self._insert(slot, url)
+        self._until(
+            "showing the image as attached",
+            lambda: any(one.uri == slot.uri and one.free is False for one in self.media().slots), MEDIA_S,
+            hint="the BMC accepted the image and does not attach it: it must reach this computer "
+            "(install.serve), and may want a certificate that it knows",
+        )  # fmt: skip
+        return slot
+
+    def _insert(self, slot: booting.Slot, url: str) -> None:
+        """Ask with the image alone; add what the BMC says is missing, leave out what it refuses."""
+        body: dict[str, Any] = {"Image": url} | ({"Inserted": True} if slot.patch else {})
+        known = {
+            "TransferProtocolType": url.partition(":")[0].upper(), "TransferMethod": "Stream", "UserName": "none",
+            "Password": "none", "MediaType": "CD", "Inserted": True, "WriteProtected": True,
+        }  # fmt: skip
+        for _ in range(len(known) + 1):
+            try:
+                with _unanswered():
+                    if slot.patch:
+                        self.bmc.patch(slot.uri, body)
+                    else:
+                        self.bmc.post(slot.insert, body)
+                return
+            except BmcError as error:
+                named = [one for one in _OFFERED if one in error.message]
+                if error.kind == "parameter-missing" and any(one not in body for one in named):
+                    body |= {one: known[one] for one in named if one not in body}
+                elif error.kind == "parameter-refused" and any(one in body for one in named):
+                    body = {key: value for key, value in body.items() if key not in named}
+                else:
+                    raise
+        raise AssertionError
+
+    def detach(self, url: str, drive: str = "") -> bool:
+        """Take an image out of the drive that has it; nobody else's. `drive`: where it was attached, for BMCs that do
+        not show the whole URL. Gives whether there was one."""
+        host = self.confirm()
+        slots = booting.media(self._tree, host.system, host.managers, host.vendor).slots
+        name = url.rpartition("/")[2]
+        ours = [
+            one
+            for one in slots
+            if one.free is not True and (one.image == url or (one.uri == drive and one.image in ("", name)))
+        ]
+        for slot in ours:
+            with _unanswered():
+                if slot.patch:
+                    self.bmc.patch(slot.uri, {"Image": None, "Inserted": False})
+                else:
+                    # Supermicro shows the action only while something is inserted
+                    self.bmc.post(slot.eject or slot.uri + "/Actions/VirtualMedia.EjectMedia", {})
+            self._until(
+                "showing the image as ejected",
+                lambda slot=slot: not any(one.uri == slot.uri and one.free is False for one in self.media().slots),  # type: ignore[misc]
+                MEDIA_S,
+            )  # fmt: skip
+        return bool(ours)
+
+    def _until(self, what: str, there: Callable[[], bool], seconds: float, hint: str = "") -> None:
+        end = time.monotonic() + seconds
+        while not there():
+            if time.monotonic() > end:
+                raise BmcError(
+                    f"its BMC is not {what} after {seconds:.0f} s", where=self.bmc.machine, kind="stuck",
+                    hint=hint or "look at the machine's console; reset the BMC if it stays",
+                )  # fmt: skip
+            (self.pause or self.bmc.stop.wait)(POLL_S)
+
+
+@contextlib.contextmanager
+def _unanswered() -> Iterator[None]:
+    """A change whose answer was lost may have been made: what follows reads whether it was."""
+    try:
+        yield
+    except BmcError as error:
+        if error.kind != "dropped":
+            raise

@@ -1,0 +1,262 @@
+"""The resources of one Redfish service, live or saved, as plain JSON objects.
+
+A service leaves out what it likes: a link that leads nowhere, a member that can't be read and a field of a wrong type
+are all `not known` here, never an error; only a service that gives nothing at all is one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioner.redfish.errors import BmcError
+
+Resource = Mapping[str, Any]
+
+ROOT = "/redfish/v1"
+MOST_RESOURCES = 4000
+"""Resources read of one service: a DGX H100 has some 1500, a service that links in circles has no end."""
+MOST_PAGES = 40
+LARGEST_SAVED = 200 * 1024 * 1024
+"""Bytes of a saved tree, unpacked."""
+
+_NOTHING = re.compile(
+    r"(n/?a|none|null|unknown|not (available|present|specified)|to be filled by o\.?e\.?m\.?|default string|-|0+)?",
+    re.I,
+)
+
+
+def text(value: object) -> str | None:
+    """A text that says something, without blanks around it; None for "", "N/A", "To be filled by O.E.M." and any value
+    that is no text."""
+    found = value.strip() if isinstance(value, str) else ""
+    return None if _NOTHING.fullmatch(found) else found
+
+
+def number(value: object) -> float | None:
+    """A number as number; None for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def texts(value: object) -> tuple[str, ...] | None:
+    """A list of texts; None where there is no list. "None" is a value here: it is one of AllowableValues."""
+    if not isinstance(value, list):
+        return None
+    return tuple(one for one in value if isinstance(one, str) and one)
+
+
+def inner(resource: Resource, *keys: str) -> Resource:
+    """An object inside another, by its keys; empty where there is none."""
+    for key in keys:
+        found = resource.get(key)
+        if not isinstance(found, Mapping):
+            return {}
+        resource = found
+    return resource
+
+
+def rows(value: object) -> list[Resource]:
+    """The objects of a list."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def link(value: object) -> str:
+    """Where a link leads: `{"@odata.id": "/redfish/…"}`, or the bare path that AMI gives; empty for none."""
+    if isinstance(value, Mapping):
+        value = value.get("@odata.id")
+    return address(value) if isinstance(value, str) and value.startswith("/") else ""
+
+
+def address(uri: str) -> str:
+    """An address in one spelling: without fragment, double slashes and a slash at the end."""
+    return re.sub(r"/{2,}", "/", uri.partition("#")[0]).rstrip("/") or "/"
+
+
+def kind(resource: Resource) -> str:
+    """The type's name without its version: ComputerSystem, VirtualMediaCollection."""
+    found = resource.get("@odata.type")
+    return found.removeprefix("#").split(".")[0] if isinstance(found, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """What a collection gave. `complete`: the collection was there, each of its members could be read, and it does not
+    speak of more."""
+
+    read: tuple[Resource, ...] = ()
+    complete: bool = False
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(self.read)
+
+
+class Tree:
+    """One service. `fetch` gives the object at an address, None where the service has none, and raises BmcError where
+    it can't be asked."""
+
+    def __init__(self, fetch: Callable[[str], Resource | None]) -> None:
+        self._fetch = fetch
+        self._known: dict[str, Resource | None] = {}
+        self.unread: dict[str, str] = {}
+        """Address → why it could not be read, of what another resource links to."""
+
+    def get(self, where: object) -> Resource:
+        """The resource at an address or a link; empty where it can't be had, and `unread` says why."""
+        uri = link(where) if not isinstance(where, str) else address(where)
+        if not uri or not uri.startswith("/"):
+            return {}
+        if uri not in self._known:
+            if len(self._known) >= MOST_RESOURCES:
+                self.unread[uri] = f"more than {MOST_RESOURCES} resources"
+                return {}
+            try:
+                found = self._fetch(uri)
+            except BmcError as error:
+                if error.kind not in _LOCAL or uri == ROOT:
+                    raise
+                self.unread[uri], found = error.message, None
+            else:
+                if found is None:
+                    self.unread[uri] = "the service does not have it"
+            self._known[uri] = found
+        return self._known[uri] or {}
+
+    def members(self, where: object) -> Members:
+        """The members of a collection, by its address or a link to it; those that the collection shows whole are not
+        asked for again."""
+        page, found, complete = self.get(where), list[Resource](), True
+        if not isinstance(page.get("Members"), list):
+            return Members()
+        for _ in range(MOST_PAGES):
+            for one in rows(page.get("Members")):
+                whole = one if len([key for key in one if not key.startswith("@")]) > 1 else self.get(one)
+                complete = complete and bool(whole)
+                if whole:
+                    found.append(whole)
+            following = page.get("Members@odata.nextLink") or page.get("@odata.nextLink")
+            if not isinstance(following, str):
+                said = page.get("Members@odata.count")
+                return Members(tuple(found), complete and not (isinstance(said, int) and said > len(found)))
+            page = self.get(following)
+            if not page:
+                break
+        return Members(tuple(found), False)
+
+    def forget(self, *uris: str) -> None:
+        """Ask again for these, or for everything."""
+        for uri in uris or list(self._known):
+            self._known.pop(address(uri), None)
+            self.unread.pop(address(uri), None)
+
+    @property
+    def root(self) -> Resource:
+        return self.get(ROOT)
+
+    def saved(self) -> dict[str, Resource]:
+        """Everything that was read, by address: what `Saved` reads."""
+        return {uri: found for uri, found in sorted(self._known.items()) if found is not None}
+
+
+_LOCAL = ("", "denied", "internal", "unsupported", "not-found")
+"""Kinds of errors that concern one resource; any other one concerns the service."""
+
+
+def saved(path: Path) -> Tree:
+    """A saved tree: one JSON object of address → resource (also gzipped), or a folder with a file a resource, named
+    after its path (redfish_v1_Systems.json) or lying at it (redfish/v1/Systems/index.json). Raises BmcError for
+    anything else."""
+    try:
+        known = _folder(path) if path.is_dir() else _document(path)
+    except (OSError, ValueError, EOFError, RecursionError) as error:
+        raise BmcError(f"is no saved Redfish tree: {error}", where=str(path)) from error
+    if not known:
+        raise BmcError(
+            "has no Redfish resource", where=str(path),
+            hint="give a folder with one JSON file a resource, or the file that `gpuprov bmc … --save` wrote",
+        )  # fmt: skip
+    return Tree(_with_collections(known).get)
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a path looks like a saved tree; reads little."""
+    if path.is_dir():
+        return (
+            (path / "redfish_v1.json").exists()
+            or (path / "redfish" / "v1").is_dir()
+            or any(path.glob("redfish_v1_*.json"))
+        )
+    return path.name.endswith((".redfish.json", ".redfish.json.gz"))
+
+
+def _document(path: Path) -> dict[str, Resource]:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        whole = file.read(LARGEST_SAVED + 1)
+    if len(whole) > LARGEST_SAVED:
+        raise ValueError("it is too large")
+    found = json.loads(whole)
+    if not isinstance(found, dict):
+        raise ValueError("its JSON is no object")
+    return {address(uri): one for uri, one in found.items() if uri.startswith("/") and isinstance(one, dict)}
+
+
+def _folder(path: Path) -> dict[str, Resource]:
+    known: dict[str, Resource] = {}
+    for file in sorted(path.rglob("*.json")):
+        if file.is_symlink():
+            continue
+        found = json.loads(file.read_bytes())
+        if not isinstance(found, dict):
+            continue
+        inside = file.relative_to(path).as_posix()
+        if "redfish/v1" in inside:
+            uri = "/" + inside[inside.index("redfish/v1") :].rpartition("/")[0]
+            uri = uri if file.stem in ("index", "custom") else f"{uri}/{file.stem}"
+        else:
+            uri = link(found) or ("/" + file.stem.replace("_", "/") if file.stem.startswith("redfish_v1") else "")
+        if uri.startswith(ROOT):
+            known.setdefault(address(uri), found)
+            if file.stem.startswith("redfish_v1"):  # by its name as well: a body may name another path than its own
+                known.setdefault("name:" + file.stem, found)
+    return _by_link(known)
+
+
+def _by_link(known: dict[str, Resource]) -> dict[str, Resource]:
+    """With every address that something links to and that a file is named after."""
+    named = {name.removeprefix("name:"): one for name, one in known.items() if name.startswith("name:")}
+    found = {uri: one for uri, one in known.items() if not uri.startswith("name:")}
+    for uri in {one for resource in list(found.values()) for one in links(resource)}:
+        if uri not in found and (one := named.get(uri.strip("/").replace("/", "_"))) is not None:
+            found[uri] = one
+    return found
+
+
+def links(value: object) -> Iterator[str]:
+    """Every address that a resource names, however deep."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            if key == "@odata.id" and isinstance(one, str) and one.startswith("/"):
+                yield address(one)
+            else:
+                yield from links(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from links(one)
+
+
+def _with_collections(known: dict[str, Resource]) -> dict[str, Resource]:
+    """With root and collections where the tree is a part that lacks them: as far as they can be told."""
+    for name in ("Systems", "Managers", "Chassis"):
+        top = f"{ROOT}/{name}"
+        there = sorted(uri for uri in known if re.fullmatch(re.escape(top) + "/[^/]+", uri))
+        if top not in known and there:
+            known[top] = {"@odata.id": top, "Members": [{"@odata.id": uri} for uri in there]}
+    if ROOT not in known:
+        known[ROOT] = {
+            n: {"@odata.id": f"{ROOT}/{n}"} for n in ("Systems", "Managers", "Chassis") if f"{ROOT}/{n}" in known
+        }
+    return known

@@ -1,0 +1,184 @@
+"""`gpuprov bmc` as a person calls it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from provisioner.cli.main import run
+from provisioner.redfish import inventory, tree
+from provisioner.spec import schema
+from tests.support import bmc as fake
+
+Start = Callable[..., fake.Bmc]
+
+
+@pytest.fixture
+def cluster(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, fake.Bmc]]:
+    """Two R750 of a file, one of them with its serial number, and one that is not in it."""
+    monkeypatch.setenv("BMC_USER", "admin")
+    monkeypatch.setenv("BMC_PASSWORD", "not-a-real-one")
+    bmcs = {name: start("dell-poweredge-r750-h100pcie") for name in ("a", "b", "other")}
+    bmcs["b"].system["SerialNumber"] = "SECOND"
+    bmcs["b"].known["/redfish/v1/Chassis/System.Embedded.1"]["SerialNumber"] = "SECOND"
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "name: lab\nsites:\n  lab:\n    provider: baremetal\n    credentials: env:BMC\n    hosts:\n"
+        f"      a.lab: {{bmc: '{bmcs['a'].address}', serial: CNIVC0014M0388}}\n"
+        f"      b.lab: {{bmc: '{bmcs['b'].address}'}}\n"
+        "groups: {train: {machine: dgx-h100, count: 2}}\n"
+    )
+    return file, bmcs
+
+
+def test_status_as_json_has_its_schema(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    assert run(["bmc", str(file), "status", "--json"]) == 1, "a DGX H100 has eight GPUs"
+    said = capsys.readouterr()
+    assert "a.lab: BMC's certificate pinned: SHA256:" in said.err
+    document = json.loads(said.out)
+    jsonschema.validate(document, schema.schema("bmc"), cls=jsonschema.Draft202012Validator)
+    one, two = document["machines"]
+    assert (one["host"], one["serial"], one["gpus"], one["power"]) == ("a.lab", "CNIVC0014M0388", 1, "On")
+    assert any(f["check"] == "gpus" and f["status"] == "fail" for f in one["findings"])
+    assert two["serial"] == "SECOND"
+    assert all(not bmc.changes and not bmc.sessions for bmc in bmcs.values()) and bmcs["other"].asked == 0
+
+
+def test_one_that_fails_does_not_hide_the_others(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    bmcs["a"].faults.wrong_password = True
+    assert run(["bmc", str(file), "power"]) == 1
+    out = capsys.readouterr().out
+    assert "a.lab: the BMC does not accept the user and password" in out and "SECOND" in out
+    assert "not-a-real-one" not in out
+
+
+def test_event_logs(cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]) -> None:
+    file, _ = cluster
+    assert run(["bmc", str(file), "sel", "b.lab"]) == 0
+    out = capsys.readouterr().out
+    assert "b.lab: 2024-06-11T00:13:00-05:00 OK Sel: An OEM diagnostic event occurred." in out and "a.lab" not in out
+
+
+def test_power_is_switched_on_what_is_named_alone(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    assert run(["bmc", str(file), "power", "force-off", "--yes"]) == 2
+    assert "needs the machines' names" in capsys.readouterr().err
+    assert run(["bmc", str(file), "power", "force-off", "other.lab", "--yes"]) == 2
+    assert "is no machine with a BMC" in capsys.readouterr().err
+    assert run(["bmc", str(file), "power", "force-off", "b.lab", "--yes"]) == 2
+    assert "its BMC shows SECOND" in capsys.readouterr().err
+    assert run(["bmc", str(file), "power", "force-off", "a.lab"]) == 2, "nobody can be asked"
+    assert all(not bmc.changes for bmc in bmcs.values())
+    assert run(["bmc", str(file), "power", "force-off", "a.lab", "--yes"]) == 0
+    assert [len(bmc.changes) for bmc in bmcs.values()] == [1, 0, 0]
+    assert bmcs["a"].system["PowerState"] == "Off"
+    assert "a.lab: force-off sent; power is Off now" in capsys.readouterr().out
+
+
+def test_power_of_another_machine_than_is_written_down(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    file.write_text(file.read_text().replace("CNIVC0014M0388", "ELSEWHERE"))
+    assert run(["bmc", str(file), "power", "force-off", "a.lab", "--yes"]) == 3
+    assert "not of ELSEWHERE. Nothing was changed" in capsys.readouterr().err
+    assert bmcs["a"].changes == []
+
+
+def test_what_a_bmc_showed_is_kept_and_read_again(
+    cluster: tuple[Path, dict[str, fake.Bmc]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    run(["bmc", str(file), "status", "a.lab", "--save", str(tmp_path / "kept")])
+    found = inventory.read(tree.saved(tmp_path / "kept" / "a.lab.redfish.json"))
+    assert (found.model, len(found.gpus.read)) == ("PowerEdge R750", 1)
+    asked = {name: bmc.asked for name, bmc in bmcs.items()}
+    capsys.readouterr()
+    assert run(["bmc", str(file), "status", "a.lab", "--from", str(tmp_path / "kept"), "--json"]) == 1
+    (again,) = json.loads(capsys.readouterr().out)["machines"]
+    assert again["serial"] == "CNIVC0014M0388" and any(f["status"] == "fail" for f in again["findings"])
+    assert run(["bmc", str(file), "power", "--from", str(tmp_path / "kept")]) == 1, "of b.lab nothing was kept"
+    assert "b.lab: is no saved Redfish tree" in capsys.readouterr().out
+    assert asked == {name: bmc.asked for name, bmc in bmcs.items()}
+
+
+def test_new_events_are_those_since_the_last_look(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    run(["bmc", str(file), "status", "a.lab"])
+    capsys.readouterr()
+    entries = bmcs["a"].known["/redfish/v1/Managers/iDRAC.Embedded.1/LogServices/Sel/Entries"]
+    entries["Members"].insert(
+        0, {**entries["Members"][0], "Created": "2026-01-01", "Severity": "Critical", "Message": "PSU lost"}
+    )
+    run(["bmc", str(file), "status", "a.lab"])
+    assert "a.lab: warning: events: 1 since the last look: PSU lost" in capsys.readouterr().out
+    run(["bmc", str(file), "status", "a.lab"])
+    assert "since the last look" not in capsys.readouterr().out
+
+
+def test_a_file_with_method_redfish_has_machines_that_are_installed(tmp_path: Path) -> None:
+    """And `install` is what chooses them; with method ssh they are machines that exist."""
+    from provisioner.lifecycle import machines
+    from provisioner.machines.hosts import HostMachines
+    from provisioner.machines.redfish import RedfishMachines
+    from provisioner.session import open_cluster
+
+    file = tmp_path / "cluster.yaml"
+    text = (
+        "name: lab\nsites:\n  lab:\n    provider: baremetal\n    method: redfish\n    credentials: env:BMC\n"
+        "    install: {iso: netboot, serve: '10.0.0.5:8443', reinstall: [A12]}\n"
+        "    hosts: {'dgx[1-2].lab': {bmc: 'bmc[1-2]:444', serial: [A12, B12]}}\n"
+        "groups: {train: {machine: dgx-h100, count: 2}}\n"
+    )
+    file.write_text(text)
+    cluster = open_cluster(file, sandbox=False)
+    there = machines.of_site(cluster, "lab", None)  # type: ignore[arg-type]
+    assert isinstance(there, RedfishMachines)
+    hosts = cluster.providers.at("lab").hosts
+    assert hosts is not None
+    assert [(host.management, host.serial) for host in hosts.listed(["train"])] == [
+        (("bmc1", 444), "A12"),
+        (("bmc2", 444), "B12"),
+    ]
+    assert there._installation.iso == tmp_path / "netboot"
+    file.write_text(text.replace("method: redfish", "method: ssh").replace("    install:", "    #"))
+    plain = machines.of_site(open_cluster(file, sandbox=False), "lab", None)  # type: ignore[arg-type]
+    assert isinstance(plain, HostMachines) and not isinstance(plain, RedfishMachines)
+
+
+def test_preflight_says_what_an_installation_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from provisioner.providers.baremetal.provider import BareMetal
+    from provisioner.providers.base import Place
+    from provisioner.session import open_cluster
+    from tests.support.plans import cluster_spec, plan
+
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "name: lab\nsites:\n  here:\n    provider: baremetal\n    method: redfish\n    credentials: env:NOWHERE\n"
+        "    install: {iso: netboot}\n    hosts: {n1: {bmc: b1}}\ngroups: {train: {machine: dgx-h100}}\n"
+    )
+    settings = open_cluster(file, sandbox=False).spec.sites["here"]
+    provider = BareMetal(Place("lab", "here", settings, tmp_path))
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    found = {one.subject: one for one in provider.preflight(plan(cluster_spec("dgx-h100")), ())}
+    assert {name: one.status for name, one in found.items()} == {
+        "hosts": "ok",
+        "install.iso": "blocks",
+        "install": "blocks",
+        "credentials": "blocks",
+    }
+    assert "NOWHERE_USER and NOWHERE_PASSWORD are not set" in found["credentials"].message

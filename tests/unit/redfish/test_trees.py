@@ -1,0 +1,228 @@
+"""Real trees of Dell, HPE, Supermicro, Lenovo and NVIDIA BMCs read right, whatever their ids and places are called."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.redfish import devices, inventory, logs, tree
+from provisioner.redfish.errors import BmcError
+from provisioner.redfish.inventory import Inventory
+from provisioner.redfish.tree import Tree
+
+HERE = Path(__file__).parent
+TREES: list[dict[str, Any]] = yaml.safe_load((HERE / "trees.yaml").read_text())
+
+READ: dict[str, Callable[[Inventory], object]] = {
+    "vendor": lambda i: i.vendor,
+    "systems": lambda i: sorted(i.systems),
+    "host_system": lambda i: i.system,
+    "system_model": lambda i: i.model,
+    "manufacturer": lambda i: i.manufacturer,
+    "serial": lambda i: i.identity.serial,
+    "power_state": lambda i: i.power,
+    "health": lambda i: i.health,
+    "cpu_count": lambda i: i.cpus,
+    "memory_gib": lambda i: i.memory_gib,
+    "bios": lambda i: i.bios,
+    "gpus": lambda i: len(i.gpus.read),
+    "gpus_complete": lambda i: i.gpus.complete,
+    "gpu_model": lambda i: _one({gpu.model for gpu in i.gpus.read}),
+    "boot_override_targets": lambda i: _list(i.boot.targets),
+    "boot_override_enabled_allowed": lambda i: _list(i.boot.enables),
+    "boot_mode": lambda i: i.boot.mode,
+    "boot_at": lambda i: i.boot.uri,
+    "overridden": lambda i: i.boot.overridden,
+    "cd": lambda i: i.boot.cd,
+    "virtual_media_slots": lambda i: len(i.media.slots),
+    "slot": lambda i: slot.uri if (slot := i.media.choose()) else "",
+    "why": lambda i: i.media.why,
+    "reset_types": lambda i: _list(i.resets),
+    "session_timeout": lambda i: i.session_s,
+    "boot_progress": lambda i: i.progress,
+    "fans": lambda i: len(i.fans.present),
+    "supplies": lambda i: len(i.supplies.present),
+    "supplies_health": lambda i: sorted({one.health for one in i.supplies.present}, key=str),
+    "leaks": lambda i: len(i.leaks.present),
+    "licence": lambda i: i.licences.media,
+    "conditions": lambda i: len(i.conditions.read),
+}
+
+
+def _one(values: set[str | None]) -> str | None:
+    """The model that is named; some trees lack the resources that name the others'."""
+    named = sorted(filter(None, values))
+    assert len(named) <= 1, named
+    return named[0] if named else None
+
+
+def _list(values: tuple[str, ...] | None) -> list[str] | None:
+    return None if values is None else list(values)
+
+
+def load(name: str) -> Tree:
+    return tree.saved(HERE / "trees" / f"{name}.redfish.json.gz")
+
+
+def changed(name: str, *edits: tuple[str, Callable[[dict[str, Any]], object]]) -> Tree:
+    """A tree with some resources altered: an address with `resource → anything`."""
+    known = json.loads(gzip.decompress((HERE / "trees" / f"{name}.redfish.json.gz").read_bytes()))
+    for uri, edit in edits:
+        edit(known[uri])
+    return Tree(known.get)
+
+
+@pytest.mark.parametrize("row", TREES, ids=lambda row: str(row["tree"]))
+def test_a_real_tree_reads_as_a_person_reads_it(row: dict[str, Any]) -> None:
+    found = inventory.read(load(row["tree"]))
+    expected = {**row["expect"], "systems": sorted(row["expect"].get("systems", found.systems))}
+    logged = expected.pop("logs", None)
+    assert {key: READ[key](found) for key in expected} == expected
+    if logged is not None:
+        known = load(row["tree"])
+        host = inventory.find_host(known)
+        assert [log.name for log in logs.event_logs(known, host.system, host.systems, host.managers)] == logged
+
+
+@pytest.mark.parametrize("row", TREES, ids=lambda row: str(row["tree"]))
+def test_ids_mean_nothing(row: dict[str, Any]) -> None:
+    """Every address under another name, links and all: the machine reads the same."""
+    known = json.loads(gzip.decompress((HERE / "trees" / f"{row['tree']}.redfish.json.gz").read_bytes()))
+    if "/redfish/v1" not in known:
+        pytest.skip("a part of a tree, whose collections are told from its addresses")
+
+    def elsewhere(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: elsewhere(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [elsewhere(one) for one in value]
+        if isinstance(value, str) and value.startswith("/redfish/v1/"):
+            words = value.removeprefix("/redfish/v1/").split("/")
+            return "/redfish/v1/" + "/".join(
+                f"x{word}" if word and not word.startswith("#") else word for word in words
+            )
+        return value
+
+    moved = {elsewhere(uri): elsewhere(one) for uri, one in known.items()}
+    before, after = inventory.read(load(row["tree"])), inventory.read(Tree(moved.get))
+    for key in row["expect"]:
+        if key not in ("boot_at", "slot", "logs"):
+            assert READ[key](after) == READ[key](before), key
+
+
+def test_collections_are_counted_by_what_can_be_read() -> None:
+    """The number that a collection says counts for nothing: a member that is gone is not there."""
+    whole = inventory.read(load("nvidia-dgx-h100")).gpus
+    gone = "/redfish/v1/Systems/HGX_Baseboard_0/Processors/GPU_SXM_3"
+    cut = changed("nvidia-dgx-h100")
+    known = dict(cut.saved())
+    original = cut._fetch
+    less = inventory.read(Tree(lambda uri: None if uri == gone else original(uri))).gpus
+    assert (len(whole.read), whole.complete) == (8, True)
+    assert (len(less.read), less.complete) == (7, False), known
+
+
+def test_a_machine_that_is_off_shows_nothing_for_sure() -> None:
+    found = changed("nvidia-dgx-h100", ("/redfish/v1/Systems/DGX", lambda system: system.update(PowerState="Off")))
+    assert not inventory.read(found).gpus.complete
+
+
+@pytest.mark.parametrize(
+    ("resource", "healthy"),
+    [
+        ({"Status": {"Health": "OK"}}, "OK"),
+        ({"Status": {"Health": "OK", "HealthRollup": "Critical"}}, "Critical"),
+        ({"Status": {"State": "Enabled"}}, None),
+        ({"Status": {"Health": None}}, None),
+        ({"Status": {"Health": "Fine"}}, None),
+        ({"Status": "OK"}, None),
+        ({}, None),
+    ],
+)
+def test_health_that_is_not_said_is_unknown(resource: dict[str, Any], healthy: str | None) -> None:
+    assert devices.health(resource) == healthy
+
+
+def test_two_hosts_that_can_not_be_told_apart_are_no_host() -> None:
+    one = {"@odata.id": "/redfish/v1/Systems/a", "Id": "a", "Boot": {"x": 1}, "Actions": {"#ComputerSystem.Reset": {}}}
+    two = {**one, "@odata.id": "/redfish/v1/Systems/b", "Id": "b"}
+    known = {
+        "/redfish/v1": {"Systems": {"@odata.id": "/redfish/v1/Systems"}},
+        "/redfish/v1/Systems": {
+            "Members": [{"@odata.id": "/redfish/v1/Systems/a"}, {"@odata.id": "/redfish/v1/Systems/b"}]
+        },
+        "/redfish/v1/Systems/a": one,
+        "/redfish/v1/Systems/b": two,
+    }
+    with pytest.raises(BmcError, match="which of the systems a, b boots the machine can't be told"):
+        inventory.read(Tree(known.get))
+    two["SystemType"] = "DPU"
+    assert inventory.read(Tree(known.get)).system == "a"
+
+
+def test_a_slot_that_keeps_its_image_after_eject_is_free() -> None:
+    """Supermicro does; ConnectedVia decides."""
+    uri = "/redfish/v1/Managers/1/VirtualMedia/VirtualMedia1"
+    left = changed(
+        "supermicro-sys-821ge-tnhr", (uri, lambda slot: slot.update(Image="https://old/x.iso", Inserted=True))
+    )
+    taken = changed(
+        "supermicro-sys-821ge-tnhr", (uri, lambda slot: slot.update(Image="https://old/x.iso", ConnectedVia="URI"))
+    )
+    free, next_one = inventory.read(left).media.choose(), inventory.read(taken).media.choose()
+    assert free and free.uri == uri
+    assert next_one and next_one.id == "VirtualMedia2"
+
+
+def test_rubbish_is_read_without_an_exception() -> None:
+    """Fields of any type anywhere: what can't be read is unknown."""
+    for rubbish in (None, 7, "x", [], [1], {"Members": 3}, {"Members": [3, None]}, True):
+        for name in ("nvidia-dgx-h100", "hpe-apollo6500-xl675d-a100"):
+            known = json.loads(gzip.decompress((HERE / "trees" / f"{name}.redfish.json.gz").read_bytes()))
+            system = next(uri for uri in known if uri.count("/") == 4 and "/Systems/" in uri and known[uri].get("Boot"))
+            for key in list(known[system]):
+                if key not in ("@odata.id", "Actions", "Boot", "SystemType"):
+                    broken = {**known, system: {**known[system], key: rubbish}}
+                    inventory.read(Tree(broken.get))
+
+
+def test_a_service_without_an_end_is_left() -> None:
+    def endless(uri: str) -> dict[str, Any] | None:
+        if uri == "/redfish/v1":
+            return {"Systems": {"@odata.id": "/redfish/v1/Systems"}}
+        return {"Members": [{"@odata.id": f"{uri}/m"}], "Members@odata.nextLink": uri + "x"}
+
+    with pytest.raises(BmcError):
+        inventory.read(Tree(endless))
+
+
+@pytest.mark.parametrize("form", ["flat", "nested", "one file"])
+def test_a_saved_tree_may_lie_in_folders_or_one_file(tmp_path: Path, form: str) -> None:
+    known = json.loads(gzip.decompress((HERE / "trees" / "lenovo-sr670v2-l40.redfish.json.gz").read_bytes()))
+    where = tmp_path / "saved.redfish.json"
+    if form == "one file":
+        where.write_text(json.dumps(known))
+    else:
+        where = tmp_path / "tree"
+        where.mkdir()
+        for uri, one in known.items():
+            file = where / f"{uri.strip('/').replace('/', '_')}.json"
+            if form == "nested":
+                file = where / uri.strip("/") / "index.json"
+                file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(one))
+    assert tree.is_saved(where)
+    assert len(inventory.read(tree.saved(where)).gpus.read) == 8
+
+
+def test_what_is_no_tree_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x.redfish.json").write_text("[1]")
+    for path in (tmp_path / "x.redfish.json", tmp_path / "none.json", tmp_path):
+        with pytest.raises(BmcError, match="Redfish"):
+            tree.saved(path)
