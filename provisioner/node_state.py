@@ -7,7 +7,7 @@ else a module keeps there under a key of its own. What is damaged of it is left 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,22 @@ def note_stage(paths: ClusterPaths, stage: str, names: Iterable[str], *, ok: boo
     note(paths, nodes={name: {"stage": stage, "ok": ok} for name in names})
 
 
+def note_absent(paths: ClusterPaths, names: Iterable[str], known: Collection[str]) -> None:
+    """These nodes are not there: those that were (`known`) are missing, the others were never made."""
+    wanted = list(names)
+    note_stage(paths, "missing", [name for name in wanted if name in known], ok=False)
+    note_stage(paths, "not made", [name for name in wanted if name not in known])
+
+
+def note_failed(paths: ClusterPaths, sites: Collection[str], failed: Mapping[str, str]) -> None:
+    """What a run failed with at these sites, in place of what an earlier one did; nothing is written for a cluster of
+    which nothing is there yet."""
+    state = _read(paths)
+    if state:
+        kept = {site: said for site, said in state.get("failed", {}).items() if site not in sites}
+        write_whole(paths.root / FILE, json.dumps(state | {"failed": kept | dict(failed)}, indent=1) + "\n")
+
+
 def note_verdicts(paths: ClusterPaths, report: Report) -> None:
     """Remember each node's verdict."""
     note(paths, nodes={n.name: {"stage": "verified" if n.ok else "unhealthy", "ok": n.ok} for n in report.nodes})
@@ -63,7 +79,9 @@ def _read(paths: ClusterPaths) -> dict[str, Any]:
     nodes = loaded.get("nodes")
     whole = {k: _node(v) for k, v in nodes.items() if isinstance(v, dict)} if isinstance(nodes, dict) else {}
     report = str(loaded.get("report")).removeprefix(f"{paths.root}/")
-    return {**loaded, "nodes": whole, "report": report if is_report(report) else None}
+    failed = loaded.get("failed")
+    failed = {k: v for k, v in failed.items() if isinstance(v, str)} if isinstance(failed, dict) else {}
+    return {**loaded, "nodes": whole, "failed": failed, "report": report if is_report(report) else None}
 
 
 def _node(noted: dict[str, Any]) -> dict[str, Any]:

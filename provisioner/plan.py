@@ -28,6 +28,11 @@ class PlannedGroup:
         return tuple(f"{self.name}-{i}" for i in range(self.spec.count))
 
     @property
+    def boots(self) -> str:
+        """What its machines boot, in words: the distribution, or the cloud's own GPU image."""
+        return self.stack.vendor.name if self.stack.vendor else self.stack.os
+
+    @property
     def efa_devices(self) -> int:
         """EFA devices of one machine; 0 where it has none or cluster.yaml does not want them."""
         return self.machine.network.ports if self.machine.uses_efa(self.spec.network.wanted) else 0
@@ -56,11 +61,13 @@ class Plan:
         return found
 
     def base(self, group: PlannedGroup) -> BaseImage | None:
-        """What machines of a group boot: its golden image, else the provider's image of its distribution. None where
-        the lock names neither."""
+        """What machines of a group boot: its golden image, the cloud's own GPU image, or the provider's image of its
+        distribution. None where the lock names none."""
         golden = self.images.get(group.name)
         if golden is not None:
             return BaseImage(id=golden.id, why=f"{golden.name}, build {golden.build}")
+        if group.stack.vendor is not None:
+            return group.stack.vendor.base
         return self.bases.get(group.site, {}).get(group.stack.os)
 
     def sites(self) -> list[str]:

@@ -118,7 +118,8 @@ class Ledger:
         names: dict[str, list[str]] = {}
         for group, stack in lock.groups.items():
             had = {p.name for other in kept if group in other.groups for p in other.groups[group].packages}
-            names[group] = sorted(had - {package.name for package in stack.packages})
+            brought = {package.name for package in stack.vendor.packages} if stack.vendor else set()
+            names[group] = sorted(had - brought - {package.name for package in stack.packages})
         return names
 
     def record(self, nodes: Collection[Node], lock: Lock) -> None:

@@ -271,7 +271,11 @@ class Provider(Row):
     name: ProviderName
     title: str
     capacity: tuple[str, ...]
+    infiniband_capacity: tuple[str, ...] | None = None
+    """Kinds for machines with InfiniBand, where they are fewer."""
     region: str
+    regions: tuple[str, ...] = ()
+    """Those that are known by name."""
     zone: str
     example_region: str
     example_zones: tuple[str, ...]
@@ -300,6 +304,17 @@ class Provider(Row):
     def sells(self) -> bool:
         """Whether machines are bought there, in regions."""
         return bool(self.region)
+
+    def region_typo(self, name: str) -> str:
+        """The region that a name stands for which is none; empty where it is one, or may be a new one: another number
+        of a known place, or a name that is like no other."""
+        from rapidfuzz import fuzz, process
+
+        places = {re.sub(r"[0-9]+$", "", one) for one in self.regions}
+        if not self.regions or name in self.regions or re.sub(r"[0-9]+$", "", name) in places:
+            return ""
+        found = process.extractOne(name, self.regions, scorer=fuzz.ratio, score_cutoff=85)
+        return found[0] if found else ""
 
     def is_zone(self, name: str, region: str) -> bool:
         """Whether a zone of that region may be called so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,28 @@ from provisioner.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
     from provisioner.doctor import Diagnosis
+
+
+def _sites(file: Path) -> list[Diagnosis]:
+    """For each site of a cluster.yaml whether its cloud's SDK is there, and somebody signed in."""
+    from provisioner import spec
+    from provisioner.doctor import Diagnosis
+    from provisioner.paths import ClusterPaths
+    from provisioner.providers.cluster import Providers
+
+    loaded, found = spec.load(file), []
+    providers = Providers(loaded, ClusterPaths(file, loaded.name, sandbox=False))
+    for name, site in loaded.sites.items():
+        job = f"machines of {site.provider}"
+        try:
+            said = providers.at(name).account()
+        except GpuprovError as error:
+            found.append(Diagnosis(f"site {name}", "unknown", error.message, job, error.hint))
+            continue
+        if said is not None:
+            status: Literal["ok", "missing", "unknown"] = {"ok": "ok", "blocks": "missing"}.get(said.status, "unknown")  # type: ignore[assignment]
+            found.append(Diagnosis(f"site {name}", status, said.message, job, said.action))
+    return found
 
 
 def _keys(file: Path) -> list[Diagnosis]:
@@ -37,7 +59,10 @@ def _keys(file: Path) -> list[Diagnosis]:
 def doctor(
     file: Annotated[
         Path | None,
-        typer.Argument(help="A cluster.yaml: the keys of its lock's repositories are compared too.", metavar="FILE"),
+        typer.Argument(
+            help="A cluster.yaml: its clouds' SDKs, credentials and signing keys too.",
+            metavar="FILE",
+        ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -45,7 +70,7 @@ def doctor(
     from provisioner.doctor import examine
 
     keys = _keys(file) if file is not None else []
-    found = examine() + keys
+    found = examine() + (_sites(file) if file is not None else []) + keys
     healthy = all(d.status == "ok" for d in found)
     if json_:
         json_output.write({"ok": healthy, "findings": [asdict(d) for d in found]})

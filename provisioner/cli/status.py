@@ -88,6 +88,8 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     if document["upgrade"] and document["upgrade"]["phase"] != "done":
         reason = f": {document['upgrade']['reason']}" if document["upgrade"]["reason"] else ""
         yield f"upgrade to {document['upgrade']['to']}: {document['upgrade']['phase']}{reason}"
+    for site, said in document.get("failed", {}).items():
+        yield f"site {site}: the last `gpuprov up` failed there: {said}"
     yield from ending(document["ends"])
     yield from running_cost.lines(document["cost"]) if document["cost"] else ()
     if document["report"]:

@@ -18,9 +18,10 @@ from provisioner.configure import playbook
 from provisioner.mounts import unit
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.roles.interruption import digest
-from provisioner.stack.models import Image, Package
+from provisioner.stack.models import Image, Package, VendorImage
 from provisioner.text import printable
 from provisioner.verify.bundle import Bundle
+from provisioner.verify.checks.software import brought, is_version
 from provisioner.verify.expectations import HEALTH_TIMER, INTERRUPTION
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.parsers.images import tag
@@ -73,6 +74,8 @@ class DesiredState:
     units: tuple[str, ...]
     system: str
     kernel: str | None = None
+    vendor: VendorImage | None = None
+    """The cloud's own GPU image that it boots."""
     hook: str | None = None
     """sha256 of what a node runs when its machine is taken away, empty for nothing; None where no machine is."""
 
@@ -84,7 +87,7 @@ def desired_state(
     stack = group.stack
     kernel = None if plan.simulated else stack.kernel
     timers = (HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else ()
-    return DesiredState(stamps, stack.packages, stack.images, (*units, *timers), stack.os, kernel,
+    return DesiredState(stamps, stack.packages, stack.images, (*units, *timers), stack.os, kernel, stack.vendor,
                   digest(plan) if INTERRUPTION in units else None)  # fmt: skip
 
 
@@ -95,7 +98,7 @@ def differences(bundle: Bundle, lock: DesiredState) -> tuple[Difference, ...]:
     facts = read(bundle)
     return tuple(
         difference
-        for look in (_stamp, _packages, _holds, _units, _shared, _hook, _images, _updates, _system, _kernel)
+        for look in (_stamp, _packages, _vendor, _holds, _units, _shared, _hook, _images, _updates, _system, _kernel)
         for difference in look(facts, lock)
     )
 
@@ -176,6 +179,21 @@ def _packages(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
             message = f"{package.name} is {found or 'not installed'}, locked {package.version}"
             role, driver = roles.of_part(package.part), package.part == "driver"
             yield Difference("package", package.name, package.version, found, message, role, reboots=driver)
+
+
+def _vendor(facts: Facts, lock: DesiredState) -> Iterator[Difference]:
+    """What the cloud's image was to bring and did not; no role mends that."""
+    if lock.vendor is None or facts.packages is None:  # packages that could not be read are told of already
+        return
+    for part, version in lock.vendor.parts.items():
+        if part == "driver":
+            found: tuple[str, ...] = (facts.module.version,) if facts.module else ()
+        else:
+            found = brought(facts, part, [p.name for p in lock.vendor.packages if p.part == part and p.asked])
+        if not any(is_version(one, version) for one in found):
+            have = ", ".join(found) or "not there"
+            message = f"{part} of the image is {have}, locked {version}"
+            yield Difference("package", part, version, found[0] if found else None, message, mended=False)
 
 
 def _holds(facts: Facts, lock: DesiredState) -> Iterator[Difference]:

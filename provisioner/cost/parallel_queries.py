@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from provisioner.errors import GpuprovError
 from provisioner.providers.market import Unanswered
 
 DEADLINE_S = 20.0
@@ -36,6 +37,8 @@ def answers(
                 return
             try:
                 done.put((key, question()))
+            except GpuprovError as error:  # the provider's SDK is not installed
+                done.put((key, Unanswered(error.message, f"{error.hint}, or give --offline" if error.hint else "")))
             except BaseException as error:  # the thread that waits raises it
                 done.put((key, error))
 

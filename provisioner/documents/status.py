@@ -64,3 +64,4 @@ class StatusOutput(OpenOutput):
     ends: dict[str, str] = Field(
         default={}, description="By group: when its capacity block ends, ISO 8601, as the last `up` was told"
     )
+    failed: dict[str, str] = Field(default={}, description="By site: what the last `up` failed with there")

@@ -17,7 +17,7 @@ from shlex import quote
 from filelock import FileLock, Timeout
 
 from provisioner.errors import GpuprovError
-from provisioner.paths import ClusterPaths
+from provisioner.paths import IDENTITY, ClusterPaths
 from provisioner.providers.orphans import Orphans, Thing
 from provisioner.providers.state import remote_of
 from provisioner.spec.models import ClusterSpec
@@ -62,7 +62,7 @@ def look(places: Sequence[Orphans], folders: Iterable[Path], spec: ClusterSpec |
         found.setdefault(key, []).append(thing)
     clusters = []
     for (where, name, site, workspace, identity), mine in sorted(found.items()):
-        alive = alive_here(name, known, spec)
+        alive = alive_here(name, known, spec, identity)
         if workspace:  # the provider knows which directory made it, and `down` finds all of it from there
             alive = workspace if Path(workspace).is_dir() else ""
         clusters.append(Cluster(name, site, where, tuple(mine), alive, identity))
@@ -121,14 +121,25 @@ def remove(
     return len(wanted) - len(still), [*left, *unknown]
 
 
-def alive_here(name: str, folders: Iterable[Path], spec: ClusterSpec | None = None) -> str:
-    """Who on this machine knows a cluster of that name; empty where nobody does."""
+def alive_here(name: str, folders: Iterable[Path], spec: ClusterSpec | None = None, identity: str = "") -> str:
+    """Who on this machine knows a cluster of that name; empty where nobody does. `identity`: its tag gpuprov-id; a run
+    directory that has another one made another cluster of that name."""
     if spec is not None and spec.name == name and spec.state.backend != "local" and (said := _elsewhere(spec)):
         return said
     for folder in folders:
-        if said := _directory(ClusterPaths(folder / "cluster.yaml", name, sandbox=False).root):
+        root = ClusterPaths(folder / "cluster.yaml", name, sandbox=False).root
+        if (said := _directory(root)) and identity in ("", _own(root) or identity):
             return said
     return ""
+
+
+def _own(root: Path) -> str:
+    """The id of the cluster that a run directory made; empty where it has none that can be read."""
+    try:
+        kept = (root / "id").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+    return kept if IDENTITY.fullmatch(kept) else ""
 
 
 def _elsewhere(spec: ClusterSpec) -> str:
@@ -145,7 +156,7 @@ def _directory(root: Path) -> str:
     """Why the cluster of a run directory is alive; empty where there is none, or nothing in it stands for anything."""
     if not root.is_dir():
         return ""
-    if _held(root):
+    if held(root):
         return f"a run is in progress in {root}"
     for workspace in sorted(root.glob("sites/*")):
         if _state(workspace):
@@ -153,7 +164,7 @@ def _directory(root: Path) -> str:
     return ""
 
 
-def _held(root: Path) -> bool:
+def held(root: Path) -> bool:
     """Whether a living run holds its lock; a lock that can't be tried is taken for held."""
     path = root / "run.lock"
     if not path.exists():

@@ -11,6 +11,7 @@ from provisioner import catalog, stack
 from provisioner import spec as cluster_yaml
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.lifecycle import accounts
 from provisioner.lifecycle.image.use import Chosen, choose
 from provisioner.session import Cluster
 from provisioner.stack import facts, image_facts, lockfile
@@ -34,7 +35,7 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
     """
     found = lockfile.read(cluster.paths.user_lock)
     if found is None:
-        return renew(cluster, events, write=write)
+        return renew(cluster, events, write=write, refuse=True)
     changed = lockfile.differences(found, stack.request(cluster.spec))
     if changed:
         raise GpuprovError(
@@ -54,16 +55,18 @@ def current(cluster: Cluster, events: Events, *, write: bool = True) -> Lock:
     return found
 
 
-def renew(cluster: Cluster, events: Events, keep: Kept | None = None, *, write: bool = True) -> Lock:
+def renew(
+    cluster: Cluster, events: Events, keep: Kept | None = None, *, write: bool = True, refuse: bool = False
+) -> Lock:
     """Solve, pin packages and images, write the lock where that is wanted. Versions of `keep` stay where they still go
-    together with the rest."""
+    together with the rest. `refuse`: raise GpuprovError where no site's cloud knows who asks."""
     events("stack", "started", "choosing compatible versions")
     if old := facts.old():
         said = f"what is known of versions is more than {facts.OLD_DAYS} days old: {', '.join(old)}"
         events("stack", "warning", f"{said}; a newer release of gpuprov knows newer ones")
     stays = keep or (keep is None and cluster.sandbox)  # a rehearsal without a lock of the user's is solved each time
     golden = _golden(cluster, lockfile.read(cluster.paths.lock_file) if stays else None)
-    wanted = _of_images(cluster, _solved(cluster, events, _with_images(keep, golden)), golden)
+    wanted = _of_images(cluster, _solved(cluster, events, _with_images(keep, golden), refuse=refuse), golden)
     return _pinned(cluster, wanted, events, keep, write=write, golden=golden)
 
 
@@ -117,14 +120,16 @@ ROUNDS = 4
 """How often versions are chosen again because an image holds others than its table says."""
 
 
-def _solved(cluster: Cluster, events: Events, keep: Kept | None) -> dict[str, Stack]:
+def _solved(cluster: Cluster, events: Events, keep: Kept | None, *, refuse: bool) -> dict[str, Stack]:
     """Group → its stack. Real images are asked what they hold: what an image says of itself counts, whatever the tables
     of this release say."""
     place = cluster_yaml.placer(cluster.file)
-    real = [name for name in cluster.spec.groups if cluster.spec.site_of(name) not in _simulated(cluster)]
+    simulated = _simulated(cluster)
+    real = [name for name in cluster.spec.groups if cluster.spec.site_of(name) not in simulated]
     if not real:
         return stack.solve(cluster.spec, place=place, keep=keep)
     _refuse_architecture(cluster)
+    accounts.ask(cluster, sorted({cluster.spec.site_of(name) for name in real}), events, refuse=refuse)
     from provisioner.stack import pinning
 
     sources, read = _sources(cluster, keep), {}
@@ -212,6 +217,7 @@ def _pinned(
         from provisioner.stack import pinning  # it brings an HTTP client along, which a rehearsal does not need
 
         pinned |= pinning.pin(real, _sources(cluster, keep), events)
+    pinned = {name: _with_vendor_image(cluster, name, stack, keep) for name, stack in pinned.items()}
     lock = Lock(
         request=stack.request(cluster.spec),
         simulated=bool(simulated),
@@ -267,9 +273,10 @@ def _sources(cluster: Cluster, keep: Kept | None) -> Sources:
 def _bases(
     cluster: Cluster, site: str, wanted: Mapping[str, Stack], keep: Kept | None, golden: Collection[str]
 ) -> dict[str, BaseImage]:
-    """What the machines of a site boot, but those of groups with a golden image, where its provider can say; else why
-    it can't. An image that was locked stays unless everything is upgraded."""
+    """What the machines of a site boot, but those of groups with a golden image or the cloud's own, where its provider
+    can say; else why it can't. An image that was locked stays unless everything is upgraded."""
     here = [name for name in wanted if cluster.spec.site_of(name) == site and name not in golden]
+    here = [name for name in here if wanted[name].vendor is None]
     systems = sorted({wanted[name].os for name in here})
     try:
         provider = cluster.providers.at(site)
@@ -286,3 +293,19 @@ def _bases(
         except GpuprovError as error:
             found[system] = BaseImage(id=None, why=f"{error.message}; {error.hint}" if error.hint else error.message)
     return found
+
+
+def _with_vendor_image(cluster: Cluster, group: str, stack: Stack, keep: Kept | None) -> Stack:
+    """A group's stack with the id of the cloud's own GPU image, where it boots one; else the stack as it is."""
+    if stack.vendor is None:
+        return stack
+    before = lockfile.read(cluster.paths.lock_file)
+    old = before.groups[group].vendor if before is not None and keep and group in before.groups else None
+    if old is not None and old.name == stack.vendor.name and old.base is not None and old.base.id is not None:
+        base = old.base
+    else:
+        try:
+            base = cluster.providers.at(cluster.spec.site_of(group)).vendor_image(stack.vendor.name)
+        except GpuprovError as error:
+            base = BaseImage(id=None, why=f"{error.message}; {error.hint}" if error.hint else error.message)
+    return stack.model_copy(update={"vendor": stack.vendor.model_copy(update={"base": base})})

@@ -296,7 +296,7 @@ def _record_incomplete(
     running_cost.seen(cluster, nodes)
     node_state.note_stage(cluster.paths, INCOMPLETE, [name for name in new if name not in elsewhere], ok=False)
     names = {node.name for node in nodes}
-    node_state.note_stage(cluster.paths, "missing", [n for n, g in mine.nodes() if n not in names], ok=False)
+    node_state.note_absent(cluster.paths, [n for n, g in mine.nodes() if n not in names], before)
     cluster.share()
     spent = running_cost.so_far(cluster)
     price = ", ".join(f"{money(one['hour'], one['currency'])} an hour" for one in spent["sums"]) if spent else ""

@@ -14,6 +14,7 @@ from provisioner.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.events import Events, Stage
 from provisioner.plan import Plan
 from provisioner.session import Cluster
+from provisioner.spec.problems import did_you_mean
 
 T = TypeVar("T")
 STOP_S = 60.0
@@ -26,11 +27,11 @@ def chosen(cluster: Cluster, names: Collection[str]) -> list[str]:
     used = {cluster.spec.site_of(name) for name in cluster.spec.groups}
     for name in names:
         if name not in used:
-            there = (
-                "no group of cluster.yaml is there" if name in cluster.spec.sites else "cluster.yaml has no such site"
-            )
+            known = name in cluster.spec.sites
+            said = f"no group is at site {name}" if known else f"there is no site {name}"
+            near = "" if known else did_you_mean(name, sorted(used))
             raise GpuprovError(
-                f"--site {name}: {there}", where=str(cluster.file), hint=f"sites with groups: {', '.join(sorted(used))}"
+                said, where=str(cluster.file), hint=near or f"--site takes one of {', '.join(sorted(used))}"
             )
     return [site for site in cluster.spec.sites if site in (names or used)]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner import node_state, stored
 from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends, configuring, running_cost
+from provisioner.lifecycle.gc import held as run_lock_held
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.subjects import subjects_of
@@ -32,14 +33,16 @@ CONNECT_S = 5
 def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
     "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace"}], "report", "upgrade", "cost",
-    "ends"}.
+    "ends", "failed": site → what the last `up` failed with there}.
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
-    have stage "unwanted"; nodes that are there and of which nothing was noted have stage "unknown". `drift` is None
+    have stage "unwanted"; those that a run was making that is no more have stage "interrupted"; nodes that are there
+    and of which nothing was noted have stage "unknown". `drift` is None
     where the node was not asked or did not answer; `waiting` is what `gpuprov upgrade` would change; `cost` is what
     the machines have cost so far, about (running_cost.so_far).
     """
-    nodes, noted = cluster.nodes(), node_state.load(cluster.paths).get("nodes", {})
+    nodes, state = cluster.nodes(), node_state.load(cluster.paths)
+    noted, failed = state.get("nodes", {}), state.get("failed", {})
     known = {node.name: node for node in nodes}
     journal, replacing = upgrade_journal.load(cluster.paths), replace_journal.load(cluster).nodes
     runs, held = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
@@ -65,12 +68,14 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             "replace": {"step": replacing[name].step} if name in replacing else None,
         }
 
+    at_work = run_lock_held(cluster.paths.root)
     rows = []
     for name, group in cluster.spec.groups.items():
         for node_name in (f"{name}-{index}" for index in range(group.count)):
             node = known.pop(node_name, None)
             said = noted.get(node_name, {})
             stage = said.get("stage", "unknown" if node else "planned")
+            stage = "interrupted" if stage == "making" and not at_work else stage
             site = cluster.spec.site_of(name)
             rows.append(row(node_name, name, site, group.machine, node, stage=stage, ok=said.get("ok")))
     for node in known.values():
@@ -83,6 +88,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "upgrade": {"phase": journal.phase, "to": journal.to, "reason": journal.reason} if journal.to else None,
         "cost": running_cost.so_far(cluster),
         "ends": block_ends.noted(cluster),
+        "failed": {site: said for site, said in failed.items() if site in cluster.spec.sites},
     }
 
 

@@ -89,8 +89,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     sites = chosen(cluster, only)
     for site in sites:
         cluster.providers.at(site)  # refuses before anything is written
-    with cluster.exclusively("up") as run_dir:
-        run, events = Run(run_dir), cluster.events
+    with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), sites) as run:
+        events = cluster.events
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
@@ -112,14 +112,15 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             return run
         with run.stage("terraform"):
             plan, before = remaining.plan, {node.id for node in machines.settled(cluster)}
+            earlier = {node.name for node in cluster.nodes()}
             if run.resources:
-                there = {node.name for node in cluster.nodes()}
-                node_state.note_stage(cluster.paths, "making", [name for name, _ in plan.nodes() if name not in there])
+                new = [name for name, _ in plan.nodes() if name not in earlier]
+                node_state.note_stage(cluster.paths, "making", new)
             prepared = [(mine[site], one) for site, one in planned.items()]
             nodes, unmade = machines.make(cluster, plan, prepared, events, run_dir)
             remaining.leave(unmade, "terraform")
             missing = {name for name, _ in remaining.plan.nodes()} - {node.name for node in nodes}
-            node_state.note_stage(cluster.paths, "missing", missing, ok=False)
+            node_state.note_absent(cluster.paths, missing, earlier)
             node_state.note_stage(cluster.paths, "made", [node.name for node in nodes if node.id not in before])
         with run.stage("configure"):
             Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
@@ -128,14 +129,24 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             for name, what in run.waiting.items():
                 events("configure", "log", f"keeps its lock; the new one would change {', '.join(what)}", node=name)
             # one that was made of a golden image is asked what it has
-            new = {node.name for node in nodes if node.id not in before and node.group not in lock.images}
-            brought = configure(cluster, run, nodes, releases, new=new)
+            fresh = {node.name for node in nodes if node.id not in before and node.group not in lock.images}
+            brought = configure(cluster, run, nodes, releases, new=fresh)
             remaining.leave(failed_roles(run, nodes, brought), "configure")
             nodes = [node for node in nodes if node.site not in remaining.failed]
             brought.subjects = [one for one in brought.subjects if one.site not in remaining.failed]
         with run.stage("verify"):
             run.conclude(verifying.verify_configured(cluster, brought, nodes, releases, run_dir))
         return run
+
+
+@contextlib.contextmanager
+def _noted(cluster: Cluster, run: Run, sites: Collection[str]) -> Iterator[Run]:
+    """The run; however it ends, what sites failed with is written down for `status`."""
+    try:
+        yield run
+    finally:
+        failed = {site: str(error) for site, error in run.failed.items() if site}
+        node_state.note_failed(cluster.paths, sites, failed)
 
 
 def waiting(nodes: Sequence[Node], releases: Mapping[str, Release], lock: Lock) -> dict[str, list[str]]:

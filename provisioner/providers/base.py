@@ -207,6 +207,23 @@ class Provider(ABC):
         """What machines of the site boot for a distribution (ubuntu-24.04), by the provider's own id. Raises
         GpuprovError where there is no such image, or nobody may ask."""
 
+    def vendor_image(self, name: str) -> BaseImage:
+        """The provider's own GPU image of that name (stack/data/vendor_images.yaml) in the site's region, by the
+        provider's own id. Raises GpuprovError where it is not there, or nobody may ask."""
+        raise GpuprovError(f"{self.name} has no image {name}")
+
+    def who(self) -> Finding | None:
+        """Whose account answers; a finding that blocks where nobody is signed in. None where there is no account. May
+        raise GpuprovError."""
+        return None
+
+    def account(self) -> Finding | None:
+        """`who`, and where the provider's SDK is missing, that."""
+        try:
+            return self.who()
+        except GpuprovError as error:
+            return Finding("blocks", "credentials", error.message, error.hint)
+
     @abstractmethod
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         """What would keep `up` from working: found before anything is spent. `there`: names of the site's nodes that

@@ -26,12 +26,13 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Order:
     """Kinds of things: `machines` and then `linger` are waited for until they are gone, minutes after they were
-    deleted; `network`: what machines and file systems stand in."""
+    deleted; `network`: what machines and file systems stand in. `first`: what asks for machines, and ends at once."""
 
     machines: tuple[str, ...]
     linger: tuple[str, ...]
     then: tuple[str, ...]
     network: tuple[str, ...]
+    first: tuple[str, ...] = ()
 
 
 class Removal(ABC):
@@ -59,6 +60,11 @@ class Removal(ABC):
     def protected(self, trouble: Trouble) -> bool:
         """Whether it is protected against being deleted."""
 
+    def network(self, things: Sequence[Thing], tell: Tell, remove: Callable[[], list[str]]) -> list[str]:  # noqa: ARG002
+        """Remove what machines stood in, by `remove`; gives one sentence for each thing that is left. A cloud's own
+        words and steps come before and after."""
+        return remove()
+
     def remove(self, things: Sequence[Thing], tell: Tell) -> list[str]:
         """See providers/orphans.py for the contract."""
         self._end = time.monotonic() + self._wait_s
@@ -66,16 +72,17 @@ class Removal(ABC):
         for thing in things:
             if not thing.kept:
                 by_kind.setdefault(thing.kind, []).append(thing)
-        left = self._gone(by_kind, self.order.machines, tell)
+        machines = (*self.order.first, *self.order.machines)
+        left = [*self._delete(by_kind, self.order.first, tell), *self._gone(by_kind, self.order.machines, tell)]
         if left:
-            rest = sum(len(found) for kind, found in by_kind.items() if kind not in self.order.machines)
+            rest = sum(len(found) for kind, found in by_kind.items() if kind not in machines)
             return [*left, f"{rest} other things were not touched: the machines that are left may need them"]
         left += self._gone(by_kind, self.order.linger, tell)
         left += self._delete(by_kind, self.order.then, tell)
-        network = sum(len(by_kind.get(kind, ())) for kind in self.order.network)
+        network = [thing for kind in self.order.network for thing in by_kind.get(kind, ())]
         if network and any(thing.kept == HOLDS_DATA for thing in things):
-            return [*left, f"{network} things of the network were not touched: the file system stands in it"]
-        return [*left, *self._delete(by_kind, self.order.network, tell)]
+            return [*left, f"{len(network)} things of the network were not touched: the file system stands in it"]
+        return [*left, *self.network(network, tell, lambda: list(self._delete(by_kind, self.order.network, tell)))]
 
     def _gone(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], tell: Tell) -> list[str]:
         """Delete what is of these kinds and wait until it is gone."""

@@ -54,8 +54,8 @@ class Remote(Protocol):
     def write(self, name: str, content: bytes, before: str | None) -> str:
         """Put it in place of the one with the tag `before` (None: there is none). Gives its tag. Raises Conflict."""
 
-    def remove(self, name: str) -> None:
-        """Remove a blob; nothing happens where there is none."""
+    def remove(self, name: str, before: str | None = None) -> None:
+        """Remove a blob; nothing happens where there is none. `before`: only the one with that tag, else Conflict."""
 
     def names(self) -> list[str]:
         """Every blob of the cluster."""

@@ -31,8 +31,8 @@ class Target:
     group: Group
 
     def has(self, part: str) -> bool:
-        """Whether the lock has packages of that part for it."""
-        return any(package.part == part for package in self.stack.packages)
+        """Whether the lock has that part for it, installed by a role or brought by its image."""
+        return self.stack.has(part)
 
 
 def _none(_group: PlannedGroup, _plan: Plan) -> dict[str, Any]:

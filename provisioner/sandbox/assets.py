@@ -12,8 +12,8 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -22,7 +22,7 @@ from provisioner.errors import LockedError
 from provisioner.events import Events
 from provisioner.paths import cache, private_dir, write_whole
 from provisioner.sandbox import image as node_image
-from provisioner.sandbox import registry, repository
+from provisioner.sandbox import registry, repository, vendor_layer
 from provisioner.sandbox.keys import MIRROR_HOST, Keys, keys
 from provisioner.sandbox.runtime import ARCHITECTURES, Podman, find_podman
 from provisioner.stack.models import Archive, Image, Repository, Stack
@@ -42,6 +42,12 @@ class Assets:
     registry_ca: str
     architecture: str
     busybox: bytes
+    vendor_images: Mapping[str, str] = field(default_factory=dict)
+    """Name of a cloud's own GPU image → the nodes' image that stands for it."""
+
+    def image_of(self, stack: Stack) -> str:
+        """What the nodes of a stack boot."""
+        return self.image if stack.vendor is None else self.vendor_images[stack.vendor.name]
 
     def localise(self, stack: Stack) -> Stack:
         """The same stack, to be had from the mirror: repositories with the sandbox's key, images with their digests."""
@@ -100,13 +106,14 @@ def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
             secrets = keys(home / "keys")
             busybox = _busybox(home, podman)
             mirror = _mirror(home, wanted, secrets, busybox, architecture, events)
+            vendors = {s.vendor.name: vendor_layer.prepare(podman, s, architecture) for s in wanted if s.vendor}
     except Timeout as error:
         raise LockedError(
             "another gpuprov has been preparing the sandbox for 15 minutes", where=str(home / "lock")
         ) from error
     reference = node_image.node_reference()
     events("sandbox", "done", f"image {reference}", data={"seconds": round(time.monotonic() - started, 2)})
-    return Assets(reference, mirror, podman, secrets.fingerprint, secrets.ca, architecture, busybox)
+    return Assets(reference, mirror, podman, secrets.fingerprint, secrets.ca, architecture, busybox, vendors)
 
 
 def _sweep(home: Path) -> None:

@@ -43,7 +43,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_whole(path, text)
         paths[name] = str(path)
-    golden = {name: plan.images[group.name].id for name, group in wanted.items() if group.name in plan.images}
+    images = {name: assets.image_of(group.stack) for name, group in wanted.items() if group.stack.vendor is not None}
+    images |= {name: plan.images[group.name].id for name, group in wanted.items() if group.name in plan.images}
     ulimits = dict(item.split("=") for item in limits()[1::2])
     return {
         "image": assets.image,
@@ -58,5 +59,5 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         "user": plan.spec.user(site),
         "nofile": int(ulimits["nofile"].split(":")[0]),
         "nproc": int(ulimits["nproc"].split(":")[0]),
-        **({"images": golden} if golden else {}),
+        **({"images": images} if images else {}),
     }

@@ -126,6 +126,12 @@ class Group(Model):
     network: NetworkOptions = Field(default=NetworkOptions(), description="Network between the machines")
     storage: Storage = Field(default=Storage(), description="Disks of a machine")
     gpu: GpuOptions = Field(default=GpuOptions(), description="How the GPUs are set up")
+    base: Literal["plain", "vendor-hpc"] = Field(
+        default="plain",
+        title="plain or vendor-hpc",
+        description="plain: the distribution's own image, on which the whole stack is installed; vendor-hpc: the "
+        "cloud's own GPU image, whose driver and libraries are adopted (Azure's ubuntu-hpc, AWS's Deep Learning AMI)",
+    )
     image: Annotated[str, Field(pattern=IMAGE, max_length=255)] | None = Field(
         default=None,
         title="an image such as pytorch-a100@stable",

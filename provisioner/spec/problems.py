@@ -145,6 +145,10 @@ def _not_one_of(value: str, choices: list[str]) -> tuple[str, str]:
     return f"{shown(value)} is not one of {', '.join(choices)}", did_you_mean(value, choices)
 
 
+SHORT = 4
+"""Letters up to which a word that is as near to several is no typo of one of them."""
+
+
 def nearest(word: str, choices: Sequence[str], limit: int = 1) -> list[str]:
     """The right words that a wrong one may stand for, best first; none where none is near."""
     from rapidfuzz import fuzz, process
@@ -152,7 +156,10 @@ def nearest(word: str, choices: Sequence[str], limit: int = 1) -> list[str]:
     def plain(text: str) -> str:
         return text.lower().replace("_", "-")
 
-    found = process.extract(word[:100], choices, scorer=fuzz.ratio, processor=plain, limit=limit, score_cutoff=60)
+    found = process.extract(word[:100], choices, scorer=fuzz.ratio, processor=plain, limit=limit + 1, score_cutoff=60)
+    if limit == 1 and len(found) > 1 and found[0][1] == found[1][1] and len(word) <= SHORT:
+        return []  # PL7 is as near to PL0 as to PL1
+    found = found[:limit]
     return [match[0] for match in (found[:1] if found and found[0][1] == 100 else found)]
 
 
@@ -169,7 +176,7 @@ def _right_key(source: Source, parent: Loc, key: str) -> str:
     if near := nearest(key, known):
         return f"did you mean {near[0]}?"
     homes = [where for where, keys in _all_keys().items() if key in keys]
-    if homes:
+    if homes and homes[0].rpartition(".")[2] != str(parent[-1] if parent else ""):  # another cloud's block of that name
         return f"it belongs to {homes[0] or 'the top of the file'}"
     return f"known here: {', '.join(known)}" if known else ""
 

@@ -6,7 +6,6 @@ mistake in one group does not hide those in another.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,7 +17,8 @@ from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.problems import did_you_mean, nearest
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
-from provisioner.spec.site import CloudSite, Site
+from provisioner.spec.rules_sites import account, places, spot_price
+from provisioner.spec.site import Site
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import State
@@ -50,9 +50,11 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
     for name, site in draft.sites.items():
         at: Loc = ("sites", name)
         here = {n: group for n, group in draft.groups.items() if _site_of(group, draft) is site}
-        yield from _zones(at, site, catalog)
+        yield from places(at, site, catalog)
         yield from mount_points(at, site, here)
         yield from site.findings(at, here, draft.stack)
+        yield from account(at, site, draft.access)
+        yield from spot_price(at, site, here, draft.dropped)
     for name, group in draft.groups.items():
         loc: Loc = ("groups", name)
         yield from _site(loc, group, draft)
@@ -64,6 +66,9 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             yield from _hardware(loc, group, machine, catalog)
         yield from _scratch(loc, group)
         yield from _least(loc, group)
+        if group.base != "plain" and group.image is not None:
+            said = "a golden image has a base of its own, and base: vendor-hpc names another"
+            yield Finding((*loc, "base"), said, "leave one of the two out")
         if group.image is not None and draft.image is not None:
             yield Finding((*loc, "image"), "an image is not built of another one", "leave it out", at_key=True)
         if draft.image is not None and group.count != 1:
@@ -83,31 +88,6 @@ def _site_of(group: Group, draft: Draft) -> Site | None:
     if group.site is not None:
         return draft.sites.get(group.site)
     return next(iter(draft.sites.values())) if len(draft.site_names) == 1 and draft.sites else None
-
-
-def _zones(loc: Loc, site: Site, catalog: Catalog) -> Iterator[Finding]:
-    if not isinstance(site, CloudSite):
-        return
-    provider = catalog.provider(site.provider)
-    if not re.fullmatch(provider.region, site.region):
-        hint = f"one is called {provider.example_region}"
-        yield Finding((*loc, "region"), f"{shown(site.region)} is not a region of {provider.title}", hint)
-        return
-    for key in site.tags:
-        if not re.fullmatch(r"[A-Za-z0-9_ .:/=+@-]{1,128}", key):
-            said = f"{shown(key)} is no key of a tag: at most 128 letters, digits, spaces and . : / = + @ _ -"
-            yield Finding((*loc, "tags", key), said, at_key=True)
-        elif key.lower().startswith("gpuprov-") or key == "Name":
-            yield Finding((*loc, "tags", key), f"{key} is a tag that gpuprov writes itself", "another key", at_key=True)
-    seen: set[str] = set()
-    for index, zone in enumerate(site.zones):
-        at = (*loc, "zones", index)
-        if not provider.is_zone(zone, site.region):
-            hint = "they start with the region" if "{region}" in provider.zone else 'they are "1", "2" and "3"'
-            yield Finding(at, f"{shown(zone)} is not a zone of {site.region}", hint)
-        elif zone in seen:
-            yield Finding(at, f"{shown(zone)} is in the list already")
-        seen.add(zone)
 
 
 def _site(loc: Loc, group: Group, draft: Draft) -> Iterator[Finding]:

@@ -5,11 +5,12 @@ A provider's folder has the model of its own sites (`providers/<name>/site.py`);
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from provisioner.spec.base import Model, Text
 from provisioner.spec.groups import Group
@@ -58,6 +59,8 @@ class Site(Model):
         "your key there come from your ssh configuration",
         examples=["me@bastion.example.com"],
     )
+    refused_users: ClassVar[frozenset[str]] = frozenset()
+    """Names of accounts that machines can't be made with."""
     shares: ClassVar[bool] = False
     """Whether its nodes can share file systems at all."""
 
@@ -77,6 +80,19 @@ class Site(Model):
         """What cannot work at this site, beside what holds for all sites. `at`: where the site stands in the file;
         `groups`: those at this site; `stack`: None where it could not be read."""
         return iter(())
+
+
+def _price(value: object) -> object:
+    """A price in quotes, as one."""
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,4})?", value) else value
+
+
+SpotPrice = Annotated[
+    float,
+    BeforeValidator(_price),
+    Field(gt=0, le=100_000, title="a price an hour above 0, or null", examples=[25.5]),
+]
+"""The most that a spot machine may cost an hour, in the account's currency; in quotes or not."""
 
 
 TagValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_ .:/=+@-]{0,256}$")]

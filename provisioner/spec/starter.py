@@ -76,9 +76,12 @@ def _group(provider: Provider, machine: Machine, count: int) -> list[str]:
         f"    machine: {machine.name}",
         f"    count: {count}",
     ]
-    if len(provider.capacity) > 1:
-        kinds = ", ".join(provider.capacity[1:])
-        lines += ["    capacity:", f"      kind: {provider.capacity[0]}        # or {kinds}"]
+    sold = provider.capacity
+    if machine.network.kind == "infiniband" and provider.infiniband_capacity:
+        sold = provider.infiniband_capacity
+    if len(sold) > 1:
+        kinds = ", ".join(sold[1:])
+        lines += ["    capacity:", f"      kind: {sold[0]}        # or {kinds}"]
     if machine.placement_cluster and machine.gpu_count > 1:
         apart = "; not with kind: block" if "block" in provider.capacity else ""
         lines.append(f"    placement: cluster       # all machines close together{apart}")

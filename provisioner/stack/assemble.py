@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from provisioner.catalog import distributions
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.spec.stack_request import OwnRepository
+from provisioner.stack import vendor_images
 from provisioner.stack.candidates import TRAITS, Candidate, newest_first, proven
 from provisioner.stack.components import component_of
 from provisioner.stack.facts import rows
-from provisioner.stack.models import LOCAL, Archive, Component, Image, Package, Part, Repository, Stack
+from provisioner.stack.models import LOCAL, Archive, Component, Image, Package, Part, Repository, Stack, VendorImage
 
 Modules = Literal["open", "proprietary"]
 
@@ -31,7 +32,11 @@ def assemble(
     driver = chosen.get("driver")
     modules = kernel_modules(gpu, driver) if driver else None
     values = _values(chosen, asked)
-    packages = [p for part in _parts(chosen, machine) for p in _packages(part, values, modules, machine)]
+    there = _parts(chosen, machine)
+    packages = [p for part in there for p in _packages(part, values, modules, machine)]
+    vendor = _vendor(chosen, there, packages)
+    if vendor is not None:
+        packages = [p for p in packages if p.part not in vendor.parts]
     system = chosen["os"]
     version = {name: candidate.version for name, candidate in chosen.items()}
     return Stack(
@@ -62,11 +67,31 @@ def assemble(
         ),
         images=tuple(_image(c) for c in chosen.values() if "reference" in c.facts or c.name.startswith("image ")),
         components={
-            name: Component(version=candidate.version, why=why(candidate, asked))
+            name: Component(version=candidate.version, why=_brought(name, vendor) or why(candidate, asked))
             for name, candidate in chosen.items()
             if name not in TRAITS
         },
+        vendor=vendor,
     )
+
+
+def _brought(name: str, vendor: VendorImage | None) -> str:
+    """Why a component has its version, where the cloud's image brings it."""
+    if vendor is None or name not in (vendor_images.NAME, *vendor.parts):
+        return ""
+    row = next(row for row in rows(vendor_images.NAME) if row["image"] == vendor.name)
+    said = "cluster.yaml asks for base: vendor-hpc" if name == vendor_images.NAME else f"in {vendor.name}"
+    return f"{said} [{row['source']}]"
+
+
+def _vendor(chosen: Chosen, there: Sequence[Part], packages: Sequence[Package]) -> VendorImage | None:
+    """The cloud's own GPU image, where one was chosen, with the packages of what it brings."""
+    image = chosen.get(vendor_images.NAME)
+    if image is None:
+        return None
+    parts = vendor_images.parts(image, chosen, [part for part in vendor_images.WITH_DRIVER if part not in there])
+    held = tuple(package for package in packages if package.part in parts)
+    return VendorImage(name=image.facts["image"], parts=parts, packages=held)
 
 
 def kernel_modules(gpu: Gpu, driver: Candidate) -> Modules:

@@ -105,7 +105,8 @@ def _sentence(parent: Candidate, need: Need) -> str:
         return f"{parent.label} is packaged for {values}{source}"
     if need.name == "gpu_class":
         return f"{parent.label} takes such an old driver on {values} GPUs only{source}"
-    return f"{parent.label} needs {title(need.name)} {readable(values)}{source}"
+    verb = "has" if parent.name == "vendor_image" else "needs"
+    return f"{parent.label} {verb} {title(need.name)} {readable(values)}{source}"
 
 
 def _what_exists(need: Need, problem: Problem) -> str:

@@ -11,7 +11,7 @@ import yaml
 
 from provisioner.catalog import distributions
 
-FILES = ("components", "nvidia", "frameworks", "systems", "packages")
+FILES = ("components", "nvidia", "frameworks", "systems", "packages", "vendor_images")
 
 
 @cache

@@ -134,6 +134,18 @@ class BaseImage(Locked):
     why: Sentence
 
 
+class VendorImage(Locked):
+    """The cloud's own GPU image that a group's machines boot (`base: vendor-hpc`), and what of the stack it brings.
+
+    `name`: as the cloud calls it; `base`: its id there; `parts`: part of the stack → version, as the image has it;
+    `packages`: the packages of those parts as apt would install them: nothing of that name is installed or held."""
+
+    name: Sentence
+    base: BaseImage | None = None
+    parts: dict[ComponentName, Version]
+    packages: tuple[Package, ...] = ()
+
+
 class GoldenImage(Locked):
     """The image that a group's machines start from (docs/images.md). `name` and `build` are of its recipe, `id` is the
     provider's."""
@@ -178,6 +190,13 @@ class Stack(Locked):
     images: tuple[Image, ...] = ()
     components: dict[ComponentName, Component] = {}
     """Everything that was chosen (driver, cuda, nccl …), whatever of it the fields above name for the roles."""
+    vendor: VendorImage | None = None
+    """None where the machines boot the distribution's own image."""
+
+    def has(self, part: str) -> bool:
+        """Whether a node has that part, installed by a role or brought by the cloud's image."""
+        brought = self.vendor is not None and part in self.vendor.parts
+        return brought or any(package.part == part for package in self.packages)
 
     def package(self, name: str) -> Package | None:
         return next((p for p in self.packages if p.name == name), None)
@@ -205,6 +224,10 @@ def on_node(stack: Stack) -> dict[str, Any]:
             "images": {"__all__": {"basis": True, "config": True}},
         },
     )
+    if found["vendor"] is None:
+        del found["vendor"]
+    else:
+        found["vendor"] = {"name": found["vendor"]["name"], "parts": found["vendor"]["parts"]}
     for row in found["repositories"]:
         if not row["archives"]:
             del row["archives"]

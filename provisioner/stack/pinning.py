@@ -96,9 +96,11 @@ def pin(stacks: Mapping[str, Stack], sources: Sources, events: Events) -> dict[s
     for group, stack in stacks.items():
         asked = tuple(p for p in stack.packages if p.asked and p.repository is not None)
         stays = _staying(group, stack, sources)
-        key = (asked, stack.repositories, tuple(sorted(stays.items())))
+        key = (asked, stack.repositories, tuple(sorted(stays.items())), stack.vendor)
         if key not in done:
             closed = close(asked, PackageIndex({r.name: read[r] for r in stack.repositories}), keep=stays)
+            brought = {package.name for package in stack.vendor.packages} if stack.vendor else set()
+            closed = tuple(package for package in closed if package.name not in brought)
             hashes = {r.name: unpacked[r].hashes for r in stack.repositories if r in unpacked}
             done[key] = tuple(_hashed(package, hashes) for package in closed)
         pinned[group] = stack.model_copy(

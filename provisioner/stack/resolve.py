@@ -98,6 +98,13 @@ def _possible(problem: Problem) -> dict[str, list[Candidate]]:
         for name, some in problem.candidates.items()
     }
     reasons: dict[str, list[tuple[Need, Candidate | None]]] = {name: [] for name in left}
+    # What a machine image holds is there whatever else is chosen: without this, a search would try all else first.
+    images = left.get("vendor_image", [])
+    for name, some in left.items():
+        asked = [(need, image) for image in images for need in _asked_by(image, left) if need.name == name]
+        if len(asked) == len(images) > 0:
+            some[:] = [one for one in some if any(need.met_by(one) for need, _ in asked)]
+            reasons[name] += asked
     gone = True
     while gone:
         gone = False

@@ -15,6 +15,7 @@ from provisioner import catalog
 from provisioner.catalog.models import Gpu, Machine
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.source_map import dotted
+from provisioner.stack import vendor_images
 from provisioner.stack.assemble import assemble
 from provisioner.stack.candidates import (
     TRAITS,
@@ -52,6 +53,8 @@ def request(spec: ClusterSpec) -> dict[str, str]:
             flat[f"groups.{name}.image"] = group.image
         if group.network.wanted is not None:
             flat[f"groups.{name}.network.efa"] = str(group.network.wanted).lower()
+        if group.base != "plain":
+            flat[f"groups.{name}.base"] = group.base
     return flat
 
 
@@ -71,6 +74,7 @@ def solve(
     known = catalog.load()
     refuse_foreign_pins(spec, place)
     refuse_unknown_repositories(spec, place)
+    vendor_images.refuse(spec, place)
     stacks = {}
     seen = tuple(sorted((read or {}).items(), key=lambda item: item[0]))
     for name, group in spec.groups.items():
@@ -82,8 +86,9 @@ def solve(
         try:
             like, chip = _like(machine, gpu)
             chosen = _resolve(
-                like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept, tuple(shared), seen
-            )
+                like, chip, pins, spec.stack.containers, efa, spec.monitoring.dcgm_exporter, kept, tuple(shared), seen,
+                vendor_images.provider_of(spec, name),
+            )  # fmt: skip
         except Unsolvable:
             raise conflict(group_problem(spec, name, seen), f"group {name} on {machine.name}", place) from None
         stacks[name] = assemble(chosen, machine, gpu, dict(pins) | shared, spec.stack.repositories)
@@ -105,10 +110,13 @@ def group_problem(spec: ClusterSpec, group: str, seen: Seen = ()) -> Problem:
     efa = machine.uses_efa(spec.groups[group].network.wanted)
     problem = problem_of(
         machine, gpu, _pins(spec, gpu), spec.stack.containers, efa, spec.monitoring.dcgm_exporter,
-        shared=tuple(shared_storage(spec, group)), seen=seen,
+        shared=tuple(shared_storage(spec, group)), seen=seen, vendor=vendor_images.provider_of(spec, group),
     )  # fmt: skip
-    here = f"groups.{group}.machine"
-    return replace(problem, needs=tuple(replace(n, path=here) if n.path == "machine" else n for n in problem.needs))
+    here = {key: f"groups.{group}.{key}" for key in ("machine", "base")}
+    only_for = {name: here.get(key, key) for name, key in problem.only_for.items()}
+    return replace(
+        problem, needs=tuple(replace(n, path=here.get(n.path, n.path)) for n in problem.needs), only_for=only_for
+    )
 
 
 def refuse_foreign_pins(spec: ClusterSpec, place: Place) -> None:
@@ -173,9 +181,9 @@ def _first_like(arch: str, ecc: bool, network: str) -> tuple[Machine, Gpu]:
 @lru_cache(maxsize=4096)
 def _resolve(
     machine: Machine, gpu: Gpu, pins: Pins, containers: tuple[str, ...], efa: bool, exporter: bool, keep: Pins,
-    shared: tuple[str, ...], seen: Seen,
+    shared: tuple[str, ...], seen: Seen, vendor: str,
 ) -> dict[str, Candidate]:  # fmt: skip
-    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, shared, seen))
+    return resolve(problem_of(machine, gpu, pins, containers, efa, exporter, keep, shared, seen, vendor))
 
 
 def problem_of(
@@ -188,12 +196,17 @@ def problem_of(
     keep: Pins = (),
     shared: tuple[str, ...] = (),
     seen: Seen = (),
+    vendor: str = "",
 ) -> Problem:
     """What is to be solved for one machine: the components that it has, what it is, what is pinned. `shared`: those
-    that mount its site's file systems; `seen`: what images say of themselves."""
+    that mount its site's file systems; `seen`: what images say of themselves; `vendor`: the provider whose own GPU
+    image it boots."""
     wanted, told = dict(pins), dict(seen)
     images = {f"image {reference}": known_image(reference, told) for reference in dict.fromkeys(containers)}
-    active = _components(gpu, wanted, images, efa=efa, exporter=exporter, rdma=machine.network.kind != "ethernet")
+    rdma = machine.network.kind != "ethernet"
+    active = _components(gpu, wanted, images, efa=efa, exporter=exporter, rdma=rdma)
+    if vendor:
+        active += [name for name in vendor_images.brought(vendor, rdma=rdma and not efa) if name not in active]
     found: dict[str, tuple[Candidate, ...]] = {name: trait(name) for name in TRAITS}
     found |= images
     found |= {name: candidates(name) for name in (*active, *shared)}
@@ -203,6 +216,8 @@ def problem_of(
                 corrected(c, told[c.facts["reference"]]) if c.facts["reference"] in told else c for c in found[name]
             )
     found = _known_or_exact(found, wanted)
+    if vendor:
+        found = vendor_images.with_what_they_hold(found, vendor) | {vendor_images.NAME: vendor_images.images(vendor)}
     if "cuda" not in wanted and "pytorch" in found and "tensorflow" in found:
         found["tensorflow"] = tuple(map(_any_toolkit, found["tensorflow"]))
     if "pytorch" in found:
@@ -226,7 +241,10 @@ def problem_of(
     needs += [
         Need(name, (some[0].version,), path="stack.containers", says=some[0].version) for name, some in images.items()
     ]
-    optional = {name: f"stack.{name}" for name in on_request() if name in found}
+    if vendor:
+        needs.append(Need(vendor_images.NAME, path="base", says="base: vendor-hpc"))
+    optional = {name: f"stack.{name}" for name in on_request() if name in wanted and name in found}
+    optional |= {vendor_images.NAME: "base"} if vendor else {}
     if "pytorch" in wanted and (images or "tensorflow" in wanted):
         optional["pytorch"] = "stack.pytorch"
     return Problem(tuple(needs), found, optional | dict.fromkeys(images, "stack.containers"), dict(keep))

@@ -80,9 +80,15 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        there = None if self.lost else current(self._remote)
-        if there is not None and there.holder == self._me:  # another run may have taken it since the last beat
-            self._remote.remove(HOLDER)
+        if self.lost:
+            return
+        try:
+            self._remote.remove(HOLDER, self._tag)
+        except Conflict:  # another run has taken it since the last beat, or that beat's answer was lost
+            there = current(self._remote)
+            if there is not None and there.holder == self._me:
+                with contextlib.suppress(Conflict):
+                    self._remote.remove(HOLDER, there.tag)
 
     def _take(self) -> str:
         """The tag of a holder.json that is ours."""
@@ -150,7 +156,10 @@ def clear(remote: Remote, root: Path, names: Sequence[str] = (HOLDER,)) -> list[
         if not (there.dead or mine):
             said = f"{there.holder or HOLDER} was heard of in the last {DEAD_S:.0f} seconds"
             raise LockedError(said, where=remote.where, hint="wait until it ends, or stop it there")
-        remote.remove(HOLDER)
+        try:
+            remote.remove(HOLDER, there.tag)
+        except Conflict:
+            raise LockedError("another run has just started", where=remote.where, hint="wait until it ends") from None
         gone.append(HOLDER)
     if isinstance(remote, Marked):
         gone += remote.unlock(names)

@@ -93,6 +93,8 @@ class Expected:
     dcgm_exporter: bool | None = None
     packages: Mapping[str, str] | None = None
     held: tuple[str, ...] | None = None
+    brought: Mapping[str, Mapping[str, Any]] | None = None
+    """What the cloud's own GPU image brings: part of the stack → {"version", "packages": names that may hold it}."""
     images: tuple[Mapping[str, Any], ...] | None = None
     units: tuple[str, ...] | None = None
     timers: tuple[str, ...] = ()
@@ -230,6 +232,7 @@ def expect(
         dcgm_exporter=stack.dcgm_exporter is not None if stack else None,
         packages={p.name: p.version for p in stack.packages} if stack else None,
         held=tuple(p.name for p in stack.packages if p.repository is not None) if stack else None,
+        brought=_brought(stack) if stack else None,
         images=tuple(image.model_dump(exclude={"basis", "config"}) for image in stack.images) if stack else None,
         units=(*units(machine, gpu, stack, group), *(one["unit"] for one in shared)) if stack and group else None,
         timers=timers,
@@ -279,6 +282,13 @@ def expect(
         unverified=tuple(sorted(name for name, basis in limits.items() if basis == "unverified")),
         limits=tuple(sorted(limits)),
     )
+
+
+def _brought(stack: Stack) -> dict[str, Mapping[str, Any]] | None:
+    if stack.vendor is None:
+        return None
+    names = {part: [p.name for p in stack.vendor.packages if p.part == part and p.asked] for part in stack.vendor.parts}
+    return {part: {"version": v, "packages": names[part]} for part, v in stack.vendor.parts.items()}
 
 
 def _tuned(stack: Stack) -> dict[str, str]:

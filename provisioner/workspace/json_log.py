@@ -14,6 +14,8 @@ from typing import Any
 from provisioner.errors import Diagnostic, GpuprovError, LockedError, ProviderError
 from provisioner.events import Events
 
+OWN_DOING = ("Resource targeting is in effect", "Applied changes may be incomplete")
+"""Warnings of Terraform's about -target, which gpuprov gives for a reason and a person has not given."""
 IDLE = ("noop", "read")
 """Actions of a plan that change nothing."""
 
@@ -89,6 +91,8 @@ class JsonLog:
         said = Diagnostic(
             str(found.get("summary", "")), str(found.get("detail", "")), str(found.get("address", "")), severity
         )
+        if said.summary in OWN_DOING:
+            return
         if severity == "error":
             self.errors.append(said)
         self.events("terraform", "warning", str(said), data={"command": self.command, "severity": severity})

@@ -7,12 +7,14 @@ locals {
 
   zone      = { for g, group in var.groups : g => coalesce(var.alicloud.groups[g].zone, group.zone, var.alicloud.zones[0]) }
   zones     = distinct(concat(var.alicloud.zones, [for g in sort(keys(local.zone)) : local.zone[g]]))
-  slot      = { for zone in local.zones : zone => try(local.letters[substr(zone, -1, 1)], 16) }
+  slot      = { for zone in local.vswitch_zones : zone => try(local.letters[substr(zone, -1, 1)], 16) }
   vpc_id    = local.own_vpc ? alicloud_vpc.own[0].id : var.alicloud.vpc.id
   vswitches = local.own_vpc ? { for zone, vswitch in alicloud_vswitch.nodes : zone => vswitch.id } : var.alicloud.vpc.vswitches
 
-  nat     = local.own_vpc && var.alicloud.internet == "nat"
-  elastic = var.alicloud.internet == "public" ? toset(keys(local.nodes)) : toset([])
+  nat = local.own_vpc && var.alicloud.internet == "nat"
+  # The vSwitch of the NAT gateway stays where its zone is not among ours any more.
+  vswitch_zones = distinct(concat(local.zones, terraform_data.nat_zone[*].input))
+  elastic       = var.alicloud.internet == "public" ? toset(keys(local.nodes)) : toset([])
 }
 
 resource "alicloud_vpc" "own" {
@@ -23,8 +25,17 @@ resource "alicloud_vpc" "own" {
   tags              = local.tags
 }
 
+# The zone that was the first one when the NAT gateway was made: it stands there for good.
+resource "terraform_data" "nat_zone" {
+  count = local.nat ? 1 : 0
+  input = local.zones[0]
+  lifecycle {
+    ignore_changes = [input]
+  }
+}
+
 resource "alicloud_vswitch" "nodes" {
-  for_each     = local.own_vpc ? toset(local.zones) : toset([])
+  for_each     = local.own_vpc ? toset(local.vswitch_zones) : toset([])
   vpc_id       = alicloud_vpc.own[0].id
   zone_id      = each.key
   vswitch_name = "${local.prefix}-${each.key}"
@@ -43,7 +54,7 @@ resource "alicloud_vswitch" "nodes" {
 resource "alicloud_nat_gateway" "own" {
   count            = local.nat ? 1 : 0
   vpc_id           = alicloud_vpc.own[0].id
-  vswitch_id       = alicloud_vswitch.nodes[local.zones[0]].id
+  vswitch_id       = alicloud_vswitch.nodes[terraform_data.nat_zone[0].input].id
   nat_gateway_name = local.prefix
   nat_type         = "Enhanced"
   payment_type     = "PayAsYouGo"

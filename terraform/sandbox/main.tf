@@ -94,7 +94,7 @@ resource "terraform_data" "node" {
   }
 
   provisioner "local-exec" {
-    command     = "sh \"$GPUPROV_MODULE/node.sh\" create"
+    command = "sh \"$GPUPROV_MODULE/node.sh\" create"
     environment = merge(self.input, {
       GPUPROV_MODULE  = path.module
       GPUPROV_REFUSAL = lookup(var.sandbox.refusals, each.key, "")

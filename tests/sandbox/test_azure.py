@@ -22,6 +22,7 @@ from tests.support.schema_provider import Cloud
 
 pytestmark = pytest.mark.sandbox
 ND = "Standard_ND96asr_v4"
+HPC = "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901"
 
 
 class OnAzure(Rehearsal):
@@ -40,7 +41,7 @@ class OnAzure(Rehearsal):
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, Cloud, Api]]:
-    """The example azure-ndv4 with two nodes, locked; its machines are not made yet."""
+    """The example azure-ndv4 with two nodes that boot Azure's own HPC image, locked; they are not made yet."""
     folder = tmp_path_factory.mktemp("azure")
     example = Rehearsal.of_example("azure-ndv4", folder, count=2)
     made = OnAzure(example.file, example.name)
@@ -50,20 +51,22 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OnAzure, C
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     document["access"] |= {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
     document["sites"]["east"]["subscription"] = SUBSCRIPTION
+    document["groups"]["train"] |= {"base": "vendor-hpc", "storage": {}}
     made.file.write_text(yaml.safe_dump(document, sort_keys=False))
     cloud = Cloud("azurerm")
     with pytest.MonkeyPatch.context() as patch, azure_api.serving(patch) as api, cloud.serving() as environment:
         api.skus = [sku(ND, "standard NDASv4_A100 Family", 96, RdmaEnabled="True")]
         api.compute = [usage("cores", 0, 500), usage("StandardNDASv4_A100Family", 0, 200)]
         api.network = [usage("StandardSkuPublicIpAddresses", 0, 20)]
-        for name in ("ubuntu-24_04-lts:server", "0001-com-ubuntu-server-jammy:22_04-lts-gen2"):
-            api.images[f"Canonical:{name}"] = ["1.0.202511100"]
+        api.images["microsoft-dsvm:ubuntu-hpc:2404"] = ["24.04.2026072901", "24.04.2026092501"]
         for name, value in {**environment, "ARM": api.url}.items():
             patch.setenv(name, value)
         locked = made.run("lock", made.file)
         assert locked.status == 0, locked.stderr
         lock = lockfile.read(made.file.with_name("cluster.lock"))
         assert lock is not None
+        vendor = lock.groups["train"].vendor
+        assert vendor is not None and vendor.base is not None and vendor.base.id == HPC
         machines = Machines(folder, made.name, lock)
         behind(cloud, api, machines)
         try:
@@ -88,8 +91,11 @@ def test_a_fleet_from_nothing_to_nothing(fleet: tuple[OnAzure, Cloud, Api]) -> N
     assert first.status == 0, "\n".join([first.stderr, *wrongs(first)])
     assert first.json["ok"] and first.json["simulated"]
     assert failing(first.json) == {} and unknown(first.json) == {}
+    told = {c["id"]: c["status"] for n in first.json["nodes"] for c in n["checks"]}
+    assert (told["image.parts"], told["driver.version"], told["packages.held"]) == ("pass",) * 3
     nodes = {one["name"]: one for one in cloud.of(VM)}
     assert set(nodes) == {"train-0", "train-1"}
+    assert {one["source_image_reference"][0]["offer"] for one in nodes.values()} == {"ubuntu-hpc"}
     assert len({one["availability_set_id"] for one in nodes.values()} - {None}) == 1
     events = (max((made.root / "runs").iterdir()) / "events.jsonl").read_text().splitlines()
     pinned = [event["message"] for event in map(json.loads, events) if "host key pinned" in event["message"]]

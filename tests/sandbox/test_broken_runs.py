@@ -225,7 +225,7 @@ def test_a_cloud_that_refuses_is_rehearsed_in_its_own_words(tmp_path: Path) -> N
         assert "train-1: InvalidPlacementGroup.InUse (conflict)" in said.stderr
         assert "1 machine of the cluster stands now" in said.stderr
         shown = rehearsal.run("status", rehearsal.file, "--offline", "--json").json["nodes"]
-        assert {node["name"]: node["stage"] for node in shown} == {"train-0": "incomplete", "train-1": "missing"}
+        assert {node["name"]: node["stage"] for node in shown} == {"train-0": "incomplete", "train-1": "not made"}
         assert rehearsal.run("sandbox", "clear", rehearsal.file, "here").status == 0
         assert rehearsal.run("sandbox", "fault", rehearsal.file, "here", "no-capacity").status == 0
         said = rehearsal.run("up", rehearsal.file, "--sandbox", "--yes")

@@ -79,6 +79,8 @@ class Account:
         if not tag:
             return 404, {}, "BlobNotFound"
         if verb == "DELETE":
+            if headers.get("If-Match") not in (None, tag):
+                return 412, {}, "ConditionNotMet"
             del self.blobs[name]
             return 202, {}, b""
         if headers.get("If-None-Match") == tag:

@@ -31,9 +31,14 @@ class Rehearsed(azure.Azure):
         self.rehearsal = Mirror()
 
 
-if __name__ == "__main__":
+def stand_in() -> None:
+    """From now on this process's Azure is that one."""
     client.CLOUDS["public"] = replace(client.CLOUDS["public"], arm=os.environ["ARM"])
     client.credential_of = lambda cloud: Token()
     _authentication._enforce_https = lambda request: None  # loopback
     azure.PROVIDER = Rehearsed
+
+
+if __name__ == "__main__":
+    stand_in()
     sys.exit(run(sys.argv[1:]))

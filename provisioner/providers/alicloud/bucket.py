@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,13 +19,12 @@ from provisioner.preflight import Finding
 from provisioner.providers.alicloud.oss import Oss, answered
 from provisioner.providers.alicloud.state import OssState
 from provisioner.providers.state import Blob, Conflict
+from provisioner.providers.state_folder import StateFolder, age_s, whole
 from provisioner.providers.trouble import Trouble
 
 LOST = {"FileAlreadyExists"}
 GONE = {"NoSuchKey"}
 MISSING = {"NoSuchBucket"}
-LIMIT = 64 << 20
-"""Bytes of an object that is read; what operators share is some hundred kilobytes."""
 KEPT = 2
 """Versions of a blob that stay: somebody may just be reading the one before."""
 VERSION = re.compile(r"(.+)\.v(\d{12})")
@@ -47,20 +44,18 @@ class Latest(NamedTuple):
     size: int
 
 
-class Bucket:
+class Bucket(StateFolder):
     """One cluster's folder in a bucket."""
 
+    missing = MISSING
+
     def __init__(self, oss: Oss, state: OssState, cluster: str) -> None:
-        self._oss, self._state, self._cluster = oss, state, cluster
-        self.there = True
+        super().__init__(state, cluster)
+        self._oss, self._state = oss, state
 
     @property
     def where(self) -> str:
         return f"oss://{self.bucket}/{self._folder}"
-
-    @property
-    def _folder(self) -> str:
-        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
 
     @cached_property
     def _account(self) -> str:
@@ -81,21 +76,12 @@ class Bucket:
             "region": self._oss.region, "encrypt": self._state.kms_key is None, "acl": "private",
         }  # fmt: skip
 
-    def prepare(self, *, make: bool = True) -> list[Finding]:
-        try:
-            info = self._ask("get_bucket_info", "GetBucketInfoRequest").bucket_info
-        except Trouble as trouble:
-            if trouble.code not in MISSING:
-                raise self._told(trouble) from None
-            if not self._state.create:
-                hint = "state.create: true has gpuprov make it"
-                raise ProviderError(f"there is no bucket {self.bucket}", where="state", hint=hint) from None
-            if not make:
-                self.there = False
-                return [Finding("ok", "state", f"`up` will make the bucket {self.bucket} in {self._oss.region}")]
-            self._make()
-            return [Finding("ok", "state", f"made the bucket {self.bucket} in {self._oss.region}")]
-        return self._looked_at(info)
+    @property
+    def _store(self) -> str:
+        return f"bucket {self.bucket} in {self._oss.region}"
+
+    def _look(self) -> Any:
+        return self._ask("get_bucket_info", "GetBucketInfoRequest").bucket_info
 
     def _looked_at(self, info: Any) -> list[Finding]:
         """What is wrong with a bucket that was there. Raises ProviderError for one that may not be used."""
@@ -168,12 +154,14 @@ class Bucket:
                 raise Conflict(f"{self.where}/{name}") from None
             raise self._told(trouble) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, before: str | None = None) -> None:
         try:
             for _ in range(TRIES):
                 latest = self._latest(name)
                 if latest is None or not latest.size:
                     return
+                if before is not None and str(latest.number) != before:
+                    raise Conflict(f"{self.where}/{name}")
                 try:
                     self._put(name, latest.number + 1, b"")
                     return
@@ -247,18 +235,10 @@ class Bucket:
 
 
 def _age(answer: Any) -> float:
-    """Seconds since an object was written, both moments by OSS's clock; by this machine's where the answer has no
-    date."""
-    date = answer.headers.get("Date") if answer.headers else None
-    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-    return float((now - answer.last_modified).total_seconds())
+    return age_s(answer.headers.get("Date") if answer.headers else None, answer.last_modified)
 
 
 def _body(stream: Any) -> bytes:
     """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
     ours."""
-    content = answered(stream.read)
-    if len(content) > LIMIT:
-        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
-        raise ProviderError(said, where="state", hint="check who wrote it")
-    return bytes(content)
+    return whole(bytes(answered(stream.read)), "check who wrote it")

@@ -61,7 +61,7 @@ class EcsModule(Module):
                 key: value
                 for key, value in {
                     "ram_role": site.ram_role,
-                    "spot_price_limit": site.spot_price_limit,
+                    "spot_price_limit": site.spot_price_limit or site.spot_max_price,
                     "security_groups": list(site.security_groups),
                     "resource_group_id": site.resource_group,
                 }.items()
@@ -75,7 +75,7 @@ class EcsModule(Module):
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
-                f"the lock has no image of {group.stack.os} for {self._place.site}",
+                f"the lock has no image of {group.boots} for {self._place.site}",
                 hint="run `gpuprov lock` again, signed in to Alibaba Cloud",
             )
         erdma = group.machine.network.kind == "eri" and group.spec.network.wanted is not False

@@ -34,11 +34,9 @@ def preflight(
 ) -> list[Finding]:  # fmt: skip
     """Everything about these groups of one region. `zones`: those that cluster.yaml names; `images`: group → id;
     `there`: names of their nodes that stand already, so that an `up` of a running fleet does not ask for room twice."""
-    try:
-        who = region.ask("sts", "GetCallerIdentity")
-    except Trouble as trouble:
-        return [credentials(trouble)]
-    found = [Finding("ok", "credentials", f"{who.get('Arn')}, account {who.get('AccountId')}")]
+    found = [who(region)]
+    if found[0].status == "blocks":
+        return found
     found += _zones(region, zones)
     found += _vswitches(region, site)
     for group in groups:
@@ -48,6 +46,15 @@ def preflight(
     found += _addresses(region, site, groups, there)
     found += _tried(region, site, groups, zones, images)
     return found
+
+
+def who(region: Region) -> Finding:
+    """Who asks; a finding that blocks where that is nobody."""
+    try:
+        caller = region.ask("sts", "GetCallerIdentity")
+    except Trouble as trouble:
+        return credentials(trouble)
+    return Finding("ok", "credentials", f"{caller.get('Arn')}, account {caller.get('AccountId')}")
 
 
 def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:

@@ -15,7 +15,7 @@ from provisioner.providers.alicloud.access import EcsAccess
 from provisioner.providers.alicloud.capacity import EcsCapacity
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.module import EcsModule
-from provisioner.providers.alicloud.preflight import preflight
+from provisioner.providers.alicloud.preflight import preflight, who
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
@@ -42,6 +42,9 @@ class Alicloud(Provider):
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(Region(self._site.region), system)
 
+    def who(self) -> Finding:
+        return who(Region(self._site.region))
+
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         place, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
@@ -50,7 +53,7 @@ class Alicloud(Provider):
         for group in groups:
             base = plan.base(group)
             if base is None or base.id is None:
-                said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
+                said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
         if place.storage.nas is not None:
             path = place.storage.nas.path

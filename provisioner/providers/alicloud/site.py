@@ -10,7 +10,7 @@ from pydantic import Field
 from provisioner.spec.base import Model, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.shared_storage import SharedFileSystem
-from provisioner.spec.site import CloudSite
+from provisioner.spec.site import CloudSite, SpotPrice
 from provisioner.spec.source_map import Finding, Loc
 from provisioner.spec.stack_request import StackRequest
 
@@ -106,12 +106,18 @@ class AlicloudSite(CloudSite):
         title="PL0, PL1, PL2 or PL3",
         description="Performance level of the system disks, which are ESSDs; PL2 has at least 461 GiB, PL3 1261",
     )
-    spot_price_limit: Annotated[float, Field(gt=0, le=100_000)] | None = Field(
+    spot_max_price: SpotPrice | None = Field(
         default=None,
-        title="a price an hour, or null",
-        description="The most that a spot node may cost an hour, in the account's currency; null: the pay-as-you-go "
+        title="a price an hour above 0, or null",
+        description="Most that a spot machine may cost an hour, in the account's currency; null: the pay-as-you-go "
         "price",
         examples=[31.5],
+    )
+    spot_price_limit: SpotPrice | None = Field(
+        default=None,
+        title="a price an hour above 0, or null",
+        description="Former name of `spot_max_price`",
+        json_schema_extra={"deprecated": True},
     )
     security_groups: Annotated[
         tuple[Annotated[str, Field(pattern=r"^sg-[0-9a-z]{8,32}$")], ...], Field(max_length=4)
@@ -138,7 +144,7 @@ class AlicloudSite(CloudSite):
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
         from provisioner.providers.alicloud import rules
 
-        yield from rules.bought(groups)
+        yield from rules.bought(groups, at, self)
         yield from rules.disks(self, groups)
         yield from rules.account(at, self)
         yield from rules.network(at, self)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 
@@ -19,14 +17,13 @@ from provisioner.preflight import Finding
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.state import S3State
 from provisioner.providers.state import Blob, Conflict
+from provisioner.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
 from provisioner.providers.trouble import Trouble
 
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 GONE = {"NoSuchKey", "404"}
 MISSING = {"NoSuchBucket", "404"}
 SAME = {"304", "NotModified"}
-LIMIT = 64 << 20
-"""Bytes of an object that is read; what operators share is some hundred kilobytes."""
 KEPT_DAYS = 90
 """How long an old version of a state can be had back."""
 HINTS = {
@@ -36,20 +33,18 @@ HINTS = {
 }  # fmt: skip
 
 
-class Bucket:
+class Bucket(StateFolder):
     """One cluster's folder in a bucket."""
 
+    missing = MISSING
+
     def __init__(self, region: Region, state: S3State, cluster: str) -> None:
-        self._region, self._state, self._cluster = region, state, cluster
-        self.there = True
+        super().__init__(state, cluster)
+        self._region, self._state = region, state
 
     @property
     def where(self) -> str:
         return f"s3://{self.bucket}/{self._folder}"
-
-    @property
-    def _folder(self) -> str:
-        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
 
     @cached_property
     def _account(self) -> str:
@@ -67,22 +62,12 @@ class Bucket:
             "encrypt": True, "use_lockfile": True, "allowed_account_ids": [self._account], **key,
         }  # fmt: skip
 
-    def prepare(self, *, make: bool = True) -> list[Finding]:
-        try:
-            self._s3("head_bucket")
-        except Trouble as trouble:
-            if trouble.code not in MISSING:
-                raise self._told(trouble) from None
-            if not self._state.create:
-                raise ProviderError(
-                    f"there is no bucket {self.bucket}", where="state", hint="state.create: true has gpuprov make it"
-                ) from None
-            if not make:
-                self.there = False
-                return [Finding("ok", "state", f"`up` will make the bucket {self.bucket} in {self._region.name}")]
-            self._make()
-            return [Finding("ok", "state", f"made the bucket {self.bucket} in {self._region.name}")]
-        return self._looked_at()
+    @property
+    def _store(self) -> str:
+        return f"bucket {self.bucket} in {self._region.name}"
+
+    def _look(self) -> Any:
+        return self._s3("head_bucket")
 
     def _make(self) -> None:
         """Closed before anything is in it; what a crash left half done is done by the next run that is asked to."""
@@ -117,7 +102,7 @@ class Bucket:
         }  # fmt: skip
         self._s3("put_bucket_policy", Policy=json.dumps({"Version": "2012-10-17", "Statement": [plain]}))
 
-    def _looked_at(self) -> list[Finding]:
+    def _looked_at(self, info: Any) -> list[Finding]:  # noqa: ARG002
         """What is wrong with a bucket that was there; what could not be asked is unknown."""
         found = []
         try:
@@ -160,10 +145,15 @@ class Bucket:
                 raise Conflict(f"{self.where}/{name}") from None
             raise self._told(trouble) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, before: str | None = None) -> None:
+        match = {"IfMatch": before} if before else {}
         try:
-            self._s3("delete_object", Key=f"{self._folder}/{name}")
+            self._s3("delete_object", Key=f"{self._folder}/{name}", **match)
         except Trouble as trouble:
+            if before and trouble.code in LOST:
+                raise Conflict(f"{self.where}/{name}") from None
+            if trouble.code in GONE:
+                return
             raise self._told(trouble) from None
 
     def names(self) -> list[str]:
@@ -202,11 +192,7 @@ class Bucket:
 
 
 def _age(answer: dict[str, Any]) -> float:
-    """Seconds since an object was written, both moments by S3's clock; by this machine's where the answer has no
-    date."""
-    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-    return float((now - answer["LastModified"]).total_seconds())
+    return age_s(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), answer["LastModified"])
 
 
 def _body(stream: Any) -> bytes:
@@ -214,8 +200,4 @@ def _body(stream: Any) -> bytes:
     ours."""
     from provisioner.providers.aws.client import answered
 
-    content: bytes = answered(lambda: stream.read(LIMIT + 1))
-    if len(content) > LIMIT:
-        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
-        raise ProviderError(said, where="state", hint="check who wrote it; the bucket's versions have the previous one")
-    return content
+    return whole(answered(lambda: stream.read(LIMIT + 1)), VERSIONS)

@@ -28,11 +28,9 @@ def preflight(
 ) -> list[Finding]:
     """Everything about these groups of one region. `there`: names of their nodes that stand already, so that an `up` of
     a running fleet does not ask for room twice. `internet`: as in cluster.yaml."""
-    try:
-        who = region.ask("sts", "get_caller_identity")
-    except Trouble as trouble:
-        return [credentials(trouble)]
-    found = [Finding("ok", "credentials", f"{who['Arn']}, account {who['Account']}")]
+    found = [who(region)]
+    if found[0].status == "blocks":
+        return found
     found += _zones(region, zones)
     machines = {group.machine.name: group for group in groups}
     described, more = _described(region, machines)
@@ -47,6 +45,15 @@ def preflight(
         region, groups, described, there, nat=internet == "nat" and own_vpc, public=internet == "public"
     )
     return found
+
+
+def who(region: Region) -> Finding:
+    """Who asks; a finding that blocks where that is nobody."""
+    try:
+        caller = region.ask("sts", "get_caller_identity")
+    except Trouble as trouble:
+        return credentials(trouble)
+    return Finding("ok", "credentials", f"{caller['Arn']}, account {caller['Account']}")
 
 
 def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:

@@ -18,7 +18,7 @@ from provisioner.providers.aws.capacity import Ec2Capacity
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.images import Ec2Images
 from provisioner.providers.aws.module import Ec2Module
-from provisioner.providers.aws.preflight import preflight
+from provisioner.providers.aws.preflight import preflight, who
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
@@ -58,6 +58,12 @@ class Aws(Provider):
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(Region(self._site.region), system)
 
+    def vendor_image(self, name: str) -> BaseImage:
+        return image.vendor_image(Region(self._site.region), name)
+
+    def who(self) -> Finding:
+        return who(Region(self._site.region))
+
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         place, site = self._site, self.place.site
         groups = [group for group in plan.groups if group.site == site]
@@ -70,7 +76,7 @@ class Aws(Provider):
         for group in groups:
             base = plan.base(group)
             if base is None or base.id is None:
-                said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
+                said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
         if place.connect != "direct":
             found += [_program(name) for name in TUNNEL_PROGRAMS[place.connect]]

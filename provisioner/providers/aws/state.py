@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from provisioner import catalog
 from provisioner.providers.aws.site import AwsSite
 from provisioner.spec.base import Text
 from provisioner.spec.site import Site
-from provisioner.spec.source_map import Finding
+from provisioner.spec.source_map import Finding, shown
 from provisioner.spec.state import State
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class S3State(State):
         return self.region or next((site.region for site in sites.values() if isinstance(site, AwsSite)), None)
 
     def findings(self, sites: Mapping[str, Site]) -> Iterator[Finding]:
+        if {".", ".."} & set(self.prefix.split("/")):
+            yield Finding(("state", "prefix"), f"{shown(self.prefix)} is not a folder", "names without . and .. in it")
+        if self.region is not None and (near := catalog.load().provider("aws").region_typo(self.region)):
+            yield Finding(("state", "region"), f"Amazon EC2 has no region {self.region}", f"did you mean {near}?")
         if self.place(sites) is None:
             message = "state.region is required: the file has no AWS site to take it from"
             yield Finding(("state", "region"), message, "region: eu-west-1", at_key=True)

@@ -11,9 +11,8 @@ https://developer.hashicorp.com/terraform/language/backend/azurerm
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeVar
 
 from provisioner.errors import ProviderError
@@ -31,12 +30,13 @@ from provisioner.providers.azure.client import (
 )
 from provisioner.providers.azure.state import AzurermState
 from provisioner.providers.state import Blob, Conflict
+from provisioner.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
 from provisioner.providers.trouble import Trouble
 
 T = TypeVar("T")
 LOCK = ".tflock"
-LIMIT = 64 << 20
-"""Bytes of a blob that is read; what operators share is some hundred kilobytes."""
+MOST_BLOBS = 100_000
+"""In one cluster's folder; a cluster has some dozens."""
 LOST = ("ConditionNotMet", "BlobAlreadyExists", "UnauthorizedBlobOverwrite", "TargetConditionNotMet")
 ROLE = "the role `Storage Blob Data Contributor` on the container is missing (docs/azure.md)"
 HINTS = {
@@ -45,12 +45,14 @@ HINTS = {
 }  # fmt: skip
 
 
-class Container:
+class Container(StateFolder):
     """One cluster's folder in a container. `given`: a credential of tests'."""
 
+    missing = ("ContainerNotFound",)
+
     def __init__(self, cloud: Cloud, state: AzurermState, cluster: str, given: Any = None) -> None:
-        self._cloud, self._state, self._cluster, self._given = cloud, state, cluster, given
-        self.there = True
+        super().__init__(state, cluster)
+        self._cloud, self._state, self._given = cloud, state, given
 
     @property
     def where(self) -> str:
@@ -59,10 +61,6 @@ class Container:
     @property
     def _url(self) -> str:
         return f"https://{self._state.account}.{self._cloud.blob}"
-
-    @property
-    def _folder(self) -> str:
-        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
 
     @cached_property
     def _service(self) -> Any:
@@ -89,23 +87,22 @@ class Container:
             "environment": self._cloud.terraform,
         }  # fmt: skip
 
-    def prepare(self, *, make: bool = True) -> list[Finding]:
-        try:
-            found = answered(self._container.get_container_properties)
-        except Trouble as trouble:
-            if trouble.code != "ContainerNotFound":
-                raise self._told(trouble) from None
-            name = f"{self._state.container} in {self._state.account}"
-            if not self._state.create:
-                hint = "state.create: true has gpuprov make it"
-                raise ProviderError(f"there is no container {name}", where="state", hint=hint) from None
-            if not make:
-                self.there = False
-                return [Finding("ok", "state", f"`up` will make the container {name}")]
-            self._ask(lambda: self._container.create_container(metadata={"gpuprov": "state"}))
-            return [Finding("ok", "state", f"made the container {name}"), *self._kept()]
+    @property
+    def _store(self) -> str:
+        return f"container {self._state.container} in {self._state.account}"
+
+    def _look(self) -> Any:
+        return answered(self._container.get_container_properties)
+
+    def _make(self) -> None:
+        self._ask(lambda: self._container.create_container(metadata={"gpuprov": "state"}))
+
+    def _just_made(self) -> list[Finding]:
+        return self._kept()
+
+    def _looked_at(self, info: Any) -> list[Finding]:
         wrong = self._kept()
-        if found.public_access:
+        if info.public_access:
             said = f"everybody may read {self._state.container}: a state has secrets"
             wrong.append(Finding("blocks", "state", said, "take public access from the container"))
         return wrong or [Finding("ok", "state", self.where)]
@@ -150,11 +147,8 @@ class Container:
             if trouble.code != "InvalidRange":
                 raise self._told(trouble) from None
             content, properties = self._ask(emptied)
-        if len(content) > LIMIT:
-            said = f"a blob of the cluster's state is longer than {LIMIT >> 20} MiB"
-            raise ProviderError(said, where="state", hint="check who wrote it; its versions have the previous one")
-        now = parsedate_to_datetime(dates[-1]) if dates and dates[-1] else datetime.now(UTC)
-        return Blob(content, str(properties.etag), (now - properties.last_modified).total_seconds())
+        date = dates[-1] if dates else None
+        return Blob(whole(content, VERSIONS), str(properties.etag), age_s(date, properties.last_modified))
 
     def write(self, name: str, content: bytes, before: str | None) -> str:
         from azure.core import MatchConditions
@@ -167,27 +161,34 @@ class Container:
                 raise Conflict(f"{self.where}/{name}") from None
             raise self._told(trouble) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, before: str | None = None) -> None:
         """Of a lock: break Terraform's lease."""
+        from azure.core import MatchConditions
+
+        match = {"etag": before, "match_condition": MatchConditions.IfNotModified} if before else {}
         try:
             if name.endswith(LOCK):
                 from azure.storage.blob import BlobLeaseClient
 
                 answered(lambda: BlobLeaseClient(self._blob(name.removesuffix(LOCK))).break_lease(lease_break_period=0))
             else:
-                answered(lambda: self._blob(name).delete_blob(delete_snapshots="include"))
+                answered(lambda: self._blob(name).delete_blob(delete_snapshots="include", **match))
         except Trouble as trouble:
+            if before and trouble.code in LOST:
+                raise Conflict(f"{self.where}/{name}") from None
             if trouble.code not in ("BlobNotFound", "LeaseNotPresentWithLeaseOperation"):
                 raise self._told(trouble) from None
 
     def names(self) -> list[str]:
         folder = f"{self._folder}/"
         try:
-            found = answered(lambda: list(self._container.list_blobs(name_starts_with=folder)))
+            found = answered(lambda: list(islice(self._container.list_blobs(name_starts_with=folder), MOST_BLOBS + 1)))
         except Trouble as trouble:
             if trouble.code == "ContainerNotFound" and self._state.create:
                 return []
             raise self._told(trouble) from None
+        if len(found) > MOST_BLOBS:
+            raise ProviderError(f"{self.where} has more than {MOST_BLOBS} blobs", where="state", hint="look at them")
         names = [str(one.name).removeprefix(folder) for one in found]
         leased = [str(one.name).removeprefix(folder) + LOCK for one in found if word(one.lease.state) == "leased"]
         return names + leased

@@ -82,7 +82,7 @@ class AzureModule(Module):
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
-                f"the lock has no image of {group.stack.os} for {self._place.site}",
+                f"the lock has no image of {group.boots} for {self._place.site}",
                 hint="run `gpuprov lock` again, signed in to Azure",
             )
         return {

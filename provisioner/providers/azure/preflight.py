@@ -29,10 +29,7 @@ def preflight(
 ) -> list[Finding]:
     """Everything about the groups of one site. `there`: names of their nodes that stand already."""
     groups = [group for group in plan.groups if group.site == place.site]
-    try:
-        found = [_who(subscription)]
-    except Trouble as trouble:
-        return [credentials(trouble, subscription.cloud)]
+    found = [who(subscription)]
     if found[0].status == "blocks":
         return found
     found += _registered(subscription)
@@ -47,7 +44,7 @@ def preflight(
     for group in groups:
         base = plan.base(group)
         if base is None or base.id is None:
-            said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
+            said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
             found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
         wanted = sum(name not in there for name in group.node_names())
         if wanted and group.spec.capacity.kind != "reservation":
@@ -59,6 +56,14 @@ def preflight(
         except GpuprovError as error:
             found.append(Finding("blocks", "access", error.message, "say in access.allow who may log in"))
     return found
+
+
+def who(subscription: Subscription) -> Finding:
+    """Who asks; a finding that blocks where that is nobody."""
+    try:
+        return _who(subscription)
+    except Trouble as trouble:
+        return credentials(trouble, subscription.cloud)
 
 
 def _who(subscription: Subscription) -> Finding:

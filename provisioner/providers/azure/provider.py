@@ -15,7 +15,7 @@ from provisioner.providers.azure.access import AzureAccess
 from provisioner.providers.azure.capacity import AzureCapacity
 from provisioner.providers.azure.client import Subscription
 from provisioner.providers.azure.module import AzureModule
-from provisioner.providers.azure.preflight import preflight
+from provisioner.providers.azure.preflight import preflight, who
 from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
@@ -41,6 +41,12 @@ class Azure(Provider):
 
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(self._subscription, system)
+
+    def vendor_image(self, name: str) -> BaseImage:
+        return image.vendor_image(self._subscription, name)
+
+    def who(self) -> Finding:
+        return who(self._subscription)
 
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         return preflight(self._subscription, self.place, plan, there, self._here)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,8 +22,18 @@ EncryptionSetId = Annotated[str, Field(pattern=rf"{IN_GROUP}Compute/diskEncrypti
 Environment = Literal["public", "usgovernment", "china"]
 
 
+REFUSED_USERS = frozenset((
+    "1", "123", "a", "actuser", "adm", "admin", "admin1", "admin2", "administrator", "aspnet", "backup", "console",
+    "david", "guest", "john", "owner", "root", "server", "sql", "support", "support_388945a0", "sys", "test", "test1",
+    "test2", "test3", "user", "user1", "user2", "user3", "user4", "user5",
+))  # fmt: skip
+"""https://learn.microsoft.com/azure/virtual-machines/linux/faq (user names)"""
+
+
 class AzureSite(CloudSite):
     """A region of Azure; zones are "1", "2" and "3"."""
+
+    refused_users: ClassVar[frozenset[str]] = REFUSED_USERS
 
     provider: Literal["azure"] = Field(description="Who sells the machines")
     environment: Environment = Field(

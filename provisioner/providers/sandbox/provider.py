@@ -109,6 +109,10 @@ class Sandbox(Provider):
         """The nodes' container image, named after what it was built from."""
         return BaseImage(id=image.node_reference(), why="simulated: the sandbox's node image")
 
+    def vendor_image(self, name: str) -> BaseImage:
+        """The nodes' image with simulated packages of what that one holds (sandbox/vendor_layer.py)."""
+        return BaseImage(id=image.node_reference(), why=f"simulated: the sandbox's node image as {name}")
+
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:  # noqa: ARG002
         """Enough addresses and memory for the nodes."""
         nodes = sum(group.spec.count for group in plan.groups if group.site == self.place.site)

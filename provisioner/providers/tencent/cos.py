@@ -13,14 +13,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from provisioner.errors import ProviderError
 from provisioner.preflight import Finding
 from provisioner.providers.state import Blob, Conflict
+from provisioner.providers.state_folder import LIMIT, VERSIONS, StateFolder, age_s, whole
 from provisioner.providers.tencent.client import ANSWER_S, SLOW, Region
 from provisioner.providers.tencent.findings import SIGN_IN
 from provisioner.providers.tencent.state import CosState
@@ -35,8 +34,6 @@ WAIT_S, PAUSE_S = 30.0, 1.0
 OLD_S = 180.0
 """A write is a second, with all of its retries less than OLD_S; one that stands longer was left by a run that died."""
 HELD, TRIES, PAGES = "ResourceInUse", 4, 1000
-LIMIT = 64 << 20
-"""Bytes of an object that is read; what operators share is some hundred kilobytes."""
 GONE, MISSING, SAME = {"NoSuchKey", "404"}, {"NoSuchBucket", "404"}, {"304", "NotModified"}
 DENIED = {"AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 EVERYBODY = "AllUsers"
@@ -47,20 +44,18 @@ HINTS = {
 }  # fmt: skip
 
 
-class CosBucket:
+class CosBucket(StateFolder):
     """One cluster's folder in a bucket."""
 
+    missing = MISSING
+
     def __init__(self, region: Region, state: CosState, cluster: str) -> None:
-        self._region, self._state, self._cluster = region, state, cluster
-        self.there = True
+        super().__init__(state, cluster)
+        self._region, self._state = region, state
 
     @property
     def where(self) -> str:
         return f"cos://{self._state.bucket}/{self._folder}"
-
-    @property
-    def _folder(self) -> str:
-        return "/".join(part for part in (self._state.prefix.strip("/"), self._cluster) if part)
 
     def terraform(self, site: str) -> tuple[str, Mapping[str, Any]]:
         """Credentials stay in the environment or the command line's profile, where the backend looks by itself."""
@@ -70,22 +65,12 @@ class CosBucket:
             "key": "terraform.tfstate", "encrypt": True, "acl": "private", **domain,
         }  # fmt: skip
 
-    def prepare(self, *, make: bool = True) -> list[Finding]:
-        try:
-            self._ask("head_bucket")
-        except Trouble as trouble:
-            if trouble.code not in MISSING:
-                raise self._told(trouble) from None
-            if not self._state.create:
-                message = f"there is no bucket {self._state.bucket} in {self._region.name}"
-                raise ProviderError(message, where="state", hint="state.create: true has gpuprov make it") from None
-            if not make:
-                self.there = False
-                said = f"`up` will make the bucket {self._state.bucket} in {self._region.name}"
-                return [Finding("ok", "state", said)]
-            self._make()
-            return [Finding("ok", "state", f"made the bucket {self._state.bucket} in {self._region.name}")]
-        return self._looked_at()
+    @property
+    def _store(self) -> str:
+        return f"bucket {self._state.bucket} in {self._region.name}"
+
+    def _look(self) -> Any:
+        return self._ask("head_bucket")
 
     def _make(self) -> None:
         try:
@@ -94,7 +79,7 @@ class CosBucket:
         except Trouble as trouble:
             raise self._told(trouble) from None
 
-    def _looked_at(self) -> list[Finding]:
+    def _looked_at(self, info: Any) -> list[Finding]:  # noqa: ARG002
         """What is wrong with a bucket that was there; what could not be asked is unknown."""
         found, bucket = [], self._state.bucket
         try:
@@ -134,9 +119,16 @@ class CosBucket:
         except Trouble as trouble:
             raise self._told(trouble) from None
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, before: str | None = None) -> None:
+        key = f"{self._folder}/{name}"
         try:
-            self._ask("delete_object", Key=f"{self._folder}/{name}")
+            if before is None:
+                self._ask("delete_object", Key=key)
+                return
+            with self._alone(key):
+                if (there := self._tag(key)) is not None and there != before:
+                    raise Conflict(f"{self.where}/{name}")
+                self._ask("delete_object", Key=key)
         except Trouble as trouble:
             raise self._told(trouble) from None
 
@@ -283,18 +275,10 @@ def _answered(call: Callable[[], Any]) -> Any:
 
 
 def _age(answer: Mapping[str, Any]) -> float:
-    """Seconds since an object was written, both moments by COS's clock; by this machine's where the answer has no
-    date."""
-    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-    return float((now - answer["LastModified"]).total_seconds())
+    return age_s(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), answer["LastModified"])
 
 
 def _body(stream: Any) -> bytes:
     """All of it; a connection that breaks half way is Trouble too. Raises ProviderError for what is no object of
     ours."""
-    content: bytes = _answered(lambda: stream.read(LIMIT + 1))
-    if len(content) > LIMIT:
-        said = f"an object of the cluster's state is longer than {LIMIT >> 20} MiB"
-        raise ProviderError(said, where="state", hint="check who wrote it; the bucket's versions have the previous one")
-    return content
+    return whole(_answered(lambda: stream.read(LIMIT + 1)), VERSIONS)

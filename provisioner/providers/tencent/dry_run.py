@@ -44,7 +44,7 @@ def request(site: TencentSite, group: PlannedGroup, image: str, way: Way, number
         "Placement": {"Zone": way.zone}, "InstanceChargeType": stock.CHARGE[way.kind], "SystemDisk": disk,
     }  # fmt: skip
     if way.kind == "spot" and site.spot_max_price:
-        options = {"MaxPrice": site.spot_max_price, "SpotInstanceType": "one-time"}
+        options = {"MaxPrice": f"{site.spot_max_price:g}", "SpotInstanceType": "one-time"}
         asked["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
     if site.vpc is not None and way.zone in site.vpc.subnets:
         asked["VirtualPrivateCloud"] = {"VpcId": site.vpc.id, "SubnetId": site.vpc.subnets[way.zone]}

@@ -56,7 +56,7 @@ class CvmModule(Module):
             "role": site.role,
             "root": site.disk.model_dump(exclude_defaults=True),
             "security_groups": list(site.security_groups),
-            "spot_max_price": site.spot_max_price,
+            "spot_max_price": None if site.spot_max_price is None else f"{site.spot_max_price:g}",
             "spread": site.spread,
             "vpc": {"id": site.vpc.id, "subnets": dict(site.vpc.subnets)} if site.vpc else None,
         }
@@ -75,7 +75,7 @@ class CvmModule(Module):
         base = plan.base(group)
         if base is None or base.id is None:
             raise GpuprovError(
-                f"the lock has no image of {group.stack.os} for {self._place.site}",
+                f"the lock has no image of {group.boots} for {self._place.site}",
                 hint="run `gpuprov lock` again, signed in to Tencent Cloud",
             )
         return {

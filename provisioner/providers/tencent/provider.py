@@ -18,7 +18,7 @@ from provisioner.providers.tencent import market as cvm_market
 from provisioner.providers.tencent import orphans as in_region
 from provisioner.providers.tencent.capacity import CvmCapacity
 from provisioner.providers.tencent.module import CvmModule
-from provisioner.providers.tencent.preflight import preflight
+from provisioner.providers.tencent.preflight import preflight, who
 from provisioner.providers.tencent.site import TencentSite
 from provisioner.providers.tencent.stock import region_of
 from provisioner.stack.models import BaseImage
@@ -48,6 +48,9 @@ class Tencent(Provider):
     def base_image(self, system: str) -> BaseImage:
         return image.base_image(region_of(self._site), system)
 
+    def who(self) -> Finding:
+        return who(region_of(self._site))
+
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         site, place, region = self._site, self.place, region_of(self._site)
         groups = [group for group in plan.groups if group.site == place.site]
@@ -58,7 +61,7 @@ class Tencent(Provider):
         for group in groups:
             base = plan.base(group)
             if base is None or base.id is None:
-                said = f"the lock has no image of {group.stack.os}" + (f": {base.why}" if base else "")
+                said = f"the lock has no image of {group.boots}" + (f": {base.why}" if base else "")
                 found.append(Finding("blocks", f"group {group.name}", said, "run `gpuprov lock` again, signed in"))
         found += storage.findings(site)
         if self._here.asked(plan):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from provisioner.providers.tencent.site import TencentSite
-from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc, shown
 
 BY_TRAFFIC, ABROAD = 100, 200
@@ -17,13 +16,6 @@ MAINLAND = re.compile(
 )
 ROOMS = 15
 """Zones that a VPC of gpuprov's own has room for, by their number (terraform/tencent/network.tf)."""
-
-
-def bought(groups: Mapping[str, Group], at: Loc, site: TencentSite) -> Iterator[Finding]:
-    """Of how the machines at a site are bought."""
-    if site.spot_max_price is not None and not any(group.capacity.interruptible for group in groups.values()):
-        said = "spot_max_price is set, and no group here asks for spot"
-        yield Finding((*at, "spot_max_price"), said, "leave it out, or take capacity.kind: spot", at_key=True)
 
 
 def account(at: Loc, site: TencentSite) -> Iterator[Finding]:

@@ -10,14 +10,13 @@ from pydantic import Field
 from provisioner.spec.base import Model, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.shared_storage import SharedFileSystem
-from provisioner.spec.site import CloudSite
+from provisioner.spec.site import CloudSite, SpotPrice
 from provisioner.spec.source_map import Finding, Loc
 from provisioner.spec.stack_request import StackRequest
 
 MountPoint = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)]
 SubnetId = Annotated[str, Field(pattern=r"^subnet-[0-9a-z]{8}$")]
 GroupId = Annotated[str, Field(pattern=r"^sg-[0-9a-z]{8}$")]
-Price = Annotated[str, Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,4})?$")]
 
 
 class TencentVpc(Model):
@@ -165,11 +164,11 @@ class TencentSite(CloudSite):
         title="host, switch, rack or null",
         description="Keeps the machines of each group apart, so that what breaks takes one of them; null: no matter",
     )
-    spot_max_price: Price | None = Field(
+    spot_max_price: SpotPrice | None = Field(
         default=None,
-        title='a number such as "25.5", or null',
+        title="a price an hour above 0, or null",
         description="Most that a spot machine may cost an hour, in the account's currency; null: what it costs",
-        examples=["25.5"],
+        examples=[25.5],
     )
     key_pair: Annotated[str, Field(pattern=r"^skey-[0-9a-z]{8}$")] | None = Field(
         default=None,
@@ -213,7 +212,6 @@ class TencentSite(CloudSite):
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
         from provisioner.providers.tencent import rules
 
-        yield from rules.bought(groups, at, self)
         yield from rules.account(at, self)
         yield from rules.network(at, self)
         if self.storage.cfs is not None and self.storage.cfs.zone is not None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.removal import HOLDS_DATA
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.findings import unknown
 from provisioner.providers.trouble import Trouble
@@ -19,7 +20,6 @@ from provisioner.providers.trouble import Trouble
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
 GONE = {"LAUNCH_FAILED", "DELETING"}
 """States of what is listed for a while and goes by itself: instances that never began, file systems."""
-HOLDS_DATA = "it holds data: delete it yourself if the data is no longer needed"
 
 
 @dataclass(frozen=True, slots=True)

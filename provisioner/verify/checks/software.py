@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import NVIDIA_SMI, Facts
@@ -114,6 +116,48 @@ def test_packages(node: Facts, expected: Expected) -> None:
     if wrong:
         lines = [f"{name} is {have or 'not installed'}, locked {locked[name]}" for name, have in wrong.items()]
         fail("; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else ""))
+
+
+@check(
+    "image.parts",
+    severity="fatal",
+    documented="dpkg-query(1); the versions that the image's makers publish (stack/data/vendor_images.yaml)",
+    action="replace",
+    needs=("packages.txt", "host.json"),
+    follows=("nccl.version",),
+    applies=lambda e: e.brought,
+    otherwise="the machine boots the distribution's own image",
+    says="The cloud's GPU image holds another version than the lock says, or lacks a part. Lock again with a newer "
+    "gpuprov, or leave out `base: vendor-hpc`; a node that was changed by hand is replaced.",
+)
+def test_image_parts(node: Facts, expected: Expected) -> None:
+    rows = {part: row for part, row in (expected.brought or {}).items() if part != "driver"}  # driver.version's
+    wanted = {part: str(row["version"]) for part, row in rows.items()}
+    found = {part: brought(node, part, row["packages"]) for part, row in rows.items()}
+    saw(expected=wanted, actual={part: list(some) for part, some in found.items()})
+    wrong = [part for part, some in found.items() if not any(is_version(one, wanted[part]) for one in some)]
+    if any(not found[part] for part in wrong) and (node.host is None or node.host.vendor is None):
+        unknown("what the image brings without a package was not looked at", "host.json")
+    lines = [f"{part} is {', '.join(found[part]) or 'not there'}, locked {wanted[part]}" for part in wrong]
+    if lines:
+        fail("; ".join(lines))
+
+
+def brought(node: Facts, part: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The versions of a part that a cloud's GPU image has: of its packages, and of what came without one."""
+    packages = {name: (node.packages or {}).get(name) for name in names}
+    first = next((_upstream(version) for version in packages.values() if version), None)
+    return (*((first,) if first else ()), *((node.host.vendor if node.host else None) or {}).get(part, ()))
+
+
+def is_version(found: str, wanted: str) -> bool:
+    """Whether a version is the one that an image's makers tell, who tell some by their series alone (CUDA 13.0)."""
+    return found == wanted or found.startswith(f"{wanted}.")
+
+
+def _upstream(version: str) -> str:
+    """4.6.0 of "1:4.6.0-1", 2.30.4 of "2.30.4-1+cuda13.0"."""
+    return version.rpartition(":")[2].partition("-")[0]
 
 
 @check(

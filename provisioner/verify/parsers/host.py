@@ -91,6 +91,8 @@ class Host:
     """Kernels with modules, and which of those that GPU nodes work by (probe/host_software.py) are among them."""
     driver_on_disk: str | None = None
     """Version of the NVIDIA module that the next load takes; None where modinfo finds none."""
+    vendor: Mapping[str, tuple[str, ...]] | None = None
+    """What a cloud's GPU image brings without a package: cuda, efa → versions; None where an older probe looked."""
     environment: Mapping[str, str] | None = None
     cloud_init: tuple[str, ...] | None = None
     """Errors of the first boot; None where cloud-init is not there or has not finished."""
@@ -178,6 +180,7 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         kernel_modules={k: m for k, v in read_map(d.get("kernels")).items() if (m := read_strings(v)) is not None}
         or None,
         driver_on_disk=(read_answer(d.get("driver_on_disk")) or "").strip() or None,
+        vendor=sw.read_vendor(d.get("vendor")),
         environment=sw.read_environment(d.get("environment")),
         cloud_init=sw.read_cloud_init(files.get("run/cloud-init/result.json")),
     )

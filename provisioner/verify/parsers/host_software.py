@@ -94,6 +94,13 @@ def read_boots(value: Any) -> tuple[tuple[str, int], ...] | None:
     return tuple((str(row[0]), when) for row in rows if (when := read_whole(row[1])) is not None)
 
 
+def read_vendor(value: Any) -> dict[str, tuple[str, ...]] | None:
+    if not isinstance(value, dict):
+        return None
+    installer = re.search(r"EFA installer version: ([0-9][0-9.]*)", str(value.get("efa", "")))
+    return {"cuda": read_strings(value.get("cuda")) or (), "efa": (installer[1],) if installer else ()}
+
+
 def read_interfaces(value: Any) -> tuple[Interface, ...] | None:
     if not isinstance(value, dict):
         return None

@@ -29,6 +29,7 @@ from provisioner.verify.probe.host_software import (
     kernels,
     sources,
     sshd,
+    vendor_software,
 )
 from provisioner.verify.probe.runner import ASK, COLLECTORS, lines_of, result, run, texts
 
@@ -73,6 +74,7 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("default_routes", default_routes),
         ("configured", lambda: os.stat("/etc/gpuprov/node.json").st_mtime),  # noqa: PTH116 (a plain script)
         ("gpu_links", gpu_links),
+        ("vendor", vendor_software),
         ("hostname", socket.gethostname),
     ]  # fmt: skip
 

@@ -6,6 +6,7 @@ Standard library only, Python 3.8 or newer.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import struct
@@ -107,6 +108,20 @@ def kernels() -> dict[str, list[str]]:
 def driver_on_disk() -> dict[str, Any]:
     """The version of NVIDIA's module that the next load takes."""
     return run(["modinfo", "-F", "version", "nvidia"], ASK)
+
+
+def vendor_software() -> dict[str, Any]:
+    """What a cloud's GPU image brings without a package: {"cuda": versions of the toolkits, "efa": the first line that
+    AWS's installer leaves}."""
+    found: dict[str, Any] = {"cuda": []}
+    for name in listed("/usr/local"):
+        if name.startswith("cuda-"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                said = json.loads("\n".join(lines_of("/usr/local/" + name + "/version.json")))
+                found["cuda"].append(str(said["cuda"]["version"])[:40])
+    with contextlib.suppress(OSError):
+        found["efa"] = next(iter(lines_of("/opt/amazon/efa_installed_packages")), "")[:200]
+    return found
 
 
 def environment() -> list[str]:

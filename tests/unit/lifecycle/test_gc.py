@@ -60,6 +60,20 @@ def test_the_one_that_is_named_is_removed(region: Region, identity: str, gone: s
     assert [thing.id for thing in region.there] == [one for one in ("/vm/a", "/vm/b", "/vm/c") if one != gone]
 
 
+def test_a_run_directory_of_another_id_keeps_none_but_its_own(
+    region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / ".gpuprov" / "train"
+    (root / "sites" / "here").mkdir(parents=True)
+    (root / "sites" / "here" / "terraform.tfstate").write_text('{"resources": [{"mode": "managed"}]}')
+    assert gc("--cluster", "train", "--id", OTHER, "--yes") == 2, "whose it is nobody knows"
+    (root / "id").write_text(ONE + "\n")
+    assert gc("--cluster", "train", "--id", ONE, "--yes") == 2, "it is alive"
+    assert gc("--cluster", "train", "--id", OTHER, "--yes") == 0
+    assert [thing.id for thing in region.there] == ["/vm/a", "/vm/c"]
+
+
 def test_an_id_that_is_not_there_removes_nothing(region: Region, capsys: pytest.CaptureFixture[str]) -> None:
     assert gc("--cluster", "train", "--id", "cccccccccccc", "--yes") == 2
     assert len(region.there) == 3

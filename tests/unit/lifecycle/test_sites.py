@@ -108,10 +108,13 @@ def test_one_site_alone_leaves_the_others_as_they_are(cluster: Cluster, world: W
 
 
 def test_a_site_that_is_not_there_is_named(cluster: Cluster) -> None:
-    with pytest.raises(GpuprovError, match=r"--site tokyo: cluster\.yaml has no such site") as caught:
+    with pytest.raises(GpuprovError, match=r"cluster\.yaml: there is no site tokyo\n") as caught:
         chosen(cluster, ["tokyo"])
-    assert caught.value.hint == "sites with groups: shanghai, virginia"
-    with pytest.raises(GpuprovError, match=r"no group of cluster\.yaml is there"):
+    assert caught.value.hint == "--site takes one of shanghai, virginia"
+    with pytest.raises(GpuprovError, match="there is no site shanghia") as caught:
+        chosen(cluster, ["shanghia"])
+    assert caught.value.hint == "did you mean shanghai?"
+    with pytest.raises(GpuprovError, match="no group is at site unused"):
         chosen(cluster, ["unused"])
     assert chosen(cluster, []) == ["virginia", "shanghai"]
 

@@ -205,6 +205,7 @@ def test_what_is_about_to_be_made_is_written_down_first(cluster: Cluster, world:
     with pytest.raises(KeyboardInterrupt):
         run_up(cluster)
     assert cluster.nodes() == []
+    assert {row["stage"] for row in status.status(cluster, ask=False)["nodes"]} == {"interrupted"}
     assert down.made(cluster) == NAMES
 
 
@@ -215,9 +216,11 @@ def test_what_stands_after_a_failed_apply_is_told_written_down_and_taken_on(clus
     assert "1 machine of the cluster stands now: `gpuprov up` goes on, `gpuprov down` removes them" in str(caught.value)
     assert caught.value.hint == "later"
     assert [node.id for node in cluster.nodes()] == ["i-1"]
-    assert stages(cluster) == {"train-0": ("incomplete", False), "train-1": ("missing", False)}
+    assert stages(cluster) == {"train-0": ("incomplete", False), "train-1": ("not made", None)}
     shown = {row["name"]: (row["stage"], row["address"]) for row in status.status(cluster, ask=False)["nodes"]}
-    assert shown == {"train-0": ("incomplete", "203.0.113.7"), "train-1": ("missing", None)}
+    assert shown == {"train-0": ("incomplete", "203.0.113.7"), "train-1": ("not made", None)}
+    told = status.status(cluster, ask=False)["failed"]
+    assert told.keys() == {"here"} and "no more" in told["here"]
     assert machines.settled(cluster) == []  # its group may yet move to another zone
     world.sold_out = None
     assert run_up(cluster).exit == Exit.OK

@@ -17,6 +17,7 @@ from provisioner.cli.main import run
 from provisioner.cost import Wanted, parallel_queries, regions
 from provisioner.cost.document import document
 from provisioner.cost.regions import market_of
+from provisioner.errors import GpuprovError
 from provisioner.paths import data
 from provisioner.providers.aws import market as ec2_market
 from provisioner.providers.aws.client import Region
@@ -165,6 +166,17 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["quick"] is True
     assert isinstance(found["slow"], Unanswered)
     assert "no answer in 0.2 s" in found["slow"].message
+
+
+def test_a_missing_sdk_is_no_answer_and_says_how_to_go_on() -> None:
+    def asked() -> bool:
+        raise GpuprovError("Tencent Cloud's SDK is not installed", hint="pip install 'gpuprov[tencent]'")
+
+    found = parallel_queries.answers({"spot": asked})["spot"]
+    assert isinstance(found, Unanswered)
+    assert (found.message, found.action) == (
+        "Tencent Cloud's SDK is not installed", "pip install 'gpuprov[tencent]', or give --offline",
+    )  # fmt: skip
 
 
 def test_a_defect_is_not_taken_for_silence() -> None:

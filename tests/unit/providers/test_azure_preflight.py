@@ -241,10 +241,13 @@ def test_an_image_is_its_newest_version_by_number(api: Api) -> None:
         image.base_image(api.subscription(), "ubuntu-24.04")
 
 
-def test_the_hpc_image_goes_by_the_gpu() -> None:
-    assert image.hpc("ubuntu-22.04", "volta") == ("microsoft-dsvm", "ubuntu-hpc", "2204-v100")
-    assert image.hpc("ubuntu-24.04", "rocm") == ("microsoft-dsvm", "ubuntu-hpc", "2404-rocm")
-    assert image.hpc("ubuntu-24.04", "volta") is None and image.hpc("debian-12") is None
+def test_an_hpc_image_is_the_one_of_that_version_or_none(api: Api) -> None:
+    hpc, name = "microsoft-dsvm:ubuntu-hpc:2404", "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901"
+    api.images[hpc] = ["24.04.2026052601", "24.04.2026072901", "24.04.2026092501"]
+    assert image.vendor_image(api.subscription(), name).id == name
+    api.images[hpc] = ["24.04.2026092501"]
+    with pytest.raises(GpuprovError, match=r"2026072901 is not published in eastus; the newest .* is 24.04.2026092501"):
+        image.vendor_image(api.subscription(), name)
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,30 @@ def test_one_at_a_time_is_at_work(account: Account, tmp_path: Path) -> None:
     assert lease.current(container()) is None
 
 
+def test_a_lease_that_another_run_took_meanwhile_stays(account: Account, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    place = container()
+    with lease.Lease(place, tmp_path / "a", "up", Events()):
+        there = place.read(lease.HOLDER)
+        assert there is not None
+        place.write(lease.HOLDER, there.content.replace(b'"up"', b'"down"'), there.tag)
+    found = lease.current(place)
+    assert found is not None and found.holder is not None and found.holder.command == "down"
+    with pytest.raises(Conflict):
+        place.remove(lease.HOLDER, there.tag)
+    place.remove(lease.HOLDER, found.tag)
+    assert lease.current(place) is None
+
+
+def test_more_blobs_than_a_cluster_has_are_refused(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioner.providers.azure.container.MOST_BLOBS", 2)
+    place = container()
+    for name in ("a", "b", "c"):
+        place.write(name, b"x", None)
+    with pytest.raises(ProviderError, match="more than 2 blobs"):
+        place.names()
+
+
 def test_terraform_is_told_without_a_secret(account: Account) -> None:
     assert container().terraform("here") == (
         "azurerm",
@@ -132,6 +156,7 @@ def test_who_may_not_is_told_the_role(account: Account) -> None:
 
 
 def test_an_endless_blob_is_not_read(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioner.providers.state_folder.LIMIT", 3)
     monkeypatch.setattr("provisioner.providers.azure.container.LIMIT", 3)
     assert LIMIT == 64 << 20
     container().write("x", b"12345", None)

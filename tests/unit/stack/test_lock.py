@@ -17,6 +17,7 @@ from provisioner import spec, stack
 from provisioner.cli.main import run
 from provisioner.events import Events
 from provisioner.lifecycle import locking
+from provisioner.providers.aws.provider import Aws
 from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.repository import write_repositories
 from provisioner.session import open_cluster
@@ -108,7 +109,8 @@ def test_the_whole_closure_at_exact_versions(p4d: Path, vendors: Vendors, capsys
     assert "sign in" in lock.bases["virginia"]["ubuntu-24.04"].why
 
 
-def test_a_plan_solves_and_writes_no_lock(p4d: Path, vendors: Vendors) -> None:
+def test_a_plan_solves_and_writes_no_lock(p4d: Path, vendors: Vendors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Aws, "who", lambda _: None)  # somebody is signed in
     cluster = open_cluster(p4d, sandbox=False)
     found = locking.current(cluster, Events(), write=False)
     assert not p4d.with_name("cluster.lock").exists()

@@ -142,6 +142,18 @@ def test_every_machine_type_lives_through_it(root: Root, cloud: Cloud) -> None:
     assert cloud.objects == {}
 
 
+def test_without_its_first_zone_the_nat_gateway_keeps_the_vswitch_that_it_stands_in(root: Root, cloud: Cloud) -> None:
+    group = {"train": {"machine": "ecs.gn7i-c8g1.2xlarge", "count": 1, "zone": "cn-shanghai-g"}}
+    root.write(json.loads(json.dumps(group)), {"internet": "nat"})
+    root.apply()
+    (gateway,) = cloud.of("alicloud_nat_gateway")
+    root.write(json.loads(json.dumps(group)), {"internet": "nat", "zones": ["cn-shanghai-g"]})
+    assert root.changes() == {}
+    assert gateway["vswitch_id"] in {one["id"] for one in cloud.of("alicloud_vswitch")}
+    root.run("destroy", "-auto-approve", "-no-color")
+    assert cloud.objects == {}
+
+
 def test_a_network_of_ones_own_is_left_alone_and_nodes_leave_by_nat(root: Root, cloud: Cloud) -> None:
     vpc = {"id": "vpc-mine", "vswitches": {"cn-shanghai-b": "vsw-b", "cn-shanghai-g": "vsw-g"}}
     group = {"train": {"machine": MACHINES[0], "count": 1, "here": {"zone": "cn-shanghai-g"}}}

@@ -1,0 +1,28 @@
+"""Who is signed in at a cluster's clouds, asked before anything else is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Events
+from provisioner.session import Cluster
+
+
+def ask(cluster: Cluster, sites: Sequence[str], events: Events, *, refuse: bool) -> None:
+    """Say at which sites nobody is signed in, or whose SDK is missing, before minutes go into images: the lock then has
+    no image of their machines. Raises GpuprovError where that is so at all of them and `refuse`."""
+    blocked = {}
+    for site in sites:
+        with contextlib.suppress(GpuprovError):  # a cloud that gpuprov makes no machines in yet
+            found = cluster.providers.at(site).account()
+            if found is not None and found.status == "blocks":
+                blocked[site] = found
+    if refuse and sites and len(blocked) == len(sites):
+        lines = [f"site {site}: {found.message}" for site, found in blocked.items()]
+        hints = dict.fromkeys(found.action for found in blocked.values() if found.action)
+        raise ProviderError("\n  ".join(lines), where="credentials", hint="; ".join(hints))
+    for site, found in blocked.items():
+        hint = f" ({found.action})" if found.action else ""
+        events("stack", "warning", f"site {site}: {found.message}{hint}: the lock gets no image of its machines")
