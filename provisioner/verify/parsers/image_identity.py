@@ -39,7 +39,7 @@ TOOLS = (
         parse=parse,
         paths=("/etc/gpuprov/image.json",),
         seconds=5,
-        configured=True,
+        when=lambda expected: expected.image,
         empty=True,
     ),
 )
