@@ -95,7 +95,7 @@ def test_what_is_said_has_the_class_that_it_is_of(tmp_path: Path, machine: str) 
     (group,) = wanted.groups
     provider = group.machine.provider
     texts = rehearsed(provider if has_table(provider) else "sandbox")
-    assert set(texts) >= {fault.says for fault in site_faults.FAULTS}
+    assert set(texts) >= {fault.says for fault in site_faults.FAULTS if fault.says}
     for kind, text in texts.items():
         said = f"exit status 1. Output: gpuprov sandbox: {site_faults.MARK}{text.format(machine='m', zone='z')}"
         found = there.error(
@@ -117,6 +117,16 @@ def test_a_damaged_file_is_no_fault(tmp_path: Path) -> None:
     for text in ("", "{", '{"a": 1}', "[1]"):
         file.write_text(text)
         assert site_faults.active(tmp_path) == ()
+
+
+def test_a_bad_driver_is_of_a_release_and_refuses_nothing(tmp_path: Path) -> None:
+    wanted = plan()
+    there = site(tmp_path / "s", wanted)
+    site_faults.inject(tmp_path / "s", "bad-driver-release:595.91.07")
+    assert there.refusals(wanted) == {}
+    assert site_faults.bad_driver(tmp_path / "s") == "595.91.07"
+    with pytest.raises(GpuprovError, match="which driver is bad"):
+        site_faults.find("bad-driver-release")
 
 
 def test_a_zone_is_for_capacity_alone() -> None:
