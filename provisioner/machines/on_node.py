@@ -96,7 +96,9 @@ def _record(folder: Path) -> dict[str, Any] | None:
 def _run(*argv: str) -> tuple[int, str]:
     """Exit status, and the last line that was printed."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=DEADLINE_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     return done.returncode, ((done.stdout + done.stderr).strip().splitlines() or [f"{argv[0]} failed"])[-1]

@@ -40,7 +40,9 @@ def host_key(file: str, names: Iterable[str], port: int) -> str:
 def _found(file: str, name: str) -> str:
     """As ssh itself would find it. Lines with a marker are no key of a host: a revoked one, an authority's."""
     argv = ["ssh-keygen", "-F", name, "-f", file]
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=30, check=False)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=30, check=False
+    )
     for line in done.stdout.splitlines():
         words = line.split()
         if len(words) >= 3 and words[0][0] not in "#@" and words[1] == "ssh-ed25519":
