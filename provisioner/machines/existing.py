@@ -160,8 +160,8 @@ def _call(argv: Sequence[str], given: str = "", deadline_s: float = DEADLINE_S) 
     """Exit status, and what was printed."""
     try:
         done = subprocess.run(
-            argv, input=given, capture_output=True, text=True, errors="replace", timeout=deadline_s, check=False,
-            start_new_session=True,
+            argv, input=given, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=deadline_s,
+            check=False, start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {deadline_s:.0f} s"
