@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Runs in the installer before it writes to any disk; ends with the machine switched off where it must not be installed.
 # Called with `machine` (is it the one that is meant?) and `disks` (do they hold anything?).
 serials='@SERIALS@'
@@ -14,7 +15,7 @@ stop() {
 }
 
 same() { # two texts, whatever their case and blanks
-    [ "$(echo "$1" | tr 'A-Z' 'a-z' | tr -d ' \t')" = "$(echo "$2" | tr 'A-Z' 'a-z' | tr -d ' \t')" ]
+    [ "$(echo "$1" | tr '[:upper:]' '[:lower:]' | tr -d ' \t')" = "$(echo "$2" | tr '[:upper:]' '[:lower:]' | tr -d ' \t')" ]
 }
 
 machine() {
