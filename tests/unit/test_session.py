@@ -145,6 +145,7 @@ def test_notes_are_merged(cluster: Cluster) -> None:
     assert node_state.load(cluster.paths) == {
         "nodes": {"train-0": {"stage": "made", "ok": None}, "train-1": {"stage": "verified", "ok": True}},
         "report": str(cluster.paths.root / "runs/x/report.html"),
+        "failed": {},
     }
 
 

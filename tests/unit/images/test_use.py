@@ -81,7 +81,7 @@ def test_the_lock_has_the_build_and_its_versions_until_it_is_upgraded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locking, "_sources", lambda *_: pytest.fail("nothing of an image is read from a vendor"))
-    monkeypatch.setattr(locking, "_solved", lambda cluster, _events, _keep: locking.stack.solve(cluster.spec))
+    monkeypatch.setattr(locking, "_solved", lambda cluster, _events, _keep, **_: locking.stack.solve(cluster.spec))
     book = book_of(folder / "images" / "pytorch.yaml", "pytorch", sandbox=False)
     keep(book, manifest(BUILD, g6=target("g6.xlarge")))
     one = open_cluster(cluster(folder, machine="g6.xlarge"))
@@ -99,7 +99,9 @@ def test_the_lock_has_the_build_and_its_versions_until_it_is_upgraded(
 def test_a_pin_that_the_image_does_not_have_is_refused_at_its_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "_solved", lambda cluster, _events, keep: locking.stack.solve(cluster.spec, keep=keep))
+    monkeypatch.setattr(
+        locking, "_solved", lambda cluster, _events, keep, **_: locking.stack.solve(cluster.spec, keep=keep)
+    )
     file = cluster(folder, stack='{ driver: "570" }')
     with pytest.raises(GpuprovError, match=r"has driver 5[89].*; cluster.yaml asks for driver 570") as error:
         locking.renew(open_cluster(file), Events())

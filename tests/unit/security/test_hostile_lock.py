@@ -178,6 +178,8 @@ def test_no_field_of_a_node_is_a_template_a_path_or_an_option(field: str, paths:
         row = ROW | ({outer: [ROW["mounts"][0] | {inner: payload}]} if inner else {outer: payload})
         if payload == "/etc/cron.d/x" and inner == "path":
             continue  # a folder of the node
+        if payload == 5 and field == "port":
+            continue
         paths.nodes.write_text(json.dumps([row]))
         with pytest.raises(GpuprovError, match="damaged"):
             fleet.load(paths)
