@@ -13,7 +13,7 @@ from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
 from provisioner.cli.exit import resumable
 from provisioner.cli.options import Json, Sandbox, TerraformBinary, Yes
-from provisioner.text import counted
+from provisioner.text import counted, printable
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.image.recipe import Recipe
@@ -24,15 +24,23 @@ app = typer.Typer(
     help="Build golden images, prove them, and move them through channels.",
 )  # fmt: skip
 
+MOVES = 10
+"""Moves of channels that `image list` shows."""
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="Path of the recipe (docs/images.md).")]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="nightly, candidate or stable.")]
 
 
-def _open(file: Path, sandbox: bool | None) -> Recipe:
+def _open(file: Path, sandbox: bool | None, *, changes: bool = False) -> Recipe:
+    """The recipe; without --sandbox or --no-sandbox what was built, the rehearsal where only that was. `changes`:
+    machines or images are made or removed."""
     from provisioner.lifecycle.image.recipe import open_recipe
 
     recipe = open_recipe(file, sandbox=bool(sandbox))
-    recipe.cluster.require_rights()
+    if sandbox is None and not changes and not recipe.book.builds():
+        rehearsed = open_recipe(file, sandbox=True)
+        recipe = rehearsed if rehearsed.book.builds() else recipe
+    if changes:
+        recipe.cluster.require_rights()
     return recipe
 
 
@@ -53,7 +61,7 @@ def build(
     from provisioner.lifecycle.image import commands
     from provisioner.workspace.binary import find
 
-    recipe = _open(file, sandbox)
+    recipe = _open(file, sandbox, changes=True)
     screen = display(quiet=json_)
     machines = ", ".join(group.machine for group in recipe.cluster.spec.groups.values())
     what = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''}: a builder for each, then {machines}?"
@@ -91,12 +99,15 @@ def nightly(
     from provisioner.lifecycle.image import nightly as nights
     from provisioner.workspace.binary import find
 
-    recipes = [_open(file, sandbox) for file in files]
     time.sleep(random.uniform(0, jitter))  # noqa: S311 (spreads fleets in time, hides nothing)
     with display(quiet=json_) as show:
-        for recipe in recipes:
+
+        def opened(file: Path) -> Recipe:
+            recipe = _open(file, sandbox, changes=True)
             recipe.cluster.events.subscribe(show)
-        done = nights.run(recipes, find(terraform), force=force)
+            return recipe
+
+        done = nights.run(files, opened, lambda: find(terraform), force=force)
     failed = [night for night in done if night.outcome == "failed"]
     if json_:
         json_output.write({"ok": not failed, "nights": [night.to_json() for night in done]})
@@ -125,7 +136,10 @@ def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> Non
         drivers = ", ".join(sorted({driver for driver in row["driver"].values() if driver}))
         typer.echo(f"{row['build']}  {', '.join(row['channels']) or '-':20}  driver {drivers or 'none'}")
     for row in document["failed"]:
-        typer.echo(f"{row['build']}  failed at {row['step']}: {row['message'].splitlines()[0]}  ({row['evidence']})")
+        said = (printable(row["message"]).splitlines() or ["it said nothing"])[0]
+        typer.echo(f"{row['build']}  failed at {row['step']}: {said}  ({row['evidence']})")
+    for move in document["history"][-MOVES:]:
+        typer.echo(f"{move['at']}  {move['channel']}: {move['before'] or 'none'} → {move['build']} ({move['why']})")
     if not document["builds"] and not document["failed"]:
         typer.echo(f"{document['image']} was never built")
 
@@ -142,7 +156,7 @@ def show(
     if json_:
         json_output.write(document)
         return
-    typer.echo("\n".join(_shown(document)))
+    typer.echo("\n".join(str(printable(line)) for line in _shown(document)))
 
 
 def _shown(document: dict[str, Any]) -> list[str]:
@@ -173,9 +187,8 @@ def diff(
         json_output.write(document)
         return
     for row in document["differences"]:
-        typer.echo(
-            f"{row['target']}: {row['what']} {row['name']}: {row['before'] or 'none'} → {row['after'] or 'none'}"
-        )
+        old, new = row["before"] or "none", row["after"] or "none"
+        typer.echo(printable(f"{row['target']}: {row['what']} {row['name']}: {old} → {new}"))
     if not document["differences"]:
         typer.echo(f"{document['before']} and {document['after']} have the same in them")
 
@@ -219,7 +232,7 @@ def prune(
     from provisioner.lifecycle.image import commands
     from provisioner.workspace.binary import find
 
-    recipe = _open(file, sandbox)
+    recipe = _open(file, sandbox, changes=True)
     question = f"Remove builds of {recipe.name} but the newest {recipe.settings.keep} and what is used?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed", screen=None):
         raise typer.Exit

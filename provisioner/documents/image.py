@@ -83,7 +83,7 @@ class ImagePruneOutput(OpenOutput):
 
 class Night(OpenOutput):
     image: str
-    outcome: str = Field(description="built, unchanged or failed")
+    outcome: str = Field(description="built, unchanged, busy (somebody else builds it) or failed")
     build: str
     changed: list[str] = Field(description="What is new since the last good build")
     step: str = Field(description="Where it failed, or empty")

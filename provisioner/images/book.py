@@ -59,7 +59,10 @@ class Book:
 
     def build(self, build: str) -> Path:
         """The folder of a build."""
-        return below(self.folder / "builds", build)
+        try:
+            return below(self.folder / "builds", build)
+        except RuntimeError as error:  # links in a circle
+            raise GpuprovError(str(error), where=str(self.folder / "builds"), hint=RESTORE) from None
 
     def builds(self) -> list[str]:
         """All that have a manifest, oldest first."""
@@ -124,21 +127,26 @@ class Book:
     def rollback(self, channel: str) -> Move:
         """Move a channel back to the build that it had before its present one. Raises GpuprovError where there is no
         such build any more."""
-        present = self.resolve(channel)
-        stack: list[str] = []
-        for moved in self.history():
-            if moved.channel == channel:
-                if moved.why == "rolled back":
-                    stack = stack[: stack.index(moved.build) + 1] if moved.build in stack else [moved.build]
-                else:
-                    stack.append(moved.build)
-        known = set(self.builds())
-        earlier = [build for build in stack if build != present and build in known]
+        self.resolve(channel)
+        earlier = self.earlier(channel)
         if not earlier:
             raise GpuprovError(
                 f"channel {channel} of {self.name} had no other build", hint="`gpuprov image list` shows them"
             )
         return self.move(channel, earlier[-1], "rolled back")
+
+    def earlier(self, channel: str) -> list[str]:
+        """The builds that a channel can go back to, the next one last."""
+        stack: list[str] = []
+        for moved in self.history():
+            if moved.channel == channel and moved.why == "rolled back":
+                while stack and stack[-1] != moved.build:
+                    stack.pop()
+                stack = stack or [moved.build]
+            elif moved.channel == channel:
+                stack.append(moved.build)
+        present, known = self.channels().get(channel), set(self.builds())
+        return [build for build in stack if build != present and build in known]
 
     def forget(self, build: str) -> None:
         """Remove the files of a build that no channel has."""
@@ -155,7 +163,7 @@ class Book:
     def told_nights(self) -> list[dict[str, Any]]:
         """How the nights went, oldest first; a line that was cut is left out."""
         try:
-            lines = self.nights.read_text(encoding="utf-8").splitlines()
+            lines = self.nights.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return []
         found = []
@@ -164,7 +172,8 @@ class Book:
                 row = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(row, dict):
+            texts = isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("at", "outcome", "build"))
+            if texts and isinstance(row.get("changed"), list):
                 found.append(row)
         return found
 

@@ -28,6 +28,11 @@ def sign(folder: Path, text: str, fingerprint: str) -> None:
     verify(folder, text.encode(), fingerprint)
 
 
+def ready(fingerprint: str) -> None:
+    """Return where gpg can sign with that key now. Raises GpuprovError else: better before a build than after it."""
+    _gpg(["--local-user", f"{fingerprint}!", "--armor", "--detach-sign"], b"gpuprov", fingerprint)
+
+
 def verify(folder: Path, text: bytes, fingerprint: str) -> None:
     """Return where the manifest's text is signed by that key. Raises GpuprovError for everything else."""
 
@@ -36,10 +41,9 @@ def verify(folder: Path, text: bytes, fingerprint: str) -> None:
 
     try:
         key, signature = (folder.parents[1] / KEY).read_bytes(), (folder / SIGNATURE).read_bytes()
-    except FileNotFoundError as error:
-        raise refuse(
-            f"{error.filename} is missing", "build it again, or take image.signed_by out of the recipe"
-        ) from None
+    except OSError as error:
+        hint = "build it again, or take image.signed_by out of the recipe"
+        raise refuse(f"{error.filename}: {error.strerror}", hint) from None
     ring = openpgp.keyring(key, fingerprint, refuse, source=str(folder.parents[1] / KEY))
     openpgp.verified(ring, text, fingerprint, refuse, detached=signature)
 

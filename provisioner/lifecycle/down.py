@@ -73,6 +73,9 @@ def _remove(cluster: Cluster, there: Machines, provider: Provider, removal: Remo
 def down(cluster: Cluster, binary: Binary) -> Removal:
     """Remove the fleet and, when nothing is left, the run directory. A site that fails does not keep the others.
     Raises ProviderError naming what is left, and what failed."""
+    if cluster.spec.image is not None:
+        hint = "`gpuprov image prune` removes old builds; `gpuprov image build` goes on with one that was killed"
+        raise GpuprovError("is a recipe of images, not a fleet", where=str(cluster.file), hint=hint)
     removal, failed = Removal(), dict[str, GpuprovError]()
     with cluster.exclusively("down") as run_dir:
         events = cluster.events

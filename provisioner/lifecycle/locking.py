@@ -113,6 +113,13 @@ def _of_images(cluster: Cluster, solved: Mapping[str, Stack], golden: Mapping[st
                 where=place(f"groups.{name}.image"),
                 hint="leave the versions to the image, or build one with these",
             )
+        theirs = {(one.name, one.fingerprint) for one in mine.stack.repositories}
+        known = {(one.name, one.fingerprint) for one in solved[name].repositories}
+        if not cluster.sandbox and (foreign := sorted(one for one, _ in theirs - known)):
+            raise GpuprovError(
+                f"image {mine.golden.name} takes packages from {', '.join(foreign)}, which nothing asks for",
+                where=place(f"groups.{name}.image"), hint="find out who changed the build's manifest",
+            )  # fmt: skip
     return {name: golden[name].stack if name in golden else stack for name, stack in solved.items()}
 
 

@@ -49,8 +49,12 @@ class Images(Protocol):
     ) -> dict[str, str]:
         """Have it in further regions and let further accounts use it; gives region → id, the site's own among them."""
 
-    def delete(self, ids: Mapping[str, str]) -> None:
-        """Remove an image from these regions (region → id), with what it consists of. One that is gone is fine."""
+    def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:
+        """Region → id of the images of that name, in the site's own region and in these."""
+
+    def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Remove an image from these regions (region → id), with what it consists of. One that is gone is fine. Raises
+        for one without these tags: it is somebody else's, whoever wrote its id down here."""
 
     def used(self, ids: Mapping[str, str]) -> list[str]:
         """The machines of this account that were started from it and still exist; [] where none was. Raises where that

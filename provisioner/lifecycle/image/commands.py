@@ -12,7 +12,7 @@ from provisioner.errors import GpuprovError
 from provisioner.images import manifest as manifests
 from provisioner.images.book import CHANNELS
 from provisioner.images.manifest import Manifest
-from provisioner.lifecycle.image import pipeline
+from provisioner.lifecycle.image import page, pipeline
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
 from provisioner.paths import private_dir
@@ -31,28 +31,43 @@ def held(recipe: Recipe, command: str) -> Iterator[Path]:
 def build(recipe: Recipe, binary: Binary, *, anew: bool = False) -> Manifest:
     """Make all images of a recipe. One that was killed goes on; what failed before is left to `prune`."""
     with held(recipe, "build"):
+        _clean_up(recipe, binary)
         begun = pipeline.unfinished(recipe)
         for old in begun[:-1]:
-            _abandon(recipe, binary, old)
+            _abandon(recipe, binary, old, "a later build was begun")
         if begun:
             lock = lockfile.read(recipe.folder / begun[-1] / "recipe.lock")
-            if lock is not None:
+            if lock is None or not pipeline.same_inputs(recipe, begun[-1], lock):
+                recipe.cluster.events(
+                    "image", "log", f"build {begun[-1]} was begun with something else: it is given up"
+                )
+                _abandon(recipe, binary, begun[-1], "the recipe, or gpuprov's roles, have changed since it was begun")
+            else:
                 recipe.cluster.events("image", "log", f"going on with build {begun[-1]}")
                 return pipeline.build(pipeline.Build(recipe, binary, begun[-1], lock))
         lock = pipeline.solved(recipe, anew=anew)
         return pipeline.build(pipeline.Build(recipe, binary, pipeline.new_id(), lock))
 
 
-def _abandon(recipe: Recipe, binary: Binary, build_id: str) -> None:
-    """Remove what an older build that was killed has left."""
-    lock = lockfile.read(recipe.folder / build_id / "recipe.lock")
-    if lock is None:
-        return
-    work = pipeline.Build(recipe, binary, build_id, lock)
-    work.journal.fail("abandoned", "", "a later build was begun")
-    left = pipeline.clean(work)
+def _abandon(recipe: Recipe, binary: Binary, build_id: str, why: str) -> None:
+    """Remove what an older build that was killed has left. Raises GpuprovError where something stays."""
+    Journal(recipe.folder / build_id).fail("abandoned", "", why)
+    left = cleaned(recipe, binary, build_id)
     if left:
         raise GpuprovError(f"build {build_id} could not be removed: {'; '.join(left)}", where=recipe.name)
+
+
+def cleaned(recipe: Recipe, binary: Binary, build_id: str) -> list[str]:
+    """Remove what a build that failed has left; what could not be removed, one sentence each."""
+    lock = lockfile.read(recipe.folder / build_id / "recipe.lock")
+    return pipeline.clean(pipeline.Build(recipe, binary, build_id, lock)) if lock is not None else []
+
+
+def _clean_up(recipe: Recipe, binary: Binary) -> None:
+    """Try again what earlier builds could not remove."""
+    for old in pipeline.unclean(recipe):
+        for sentence in cleaned(recipe, binary, old):
+            recipe.cluster.events("image", "warning", f"build {old} left something that costs money: {sentence}")
 
 
 def overview(recipe: Recipe) -> dict[str, Any]:
@@ -112,16 +127,27 @@ def compare(recipe: Recipe, before: str, after: str) -> dict[str, Any]:
 
 def promote(recipe: Recipe, channel: str, build_id: str | None) -> dict[str, Any]:
     """Move a channel on; {"image", "channel", "build", "before", "at", "why"}."""
+    _refuse_channel(channel)
+    recipe.book.builds() or recipe.book.resolve(channel)  # a recipe that was never built leaves nothing behind
     with held(recipe, "promote"):
-        return {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
+        found = {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
+        page.write(recipe)
+        return found
 
 
 def rollback(recipe: Recipe, channel: str) -> dict[str, Any]:
     """Move a channel back to what it had before; as `promote`."""
+    _refuse_channel(channel)
+    recipe.book.resolve(channel)
+    with held(recipe, "rollback"):
+        found = {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
+        page.write(recipe)
+        return found
+
+
+def _refuse_channel(channel: str) -> None:
     if channel not in CHANNELS:
         raise GpuprovError(f"there is no channel {channel}", hint=f"one of {', '.join(CHANNELS)}")
-    with held(recipe, "rollback"):
-        return {"image": recipe.name, **asdict(recipe.book.rollback(channel))}
 
 
 def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = ()) -> dict[str, Any]:

@@ -21,9 +21,13 @@ class Journal:
             steps, failed = found["steps"], found.get("failed")
             if not isinstance(steps, dict) or not all(isinstance(one, dict) for one in steps.values()):
                 raise ValueError("steps are no mapping")
+            if failed is not None and not (
+                isinstance(failed, dict) and all(isinstance(failed.get(k), str) for k in ("step", "target", "message"))
+            ):
+                raise ValueError("its failure is not described")
         except FileNotFoundError:
             steps, failed = {}, None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             hint = (
                 f"`gpuprov image build` starts anew once {self.file.parent} is removed; `gpuprov gc` finds what is left"
             )

@@ -3,23 +3,33 @@ fails is told, and leaves every channel as it was."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from provisioner.errors import GpuprovError, Interrupted
+import jinja2
+
+from provisioner.errors import GpuprovError, Interrupted, LockedError
+from provisioner.events import Kind
 from provisioner.images.book import now
 from provisioner.images.manifest import Inputs
 from provisioner.lifecycle.image import commands, page, pipeline
 from provisioner.lifecycle.image.recipe import Recipe
+from provisioner.spec import load
+from provisioner.text import printable
 from provisioner.workspace.binary import Binary
 
 HOOK_S = 300
 """Seconds that the hook of a failure may take."""
+MOST = 8192
+"""Characters of a value in its environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +37,9 @@ class Night:
     """How a night went for one recipe. `changed`: what is new since the last good build, one line each."""
 
     image: str
-    outcome: Literal["built", "unchanged", "failed"]
+    outcome: Literal["built", "unchanged", "busy", "failed"]
     build: str
-    changed: tuple[str, ...]
+    changed: tuple[str, ...] = ()
     step: str = ""
     message: str = ""
     page: str = ""
@@ -40,36 +50,64 @@ class Night:
         return {name: getattr(self, name) for name in type(self).__slots__} | {"changed": list(self.changed)}
 
 
-def run(recipes: Sequence[Recipe], binary: Binary, *, force: bool = False) -> list[Night]:
-    """Do all recipes. One that fails does not keep the others from theirs. `force`: build also where nothing has
-    changed."""
-    return [_night(recipe, binary, force=force) for recipe in recipes]
+def run(
+    recipes: Sequence[Path], opened: Callable[[Path], Recipe], binary: Callable[[], Binary], *, force: bool = False
+) -> list[Night]:
+    """Do all recipes. One that fails, in whatever way, does not keep the others from theirs. `force`: build also where
+    nothing has changed."""
+    return [_night(file, opened, binary, force=force) for file in recipes]
 
 
-def _night(recipe: Recipe, binary: Binary, *, force: bool) -> Night:
-    began, changed = time.time(), tuple[str, ...]()
+def _night(file: Path, opened: Callable[[Path], Recipe], binary: Callable[[], Binary], *, force: bool) -> Night:
+    began = time.time()
     try:
-        with commands.held(recipe, "nightly"):
-            begun = pipeline.unfinished(recipe)
-            if not begun:
-                lock = pipeline.solved(recipe, anew=True)
-                changed = changes(recipe, pipeline.inputs(recipe, lock))
-                if not changed and not force:
-                    last = recipe.book.builds()[-1]
-                    return _told(recipe, Night(recipe.name, "unchanged", last, ()), began)
-        made = commands.build(recipe, binary, anew=not begun)
-        found = Night(recipe.name, "built", made.build, changed)
+        recipe = opened(file)
     except Interrupted:
         raise
     except GpuprovError as error:
-        found = _failed(recipe, changed, error)
+        return _unread(file, str(error))
+    before = _failures(recipe)
+    try:
+        found = _built(recipe, binary(), force=force)
+    except Interrupted:
+        raise
+    except LockedError as error:
+        found = Night(recipe.name, "busy", "", message=str(error))
+    except Exception as error:
+        known = error if isinstance(error, GpuprovError) else GpuprovError(f"{type(error).__name__}: {error}")
+        last = next((row for row in _failures(recipe) if row not in before), None)
+        build, step = (last["build"], last["step"]) if last else ("", "before the build")
+        found = Night(recipe.name, "failed", build, (), step, str(known))
     return _told(recipe, found, began)
 
 
-def _failed(recipe: Recipe, changed: tuple[str, ...], error: GpuprovError) -> Night:
-    last = next(iter(commands.failed(recipe)), None)
-    build, step = (last["build"], last["step"]) if last else ("", "before the build")
-    return Night(recipe.name, "failed", build, changed, step, str(error))
+def _built(recipe: Recipe, binary: Binary, *, force: bool) -> Night:
+    with commands.held(recipe, "nightly"):
+        begun, changed = pipeline.unfinished(recipe), tuple[str, ...]()
+        if not begun:
+            lock = pipeline.solved(recipe, anew=True)
+            changed = changes(recipe, pipeline.inputs(recipe, lock))
+            if not changed and not force:
+                return Night(recipe.name, "unchanged", recipe.book.builds()[-1])
+    made = commands.build(recipe, binary, anew=True)
+    return Night(recipe.name, "built", made.build, changed)
+
+
+def _failures(recipe: Recipe) -> list[dict[str, str]]:
+    try:
+        return commands.failed(recipe)
+    except (GpuprovError, OSError):
+        return []
+
+
+def _unread(file: Path, message: str) -> Night:
+    """A night of a recipe that is none. Its hook is run where the file says one."""
+    night = Night(file.stem, "failed", "", (), "reading the recipe", message)
+    with contextlib.suppress(GpuprovError):
+        loaded = load(file)
+        if loaded.image is not None and loaded.image.failed:
+            return replace(night, alerted=alert(loaded.image.failed, night, file.absolute().parent, ""))
+    return night
 
 
 def changes(recipe: Recipe, wanted: Inputs) -> tuple[str, ...]:
@@ -89,36 +127,47 @@ def changes(recipe: Recipe, wanted: Inputs) -> tuple[str, ...]:
 
 
 def _told(recipe: Recipe, night: Night, began: float) -> Night:
-    """Write the night down, renew the page, and have the hook run where it failed."""
+    """Have the hook run where it failed, write the night down, renew the page; what of that does not work is said."""
+    file, said = recipe.book.folder / "nights.html", list[str]()
+    if night.outcome == "failed" and recipe.settings.failed:
+        said.append(alert(recipe.settings.failed, night, recipe.cluster.file.absolute().parent, str(file)))
     row = {"at": now(), "seconds": round(time.time() - began, 1), **night.to_json()}
-    recipe.book.note_night(row)
-    file = page.write(recipe)
-    if night.outcome != "failed":
-        recipe.cluster.events("image", "done", f"{recipe.name}: {night.outcome}", data={"build": night.build})
-        return night
-    alerted = _alert(recipe, night, file) if recipe.settings.failed else ""
-    return Night(night.image, night.outcome, night.build, night.changed, night.step, night.message, str(file), alerted)
-
-
-def _alert(recipe: Recipe, night: Night, file: Path) -> str:
-    """Run `image.failed`; what became of it."""
-    assert recipe.settings.failed is not None
-    variables = {
-        "GPUPROV_IMAGE": night.image,
-        "GPUPROV_BUILD": night.build,
-        "GPUPROV_STEP": night.step,
-        "GPUPROV_MESSAGE": night.message,
-        "GPUPROV_PAGE": str(file),
-    }
     try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", recipe.settings.failed], env={**os.environ, **variables}, capture_output=True, text=True,
-            timeout=HOOK_S, check=False, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
-            cwd=recipe.cluster.file.absolute().parent,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"image.failed did not end within {HOOK_S} s"
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        return f"image.failed ended with status {done.returncode}{': ' + said[-1] if said else ''}"
-    return "image.failed ran"
+        recipe.book.note_night(row)
+        page.write(recipe)
+    except (GpuprovError, OSError, jinja2.TemplateError) as error:
+        said.append(f"the night could not be written down: {error}")
+    kind: Kind = "failed" if night.outcome == "failed" else "done"
+    recipe.cluster.events("image", kind, f"{recipe.name}: {night.outcome}", data={"build": night.build})
+    return replace(night, page=str(file) if night.outcome == "failed" else "", alerted="; ".join(said))
+
+
+def alert(command: str, night: Night, folder: Path, page_file: str) -> str:
+    """Run `image.failed`; what became of it. Never raises."""
+    told = {"IMAGE": night.image, "BUILD": night.build, "STEP": night.step, "MESSAGE": night.message, "PAGE": page_file}
+    environment = {**os.environ, **{f"GPUPROV_{key}": _plain(value) for key, value in told.items()}}
+    try:
+        with tempfile.TemporaryFile() as out:
+            child = subprocess.Popen(
+                ["/bin/sh", "-c", command], env=environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                cwd=folder, start_new_session=True,
+            )  # fmt: skip
+            try:
+                status = child.wait(HOOK_S)
+            except subprocess.TimeoutExpired:
+                return f"image.failed did not end within {HOOK_S} s"
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)  # what it has left behind
+            out.seek(0)
+            lines = out.read().decode("utf-8", "replace").strip().splitlines()
+    except (OSError, ValueError) as error:
+        return f"image.failed could not be run: {error}"
+    return (
+        f"image.failed ended with status {status}{': ' + lines[-1] if lines else ''}" if status else "image.failed ran"
+    )
+
+
+def _plain(text: str) -> str:
+    """For an environment: printable, and not too long for one."""
+    return str(printable(text)).encode("utf-8", "replace").decode()[:MOST]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from provisioner.lifecycle.image.builder import Builder, Installed
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe, digest, opened, workplace, written
 from provisioner.lifecycle.image.use import region_of
-from provisioner.paths import private_dir, remove_tree, write_whole
+from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
 from provisioner.stack.models import GoldenImage, Lock
@@ -56,9 +57,16 @@ class Build:
         """Where it is made; evidence of one that failed stays there."""
         return self.recipe.folder / self.id
 
+    @property
+    def targets(self) -> list[str]:
+        """Those that it was begun with, whatever the recipe says by now."""
+        return list(self.lock.groups)
+
     def name(self, target: str) -> str:
-        """Of the image of a target, in its cloud. At most 128 characters (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html)."""
-        return f"gpuprov-{self.recipe.name}-{target}-{self.id}"
+        """Of the image of a target, in its cloud: no other build's, whoever else builds in this second. At most 128
+        characters (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateImage.html)."""
+        token = self.journal.of("", "token") or self.journal.done("", "token", secrets.token_hex(4))
+        return f"gpuprov-{self.recipe.name}-{target}-{self.id}-{token}"
 
     def tell(self, text: str, kind: Kind = "progress", **data: Any) -> None:
         self.recipe.cluster.events("image", kind, text, data={"build": self.id, **data})
@@ -70,11 +78,14 @@ def new_id() -> str:
 
 def unfinished(recipe: Recipe) -> list[str]:
     """Builds that were begun and neither ended nor failed, oldest first."""
-    return [
-        file.parent.name
-        for file in sorted(recipe.folder.glob("*/journal.json"))
-        if Journal(file.parent).failed is None and file.parent.name not in recipe.book.builds()
-    ]
+    files = sorted(recipe.folder.glob("*/journal.json"))
+    return [file.parent.name for file in files if Journal(file.parent).failed is None]
+
+
+def unclean(recipe: Recipe) -> list[str]:
+    """Builds that failed and of which something could not be removed then."""
+    found = [Journal(file.parent) for file in sorted(recipe.folder.glob("*/journal.json"))]
+    return [one.file.parent.name for one in found if one.failed is not None and one.of("", "cleaned") is None]
 
 
 def inputs(recipe: Recipe, lock: Lock) -> Inputs:
@@ -104,14 +115,27 @@ def solved(recipe: Recipe, *, anew: bool) -> Lock:
 def build(work: Build) -> Manifest:
     """Make all images of the recipe, prove them, publish them, and move channel nightly. The caller holds the recipe's
     lock. Raises GpuprovError of the step that failed; no machine is left then."""
+    recipe, journal = work.recipe, work.journal
+    recipe.book.channels()  # a book that is damaged is said before anything is made
+    if recipe.settings.signed_by is not None:
+        signing.ready(recipe.settings.signed_by)
     private_dir(work.folder)
     lockfile.write(work.folder / "recipe.lock", work.lock)
+    if journal.of("", "inputs") is None:
+        journal.done("", "inputs", inputs(recipe, work.lock).model_dump())
     targets: dict[str, Target] = {}
-    for name in work.recipe.targets:
+    for name in work.targets:
         with _failing(work, name):
             targets[name] = _target(work, name)
     with _failing(work, ""):
-        return _published(work, targets)
+        text = _written(work, targets)
+    return _published(work, text)  # from here on it is one, and nothing of it is removed
+
+
+def same_inputs(recipe: Recipe, build_id: str, lock: Lock) -> bool:
+    """Whether a build that was begun would be begun in the same way now."""
+    known = Journal(recipe.folder / build_id).of("", "inputs")
+    return known is None or known == inputs(recipe, lock).model_dump()
 
 
 def _target(work: Build, name: str) -> Target:
@@ -174,7 +198,7 @@ def _captured(work: Build, name: str, builder: Builder) -> None:
         return
     if there is not None:
         tell(f"removing {there.id}, which was not finished")
-        builder.images.delete({_region(work, name): there.id})
+        builder.images.delete({_region(work, name): there.id}, _tags(work, name))
     if journal.of(name, "generalising") is not None:
         tell("the builder was taken apart already: it is made anew")
         _removed(work, name, BUILD)
@@ -210,8 +234,9 @@ def _same_faults(recipe: Recipe, cluster: Cluster) -> None:
     """What a rehearsal's vendor has released badly is bad on the machine that proves the image, too."""
     from provisioner.sandbox import site_faults
 
+    told = ClusterPaths(recipe.cluster.file, recipe.name, sandbox=True)  # where `gpuprov sandbox fault` keeps them
     for site in cluster.spec.sites:
-        for fault in site_faults.active(recipe.cluster.paths.site(site)):
+        for fault in site_faults.active(told.site(site)):
             site_faults.inject(cluster.paths.site(site), fault)
 
 
@@ -230,8 +255,8 @@ def _removed(work: Build, name: str, what: str) -> None:
             site_faults.clear(cluster.paths.site(site))
 
 
-def _published(work: Build, targets: Mapping[str, Target]) -> Manifest:
-    """Write the manifest, last of all: a build without one never was."""
+def _written(work: Build, targets: Mapping[str, Target]) -> str:
+    """Write everything of a build but its manifest, whose text this gives."""
     recipe, book = work.recipe, work.recipe.book
     folder = private_dir(book.build(work.id))
     for file in sorted((work.folder / "proofs").iterdir()):
@@ -241,13 +266,21 @@ def _published(work: Build, targets: Mapping[str, Target]) -> Manifest:
     files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if not file.name.startswith("manifest.json")}
     manifest = Manifest(
         name=recipe.name, build=work.id, made=now(), simulated=work.lock.simulated, gpuprov=__version__,
-        inputs=inputs(recipe, work.lock), targets=dict(targets), files=files,
+        inputs=Inputs(**work.journal.of("", "inputs")), targets=dict(targets), files=files,
     )  # fmt: skip
     text = json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n"
     if recipe.settings.signed_by is not None:
         signing.sign(folder, text, recipe.settings.signed_by)
-    write_whole(folder / "manifest.json", text, mode=0o644)
-    book.move("nightly", work.id, "built")
+    return text
+
+
+def _published(work: Build, text: str) -> Manifest:
+    """Write the manifest, last of all: a build without one never was."""
+    recipe, book = work.recipe, work.recipe.book
+    write_whole(book.build(work.id) / "manifest.json", text, mode=0o644)
+    manifest = book.manifest(work.id)
+    if book.channels().get("nightly") != work.id:
+        book.move("nightly", work.id, "built")
     remove_tree(work.folder)
     work.tell(f"{recipe.name} {work.id} is built and proven; channel nightly has it", "done")
     return manifest
@@ -259,14 +292,19 @@ def _failing(work: Build, target: str) -> Iterator[None]:
     call."""
     try:
         yield
-    except (Interrupted, KeyboardInterrupt):
+    except Interrupted:
         raise
-    except GpuprovError as error:
-        work.journal.fail(_last(work, target), target, str(error))
-        work.tell(f"{target or work.recipe.name}: {error.message}", "failed")
-        left = clean(work)
+    except Exception as error:
+        known = error if isinstance(error, GpuprovError) else GpuprovError(f"{type(error).__name__}: {error}")
+        work.tell(f"{target or work.recipe.name}: {known.message}", "failed")
+        left = list[str]()
+        with _noting(left, "why it failed"):  # a disk that is full keeps no machine running
+            work.journal.fail(_last(work, target), target, str(known))
+        left += clean(work)
         if left:
-            error.hint = "; ".join(filter(None, (error.hint, "not removed: " + "; ".join(left))))
+            known.hint = "; ".join(filter(None, (known.hint, "not removed: " + "; ".join(left))))
+        if isinstance(error, (GpuprovError, OSError)):
+            raise known from None
         raise
 
 
@@ -282,21 +320,33 @@ def clean(work: Build) -> list[str]:
     """Remove every machine and image of a build that will not be; gives what could not be removed, one sentence
     each. Reports and logs stay."""
     left: list[str] = []
-    for name in work.recipe.targets:
+    for name in work.targets:
         for what in (BUILD, BOOT):
-            with _noting(left, f"{name}'s machine ({what})"):
+            with _noting([], "evidence"):
                 _keep_evidence(work, name, what)
+            with _noting(left, f"{name}'s machine ({what})"):
                 _removed(work, name, what)
         if not workplace(work.recipe, work.id, name, BUILD).exists():
             continue
         with _noting(left, f"{name}'s image"):
-            images = _builder(work, name).images
-            ids = dict(work.journal.of(name, "published") or {})
-            if (there := images.find(work.name(name))) is not None:
-                ids.setdefault(_region(work, name), there.id)
+            images = _begun(work, name).images
+            regions = work.recipe.target(name).copy_to
+            ids = images.copies(work.name(name), regions) | dict(work.journal.of(name, "published") or {})
             if ids:
-                images.delete(ids)
+                images.delete(ids, _tags(work, name))
+    if not left and work.journal.failed is not None:
+        with _noting(left, "the journal"):
+            work.journal.done("", "cleaned")
+        folder = work.recipe.book.build(work.id)
+        if folder.is_dir() and not (folder / "manifest.json").exists():
+            remove_tree(folder)
     return left
+
+
+def _begun(work: Build, name: str) -> Builder:
+    """The builder of a target as it was begun, whatever the recipe says by now."""
+    cluster = opened(work.recipe, workplace(work.recipe, work.id, name, BUILD))
+    return Builder(cluster, name, _of_group(work.lock, cluster, name), None)
 
 
 def _keep_evidence(work: Build, name: str, what: str) -> None:
@@ -315,7 +365,9 @@ def _keep_evidence(work: Build, name: str, what: str) -> None:
 def _noting(left: list[str], what: str) -> Iterator[None]:
     try:
         yield
-    except (GpuprovError, OSError) as error:
+    except Interrupted:
+        raise
+    except Exception as error:
         left.append(f"{what}: {error.message if isinstance(error, GpuprovError) else error}")
 
 

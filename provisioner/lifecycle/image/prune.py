@@ -22,7 +22,7 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, An
     book = recipe.book
     builds, named = book.builds(), _named(recipe, locks)
     newest, channels = set(builds[-recipe.settings.keep :]), {b: c for c, b in book.channels().items()}
-    ways_back = {move.before for move in book.history() if move.channel in CHANNELS[1:] and move.why == "promoted"}
+    ways_back = {back[-1]: channel for channel in CHANNELS[1:] if (back := book.earlier(channel))}
     removed, kept = [], []
     for build in builds:
         why = ""
@@ -32,8 +32,8 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, An
             why = f"one of the newest {recipe.settings.keep}"
         elif build in named:
             why = f"{named[build]} names it"
-        elif build in list(ways_back)[-len(CHANNELS) :]:
-            why = "a channel had it before: the way back"
+        elif build in ways_back:
+            why = f"channel {ways_back[build]} goes back to it"
         else:
             why = _used(recipe, book.manifest(build))
         if why:
@@ -50,12 +50,14 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, An
 def _failed(recipe: Recipe, binary: Binary) -> list[str]:
     """Builds that failed, but for the newest: what they left goes, and their evidence."""
     folders = [file.parent for file in sorted(recipe.folder.glob("*/journal.json"))]
-    over = [folder for folder in folders if Journal(folder).failed is not None][:-1]
-    for folder in over:
+    failed = [folder for folder in folders if Journal(folder).failed is not None]
+    for folder in failed:
         lock = lockfile.read(folder / "recipe.lock")
         left = pipeline.clean(pipeline.Build(recipe, binary, folder.name, lock)) if lock else []
         if left:
             raise GpuprovError(f"build {folder.name}: {'; '.join(left)}", where=recipe.name)
+    over = failed[:-1]
+    for folder in over:
         remove_tree(folder)
     return [folder.name for folder in over]
 
@@ -91,7 +93,9 @@ def _used(recipe: Recipe, manifest: Manifest) -> str:
 
 
 def _remove(recipe: Recipe, manifest: Manifest) -> None:
-    for target in manifest.targets.values():
+    for name, target in manifest.targets.items():
         images = recipe.cluster.providers.at(target.site).images
         assert images is not None
-        images.delete(target.ids)
+        images.delete(
+            target.ids, {"gpuprov-image": manifest.name, "gpuprov-build": manifest.build, "gpuprov-target": name}
+        )

@@ -15,8 +15,8 @@ from provisioner import catalog, ownership, spec
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.images.book import Book
-from provisioner.lifecycle.image.use import book_of
-from provisioner.paths import ClusterPaths, private_dir, write_whole
+from provisioner.lifecycle.image.use import book_of, paths_of
+from provisioner.paths import private_dir, write_whole
 from provisioner.session import Cluster, open_cluster
 from provisioner.spec.image import ImageRecipe, ImageTarget
 from provisioner.spec.models import ClusterSpec
@@ -70,7 +70,7 @@ def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> R
             problem.message, where=f"{problem.file}:{problem.line}", hint=f"name: {file.stem}, or {loaded.name}.yaml"
         )
     _refuse_unknown_targets(file, loaded)
-    paths = ClusterPaths(file, loaded.name, sandbox=sandbox)
+    paths = paths_of(file, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)
     return Recipe(Cluster(file, loaded, paths, events or Events()), loaded.image)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from provisioner import catalog
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
 from provisioner.images import signing
-from provisioner.images.book import Book
+from provisioner.images.book import Book, sha256
 from provisioner.images.manifest import Manifest, Target
-from provisioner.paths import ClusterPaths
+from provisioner.paths import ClusterPaths, below
 from provisioner.spec import load
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.site import CloudSite, Site
@@ -38,9 +40,14 @@ def recipe_file(cluster_file: Path, name: str) -> Path:
     return folder / (f"{name}.yaml" if "/" in name else f"images/{name}.yaml")
 
 
+def paths_of(recipe: Path, name: str, *, sandbox: bool) -> ClusterPaths:
+    """The run directory of a recipe: no cluster's, whatever that is called."""
+    return ClusterPaths(recipe, f"{name}.image", sandbox=sandbox)
+
+
 def book_of(recipe: Path, name: str, *, sandbox: bool) -> Book:
     """The builds of a recipe: beside it, or in its run directory for a rehearsal."""
-    paths = ClusterPaths(recipe, name, sandbox=sandbox)
+    paths = paths_of(recipe, name, sandbox=sandbox)
     return Book(name, paths.root / "book" if sandbox else recipe.absolute().parent / name)
 
 
@@ -62,8 +69,26 @@ def choose(
     name = _fitting(manifest, spec.sites[spec.site_of(group)], machine, where)
     site = spec.sites[spec.site_of(group)]
     target = manifest.targets[name]
-    image = GoldenImage(name=reference, build=manifest.build, id=target.ids[region_of(site)])
+    _refuse_unproven(manifest, target, book.build(manifest.build), sandbox=sandbox)
+    try:
+        image = GoldenImage(name=reference, build=manifest.build, id=target.ids[region_of(site)])
+    except ValidationError as error:
+        said = error.errors()[0]["msg"]
+        raise GpuprovError(f"its manifest names no image: {said}", where=str(book.build(manifest.build))) from None
     return Chosen(image, target.stack)
+
+
+def _refuse_unproven(manifest: Manifest, target: Target, folder: Path, *, sandbox: bool) -> None:
+    """Raise GpuprovError for a build that a fleet must not start from: a manifest comes out of git as any file."""
+    if manifest.simulated and not sandbox:
+        raise GpuprovError("this build is of simulated machines", where=str(folder), hint="build it without --sandbox")
+    if not target.proofs or not target.stack.packages:
+        raise GpuprovError("its manifest has no proof of this image", where=str(folder), hint="build it again")
+    for name, digest in manifest.files.items():
+        file = below(folder, name)
+        if not file.is_file() or sha256(file) != digest:
+            hint = "restore it from git, or build again; find out who changed it"
+            raise GpuprovError("is not the file that was proven", where=str(file), hint=hint)
 
 
 def _refuse_unsigned(recipe: Path, book: Book, build: str) -> None:

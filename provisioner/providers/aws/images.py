@@ -72,11 +72,20 @@ class Ec2Images:
             self._ask(there, "enable_image_deprecation", ImageId=number, DeprecateAt=until)
         return ids
 
-    def delete(self, ids: Mapping[str, str]) -> None:
+    def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:
+        wanted = list(dict.fromkeys([self._site.region, *regions]))
+        found = {region: self._find(self._region(region), name) for region in wanted}
+        return {region: one.id for region, one in found.items() if one is not None}
+
+    def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
         for region, number in ids.items():
             there = self._region(region)
             row = self._row(there, ImageIds=[number])
             if row is not None:
+                known = {tag["Key"]: tag["Value"] for tag in row.get("Tags", ())}
+                if any(known.get(key) != value for key, value in tags.items()):
+                    said = f"{number} in {region} has not the tags of this build: it stays"
+                    raise ProviderError(said, where=f"site {self._place.site}", hint="look at whose it is")
                 # once the image is gone nothing says what it consisted of
                 mark = {"Key": PART_OF, "Value": number}
                 self._ask(there, "create_tags", Resources=_snapshots(row), Tags=[mark])
@@ -113,7 +122,9 @@ class Ec2Images:
                 TagSpecifications=[{"ResourceType": kind, "Tags": marks} for kind in ("image", "snapshot")],
             )  # fmt: skip
         tell(f"copying it to {region}")
-        return self._ready(there, name)
+        copy = self._ready(there, name)
+        self._ask(there, "create_tags", Resources=[copy], Tags=[{"Key": k, "Value": v} for k, v in tags.items()])
+        return copy
 
     def _share(self, there: Region, number: str, accounts: Sequence[str]) -> None:
         """Let other accounts start machines of it: the image, and the snapshots that it consists of."""

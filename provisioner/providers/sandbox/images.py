@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from provisioner.errors import ProviderError
 from provisioner.fleet import Node
 from provisioner.plan import PlannedGroup
 from provisioner.providers.base import Place
@@ -54,9 +56,20 @@ class SandboxImages:
         site = self._place.settings
         return dict.fromkeys([site.region if isinstance(site, CloudSite) else "", *regions], image)
 
-    def delete(self, ids: Mapping[str, str]) -> None:
-        for reference in set(ids.values()):
-            find_podman().run("rmi", "--force", reference, check=False)
+    def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:  # noqa: ARG002
+        there = self.find(name)
+        site = self._place.settings
+        return {site.region if isinstance(site, CloudSite) else "": there.id} if there is not None else {}
+
+    def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        podman = find_podman()
+        for reference in sorted(set(ids.values())):
+            if not podman.run("images", "--quiet", "--filter", f"reference={reference}").strip():
+                continue
+            labels = json.loads(podman.run("image", "inspect", "--format", "{{json .Labels}}", reference)) or {}
+            if any(labels.get(key) != value for key, value in tags.items()):
+                raise ProviderError(f"{reference} is not of this build: it stays", where=self._place.site)
+            podman.run("rmi", "--force", reference, check=False)
 
     def used(self, ids: Mapping[str, str]) -> list[str]:
         podman, found = find_podman(), []

@@ -45,6 +45,13 @@ def test_a_channel_goes_back_to_what_it_had_and_no_further(book: Book) -> None:
     assert book.rollback("stable").build == A
 
 
+def test_a_build_that_a_channel_had_twice_is_gone_back_to_step_by_step(book: Book) -> None:
+    keep(book, manifest(C))
+    for build in (A, B, A, C):
+        book.promote("stable", build)
+    assert [book.rollback("stable").build for _ in range(2)] == [A, B]
+
+
 def test_a_way_back_that_was_pruned_is_none(book: Book) -> None:
     book.promote("stable", A)
     book.promote("stable", B)
@@ -112,7 +119,8 @@ def test_differences_name_what_is_new_and_nothing_else() -> None:
 
 
 def test_a_night_that_was_cut_in_half_does_not_hide_the_others(book: Book) -> None:
-    book.note_night({"outcome": "built"})
+    night = {"at": "2026-01-31T03:15:00Z", "outcome": "built", "build": B, "changed": []}
+    book.note_night(night)
     with book.nights.open("a") as stream:
-        stream.write('{"outcome": "fai')
-    assert book.told_nights() == [{"outcome": "built"}]
+        stream.write('{}\n{"at": 1, "outcome": {}}\n[]\n{"outcome": "fai')
+    assert book.told_nights() == [night]

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from provisioner.errors import ConfigureError, GpuprovError, ProviderError
+from provisioner.images.book import Book
 from provisioner.images.manifest import Proof
 from provisioner.lifecycle import up
+from provisioner.lifecycle.down import down as real_down
 from provisioner.lifecycle.image import commands, nightly, pipeline
 from provisioner.lifecycle.image.builder import Builder, Installed
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
@@ -43,6 +45,7 @@ class World:
     fails: str = ""
     base: str = "ami-0"
     running_of: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def step(self, name: str) -> None:
         """Before a step's end nothing of it is written down."""
@@ -59,8 +62,12 @@ class World:
     def find(self, name: str) -> Image | None:
         return Image(self.images[name], ready=True) if name in self.images else None
 
-    def capture(self, _node: Any, name: str, _tags: Any, _tell: Any) -> str:
-        self.images[name] = f"ami-{len(name)}{name[-4:]}"
+    def copies(self, name: str, _regions: Any) -> dict[str, str]:
+        return {"us-east-1": self.images[name]} if name in self.images else {}
+
+    def capture(self, _node: Any, name: str, tags: dict[str, str], _tell: Any) -> str:
+        self.images[name] = f"ami-{len(self.tags)}"
+        self.tags[self.images[name]] = dict(tags)
         self.step(f"capture {name.split('-')[2]}")
         return self.images[name]
 
@@ -68,7 +75,10 @@ class World:
         self.step(f"publish {name.split('-')[2]}")
         return {"us-east-1": image}
 
-    def delete(self, ids: dict[str, str]) -> None:
+    def delete(self, ids: dict[str, str], tags: dict[str, str]) -> None:
+        for number in ids.values():
+            if number in self.images.values() and not tags.items() <= self.tags[number].items():
+                raise ProviderError(f"{number} is somebody else's")
         self.images = {name: number for name, number in self.images.items() if number not in ids.values()}
 
     def used(self, ids: dict[str, str]) -> list[str]:
@@ -127,6 +137,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 BINARY: Any = None
+
+
+def nights(folder: Path, *texts: str, force: bool = False) -> list[nightly.Night]:
+    """A night of these recipes, which are called as they say."""
+    files = [recipe(folder, text, text.split()[1]) for text in texts or (TWO,)]
+    return nightly.run(files, lambda file: open_recipe(file, sandbox=False), lambda: BINARY, force=force)
 
 
 def opened(folder: Path, text: str = TWO) -> Recipe:
@@ -191,16 +207,115 @@ def test_what_could_not_be_removed_is_named(tmp_path: Path, world: World, monkey
         commands.build(opened(tmp_path, RECIPE), BINARY)
 
 
+@pytest.mark.parametrize(
+    "change", [lambda t: t.replace("p4d.24xlarge", "p5.48xlarge"), lambda t: t + "verify: { level: stress }\n"]
+)
+def test_killed_and_then_changed_it_begins_anew(tmp_path: Path, world: World, change: Callable[[str], str]) -> None:
+    world.die = "publish p4d"
+    with pytest.raises(Killed):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+    made = commands.build(opened(tmp_path, change(RECIPE)), BINARY)
+    assert made.build == "20260131-031501"
+    assert world.steps.count("prove p4d") == 2
+    assert list(world.images.values()) == list(made.targets["p4d"].ids.values())
+    assert world.machines == set()
+
+
+def test_killed_between_the_manifest_and_the_channel_it_gets_there(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Book.move
+
+    def move(*_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(Book, "move", move)
+    with pytest.raises(Killed):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+    monkeypatch.setattr(Book, "move", real)
+    made = commands.build(opened(tmp_path, RECIPE), BINARY)
+    assert opened(tmp_path, RECIPE).book.channels() == {"nightly": made.build} == {"nightly": "20260131-031500"}
+    assert len(world.images) == 1
+    assert not any(opened(tmp_path, RECIPE).folder.iterdir())
+
+
+def test_a_damaged_book_is_said_before_anything_is_made(tmp_path: Path, world: World) -> None:
+    book = opened(tmp_path, RECIPE).book
+    book.folder.mkdir(parents=True)
+    (book.folder / "book.json").write_text("<<<<<<< ours\n")
+    with pytest.raises(GpuprovError, match="is damaged"):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+    assert world.steps == []
+
+
+def test_a_full_disk_keeps_no_machine_running(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "evidence")
+
+    monkeypatch.setattr(pipeline, "_keep_evidence", full)
+    monkeypatch.setattr(Builder, "install", full)
+    with pytest.raises(GpuprovError, match="No space left"):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+    assert world.machines == set()
+
+
+def test_what_could_not_be_removed_is_tried_again(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pipeline.down
+
+    def refused(*_: Any) -> None:
+        raise ProviderError("the cloud is down")
+
+    world.fails = "install p4d"
+    monkeypatch.setattr(pipeline, "down", refused)
+    with pytest.raises(ProviderError):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+    assert len(world.machines) == 1
+    monkeypatch.setattr(pipeline, "down", real)
+    world.fails = ""
+    commands.build(opened(tmp_path, RECIPE), BINARY)
+    assert world.machines == set()
+
+
+def test_a_group_that_is_called_otherwise_by_now_is_removed_all_the_same(tmp_path: Path, world: World) -> None:
+    world.die = "install p4d"
+    with pytest.raises(Killed):
+        commands.build(opened(tmp_path, RECIPE), BINARY)
+    commands.build(opened(tmp_path, RECIPE.replace("p4d:", "big:")), BINARY)
+    assert world.machines == set()
+
+
+def test_an_image_that_only_the_manifest_calls_ours_stays(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = opened(tmp_path, RECIPE.replace("keep: 2", "keep: 1"))
+    old, _ = (commands.build(recipe, BINARY) for _ in range(2))
+    world.images["company"], world.tags["ami-company"] = "ami-company", {}
+    file = recipe.book.build(old.build) / "manifest.json"
+    file.write_text(file.read_text().replace(old.targets["p4d"].ids["us-east-1"], "ami-company"))
+    monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=world))
+    with pytest.raises(ProviderError, match="ami-company is somebody else's"):
+        commands.prune(recipe, BINARY)
+    assert "ami-company" in world.images.values()
+
+
+def test_down_of_a_recipe_is_refused(tmp_path: Path, world: World) -> None:
+    file = recipe(tmp_path, RECIPE)
+    with pytest.raises(GpuprovError, match="is a recipe of images, not a fleet"):
+        real_down(open_cluster(file), BINARY)
+
+
 def test_a_night_without_news_builds_nothing(tmp_path: Path, world: World) -> None:
-    (first,) = nightly.run([opened(tmp_path)], BINARY)
+    (first,) = nights(tmp_path)
     assert (first.outcome, first.changed) == ("built", ("it was never built",))
     before = list(world.steps)
-    (second,) = nightly.run([opened(tmp_path)], BINARY)
+    (second,) = nights(tmp_path)
     assert (second.outcome, second.build, world.steps) == ("unchanged", first.build, before)
     world.base = "ami-new"
-    (third,) = nightly.run([opened(tmp_path)], BINARY)
+    (third,) = nights(tmp_path)
     assert (third.outcome, third.changed) == ("built", ("base image of virginia ubuntu-24.04",))
-    (forced,) = nightly.run([opened(tmp_path)], BINARY, force=True)
+    (forced,) = nights(tmp_path, force=True)
     assert (forced.outcome, forced.changed) == ("built", ())
     assert [row["outcome"] for row in opened(tmp_path).book.told_nights()] == ["built", "unchanged", "built", "built"]
 
@@ -216,8 +331,8 @@ def test_a_night_without_news_builds_nothing(tmp_path: Path, world: World) -> No
 def test_only_what_changes_an_image_is_news(
     tmp_path: Path, world: World, change: Callable[[str], str], told: tuple[str, ...]
 ) -> None:
-    nightly.run([opened(tmp_path, RECIPE)], BINARY)
-    (night,) = nightly.run([opened(tmp_path, change(RECIPE))], BINARY)
+    nights(tmp_path, RECIPE)
+    (night,) = nights(tmp_path, change(RECIPE))
     assert night.changed == told
     assert night.outcome == ("built" if told else "unchanged")
     assert world.machines == set()
@@ -225,25 +340,24 @@ def test_only_what_changes_an_image_is_news(
 
 def test_a_night_that_fails_is_told_and_keeps_no_other_from_its_own(tmp_path: Path, world: World) -> None:
     hook = '{ printf \'%s|%s|%s\' "$GPUPROV_IMAGE" "$GPUPROV_STEP" "$GPUPROV_MESSAGE" > told; }'
-    bad = open_recipe(recipe(tmp_path, RECIPE.replace("keep: 2", f"failed: {json.dumps(hook)}")), sandbox=False)
-    good = open_recipe(
-        recipe(tmp_path, RECIPE.replace("name: pytorch", "name: other").replace("p4d:", "p4x:"), "other"), sandbox=False
-    )
+    bad = RECIPE.replace("keep: 2", f"failed: {json.dumps(hook)}")
+    good = RECIPE.replace("name: pytorch", "name: other").replace("p4d:", "p4x:")
+    wrong = RECIPE.replace("name: pytorch", "name: wrong").replace("keep: 2", "keep: 2, targets: { p5: {} }")
     world.fails = "prove p4d"
-    nights = nightly.run([bad, good], BINARY)
-    assert [(one.outcome, one.step) for one in nights] == [("failed", "proven"), ("built", "")]
+    found = nights(tmp_path, bad, wrong, good)
+    assert [(one.outcome, one.step) for one in found] == [
+        ("failed", "proven"), ("failed", "reading the recipe"), ("built", ""),
+    ]  # fmt: skip
     assert (tmp_path / "images" / "told").read_text() == "pytorch|proven|prove p4d does not work"
-    assert nights[0].alerted == "image.failed ran"
-    page = Path(nights[0].page).read_text()
+    assert found[0].alerted == "image.failed ran"
+    page = Path(found[0].page).read_text()
     assert "prove p4d does not work" in page
     assert 'class="failed"' in page
 
 
 def test_a_hook_that_fails_is_said_and_hides_nothing(tmp_path: Path, world: World) -> None:
     world.fails = "install p4d"
-    (night,) = nightly.run(
-        [opened(tmp_path, RECIPE.replace("keep: 2", "failed: 'echo no network >&2; exit 3'"))], BINARY
-    )
+    (night,) = nights(tmp_path, RECIPE.replace("keep: 2", "failed: 'echo no network >&2; exit 3'"))
     assert night.outcome == "failed"
     assert night.alerted == "image.failed ended with status 3: no network"
 
@@ -269,7 +383,7 @@ def test_prune_leaves_the_newest_and_all_that_is_used(
     found = commands.prune(recipe, BINARY, [lock])
     assert found["removed"] == [names[4]]
     assert {row["build"]: row["why"].split(":")[-1].strip() for row in found["kept"]} == {
-        names[0]: "the way back", names[1]: "channel stable has it", names[2]: "i-7 was made of it",
+        names[0]: "channel stable goes back to it", names[1]: "channel stable has it", names[2]: "i-7 was made of it",
         names[3]: f"{lock} names it", names[5]: "one of the newest 2", names[6]: "channel nightly has it",
     }  # fmt: skip
     assert ids[4] not in world.images.values()

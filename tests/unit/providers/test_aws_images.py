@@ -126,10 +126,17 @@ def test_it_is_copied_shared_and_removed_with_its_snapshots(cloud: Cloud, images
         assert [row["ImageId"] for row in mine(cloud, region)] == [copy]
         allowed = ec2.describe_image_attribute(ImageId=copy, Attribute="launchPermission")["LaunchPermissions"]
         assert allowed == [{"UserId": FRIEND}]
-    images.delete(ids)
-    images.delete(ids)  # what is gone is fine
+    images.delete(ids, TAGS)
+    images.delete(ids, TAGS)  # what is gone is fine
     assert {region: mine(cloud, region) for region in ids} == {region: [] for region in ids}
     assert {region: snapshots(cloud, region) for region in ids} == before
+
+
+def test_an_image_without_its_tags_is_somebody_elses(cloud: Cloud, images: Ec2Images, machine: Node) -> None:
+    number = cloud.client("ec2").create_image(InstanceId=machine.id, Name="company", TagSpecifications=[])["ImageId"]
+    with pytest.raises(ProviderError, match="has not the tags of this build: it stays"):
+        images.delete({REGION: number}, TAGS)
+    assert [r["Name"] for r in cloud.client("ec2").describe_images(ImageIds=[number])["Images"]] == ["company"]
 
 
 def test_machines_that_were_made_of_it_are_known_until_they_are_gone(
@@ -175,10 +182,10 @@ def test_cut_off_after_every_single_call_it_goes_on_and_leaves_nothing(
         assert all(len(mine(cloud, region)) == 1 for region in ids)
         left[0] = number
         try:
-            images.delete(ids)
+            images.delete(ids, TAGS)
         except Cut:
             left[0] = 0
-            images.delete(ids)
+            images.delete(ids, TAGS)
         left[0] = 0
         assert {region: mine(cloud, region) for region in ids} == {region: [] for region in ids}
         if whole:
