@@ -134,10 +134,12 @@ def _show(document: dict[str, Any], what: str, most: int | None) -> None:
             "power",
             *(["health", "gpus", "watts", "model", "serial"] if what == "status" else ["serial"]),
         ]
-        for column in columns:
-            made.add_column(column, overflow="fold", no_wrap=True)
-        for one in machines:
-            made.add_row(*(Text(_cell(one.get(column))) for column in columns))
+        cells = [[Text(_cell(one.get(column))) for column in columns] for one in machines]
+        for number, column in enumerate(columns):
+            widest = max((row[number].cell_len for row in cells), default=0)
+            made.add_column(column, no_wrap=True, min_width=max(widest, len(column)))
+        for row in cells:
+            made.add_row(*row)
         tables.show(made)
     for one in machines:
         name = one["node"] or one["host"]

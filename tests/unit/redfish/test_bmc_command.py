@@ -69,6 +69,18 @@ def test_event_logs(cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.Ca
     assert "b.lab: 2024-06-11T00:13:00-05:00 OK Sel: An OEM diagnostic event occurred." in out and "a.lab" not in out
 
 
+def test_no_serial_number_is_cut_in_a_narrow_terminal(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, bmcs = cluster
+    for key in ("/redfish/v1/Systems/System.Embedded.1", "/redfish/v1/Chassis/System.Embedded.1"):
+        bmcs["b"].known[key]["SerialNumber"] = "SECOND OF THE TWO"
+    monkeypatch.setattr("provisioner.cli.tables._width", lambda: 40)
+    run(["bmc", str(file), "status", "b.lab"])
+    out = capsys.readouterr().out
+    assert "SECOND OF THE TWO" in out and "PowerEdge R750" in out and "b.lab" in out
+
+
 def test_power_is_switched_on_what_is_named_alone(
     cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
 ) -> None:
