@@ -42,4 +42,4 @@ say "the fourth night: the vendor has mended it"
 "$gpuprov" image promote "$recipe" stable --sandbox
 "$gpuprov" image rollback "$recipe" stable --sandbox
 "$gpuprov" image prune "$recipe" --sandbox --yes
-say "the page of the nights: $folder/images/.gpuprov/desk.sandbox/book/nights.html"
+say "the page of the nights: $folder/images/.gpuprov/desk.image.sandbox/book/nights.html"

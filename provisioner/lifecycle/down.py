@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from provisioner import catalog, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, ProviderError
 from provisioner.lifecycle import machines
-from provisioner.lifecycle.sites import together
+from provisioner.lifecycle.sites import refuse_recipe, together
 from provisioner.machines.base import DestroyRefusedError, Machines
 from provisioner.plan import Plan, build_plan
 from provisioner.providers.base import Provider
@@ -73,9 +73,7 @@ def _remove(cluster: Cluster, there: Machines, provider: Provider, removal: Remo
 def down(cluster: Cluster, binary: Binary) -> Removal:
     """Remove the fleet and, when nothing is left, the run directory. A site that fails does not keep the others.
     Raises ProviderError naming what is left, and what failed."""
-    if cluster.spec.image is not None:
-        hint = "`gpuprov image prune` removes old builds; `gpuprov image build` goes on with one that was killed"
-        raise GpuprovError("is a recipe of images, not a fleet", where=str(cluster.file), hint=hint)
+    refuse_recipe(cluster)
     removal, failed = Removal(), dict[str, GpuprovError]()
     with cluster.exclusively("down") as run_dir:
         events = cluster.events

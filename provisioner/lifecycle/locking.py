@@ -182,7 +182,10 @@ def explain(cluster: Cluster, name: str) -> list[str]:
         _refuse_component(name, known)
     lines = []
     for group, mine in solved.items():
-        if name in mine.components:
+        if found is not None and group in found.images and name in mine.components:
+            golden = found.images[group]
+            lines.append(f"{group}: {name} {mine.components[name].version}: in {golden.name}, build {golden.build}")
+        elif name in mine.components:
             chosen = mine.components[name]
             lines.append(f"{group}: {name} {chosen.version}: {chosen.why}")
             lines += [

@@ -9,7 +9,7 @@ from typing import Any
 from provisioner import catalog
 from provisioner.cost import summary
 from provisioner.lifecycle import block_ends, configuring, locking, machines, status
-from provisioner.lifecycle.sites import chosen, each, together
+from provisioner.lifecycle.sites import chosen, each, refuse_recipe, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
 from provisioner.release import Ledger, assigned_releases, changes, same
@@ -28,6 +28,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no
     cluster.lock yet, the versions were solved for this plan. `cost` is what all that is wanted there costs by list
     prices, None for a rehearsal."""
+    refuse_recipe(cluster)
     sites = chosen(cluster, only)
     for site in sites:
         cluster.providers.at(site)  # refuses before anything is written

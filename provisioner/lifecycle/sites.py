@@ -36,6 +36,15 @@ def chosen(cluster: Cluster, names: Collection[str]) -> list[str]:
     return [site for site in cluster.spec.sites if site in (names or used)]
 
 
+def refuse_recipe(cluster: Cluster) -> None:
+    """Raise GpuprovError for a recipe of images: its machines come and go with its builds."""
+    if cluster.spec.image is not None:
+        hint = (
+            f"`gpuprov image build {cluster.file}` builds and proves its images, `gpuprov image prune` removes old ones"
+        )
+        raise GpuprovError("is a recipe of images, not a fleet", where=str(cluster.file), hint=hint)
+
+
 class Remaining:
     """The sites that a run still goes on with. `failed`: site → what it failed with, in the order in which they did."""
 

@@ -14,7 +14,7 @@ from provisioner.errors import ConfigureError, Exit, GpuprovError
 from provisioner.events import Stage
 from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends, configuring, locking, machines, verifying
-from provisioner.lifecycle.sites import Remaining, chosen, each
+from provisioner.lifecycle.sites import Remaining, chosen, each, refuse_recipe
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan, build_plan
 from provisioner.release import Ledger, Release, changes, same
@@ -83,9 +83,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     others go on. Raises GpuprovError of the stage that failed where none is left; what was made until then stays, and
     the next `up` goes on.
     """
-    if cluster.spec.image is not None:
-        hint = f"`gpuprov image build {cluster.file}` builds and proves its images"
-        raise GpuprovError("is a recipe of images, not a fleet", where=str(cluster.file), hint=hint)
+    refuse_recipe(cluster)
     sites = chosen(cluster, only)
     for site in sites:
         cluster.providers.at(site)  # refuses before anything is written

@@ -16,6 +16,7 @@ from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.problems import did_you_mean, nearest
+from provisioner.spec.rules_image import image_target
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
 from provisioner.spec.rules_sites import account, places, spot_price
 from provisioner.spec.site import Site
@@ -75,6 +76,9 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             yield Finding((*loc, "count"), "an image is built of one machine", "leave it out")
     yield from _repositories(draft)
     yield from _fleet(draft, catalog)
+    for name, target in draft.image.targets.items() if draft.image is not None else ():
+        mine = draft.groups.get(name)
+        yield from image_target(name, target, _site_of(mine, draft) if mine else None, tuple(draft.groups), catalog)
 
 
 def _known(name: str, catalog: Catalog) -> Machine | None:

@@ -101,7 +101,7 @@ def test_three_nights_new_unchanged_and_a_bad_driver(nights: Nights) -> None:
     assert list(evidence.glob("evidence/l4/boot/*/events.jsonl"))
     assert machines() == []
     assert images(night["build"]) == []
-    page = (nights.recipe.parent / ".gpuprov" / "desk.sandbox" / "book" / "nights.html").read_text()
+    page = (nights.recipe.parent / ".gpuprov" / "desk.image.sandbox" / "book" / "nights.html").read_text()
     assert [word in page for word in ("built", "unchanged", "failed", "Simulated hardware")] == [True] * 4
 
 

@@ -7,6 +7,7 @@ Argument: the identity that the image gets, as JSON for /etc/gpuprov/image.json.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -20,7 +21,7 @@ HOMES = ("/root", "/home/*")
 OF_A_HOME = (
     ".bash_history", ".zsh_history", ".python_history", ".lesshst", ".viminfo", ".wget-hsts",
     ".sudo_as_admin_successful", ".cache", ".ansible", ".ssh/authorized_keys", ".ssh/authorized_keys2",
-    ".ssh/known_hosts", ".ssh/known_hosts.old",
+    ".netrc", ".ssh/known_hosts", ".ssh/known_hosts.old",
 )  # fmt: skip
 REMOVED = (
     ("host keys of ssh", "/etc/ssh/ssh_host_*"),
@@ -45,26 +46,50 @@ REMOVED = (
     ("crash dumps", "/var/crash/*"),
 )
 KEPT = re.compile(r"^/tmp/\.(X11|ICE|XIM|font|Test)-unix$|^/(var/)?tmp/systemd-private-")
-SCANNED = ("/root", "/home", "/etc", "/opt", "/srv", "/var/lib", "/usr/local")
-LEFT_OUT = re.compile(
-    r"^/var/lib/(docker|containerd|dpkg|apt|dkms|systemd/catalog)(/|$)|^/etc/(ssl/certs|alternatives)(/|$)"
-)
-MOST = 1 << 20
-"""Bytes of a file that is looked through."""
+NOT_SCANNED = (
+    "/proc", "/sys", "/dev", "/run", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/snap", "/usr",
+    "/lost+found", "/etc/ssl/certs", "/etc/alternatives", "/etc/gpuprov-sandbox", "/var/lib/dpkg", "/var/lib/apt",
+    "/var/lib/dkms", "/var/lib/docker/overlay2", "/var/lib/docker/image", "/var/lib/containerd", "/var/cache/apt",
+    "/var/cache/man", "/var/cache/gpuprov-compiled", "/var/log/journal",
+)  # fmt: skip
+"""Packages' own files, which test keys are among, and layers of container images, which are known by their digests."""
+ALSO_SCANNED = ("/usr/local",)
+MOST = 20
+"""Places in one file that are worth telling."""
+PIECE, OVERLAP = 1 << 20, 4096
+"""Bytes that are looked through at a time, and those that two pieces share."""
 SECRETS = (
-    ("a private key", re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")),
-    ("an access key of AWS", re.compile(rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    ("a private key", re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-[23]:")),
+    ("an age key", re.compile(rb"\bAGE-SECRET-KEY-1[0-9A-Z]{50,}")),
+    ("a WireGuard key", re.compile(rb"(?m)^[ \t]*(?:PrivateKey|PresharedKey)\s*=\s*[0-9A-Za-z+/]{43}=")),
+    (
+        "an access key of AWS",
+        re.compile(rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|aws_secret_access_key\s*[=:]\s*[0-9A-Za-z/+]{40}"),
+    ),
     ("an access key of Alibaba Cloud", re.compile(rb"\bLTAI[0-9A-Za-z]{12,26}\b")),
     ("a secret id of Tencent Cloud", re.compile(rb"\bAKID[0-9A-Za-z]{13,40}\b")),
-    ("a storage key of Azure", re.compile(rb"AccountKey=[0-9A-Za-z+/]{86}==")),
-    ("a key of Google", re.compile(rb"\bAIza[0-9A-Za-z_-]{35}\b")),
+    ("a key of Azure", re.compile(rb"AccountKey=[0-9A-Za-z+/]{86}==|[?&]sig=[0-9A-Za-z%+/]{40,}")),
+    ("a key of Google", re.compile(rb"\bAIza[0-9A-Za-z_-]{35}\b|\bGOCSPX-[0-9A-Za-z_-]{20,}|\b1//0[0-9A-Za-z_-]{30,}")),
     ("a token of GitHub", re.compile(rb"\b(?:gh[pousr]_[0-9A-Za-z]{36}|github_pat_[0-9A-Za-z_]{82})\b")),
-    ("a token of GitLab", re.compile(rb"\bglpat-[0-9A-Za-z_-]{20}\b")),
-    ("a token of Hugging Face", re.compile(rb"\bhf_[A-Za-z]{34}\b")),
-    ("a key of NVIDIA NGC", re.compile(rb"\bnvapi-[0-9A-Za-z_-]{60,70}\b")),
-    ("a token of Slack", re.compile(rb"\bxox[abposr]-[0-9A-Za-z-]{10,}\b")),
-    ("a login at a registry", re.compile(rb'"auth"\s*:\s*"[0-9A-Za-z+/=]{8,}"')),
-    ("a password in an address", re.compile(rb"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>${}]+:[^\s/@\"'<>${}*]{3,}@")),
+    ("a token of GitLab", re.compile(rb"\bglpat-[0-9A-Za-z_-]{20}")),
+    ("a token of Hugging Face", re.compile(rb"\bhf_[0-9A-Za-z]{30,40}\b")),
+    (
+        "a key of NVIDIA NGC",
+        re.compile(rb"\bnvapi-[0-9A-Za-z_-]{60,70}|(?i:ngc[_ ]?(?:cli_)?api_?key)[\"' ]*[=:]\s*[\"']?[0-9A-Za-z]{20,}"),
+    ),
+    ("a token of Slack", re.compile(rb"\bxox[abposr]-[0-9A-Za-z-]{10,}|hooks\.slack\.com/services/T[0-9A-Z]+/")),
+    ("a key of OpenAI or Anthropic", re.compile(rb"\bsk-(?:proj-|ant-)?[0-9A-Za-z_-]{32,}")),
+    ("a key of Weights & Biases", re.compile(rb"WANDB_API_KEY\s*[=:]\s*[\"']?[0-9A-Za-z]{20,}")),
+    ("a login at a registry", re.compile(rb'"(?:auth|identitytoken|registrytoken)"\s*:\s*"[0-9A-Za-z+/=._-]{8,}"')),
+    (
+        "a login of Kubernetes",
+        re.compile(rb"(?m)^[ \t]*client-key-data:\s*[0-9A-Za-z+/]{40,}|^[ \t]*token:\s*[0-9A-Za-z._-]{40,}"),
+    ),
+    ("a password of netrc or apt", re.compile(rb"\bmachine\s+\S+\s+login\s+\S+\s+password\s+\S+")),
+    (
+        "a password in an address",
+        re.compile(rb"(?i:\b[a-z][a-z0-9+.-]{1,20})://[^\s/:@\"'<>]{0,80}:[^\s/@\"'<>]{3,200}@[0-9A-Za-z\[]"),
+    ),
 )
 
 
@@ -90,6 +115,15 @@ def homes() -> list[str]:
     return [path for pattern in HOMES for path in glob.glob(pattern) if os.path.isdir(path)]
 
 
+def of_homes(removed: list[str]) -> None:
+    """What people leave in their homes."""
+    for home in homes():
+        for name in OF_A_HOME:
+            # a folder that is a link leads to files of somebody else
+            if not os.path.islink(os.path.join(home, os.path.dirname(name))):
+                take_away("of a login", f"{glob.escape(home)}/{name}", removed)
+
+
 def generalise() -> list[str]:
     """Take everything away; a line for each kind that was there."""
     removed: list[str] = []
@@ -98,15 +132,14 @@ def generalise() -> list[str]:
     subprocess.run(["apt-get", "clean"], check=False, capture_output=True, timeout=120)
     for what, pattern in REMOVED:
         take_away(what, pattern, removed)
-    for home in homes():
-        for name in OF_A_HOME:
-            take_away("of a login", f"{home}/{name}", removed)
+    of_homes(removed)
     for folder, _, names in os.walk("/var/log"):
         for name in names:
             path = os.path.join(folder, name)
-            if stat.S_ISREG(os.lstat(path).st_mode) and os.path.getsize(path):
-                with open(path, "wb"):
-                    pass
+            with contextlib.suppress(FileNotFoundError):  # a log that is gone meanwhile
+                if stat.S_ISREG(os.lstat(path).st_mode) and os.path.getsize(path):
+                    with open(path, "wb"):
+                        pass
     removed.append("contents of logs: /var/log")
     with open("/etc/machine-id", "w", encoding="ascii"):
         removed.append("machine-id: /etc/machine-id")
@@ -114,15 +147,23 @@ def generalise() -> list[str]:
 
 
 def lines_of(path: str) -> list[str]:
-    """The places in a file that look like a secret."""
+    """The places in a file that look like a secret, whatever kind of file it is."""
+    found: list[str] = []
     with open(path, "rb") as stream:
-        content = stream.read(MOST)
-    if b"\0" in content[:4096]:
-        return []
-    found = []
-    for what, pattern in SECRETS:
-        for match in pattern.finditer(content):
-            found.append(f"{path}:{content.count(chr(10).encode(), 0, match.start()) + 1}: looks like {what}")
+        before, line = b"", 1
+        while piece := stream.read(PIECE):
+            content = before + piece
+            for what, pattern in SECRETS:
+                for match in pattern.finditer(content):
+                    at = line + content.count(b"\n", 0, match.start())
+                    told = f"{path}:{at}: looks like {what}"
+                    if told not in found:
+                        found.append(told)
+            if len(found) > MOST:
+                break
+            keep = content[-OVERLAP:]
+            line += content.count(b"\n") - keep.count(b"\n")
+            before = keep
     return found
 
 
@@ -130,9 +171,9 @@ def scan() -> tuple[list[str], list[str]]:
     """Files that look as if they held a secret, and those that could not be read."""
     found: list[str] = []
     unread: list[str] = []
-    for top in SCANNED:
+    for top in ("/", *ALSO_SCANNED):
         for folder, inner, names in os.walk(top):
-            inner[:] = [name for name in inner if not LEFT_OUT.match(os.path.join(folder, name))]
+            inner[:] = [name for name in inner if os.path.join(folder, name) not in NOT_SCANNED]
             for name in names:
                 path = os.path.join(folder, name)
                 try:

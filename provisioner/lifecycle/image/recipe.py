@@ -19,7 +19,6 @@ from provisioner.lifecycle.image.use import book_of, paths_of
 from provisioner.paths import private_dir, write_whole
 from provisioner.session import Cluster, open_cluster
 from provisioner.spec.image import ImageRecipe, ImageTarget
-from provisioner.spec.models import ClusterSpec
 
 SCRATCH = "/scratch"
 """Where the builder's role scratch would put local disks, if it were to configure them."""
@@ -69,29 +68,9 @@ def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> R
         raise GpuprovError(
             problem.message, where=f"{problem.file}:{problem.line}", hint=f"name: {file.stem}, or {loaded.name}.yaml"
         )
-    _refuse_unknown_targets(file, loaded)
     paths = paths_of(file, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)
     return Recipe(Cluster(file, loaded, paths, events or Events()), loaded.image)
-
-
-def _refuse_unknown_targets(file: Path, loaded: ClusterSpec) -> None:
-    assert loaded.image is not None
-    for name, target in loaded.image.targets.items():
-        site = loaded.sites[loaded.site_of(name)] if name in loaded.groups else None
-        if target.share_with and site is not None and not getattr(site, "kms_key", None):
-            said = "disks are encrypted, and with the account's own key no other account can use them"
-            problem = spec.problem_at(file, f"image.targets.{name}.share_with", said)
-            raise GpuprovError(
-                problem.message, where=f"{problem.file}:{problem.line}:{problem.column}",
-                hint="give the site a kms_key that those accounts may use",
-            )  # fmt: skip
-        if name not in loaded.groups:
-            problem = spec.problem_at(file, f"image.targets.{name}", f"the recipe has no group {name}")
-            raise GpuprovError(
-                problem.message, where=f"{problem.file}:{problem.line}:{problem.column}",
-                hint=f"groups: {', '.join(loaded.groups)}",
-            )  # fmt: skip
 
 
 def workplace(recipe: Recipe, build: str, group: str, what: str) -> Path:

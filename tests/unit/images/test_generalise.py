@@ -1,0 +1,77 @@
+"""What is looked for on a builder before its disk becomes an image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioner.lifecycle.image import generalise_node
+from provisioner.lifecycle.image.generalise_node import PIECE, lines_of, take_away
+
+SECRETS = {
+    "a private key": "-----BEGIN OPENSSH PRIVATE " + "KEY-----\nb3Bl",
+    "an access key of AWS": "AKIA" + "ABCDEFGHIJKLMNOP",
+    "a password of netrc or apt": "machine repo.example.com login me password hunter2",
+    "a login at a registry": '{"auths": {"nvcr.io": {"auth": "' + "JG9hdXRodG9rZW46" + '"}}}',
+    "a password in an address": "deb HTTPS://me:p4ss$word@repo.example.com/ ./",
+    "a token of Hugging Face": "hf_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7",
+    "a login of Kubernetes": "    client-key-data: " + "QUJD" * 20,
+    "a WireGuard key": "PrivateKey = " + "A" * 43 + "=",
+}
+CLEAN = (
+    "-----BEGIN PUBLIC KEY-----", "-----BEGIN CERTIFICATE-----", "deb https://repo.example.com/ubuntu noble main",
+    "git@github.com:me/x.git", "PrivateTmp=yes", "proxy = http://proxy:3128", "token: none", "AKIA is a prefix",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SECRETS)
+@pytest.mark.parametrize("before", [b"", b"\0\0", b"x" * (PIECE - 9) + b"\n"], ids=["plain", "binary", "far"])
+def test_a_secret_is_found_wherever_it_is_in_a_file(tmp_path: Path, what: str, before: bytes) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(before + b"\n" + SECRETS[what].encode())
+    assert any(line.endswith(f"looks like {what}") for line in lines_of(str(file)))
+
+
+def test_its_line_is_told_once(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("\n" * 5 + SECRETS["an access key of AWS"] + "\n" + "\n" * (2 * PIECE))
+    assert lines_of(str(file)) == [f"{file}:6: looks like an access key of AWS"]
+
+
+@pytest.mark.parametrize("text", CLEAN)
+def test_what_is_none_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file").write_text(text)
+    assert lines_of(str(tmp_path / "file")) == []
+
+
+def test_only_what_the_pattern_names_goes(tmp_path: Path) -> None:
+    for name in ("ssh_host_ed25519_key", "ssh_host_rsa_key.pub", "sshd_config"):
+        (tmp_path / name).write_text("x")
+    removed: list[str] = []
+    take_away("host keys", f"{tmp_path}/ssh_host_*", removed)
+    take_away("nothing", f"{tmp_path}/none*", removed)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sshd_config"]
+    assert removed == [f"host keys: {tmp_path}/ssh_host_*"]
+
+
+def test_a_link_goes_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").write_text("x")
+    (tmp_path / "cache").symlink_to("theirs")
+    take_away("caches", f"{tmp_path}/cache", [])
+    assert (tmp_path / "theirs" / "file").exists()
+    assert not (tmp_path / "cache").is_symlink()
+
+
+def test_a_home_whose_ssh_folder_is_a_link_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, theirs = tmp_path / "a[b]", tmp_path / "theirs"
+    for folder in (home, theirs):
+        folder.mkdir()
+    (theirs / "authorized_keys").write_text("x")
+    (home / ".ssh").symlink_to(theirs)
+    (home / ".bash_history").write_text("x")
+    monkeypatch.setattr(generalise_node, "homes", lambda: [str(home)])
+    generalise_node.of_homes([])
+    assert (theirs / "authorized_keys").exists()
+    assert not (home / ".bash_history").exists()
