@@ -10,6 +10,7 @@ import typer
 from provisioner.cli import json_output, tables
 from provisioner.cli.options import File, Json, Yes
 from provisioner.errors import Exit, GpuprovError
+from provisioner.text import printable
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.out_of_band import Looked, Managed
@@ -72,7 +73,8 @@ def bmc(
     findings = out_of_band.findings(cluster, asked, looked, live=kept is None) if what == "status" else {}
     document: dict[str, Any] = {
         "cluster": cluster.spec.name,
-        "machines": [_row(o, m, findings, what) for m, o in zip(asked, outcomes, strict=True)],
+        # A BMC can call its machine whatever it likes.
+        "machines": [printable(_row(o, m, findings, what)) for m, o in zip(asked, outcomes, strict=True)],
     }
     if json_:
         json_output.write(document)
@@ -121,6 +123,7 @@ def _row(outcome: Outcome[Looked], one: Managed, findings: dict[str, list[Findin
 
 def _show(document: dict[str, Any], what: str, most: int | None) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     machines = document["machines"]
     if what != "sel":
@@ -131,22 +134,27 @@ def _show(document: dict[str, Any], what: str, most: int | None) -> None:
             "power",
             *(["health", "gpus", "watts", "model", "serial"] if what == "status" else ["serial"]),
         ]
-        for column in columns:
-            made.add_column(column, overflow="fold", no_wrap=True)
-        for one in machines:
-            made.add_row(*(_cell(one.get(column)) for column in columns))
+        cells = [[Text(_cell(one.get(column))) for column in columns] for one in machines]
+        for number, column in enumerate(columns):
+            widest = max((row[number].cell_len for row in cells), default=0)
+            made.add_column(column, no_wrap=True, min_width=max(widest, len(column)))
+        for row in cells:
+            made.add_row(*row)
         tables.show(made)
     for one in machines:
         name = one["node"] or one["host"]
         if one["error"]:
             typer.echo(
-                f"{name}: {one['error']['message']}" + (f"\n  {one['error']['hint']}" if one["error"]["hint"] else "")
+                _line(f"{name}: {one['error']['message']}")
+                + (f"\n  {one['error']['hint']}" if one["error"]["hint"] else "")
             )
         for f in one["findings"]:
             if f["status"] in ("warn", "fail"):
                 word = "FAIL" if f["status"] == "fail" else "warning"
                 typer.echo(
-                    f"{name}: {word}: {f['check']}: {f['message']}" + (f" ({f['action']})" if f["action"] else "")
+                    _line(
+                        f"{name}: {word}: {f['check']}: {f['message']}" + (f" ({f['action']})" if f["action"] else "")
+                    )
                 )
         unknown = [f["check"] for f in one["findings"] if f["status"] == "unknown"]
         if unknown:
@@ -155,13 +163,18 @@ def _show(document: dict[str, Any], what: str, most: int | None) -> None:
         if len(events) < len(one["events"]):
             typer.echo(f"{name}: the last {len(events)} of {len(one['events'])} entries; --all shows every one")
         for e in events:
-            typer.echo(f"{name}: {e['time'] or '-'} {e['severity'] or '-'} {e['log']}: {e['message']}")
+            typer.echo(_line(f"{name}: {e['time'] or '-'} {e['severity'] or '-'} {e['log']}: {e['message']}"))
 
 
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.0f}"
-    return "?" if value is None else str(value)
+    return "?" if value is None else _line(value)
+
+
+def _line(value: object) -> str:
+    """What a BMC says, on one line: a line of its own would look like gpuprov's."""
+    return " ".join(str(printable(str(value))).split())
 
 
 def _switch(
@@ -180,26 +193,26 @@ def _switch(
     chosen, failed = [], False
     for one, outcome in zip(asked, outcomes, strict=True):
         if outcome.value is None:
-            typer.echo(f"{one.node or one.host.name}: {outcome.error}", err=True)
+            typer.echo(printable(f"{one.node or one.host.name}: {outcome.error}"), err=True)
             failed = True
             continue
         shown = outcome.value.found.identity.best or ""
         if not one.serial and yes:
             raise GpuprovError(
-                f"{one.host.name} has no serial number to be known by; its BMC shows {shown or 'none'}",
+                f"{one.host.name} has no serial number to be known by; its BMC shows {_line(shown) or 'none'}",
                 where=str(cluster.file),
                 hint="give `serial` for this host in cluster.yaml, or leave --yes out and confirm it",
             )  # fmt: skip
         chosen.append(replace(one, serial=one.serial or shown))
     if chosen:
-        listed = ", ".join(f"{one.node or one.host.name} ({one.serial})" for one in chosen)
+        listed = ", ".join(f"{one.node or one.host.name} ({_line(one.serial)})" for one in chosen)
         if not confirmed(f"power {order}: {listed}?", yes=yes, where=str(cluster.file), declined="nothing was changed"):
             raise Declined("nothing was changed")
         with cluster.exclusively("bmc"):
             for done in out_of_band.switch(cluster, chosen, _KINDS[order], seconds):
                 if done.error is not None:
-                    typer.echo(str(done.error), err=True)
+                    typer.echo(printable(str(done.error)), err=True)
                     failed = True
                 else:
-                    typer.echo(f"{done.machine}: {order} sent; power is {done.value} now")
+                    typer.echo(f"{done.machine}: {order} sent; power is {_line(done.value)} now")
     raise typer.Exit(Exit.PROVIDER_FAILED if failed else Exit.OK)

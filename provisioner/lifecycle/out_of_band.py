@@ -169,7 +169,7 @@ def _new_events(cluster: Cluster, looked: dict[str, Looked]) -> dict[str, list[l
     try:
         seen = json.loads(file.read_text(encoding="utf-8"))
         before = {host: set(one) for host, one in seen.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         before = {}
     new, after = {}, dict(before)
     for host, one in looked.items():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, TypeGuard
 
 from provisioner import ssh
 from provisioner.errors import ProviderError
@@ -63,7 +63,12 @@ def undo(
         if node.name not in ssh.local(way.paths):
             asked["key"] = way.line
         answer = _ask(way, node, asked, UNDO_S)
-        told(node, answer["done"], answer["stays"])
+        done, stays = answer.get("done"), answer.get("stays")
+        if not _texts(done) or not _texts(stays):
+            raise _unclear(node, answer)
+        told(node, done, stays)
+        if "failed" in answer:
+            raise _stopped(node, answer["failed"])
 
     return _each(nodes, one)
 
@@ -90,7 +95,9 @@ def _admit(way: Way, node: Node, events: Events) -> None:
             code, said = _call([*ssh.argv(way.paths, node.name), "true"])
         if code:
             _refuse(node, f"ssh to {node.address} as {way.users[node.name]} fails: {said}", _hint(said))
-    _ask(way, node, {"do": "begin", "cluster": way.paths.name, "identity": way.identity}, DEADLINE_S)
+    answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "identity": way.identity}, DEADLINE_S)
+    if answer.get("ok") is not True:
+        raise _unclear(node, answer)
 
 
 def _hint(said: str) -> str:
@@ -126,7 +133,8 @@ def _bring_key(way: Way, node: Node) -> None:
 
 
 def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
-    """The answer of on_node.py. Raises ProviderError where there is none, or the machine is another cluster's."""
+    """The answer of on_node.py, printable; the caller checks what is in it, as a machine can answer anything. Raises
+    ProviderError where there is none, and where the machine is another cluster's or can't do it."""
     source = (resources.files("provisioner.machines") / "on_node.py").read_text(encoding="utf-8")
     program = f"{source}\nmain(json.loads({json.dumps(json.dumps(request))}))\n"
     code, said = _call([*ssh.argv(way.paths, node.name), ROOT_PYTHON], program, deadline_s)
@@ -140,7 +148,13 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
                 f"as root there: echo '{user} ALL=(ALL) NOPASSWD:ALL' > /etc/sudoers.d/90-{user}",
             )
         _refuse(node, f"python3 as root fails on {node.address}: {said}", "gpuprov needs Python 3.8 or later there")
-    answer: dict[str, Any] = json.loads(lines[-1].removeprefix("gpuprov:"))
+    text = lines[-1].removeprefix("gpuprov:")
+    try:
+        answer = printable(json.loads(text))
+    except (ValueError, RecursionError):
+        raise _unclear(node, text) from None
+    if not isinstance(answer, dict):
+        raise _unclear(node, text)
     if "vendors" in answer:
         _refuse(
             node,
@@ -153,7 +167,34 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
             f"{node.address} is configured by another gpuprov cluster, {str(answer['foreign'])[:60]}",
             "run `gpuprov down` with that cluster's file first, or take the host out of this one",
         )
+    if "damaged" in answer:
+        _refuse(
+            node,
+            f"the record of what gpuprov changed on {node.address} is damaged: {answer['damaged']!s:.200}",
+            "nothing was changed: put the files that are kept beside it back by hand, remove that folder, and run the "
+            "command again",
+        )
+    if "failed" in answer and "done" not in answer:
+        raise _stopped(node, answer["failed"])
     return answer
+
+
+def _texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _stopped(node: Node, why: object) -> ProviderError:
+    return ProviderError(
+        f"{node.address}: {why!s:.300}", where=node.name, hint="repair that there, and run the command again"
+    )
+
+
+def _unclear(node: Node, answer: object) -> ProviderError:
+    return ProviderError(
+        f"{node.address} gives an answer that gpuprov did not ask for: {answer!s:.100}",
+        where=node.name,
+        hint="look at what that account's shell start files and python3 do there",
+    )
 
 
 def _call(argv: Sequence[str], given: str = "", deadline_s: float = DEADLINE_S) -> tuple[int, str]:

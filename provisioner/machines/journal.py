@@ -48,7 +48,7 @@ class Journal:
             rows = json.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise self._damaged(str(error)) from error
         try:
             return {host: _row(host, one) for host, one in rows["hosts"].items()}

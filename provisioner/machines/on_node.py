@@ -13,6 +13,8 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,20 @@ DGX_RELEASE = "/etc/dgx-release"
 """Written by DGX OS: the version of its build and, after an update over the air, of that (seen of a DGX A100)."""
 
 
+class Damaged(Exception):
+    """The record can't be read: what was changed here is not known."""
+
+
 def main(request: dict[str, Any]) -> None:
     """Do what is asked (`do`: begin or undo), and print an answer."""
     actions = {"begin": begin, "undo": undo}
-    print("gpuprov:" + json.dumps(actions[request["do"]](request)))
+    try:
+        answer = actions[request["do"]](request)
+    except Damaged as error:
+        answer = {"damaged": str(error)}
+    except OSError as error:
+        answer = {"failed": str(error)}
+    print("gpuprov:" + json.dumps(answer))
 
 
 def begin(request: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +55,10 @@ def begin(request: dict[str, Any]) -> dict[str, Any]:
         folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         fresh = {"format": 1, "cluster": request["cluster"], "identity": request["identity"], "files": {}}
-        (folder / "record.new").write_text(json.dumps(fresh), encoding="utf-8")
+        with (folder / "record.new").open("w", encoding="utf-8") as stream:
+            stream.write(json.dumps(fresh))
+            stream.flush()
+            os.fsync(stream.fileno())
         (folder / "record.new").replace(folder / "record.json")
     elif record["identity"] != request["identity"]:
         return {"foreign": record["cluster"]}
@@ -51,7 +66,8 @@ def begin(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def undo(request: dict[str, Any]) -> dict[str, Any]:
-    """Put back what the record says was changed; says what was done and what stays. Can be repeated."""
+    """Put back what the record says was changed; says what was done and what stays. Can be repeated. Where a file could
+    not be put back, the backups are kept, and `stays` says where. `failed`: gpuprov's key is still let in."""
     folder = Path(request.get("folder", FOLDER))
     record = _record(folder)
     done: list[str] = []
@@ -60,18 +76,25 @@ def undo(request: dict[str, Any]) -> dict[str, Any]:
         return {"foreign": record["cluster"]}
     if record is not None:
         _units(record, done, stays)
-        _files(record, done, stays)
+        kept = folder.with_name(f"kept-{int(time.time())}")
+        whole = _files(record, done, stays, kept)
         _holds(record, done, stays)
         if packages := record.get("packages", []):
             stays.append(f"{len(packages)} packages: {', '.join(packages)}")
         stays.append("container images, local disks that were made a scratch file system, and their data")
         stays.append("settings of the running kernel and loaded modules, until the next boot")
-        for gone in (*OWN_FOLDERS, str(folder)):
-            shutil.rmtree(gone, ignore_errors=gone != str(folder))
+        for gone in OWN_FOLDERS:
+            shutil.rmtree(gone, ignore_errors=True)
+        if whole:
+            shutil.rmtree(folder)
+        else:
+            folder.rename(kept)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()
-    _key(request, done)  # last: without it there may be no way back here
-    return {"done": done, "stays": stays}
+    answer: dict[str, Any] = {"done": done, "stays": stays}
+    if failed := _key(request, done):  # last: without it there may be no way back here
+        answer["failed"] = failed
+    return answer
 
 
 def _dgx_os(file: Path) -> str:
@@ -86,11 +109,27 @@ def _dgx_os(file: Path) -> str:
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
+    """None where there is none. Raises Damaged."""
+    file = folder / "record.json"
     try:
-        found: dict[str, Any] = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{file}: {error}") from None
+    if not _is_record(found):
+        raise Damaged(f"{file}: it is no record of what gpuprov changed")
     return found
+
+
+def _is_record(found: Any) -> bool:
+    return (
+        isinstance(found, dict)
+        and all(isinstance(found.get(key), str) for key in ("cluster", "identity"))
+        and all(isinstance(found.get(key, []), list) for key in ("holds", "packages", "units"))
+        and isinstance(found.get("files"), dict)
+        and all(isinstance(entry, dict) and {"before", "sha256"} <= set(entry) for entry in found["files"].values())
+    )
 
 
 def _run(*argv: str) -> tuple[int, str]:
@@ -118,29 +157,56 @@ def _units(record: dict[str, Any], done: list[str], stays: list[str]) -> None:
             stays.append(f"{name}: {said}")
 
 
-def _files(record: dict[str, Any], done: list[str], stays: list[str]) -> None:
+def _files(record: dict[str, Any], done: list[str], stays: list[str], kept: Path) -> bool:
+    """Put files back, each for itself: what keeps one from it is said, and the others go on. `kept`: where the backups
+    will lie if one is still needed; gives whether none is."""
+    whole = True
     for name, entry in record["files"].items():
-        path, now = Path(name), _digest(Path(name))
-        if now is not None and now != entry["sha256"]:
-            stays.append(f"{name}: changed since gpuprov wrote it")
-        elif entry["before"] is not None and Path(entry["before"]).exists():
-            kept, part = Path(entry["before"]), path.with_name(path.name + ".gpuprov-back")
-            shutil.copy2(kept, part)
-            seen = kept.stat()
-            os.chown(part, seen.st_uid, seen.st_gid)
-            part.replace(path)
-            done.append(f"{name} as it was before")
-        elif "link" in entry:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            path.symlink_to(entry["link"])
-            done.append(f"{name} as it was before")
-        elif now is not None:
-            _remove(path, done)
+        path, now, before = Path(name), _digest(Path(name)), entry["before"]
+        try:
+            if now is not None and now != entry["sha256"]:
+                stays.append(f"{name}: changed since gpuprov wrote it")
+            elif before is not None and not Path(before).exists():
+                stays.append(f"{name}: its backup {before} is missing")
+            elif before is not None:
+                _put_back(Path(before), path)
+                done.append(f"{name} as it was before")
+            elif "link" in entry:
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+                path.symlink_to(entry["link"])
+                done.append(f"{name} as it was before")
+            elif now is not None:
+                _remove(path, done)
+        except OSError as error:
+            if before is not None:
+                whole = False
+                stays.append(f"{name}: not put back: {error.strerror}; its backup is {kept / Path(before).name}")
+            elif "link" in entry:
+                stays.append(f"{name}: not put back: {error.strerror}; it was a link to {entry['link']}")
+            else:
+                stays.append(f"{name}: not removed: {error.strerror}")
     for path in map(Path, OWN_FILES):
-        if path.exists():
-            _remove(path, done)
+        try:
+            if path.exists():
+                _remove(path, done)
+        except OSError as error:
+            stays.append(f"{path}: not removed: {error.strerror}")
     _run("systemctl", "daemon-reload")
+    return whole
+
+
+def _put_back(backup: Path, path: Path) -> None:
+    part = path.with_name(path.name + ".gpuprov-back")
+    try:
+        shutil.copy2(backup, part)
+        seen = backup.stat()
+        os.chown(part, seen.st_uid, seen.st_gid)
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 def _remove(path: Path, done: list[str]) -> None:
@@ -170,17 +236,38 @@ def _holds(record: dict[str, Any], done: list[str], stays: list[str]) -> None:
             stays.append(f"holds of {len(holds)} packages: {said}")
 
 
-def _key(request: dict[str, Any], done: list[str]) -> None:
-    """Take the line out of authorized_keys that gpuprov has put there."""
+def _key(request: dict[str, Any], done: list[str]) -> str:
+    """Take the line out of authorized_keys that gpuprov has put there; gives why it is still in it, if it is."""
     if not request.get("key"):
-        return
+        return ""
     home = request.get("home") or pwd.getpwnam(request["user"]).pw_dir
     path = Path(home, ".ssh", "authorized_keys")
     try:
-        lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
+            lines, seen = list(stream), os.fstat(stream.fileno())
+        kept = [line for line in lines if line.strip() != request["key"]]
+        if len(kept) != len(lines):
+            _replace(Path(os.path.realpath(path)), "".join(kept).encode("utf-8", "surrogateescape"), seen)
+            done.append(f"gpuprov's key taken out of {path}")
     except FileNotFoundError:
-        return
-    kept = [line for line in lines if line.strip() != request["key"]]
-    if len(kept) != len(lines):
-        path.write_text("".join(kept), encoding="utf-8", errors="surrogateescape")  # owner and mode stay
-        done.append(f"gpuprov's key taken out of {path}")
+        return ""
+    except OSError as error:
+        return f"gpuprov's key could not be taken out of {path}: {error.strerror}"
+    return ""
+
+
+def _replace(path: Path, content: bytes, seen: os.stat_result) -> None:
+    """Another content for a file, whole or not at all, of the same owner and mode. By the open file alone: a folder in
+    somebody's home may change meanwhile."""
+    handle, fresh = tempfile.mkstemp(prefix=".gpuprov-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fchown(stream.fileno(), seen.st_uid, seen.st_gid)
+            os.fchmod(stream.fileno(), seen.st_mode & 0o7777)
+            os.fsync(stream.fileno())
+        Path(fresh).replace(path)
+    except OSError:
+        Path(fresh).unlink()
+        raise

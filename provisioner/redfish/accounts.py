@@ -63,7 +63,7 @@ def _of_file(path: Path, host: str, bmc: str) -> Account:
         raise BmcError(
             f"can't be read: {error.strerror}", where=str(path), kind="credentials", hint=f"make it, mode 0600: {hint}"
         ) from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         # The error's own text has a piece of the file, which may be a password.
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = f"{path}:{line + 1}" if isinstance(line, int) else str(path)

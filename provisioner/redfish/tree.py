@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,8 +40,14 @@ def text(value: object) -> str | None:
 
 
 def number(value: object) -> float | None:
-    """A number as number; None for anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A number as number; None for anything else, and for one that a float can't hold (1e400, 400 digits)."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def texts(value: object) -> tuple[str, ...] | None:

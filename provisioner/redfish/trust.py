@@ -31,7 +31,7 @@ class Pins:
             found = json.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BmcError(
                 f"is damaged: {error}", where=str(self.file), hint="remove it: BMCs are then met anew"
             ) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,127 @@ def test_the_owners_keys_stay(calls: list[Any], record: Any, tmp_path: Path) -> 
     undo(folder, tmp_path)
     assert keys.read_text() == theirs
     assert undo(folder, tmp_path) == {"done": [], "stays": []}, "once more, after a run that was killed"
+
+
+def test_a_file_whose_backup_is_gone_stays(record: Any, calls: list[Any], tmp_path: Path) -> None:
+    module, folder = record
+    theirs = tmp_path / "daemon.json"
+    theirs.write_text("theirs")
+    begin(folder)
+    module.note_file(str(theirs), "ours", str(folder))
+    theirs.write_text("ours")
+    (folder / "1").unlink()
+    answer = undo(folder, tmp_path)
+    assert theirs.read_text() == "ours"
+    assert f"{theirs}: its backup {folder / '1'} is missing" in answer["stays"]
+
+
+def test_a_file_that_can_not_be_put_back_holds_up_nothing(record: Any, calls: list[Any], tmp_path: Path) -> None:
+    """And its backup is kept where it is said to be."""
+    module, folder = record
+    paths = [tmp_path / name / "file" for name in ("gone.d", "link.d", "there.d")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(f"theirs: {path}")
+    paths[1].unlink()
+    paths[1].symlink_to("elsewhere")
+    begin(folder)
+    for path in paths:
+        module.note_file(str(path), "ours", str(folder))
+        path.unlink()
+        path.write_text("ours")
+    for path in paths[:2]:
+        path.unlink()
+        path.parent.rmdir()
+    answer = undo(folder, tmp_path)
+    assert paths[2].read_text() == f"theirs: {paths[2]}"
+    assert f"{paths[2]} as it was before" in answer["done"]
+    (said,) = (sentence for sentence in answer["stays"] if sentence.startswith(str(paths[0])))
+    assert "not put back: No such file or directory" in said
+    assert Path(said.rpartition(" ")[2]).read_text() == f"theirs: {paths[0]}"
+    assert any(one.startswith(f"{paths[1]}: not put back: No such file") for one in answer["stays"])
+    assert not folder.exists()
+    assert undo(folder, tmp_path) == {"done": [], "stays": []}
+
+
+def test_a_file_that_can_not_be_removed_holds_up_nothing(
+    record: Any, calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, folder = record
+    begin(folder)
+    for name in ("fixed", "other"):
+        module.note_file(str(tmp_path / name), "ours", str(folder))
+        (tmp_path / name).write_text("ours")
+    unlink = Path.unlink
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        if path.name == "fixed":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    answer = undo(folder, tmp_path)
+    assert f"{tmp_path / 'fixed'}: not removed: Operation not permitted" in answer["stays"]
+    assert not (tmp_path / "other").exists() and not folder.exists()
+
+
+def test_keys_are_all_there_when_the_disk_is_full(
+    record: Any, calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = record
+    (tmp_path / ".ssh").mkdir()
+    keys = tmp_path / ".ssh" / "authorized_keys"
+    keys.write_text(f"ssh-ed25519 AAAA me@desk\n{KEY}\n")
+    begin(folder)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        answer = undo(folder, tmp_path)
+    assert answer["failed"] == f"gpuprov's key could not be taken out of {keys}: No space left on device"
+    assert keys.read_text() == f"ssh-ed25519 AAAA me@desk\n{KEY}\n"
+    assert [one.name for one in keys.parent.iterdir()] == [keys.name]
+    assert undo(folder, tmp_path)["done"] == [f"gpuprov's key taken out of {keys}"]
+
+
+def test_keys_keep_owner_mode_and_link(calls: list[Any], record: Any, tmp_path: Path) -> None:
+    _, folder = record
+    (tmp_path / ".ssh").mkdir()
+    real, link = tmp_path / "keys", tmp_path / ".ssh" / "authorized_keys"
+    real.write_text(f"{KEY}\nssh-ed25519 AAAA me@desk\n")
+    real.chmod(0o640)
+    owner = (1234, 1234) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    os.chown(real, *owner)
+    link.symlink_to(real)
+    undo(folder, tmp_path)
+    seen = real.stat()
+    assert link.is_symlink() and real.read_text() == "ssh-ed25519 AAAA me@desk\n"
+    assert (seen.st_mode & 0o777, seen.st_uid, seen.st_gid) == (0o640, *owner)
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"cluster": "lab", "ident', "[]", "{}", '{"identity": "abc", "cluster": "lab", "files": {"/x": {}}}',
+             '{"identity": "abc", "cluster": "lab", "files": {}, "units": 3}', "[" * 5000]
+)  # fmt: skip
+@pytest.mark.parametrize("do", ["begin", "undo"])
+def test_a_damaged_record_is_said_and_nothing_is_touched(
+    record: Any, calls: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, do: str
+) -> None:
+    _, folder = record
+    begin(folder)
+    (folder / "record.json").write_text(text)
+    on_node.main({"do": do, "folder": str(folder), "cluster": "lab", "identity": "abc"})
+    answer = json.loads(capsys.readouterr().out.removeprefix("gpuprov:"))
+    assert answer["damaged"].startswith(f"{folder / 'record.json'}: ")
+    assert (folder / "record.json").read_text() == text and calls == []
+
+
+def test_what_the_system_refuses_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    on_node.main({"do": "begin", "folder": str(tmp_path / "file" / "before"), "cluster": "lab", "identity": "abc"})
+    assert "Not a directory" in json.loads(capsys.readouterr().out.removeprefix("gpuprov:"))["failed"]
 
 
 def test_a_machine_of_another_cluster_is_left_alone(record: Any, calls: list[Any], tmp_path: Path) -> None:

@@ -21,15 +21,26 @@ def key_of(site: BareMetalSite, host: Host) -> str | None:
 
 def host_key(file: str, names: Iterable[str], port: int) -> str:
     """The ed25519 key ("ssh-ed25519 AAAA…") of the first of these names that the file has. Raises GpuprovError where it
-    has none of them."""
+    has none of them, and where it revokes what it has: a line `@revoked` for any of the names, whatever the port."""
     if not Path(file).is_file():
         raise GpuprovError(
             f"there is no file {file}", where="host_keys", hint="ssh-keyscan -t ed25519 HOST … writes one"
         )
-    known = dict.fromkeys(name if port == 22 else f"[{name}]:{port}" for name in names)
-    for name in known:
-        if key := _found(file, name):
+    plain = list(names)
+    known = dict.fromkeys(name if port == 22 else f"[{name}]:{port}" for name in plain)
+    found = {name: _found(file, name) for name in dict.fromkeys([*known, *plain])}
+    revoked = {key for _, ones in found.values() for key in ones}
+    keys = [key for name in known for key in found[name][0]]
+    for key in keys:
+        if key not in revoked:
             return key
+    if keys:
+        raise GpuprovError(
+            f"{file} revokes the ed25519 key of {' or '.join(known)}",
+            where="host_keys",
+            hint="a key of @revoked is never trusted again: make the machine a new one "
+            "(rm /etc/ssh/ssh_host_ed25519_key*; ssh-keygen -A; restart ssh) and add its line",
+        )
     raise GpuprovError(
         f"{file} has no ed25519 key of {' or '.join(known)}",
         where="host_keys",
@@ -37,14 +48,19 @@ def host_key(file: str, names: Iterable[str], port: int) -> str:
     )
 
 
-def _found(file: str, name: str) -> str:
-    """As ssh itself would find it. Lines with a marker are no key of a host: a revoked one, an authority's."""
+def _found(file: str, name: str) -> tuple[list[str], list[str]]:
+    """The ed25519 keys of a name, and those that are revoked for it; as ssh itself would find them. A line with another
+    marker is an authority's."""
     argv = ["ssh-keygen", "-F", name, "-f", file]
     done = subprocess.run(
         argv, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=30, check=False
     )
+    keys: list[str] = []
+    revoked: list[str] = []
     for line in done.stdout.splitlines():
         words = line.split()
+        ours = revoked if words[:1] == ["@revoked"] else keys
+        words = words[1:] if ours is revoked else words
         if len(words) >= 3 and words[0][0] not in "#@" and words[1] == "ssh-ed25519":
-            return f"ssh-ed25519 {words[2]}"
-    return ""
+            ours.append(f"ssh-ed25519 {words[2]}")
+    return keys, revoked

@@ -66,6 +66,8 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
         ([OK, (127, "sh: python3: not found")], "python3 as root fails", "Python 3.8"),
         ([OK, (0, 'gpuprov:{"foreign": "other"}')], "configured by another gpuprov cluster, other", "gpuprov down"),
         ([OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}')], "runs DGX OS 6.1", "plain Ubuntu Server"),
+        ([OK, (0, 'gpuprov:{"damaged": "/x/record.json: cut"}')], "/x/record.json: cut", "by hand"),
+        ([OK, (0, 'gpuprov:{"failed": "/x: Read-only file system"}')], "/x: Read-only file system", "run the command"),
     ],
 )  # fmt: skip
 def test_what_keeps_gpuprov_out_is_said_with_what_to_do(
@@ -85,3 +87,32 @@ def test_this_very_machine_needs_no_key(way: Way, monkeypatch: pytest.MonkeyPatc
     assert existing.undo(way, [NODE], lambda *_: None) == {}
     request = json.loads(json.loads(told.asked[1][1].rpartition("json.loads(")[2].rstrip(")\n")))
     assert "key" not in request
+
+
+UNCLEAR = [
+    "{}", "[]", "{", "3", "null", "", '{"ok": 1}', '{"done": [], "stays": 3}', '{"done": [3], "stays": []}',
+    "[" * 100_000, '{"done": [], "stays": ' + "[" * 700 + "]" * 700 + "}", "9" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", UNCLEAR)
+def test_an_answer_that_is_none_fails_that_node_alone(way: Way, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    Told(monkeypatch, OK, (0, f"gpuprov:{answer}"), (0, f"gpuprov:{answer}"))
+    for failed in (existing.admit(way, [NODE], Events()), existing.undo(way, [NODE], lambda *_: None)):
+        assert failed["train-0"].message.startswith("10.0.0.1 gives an answer that gpuprov did not ask for")
+        assert failed["train-0"].where == "train-0"
+        assert len(failed["train-0"].message) < 300
+
+
+def test_what_a_machine_says_can_be_printed(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    Told(monkeypatch, (0, 'gpuprov:{"done": ["/\\udc80"], "stays": ["\\u001b[2Jx"]}'))
+    told: list[str] = []
+    assert existing.undo(way, [NODE], lambda _, done, stays: told.extend([*done, *stays])) == {}
+    assert told == ["/\\udc80", "\\x1b[2Jx"]
+
+
+def test_a_key_that_stays_is_a_failure_after_what_was_done(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    Told(monkeypatch, (0, 'gpuprov:{"done": ["a"], "stays": ["b"], "failed": "its key stays: disk full"}'))
+    told: list[str] = []
+    failed = existing.undo(way, [NODE], lambda _, done, stays: told.extend([*done, *stays]))
+    assert told == ["a", "b"] and "its key stays: disk full" in failed["train-0"].message

@@ -69,6 +69,18 @@ def test_event_logs(cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.Ca
     assert "b.lab: 2024-06-11T00:13:00-05:00 OK Sel: An OEM diagnostic event occurred." in out and "a.lab" not in out
 
 
+def test_no_serial_number_is_cut_in_a_narrow_terminal(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, bmcs = cluster
+    for key in ("/redfish/v1/Systems/System.Embedded.1", "/redfish/v1/Chassis/System.Embedded.1"):
+        bmcs["b"].known[key]["SerialNumber"] = "SECOND OF THE TWO"
+    monkeypatch.setattr("provisioner.cli.tables._width", lambda: 40)
+    run(["bmc", str(file), "status", "b.lab"])
+    out = capsys.readouterr().out
+    assert "SECOND OF THE TWO" in out and "PowerEdge R750" in out and "b.lab" in out
+
+
 def test_power_is_switched_on_what_is_named_alone(
     cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +97,34 @@ def test_power_is_switched_on_what_is_named_alone(
     assert [len(bmc.changes) for bmc in bmcs.values()] == [1, 0, 0]
     assert bmcs["a"].system["PowerState"] == "Off"
     assert "a.lab: force-off sent; power is Off now" in capsys.readouterr().out
+
+
+EVIL = "\x1b[2J\x9b31m[/b]\nx"
+
+
+def test_what_a_bmc_says_moves_no_cursor(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor writes a line that looks like gpuprov's; brackets are no markup."""
+    file, bmcs = cluster
+    for field in ("SerialNumber", "Model", "PowerState"):
+        bmcs["b"].system[field] = EVIL
+    bmcs["b"].known["/redfish/v1/Chassis/System.Embedded.1"]["SerialNumber"] = EVIL
+    entries = bmcs["b"].known["/redfish/v1/Managers/iDRAC.Embedded.1/LogServices/Sel/Entries"]
+    entries["Members"][0]["Message"] = EVIL
+    asked: list[str] = []
+    monkeypatch.setattr("provisioner.cli.confirm.confirmed", lambda question, **_: bool(asked.append(question)) or True)
+    calls = [["status"], ["power"], ["sel"], ["power", "force-off", "b.lab"],
+             ["power", "force-off", "b.lab", "--yes"]]  # fmt: skip
+    for words in calls:
+        assert run(["bmc", str(file), *words]) in (0, 1, 2, 3)
+        said = capsys.readouterr()
+        assert "\\x1b[2J\\x9b31m[/b]" in said.out + said.err + "".join(asked), words
+        assert not {"\x1b", "\x9b"} & set(said.out + said.err + "".join(asked)), words
+        assert "\nx" not in said.out + said.err + "".join(asked), words
+    run(["bmc", str(file), "status", "b.lab", "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["machines"]
+    assert row["serial"] == "\\x1b[2J\\x9b31m[/b]\nx"
 
 
 def test_power_of_another_machine_than_is_written_down(
@@ -128,6 +168,10 @@ def test_new_events_are_those_since_the_last_look(
     assert "a.lab: warning: events: 1 since the last look: PSU lost" in capsys.readouterr().out
     run(["bmc", str(file), "status", "a.lab"])
     assert "since the last look" not in capsys.readouterr().out
+    (seen,) = file.parent.rglob("bmc_seen.json")
+    seen.write_text("[" * 5000)
+    run(["bmc", str(file), "status", "a.lab"])
+    assert "since the last look" in capsys.readouterr().out, "a damaged file: everything is new"
 
 
 def test_a_file_with_method_redfish_has_machines_that_are_installed(tmp_path: Path) -> None:

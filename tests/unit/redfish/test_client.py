@@ -148,6 +148,14 @@ def test_a_slow_one_holds_nobody(start: Start, tmp_path: Path) -> None:
     assert time.monotonic() - begun < 15
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 3}', "[" * 5000])
+def test_damaged_pins_are_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bmc_pins.json").write_text(text)
+    with pytest.raises(BmcError, match="is damaged") as told:
+        Pins(tmp_path / "bmc_pins.json").load()
+    assert told.value.where == str(tmp_path / "bmc_pins.json")
+
+
 def test_accounts_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LAB_USER", "root")
     with pytest.raises(BmcError, match="LAB_PASSWORD is not set"):
@@ -172,8 +180,9 @@ def test_accounts_come_from_a_file_of_ones_own(tmp_path: Path, name: str, user: 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1]", "all: x", "all: {user: a}", "all: {user: 3, password: b}", "all: {user: a, password: 's3cret", "\x00"],
-)
+    ["", "[1]", "all: x", "all: {user: a}", "all: {user: 3, password: b}", "all: {user: a, password: 's3cret", "\x00",
+     "[" * 5000 + "s3cret"],
+)  # fmt: skip
 def test_a_file_of_accounts_that_is_none_is_told_without_its_text(tmp_path: Path, text: str) -> None:
     file = tmp_path / "bmc.yaml"
     file.write_text(text)

@@ -394,6 +394,7 @@ def test_the_journal_is_whole_or_says_so(tmp_path: Path) -> None:
     for text in (
         "",
         "[]",
+        "[" * 5000,
         '{"hosts": {"a": {}}}',
         json.dumps({"hosts": {"a": {"serial": "S", "step": "x", "token": "", "url": "", "order": []}}}),
     ):

@@ -192,6 +192,11 @@ def test_rubbish_is_read_without_an_exception() -> None:
                     inventory.read(Tree(broken.get))
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "-" + "9" * 400, "1e400", "-1e400", "NaN", "true", '"3"'])
+def test_a_number_that_is_none_is_unknown(text: str) -> None:
+    assert tree.number(json.loads(text)) is None
+
+
 def test_a_service_without_an_end_is_left() -> None:
     def endless(uri: str) -> dict[str, Any] | None:
         if uri == "/redfish/v1":
