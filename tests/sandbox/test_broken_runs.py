@@ -245,11 +245,3 @@ def test_without_a_terminal_nobody_is_asked(tmp_path: Path) -> None:
     assert "--yes" in said.stderr
     assert rehearsal.containers() == []
     assert rehearsal.down().status == 0
-
-
-def test_a_provider_that_makes_no_machines_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    rehearsal = Rehearsal.of_example("dgx-h100", tmp_path)
-    said = rehearsal.run("up", rehearsal.file, "--yes")
-    assert said.status == 2
-    assert "--sandbox" in said.stderr
-    assert left_over(rehearsal) == []
