@@ -18,8 +18,8 @@ pytestmark = pytest.mark.sandbox
 
 ELSEWHERE = ("aws-p4d", "rtx4090", "three-sites")
 """Examples whose fleets other tests have: fixture `p4d` here, `desk` of test_upgrade.py, test_sites.py."""
-MARKS = {"alicloud-gn7": pytest.mark.slow}
-"""A p4d's GPUs without its network: with `make test-slow`."""
+MARKS = dict.fromkeys(("alicloud-gn7", "azure-ndv4", "tencent-gn10xp"), pytest.mark.slow)
+"""With `make test-slow`: a p4d's GPUs without its network, and what test_azure.py and test_tencent.py have, too."""
 
 
 @pytest.hookimpl(trylast=True)
