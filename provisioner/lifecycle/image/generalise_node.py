@@ -64,7 +64,7 @@ SECRETS = (
     ("a WireGuard key", re.compile(rb"(?m)^[ \t]*(?:PrivateKey|PresharedKey)\s*=\s*[0-9A-Za-z+/]{43}=")),
     (
         "an access key of AWS",
-        re.compile(rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|aws_secret_access_key\s*[=:]\s*[0-9A-Za-z/+]{40}"),
+        re.compile(rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|(?i:secret_?access_?key)[\x22\x27 ]*[=:]\s*[0-9A-Za-z/+]{40}"),
     ),
     ("an access key of Alibaba Cloud", re.compile(rb"\bLTAI[0-9A-Za-z]{12,26}\b")),
     ("a secret id of Tencent Cloud", re.compile(rb"\bAKID[0-9A-Za-z]{13,40}\b")),
