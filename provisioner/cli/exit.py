@@ -11,13 +11,15 @@ import contextlib
 import errno
 import io
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from provisioner import __version__
+from provisioner import __version__, ownership
 from provisioner.errors import Exit, GpuprovError, InputError, Interrupted, Problem
 from provisioner.process import interrupted
 
@@ -52,6 +54,13 @@ class Ending:
             "error": {"message": self.message, "where": self.where, "hint": self.hint},
             "problems": [asdict(problem) for problem in self.problems],
         }
+
+
+def typed(command: str, file: Path, *, sandbox: bool, sites: Sequence[str] = ()) -> str:
+    """A command on a file, to be typed as it is: with sudo for a person who came with it."""
+    program = f"sudo {ownership.program()}" if ownership.person() else "gpuprov"
+    only = "".join(f" --site {site}" for site in sites)
+    return f"{program} {command} {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}{only}"
 
 
 @contextlib.contextmanager

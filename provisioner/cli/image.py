@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provisioner import ownership
 from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.exit import resumable
+from provisioner.cli.exit import resumable, typed
 from provisioner.cli.options import Json, Sandbox, TerraformBinary, Yes
 from provisioner.text import counted, printable
 
@@ -44,11 +42,6 @@ def _open(file: Path, sandbox: bool | None, *, changes: bool = False) -> Recipe:
     return recipe
 
 
-def _again(file: Path, sandbox: bool) -> str:
-    program = f"sudo {ownership.program()}" if ownership.person() else "gpuprov"
-    return f"{program} image build {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}"
-
-
 @app.command()
 def build(
     file: RecipeFile, sandbox: Sandbox = None, yes: Yes = False, json_: Json = False, terraform: TerraformBinary = None,
@@ -67,7 +60,7 @@ def build(
     what = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''}: a builder for each, then {machines}?"
     if not confirmed(what, yes=yes, where=str(file), declined="nothing was built", screen=screen):
         raise typer.Exit
-    with resumable(f"resume with `{_again(file, recipe.sandbox)}`"), screen as show:
+    with resumable(f"resume with `{typed('image build', file, sandbox=recipe.sandbox)}`"), screen as show:
         recipe.cluster.events.subscribe(show)
         made = commands.build(recipe, find(terraform), anew=upgrade)
     if json_:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provisioner import ownership
 from provisioner.cli import json_output, tables
 from provisioner.cli.confirm import confirmed
-from provisioner.cli.exit import resumable
+from provisioner.cli.exit import resumable, typed
 from provisioner.cli.options import File, Json, Sandbox, Sites, TerraformBinary, Yes
 from provisioner.errors import Declined, Exit, GpuprovError
 from provisioner.text import counted
@@ -104,7 +101,7 @@ def up(
     cluster.require_rights()
     screen = display(quiet=json_)
     confirm = _confirm(screen, cluster, yes=yes)
-    with resumable(f"resume with `{_again(file, cluster.sandbox, site or ())}`"), screen as show:
+    with resumable(f"resume with `{typed('up', file, sandbox=cluster.sandbox, sites=site or ())}`"), screen as show:
         cluster.events.subscribe(show)
         run = lifecycle.up(cluster, find(terraform, needed=cluster.needs_terraform), confirm=confirm, only=site or ())
     if run.report is None:
@@ -118,12 +115,6 @@ def up(
     for name, error in run.failed.items():
         typer.echo(f"gpuprov: site {name} failed, the others went on: {error}", err=True)
     raise typer.Exit(run.exit)
-
-
-def _again(file: Path, sandbox: bool, sites: Sequence[str]) -> str:
-    program = f"sudo {ownership.program()}" if ownership.person() else "gpuprov"
-    only = "".join(f" --site {site}" for site in sites)
-    return f"{program} up {shlex.quote(str(file))}{' --sandbox' if sandbox else ''}{only}"
 
 
 def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:

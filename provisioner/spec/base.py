@@ -11,6 +11,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$", title=
 """Names end up in host names, cloud tags and file names: lower case, digits, hyphens, at most 32 characters."""
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
+Command = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class Model(BaseModel):

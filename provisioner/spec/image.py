@@ -9,9 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from provisioner.spec.base import Model, Name, Text
-
-Command = Annotated[str, Field(min_length=1, max_length=4096)]
+from provisioner.spec.base import Command, Model, Name, Text
 
 
 class ImageTarget(Model):

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from provisioner import catalog
-from provisioner.spec.base import NAME_TITLE, Model, Name, Text
+from provisioner.spec.base import NAME_TITLE, Command, Model, Name, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
 from provisioner.spec.site import LoginName
@@ -22,7 +22,6 @@ from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import AnyState, LocalState
 
 DEFAULT_USER = "ubuntu"
-Command = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 BROADEST = {4: 8, 6: 12}

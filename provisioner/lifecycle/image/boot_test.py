@@ -86,9 +86,9 @@ def _proof(cluster: Cluster, report: Report, healthy: bool, folder: Path, boot: 
     """Keep the report with the build. Raises VerifyError where it is not healthy."""
     (node,) = report.nodes
     name = f"{node.group}-boot-{boot}.json"
-    for source in ("report.json", "report.html") if page is not None else ():
-        text = page.with_name(source).read_text(encoding="utf-8") if page is not None else ""
-        write_whole((folder / name).with_suffix(Path(source).suffix), text, mode=0o644)
+    if page is not None:
+        for source in (page.with_suffix(".json"), page):
+            write_whole((folder / name).with_suffix(source.suffix), source.read_text(encoding="utf-8"), mode=0o644)
     if not healthy:
         said = f"boot {boot} of the image on {node.machine}: {node.why}"
         raise VerifyError(said, where=cluster.spec.name, hint=f"the report: {folder / name}")

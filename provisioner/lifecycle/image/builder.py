@@ -66,25 +66,24 @@ class Builder:
     @property
     def plan(self) -> Plan:
         """What the roles are told: the machine that the image is for, and everything on that an image may carry."""
-        plan = build_plan(self.cluster.spec, self.lock, catalog.load())
-        group = plan.group(self.group)
-        spot = group.spec.model_copy(
-            update={"capacity": Capacity(kind="spot")}
-        )  # role interruption, where there is one
+        plan, group = self._whole()
+        # role interruption, where there is one
+        spot = group.spec.model_copy(update={"capacity": Capacity(kind="spot")})
         return replace(plan, groups=(replace(group, spec=spot),))
 
     @property
     def type(self) -> str:
         """Of the machine that is built on."""
-        return self.images.builder(self._group(), self.wanted)
+        return self.images.builder(self._whole()[1], self.wanted)
 
-    def _group(self) -> PlannedGroup:
-        return build_plan(self.cluster.spec, self.lock, catalog.load()).group(self.group)
+    def _whole(self) -> tuple[Plan, PlannedGroup]:
+        """As cluster.yaml has it, and its one group."""
+        plan = build_plan(self.cluster.spec, self.lock, catalog.load())
+        return plan, plan.group(self.group)
 
     def _machines(self) -> Plan:
         """What is made: a machine without GPUs, or the machine itself, bought on demand."""
-        plan = build_plan(self.cluster.spec, self.lock, catalog.load())
-        group, kind = plan.group(self.group), self.type
+        (plan, group), kind = self._whole(), self.type
         plain = {"capacity": Capacity(), "placement": None}
         bought = group.spec.model_copy(update=plain) if kind != group.machine.name else group.spec
         machine = group.machine if kind == group.machine.name else without_gpus(group.machine, kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +14,10 @@ from provisioner.images.book import CHANNELS
 from provisioner.images.manifest import Manifest
 from provisioner.lifecycle.image import page, pipeline
 from provisioner.lifecycle.image.journal import Journal
-from provisioner.lifecycle.image.recipe import Recipe, open_recipe
+from provisioner.lifecycle.image.recipe import Recipe
 from provisioner.paths import private_dir
 from provisioner.stack import lockfile
+from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
 
 
@@ -31,42 +32,38 @@ def held(recipe: Recipe, command: str) -> Iterator[Path]:
 def build(recipe: Recipe, binary: Binary, *, anew: bool = False) -> Manifest:
     """Make all images of a recipe. One that was killed goes on; what failed before is left to `prune`."""
     with held(recipe, "build"):
-        _clean_up(recipe, binary)
-        begun = pipeline.unfinished(recipe)
-        for old in begun[:-1]:
-            _abandon(recipe, binary, old, "a later build was begun")
-        if begun:
-            lock = lockfile.read(recipe.folder / begun[-1] / "recipe.lock")
-            if lock is None or not pipeline.same_inputs(recipe, begun[-1], lock):
-                recipe.cluster.events(
-                    "image", "log", f"build {begun[-1]} was begun with something else: it is given up"
-                )
-                _abandon(recipe, binary, begun[-1], "the recipe, or gpuprov's roles, have changed since it was begun")
-            else:
-                recipe.cluster.events("image", "log", f"going on with build {begun[-1]}")
-                return pipeline.build(pipeline.Build(recipe, binary, begun[-1], lock))
-        lock = pipeline.solved(recipe, anew=anew)
-        return pipeline.build(pipeline.Build(recipe, binary, pipeline.new_id(), lock))
+        return made(recipe, binary, lambda: pipeline.solved(recipe, anew=anew))
+
+
+def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
+    """As `build`, for who holds the recipe's lock. `solve` is asked where no build goes on."""
+    _clean_up(recipe, binary)
+    begun = pipeline.unfinished(recipe)
+    for old in begun[:-1]:
+        _abandon(recipe, binary, old, "a later build was begun")
+    if begun:
+        lock = lockfile.read(recipe.folder / begun[-1] / "recipe.lock")
+        if lock is None or not pipeline.same_inputs(recipe, begun[-1], lock):
+            recipe.cluster.events("image", "log", f"build {begun[-1]} was begun with something else: it is given up")
+            _abandon(recipe, binary, begun[-1], "the recipe, or gpuprov's roles, have changed since it was begun")
+        else:
+            recipe.cluster.events("image", "log", f"going on with build {begun[-1]}")
+            return pipeline.build(pipeline.Build(recipe, binary, begun[-1], lock))
+    return pipeline.build(pipeline.Build(recipe, binary, pipeline.new_id(), solve()))
 
 
 def _abandon(recipe: Recipe, binary: Binary, build_id: str, why: str) -> None:
     """Remove what an older build that was killed has left. Raises GpuprovError where something stays."""
     Journal(recipe.folder / build_id).fail("abandoned", "", why)
-    left = cleaned(recipe, binary, build_id)
+    left = pipeline.cleaned(recipe, binary, build_id)
     if left:
         raise GpuprovError(f"build {build_id} could not be removed: {'; '.join(left)}", where=recipe.name)
-
-
-def cleaned(recipe: Recipe, binary: Binary, build_id: str) -> list[str]:
-    """Remove what a build that failed has left; what could not be removed, one sentence each."""
-    lock = lockfile.read(recipe.folder / build_id / "recipe.lock")
-    return pipeline.clean(pipeline.Build(recipe, binary, build_id, lock)) if lock is not None else []
 
 
 def _clean_up(recipe: Recipe, binary: Binary) -> None:
     """Try again what earlier builds could not remove."""
     for old in pipeline.unclean(recipe):
-        for sentence in cleaned(recipe, binary, old):
+        for sentence in pipeline.cleaned(recipe, binary, old):
             recipe.cluster.events("image", "warning", f"build {old} left something that costs money: {sentence}")
 
 
@@ -99,12 +96,11 @@ def overview(recipe: Recipe) -> dict[str, Any]:
 
 def failed(recipe: Recipe) -> list[dict[str, str]]:
     """Builds that failed and whose evidence is kept, newest first."""
-    found = []
-    for file in sorted(recipe.folder.glob("*/journal.json"), reverse=True):
-        why = Journal(file.parent).failed
-        if why is not None:
-            found.append({"build": file.parent.name, **why, "evidence": str(file.parent)})
-    return found
+    return [
+        {"build": one.build, **one.failed, "evidence": str(one.file.parent)}
+        for one in reversed(pipeline.journals(recipe))
+        if one.failed is not None
+    ]
 
 
 def show(recipe: Recipe, reference: str) -> dict[str, Any]:
@@ -128,7 +124,8 @@ def compare(recipe: Recipe, before: str, after: str) -> dict[str, Any]:
 def promote(recipe: Recipe, channel: str, build_id: str | None) -> dict[str, Any]:
     """Move a channel on; {"image", "channel", "build", "before", "at", "why"}."""
     _refuse_channel(channel)
-    recipe.book.builds() or recipe.book.resolve(channel)  # a recipe that was never built leaves nothing behind
+    if not recipe.book.builds():
+        recipe.book.resolve(channel)  # raises: a recipe that was never built leaves nothing behind
     with held(recipe, "promote"):
         found = {"image": recipe.name, **asdict(recipe.book.promote(channel, build_id))}
         page.write(recipe)
@@ -158,6 +155,3 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path] = ()) -> dict[st
 
     with held(recipe, "prune"):
         return remove(recipe, binary, locks)
-
-
-__all__ = ["build", "compare", "failed", "open_recipe", "overview", "promote", "prune", "rollback", "show"]

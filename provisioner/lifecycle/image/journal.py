@@ -35,6 +35,11 @@ class Journal:
         self._steps: dict[str, dict[str, Any]] = steps
         self.failed: dict[str, str] | None = failed
 
+    @property
+    def build(self) -> str:
+        """Whose it is."""
+        return self.file.parent.name
+
     def of(self, target: str, step: str) -> Any:
         """What a step gave; None where it has not ended."""
         return self._steps.get(target, {}).get(step)

@@ -83,14 +83,14 @@ def _night(file: Path, opened: Callable[[Path], Recipe], binary: Callable[[], Bi
 
 def _built(recipe: Recipe, binary: Binary, *, force: bool) -> Night:
     with commands.held(recipe, "nightly"):
-        begun, changed = pipeline.unfinished(recipe), tuple[str, ...]()
-        if not begun:
-            lock = pipeline.solved(recipe, anew=True)
-            changed = changes(recipe, pipeline.inputs(recipe, lock))
-            if not changed and not force:
-                return Night(recipe.name, "unchanged", recipe.book.builds()[-1])
-    made = commands.build(recipe, binary, anew=True)
-    return Night(recipe.name, "built", made.build, changed)
+        if pipeline.unfinished(recipe):
+            made = commands.made(recipe, binary, lambda: pipeline.solved(recipe, anew=True))
+            return Night(recipe.name, "built", made.build)
+        lock = pipeline.solved(recipe, anew=True)
+        changed = changes(recipe, pipeline.inputs(recipe, lock))
+        if not changed and not force:
+            return Night(recipe.name, "unchanged", recipe.book.builds()[-1])
+        return Night(recipe.name, "built", commands.made(recipe, binary, lambda: lock).build, changed)
 
 
 def _failures(recipe: Recipe) -> list[dict[str, str]]:

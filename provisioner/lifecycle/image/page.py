@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jinja2
-
 from provisioner import paths
 from provisioner.images import manifest as manifests
 from provisioner.images.book import CHANNELS
@@ -27,6 +25,8 @@ def write(recipe: Recipe) -> Path:
 
 def html(recipe: Recipe) -> str:
     """The page as a text; it needs no network and no script."""
+    import jinja2  # not for `image list`
+
     book = recipe.book
     builds, channels = book.builds(), book.channels()
     before = dict(zip(builds[1:], builds, strict=False))

@@ -78,14 +78,17 @@ def new_id() -> str:
 
 def unfinished(recipe: Recipe) -> list[str]:
     """Builds that were begun and neither ended nor failed, oldest first."""
-    files = sorted(recipe.folder.glob("*/journal.json"))
-    return [file.parent.name for file in files if Journal(file.parent).failed is None]
+    return [one.build for one in journals(recipe) if one.failed is None]
 
 
 def unclean(recipe: Recipe) -> list[str]:
     """Builds that failed and of which something could not be removed then."""
-    found = [Journal(file.parent) for file in sorted(recipe.folder.glob("*/journal.json"))]
-    return [one.file.parent.name for one in found if one.failed is not None and one.of("", "cleaned") is None]
+    return [one.build for one in journals(recipe) if one.failed is not None and one.of("", "cleaned") is None]
+
+
+def journals(recipe: Recipe) -> list[Journal]:
+    """Of all builds that have one, oldest first."""
+    return [Journal(file.parent) for file in sorted(recipe.folder.glob("*/journal.json"))]
 
 
 def inputs(recipe: Recipe, lock: Lock) -> Inputs:
@@ -341,6 +344,12 @@ def clean(work: Build) -> list[str]:
         if folder.is_dir() and not (folder / "manifest.json").exists():
             remove_tree(folder)
     return left
+
+
+def cleaned(recipe: Recipe, binary: Binary, build_id: str) -> list[str]:
+    """`clean` of a build by its id; nothing where it was never begun."""
+    lock = lockfile.read(recipe.folder / build_id / "recipe.lock")
+    return clean(Build(recipe, binary, build_id, lock)) if lock is not None else []
 
 
 def _begun(work: Build, name: str) -> Builder:

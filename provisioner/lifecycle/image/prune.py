@@ -10,7 +10,6 @@ from provisioner.errors import GpuprovError
 from provisioner.images.book import CHANNELS
 from provisioner.images.manifest import Manifest
 from provisioner.lifecycle.image import pipeline
-from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe
 from provisioner.paths import remove_tree
 from provisioner.stack import lockfile
@@ -49,17 +48,14 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, An
 
 def _failed(recipe: Recipe, binary: Binary) -> list[str]:
     """Builds that failed, but for the newest: what they left goes, and their evidence."""
-    folders = [file.parent for file in sorted(recipe.folder.glob("*/journal.json"))]
-    failed = [folder for folder in folders if Journal(folder).failed is not None]
-    for folder in failed:
-        lock = lockfile.read(folder / "recipe.lock")
-        left = pipeline.clean(pipeline.Build(recipe, binary, folder.name, lock)) if lock else []
-        if left:
-            raise GpuprovError(f"build {folder.name}: {'; '.join(left)}", where=recipe.name)
+    failed = [one.build for one in pipeline.journals(recipe) if one.failed is not None]
+    for build in failed:
+        if left := pipeline.cleaned(recipe, binary, build):
+            raise GpuprovError(f"build {build}: {'; '.join(left)}", where=recipe.name)
     over = failed[:-1]
-    for folder in over:
-        remove_tree(folder)
-    return [folder.name for folder in over]
+    for build in over:
+        remove_tree(recipe.folder / build)
+    return over
 
 
 def _named(recipe: Recipe, locks: Sequence[Path]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from provisioner.fleet import Node
 from provisioner.plan import PlannedGroup
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.site import AwsSite
+from provisioner.providers.aws.tagged_resources import rows_of, tags_of
 from provisioner.providers.base import Place
 from provisioner.providers.images import Image, Tell
 from provisioner.providers.trouble import Trouble
@@ -48,11 +49,9 @@ class Ec2Images:
             tell(f"stopping {node.id}")
             self._ask(self._home, "stop_instances", InstanceIds=[node.id])
             self._until(lambda: self._stopped(node.id), f"{node.id} has not stopped", STOP_S)
-            marks = [{"Key": key, "Value": value} for key, value in {**tags, "Name": name}.items()]
-            wanted = [{"ResourceType": kind, "Tags": marks} for kind in ("image", "snapshot")]
             answer = self._ask(
                 self._home, "create_image", InstanceId=node.id, Name=name, Description=f"gpuprov {name}",
-                TagSpecifications=wanted,
+                TagSpecifications=_marked(name, tags),
             )  # fmt: skip
             tell(f"{answer['ImageId']} is being made of its disk")
         return self._ready(self._home, name)
@@ -82,13 +81,11 @@ class Ec2Images:
             there = self._region(region)
             row = self._row(there, ImageIds=[number])
             if row is not None:
-                known = {tag["Key"]: tag["Value"] for tag in row.get("Tags", ())}
-                if any(known.get(key) != value for key, value in tags.items()):
+                if not tags.items() <= tags_of(row).items():
                     said = f"{number} in {region} has not the tags of this build: it stays"
                     raise ProviderError(said, where=f"site {self._place.site}", hint="look at whose it is")
                 # once the image is gone nothing says what it consisted of
-                mark = {"Key": PART_OF, "Value": number}
-                self._ask(there, "create_tags", Resources=_snapshots(row), Tags=[mark])
+                self._ask(there, "create_tags", Resources=_snapshots(row), Tags=rows_of({PART_OF: number}))
                 self._ask(there, "deregister_image", ImageId=number)
             marked = [{"Name": f"tag:{PART_OF}", "Values": [number]}]
             for found in self._ask(there, "describe_snapshots", OwnerIds=["self"], Filters=marked)["Snapshots"]:
@@ -116,14 +113,13 @@ class Ec2Images:
         """The copy in another region, made once; it is encrypted with that region's default key, as every disk."""
         there = self._region(region)
         if self._find(there, name) is None:
-            marks = [{"Key": key, "Value": value} for key, value in {**tags, "Name": name}.items()]
             self._ask(
                 there, "copy_image", Name=name, SourceImageId=image, SourceRegion=self._site.region, Encrypted=True,
-                TagSpecifications=[{"ResourceType": kind, "Tags": marks} for kind in ("image", "snapshot")],
+                TagSpecifications=_marked(name, tags),
             )  # fmt: skip
         tell(f"copying it to {region}")
         copy = self._ready(there, name)
-        self._ask(there, "create_tags", Resources=[copy], Tags=[{"Key": k, "Value": v} for k, v in tags.items()])
+        self._ask(there, "create_tags", Resources=[copy], Tags=rows_of(tags))
         return copy
 
     def _share(self, there: Region, number: str, accounts: Sequence[str]) -> None:
@@ -200,6 +196,12 @@ class Ec2Images:
         action = "".join(word.capitalize() for word in what.split("_"))
         hint = f"allow ec2:{action} (docs/aws.md, images)" if trouble.kind == "denied" else "run it again"
         return ProviderError(f"{what}: {trouble}", where=f"site {self._place.site}", hint=hint)
+
+
+def _marked(name: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Tags of an image and of the snapshots that it consists of."""
+    rows = rows_of({**tags, "Name": name})
+    return [{"ResourceType": kind, "Tags": rows} for kind in ("image", "snapshot")]
 
 
 def _snapshots(row: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.aws import errors
 from provisioner.providers.aws.client import Region
-from provisioner.providers.aws.tagged_resources import CLUSTER, IDENTITY, SITE
+from provisioner.providers.aws.tagged_resources import CLUSTER, IDENTITY, SITE, rows_of
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Way
 from provisioner.providers.trouble import Trouble
@@ -42,8 +42,7 @@ def ask(
                 AvailabilityZone=zone, InstanceCount=wanted, InstanceMatchCriteria="targeted", EndDateType="limited",
                 EndDate=datetime.now(UTC) + ENDS,
                 TagSpecifications=[
-                    {"ResourceType": "capacity-reservation",
-                     "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+                    {"ResourceType": "capacity-reservation", "Tags": rows_of(tags)},
                 ],
             )["CapacityReservation"]["CapacityReservationId"]  # fmt: skip
         except Trouble as trouble:

@@ -6,7 +6,7 @@ and is left out. The tag is looked at once more here: nothing is removed because
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -115,6 +115,11 @@ def tags_of(row: dict[str, Any]) -> dict[str, str]:
     """Of any service's row: each has its own name for them."""
     found = row.get("Tags") or row.get("TagSet") or ()
     return {tag["Key"]: tag["Value"] for tag in found}
+
+
+def rows_of(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """As EC2 takes tags."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def _thing(region: Region, kind: Kind, row: dict[str, Any]) -> Thing | None:
