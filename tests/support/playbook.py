@@ -41,9 +41,10 @@ def play(
     tags: str = "",
     variables: dict[str, Any] | None = None,
     check: bool = False,
+    retries: int | None = None,
 ) -> Played:
     """Run it on the nodes of `limit`, with the roles of these tags; `variables` stand above the inventory's; `check`:
-    in check mode."""
+    in check mode; `retries`: of a lost connection, where not gpuprov's own number."""
     root = rehearsal.root
     command = [
         str(Path(sys.executable).parent / "ansible-playbook"),
@@ -55,9 +56,10 @@ def play(
     command += ["--tags", tags] if tags else []
     command += ["--check", "--diff"] if check else []
     command += ["--extra-vars", json.dumps({**extra_variables(), **(variables or {})})]
+    again = {} if retries is None else {"ANSIBLE_SSH_RETRIES": str(retries)}
     done = subprocess.run(
         [*command, str(ROOT / "ansible/playbooks/site.yml")],
-        env={**os.environ, **environment(ClusterPaths(rehearsal.file, rehearsal.name, sandbox=True))},
+        env={**os.environ, **environment(ClusterPaths(rehearsal.file, rehearsal.name, sandbox=True)), **again},
         capture_output=True,
         text=True,
         timeout=600,
