@@ -14,8 +14,8 @@ from provisioner.text import printable
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.out_of_band import Looked, Managed
-    from provisioner.redfish.judge import Finding
     from provisioner.redfish.side_by_side import Outcome
+    from provisioner.verify.bmc import Finding
 
 What = Literal["status", "power", "sel"]
 _KINDS = {
