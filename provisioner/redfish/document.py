@@ -43,7 +43,7 @@ def document(
         "gpus_complete": found.gpus.complete,
         "conditions": [_event(one) for one in found.conditions.read[:MOST]] if _known(found.conditions) else None,
         "events": None if new is None else [_event(one) for one in list(new)[-MOST:]],
-        "firmware": _versions(found),
+        "firmware": versions(found),
         "bios_settings": None
         if settings is None
         else [
@@ -87,7 +87,7 @@ def _event(one: Entry) -> dict[str, Any]:
     return {"time": one.time, "severity": one.severity, "message": one.message, "about": one.about}
 
 
-def _versions(one: Inventory) -> dict[str, str]:
+def versions(one: Inventory) -> dict[str, str]:
     """Part → version; parts that several firmwares share by name are left out, for nobody could tell them apart."""
     named = [(row.name, row.version) for row in one.firmware or () if row.version]
     once = Counter(name for name, _ in named)
