@@ -102,7 +102,11 @@ class BareMetal(Provider):
         if self.module is not None or self.management is None:
             return
         installation = self.management.installation
-        for host in self._hosts.listed(()):
+        hosts = self._hosts.listed(())
+        if not hosts:
+            hint = f"add sites.{self.place.site}.hosts, or rehearse the file with --sandbox"
+            raise GpuprovError("lists no hosts", where=f"site {self.place.site}", hint=hint)
+        for host in hosts:
             self._hosts.host_key(host.name)
             if installation is not None:
                 accounts.find(self.management.credentials, host.name, host.bmc, Path())

@@ -148,6 +148,8 @@ def test_what_is_missing_on_this_computer_is_said_before_anybody_is_asked(
 ) -> None:
     """A file of host keys, the installer's image, the BMCs' account."""
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("somebody was asked"))
+    with pytest.raises(GpuprovError, match="site here: lists no hosts"):
+        provider(tmp_path).refuse_missing_files()
     with pytest.raises(GpuprovError, match="there is no file"):
         provider(tmp_path, hosts={"a": {}}, host_keys=str(tmp_path / "none")).refuse_missing_files()
     monkeypatch.delenv("BMC_USER", raising=False)
