@@ -179,6 +179,17 @@ def test_what_a_bmc_showed_is_kept_and_read_again(
     assert asked == {name: bmc.asked for name, bmc in bmcs.items()}
 
 
+def test_the_power_of_one_machine_says_nothing_of_the_budget(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, _ = cluster
+    file.write_text(file.read_text().replace("    hosts:\n", "    power_budget_w: 1000\n    hosts:\n"))
+    run(["bmc", str(file), "status", "a.lab"])
+    assert "train-0: unknown: conditions, power budget" in capsys.readouterr().out
+    run(["bmc", str(file), "status"])
+    assert "train-0: warning: power budget: the machines of the site draw 1228 W" in capsys.readouterr().out
+
+
 def test_new_events_are_those_since_the_last_look(
     cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
 ) -> None:
