@@ -140,10 +140,10 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
 
 
 def _verb(cluster: Cluster, wanted: Plan) -> str:
-    """What is done to machines that exist: some may be installed first, and what is on their disks is lost."""
+    """What is done to machines that exist: those that have only a BMC are installed first."""
     managed = [cluster.providers.at(group.site).management for group in wanted.groups]
     installs = any(one is not None and one.installation is not None for one in managed)
-    return "Install through their BMCs (disks are erased) and configure" if installs else "Configure"
+    return "Install through their BMCs and configure" if installs else "Configure"
 
 
 def tell(run: Run, *, as_json: bool) -> None:
