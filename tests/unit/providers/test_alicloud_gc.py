@@ -10,6 +10,7 @@ import pytest
 
 from provisioner.errors import ProviderError
 from provisioner.events import Event, Events
+from provisioner.providers import removal
 from provisioner.providers.alicloud import client
 from provisioner.providers.alicloud import orphans as module
 from provisioner.providers.alicloud.client import Region
@@ -18,6 +19,7 @@ from provisioner.providers.alicloud.provider import Alicloud
 from provisioner.providers.base import Place
 from tests.support import plans
 from tests.support.alicloud_api import Account, Refusal, serving, tagged
+from tests.support.clock import Clock
 
 MINE = tagged(cluster="speech", site="here", id="1a2b3c4d5e6f")
 DESCRIPTION = "gpuprov-cluster=speech gpuprov-id=1a2b3c4d5e6f gpuprov-site=here"
@@ -55,6 +57,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(client, "PAUSE_S", 0.01)
+        monkeypatch.setattr(removal, "time", Clock())
         monkeypatch.setattr(module, "orphans", lambda place: InRegion(Region(place), wait_s=0.3, pause_s=0.01))
         yield found
     assert found.wrong == []
