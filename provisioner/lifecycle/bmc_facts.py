@@ -25,7 +25,8 @@ from provisioner.redfish.tree import is_saved, saved
 from provisioner.session import Cluster
 from provisioner.verify.bmc import Finding, Wanted, firmware_differs, judge
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.parsers.bmc import parse
+from provisioner.verify.parsers import Unreadable
+from provisioner.verify.parsers.bmc import Bmc, parse
 
 FILE = "bmc.json"
 LOOK_S = 120.0
@@ -61,8 +62,12 @@ def findings(
     cluster: Cluster, asked: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
 ) -> dict[str, list[Finding]]:
     """Host → what its facts mean, beside the others of its group."""
-    read = {host: parse(json.dumps(one)) for host, one in documents(cluster, asked, looked, live=live).items()}
-    made = {}
+    read, made = dict[str, Bmc](), dict[str, list[Finding]]()
+    for host, shown in documents(cluster, asked, looked, live=live).items():
+        try:
+            read[host] = parse(json.dumps(shown))
+        except Unreadable as error:  # thousands of parts, or none that has a name: it can answer anything
+            made[host] = [Finding("facts", "unknown", f"what the BMC shows is not understood: {error}")]
     for one in asked:
         if (mine := read.get(one.host.name)) is not None:
             group = cluster.spec.groups.get(one.host.group)

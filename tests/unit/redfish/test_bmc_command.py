@@ -190,6 +190,17 @@ def test_the_power_of_one_machine_says_nothing_of_the_budget(
     assert "train-0: warning: power budget: the machines of the site draw 1228 W" in capsys.readouterr().out
 
 
+def test_a_bmc_with_endless_parts_is_not_understood(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    thermal = bmcs["a"].known["/redfish/v1/Chassis/System.Embedded.1/Thermal"]
+    thermal["Temperatures"] = thermal["Temperatures"][:1] * 5000
+    run(["bmc", str(file), "status"])
+    out = capsys.readouterr().out
+    assert "train-0: unknown: facts" in out and "train-1: FAIL: gpus" in out
+
+
 def test_new_events_are_those_since_the_last_look(
     cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
 ) -> None:
