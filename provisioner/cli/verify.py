@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from provisioner.cli import json_output, tables
+from provisioner.cli.one_machine import lone, origin, probe, supplied_at
 from provisioner.errors import Exit, GpuprovError
 from provisioner.text import printable
 
@@ -24,12 +23,16 @@ if TYPE_CHECKING:
     from provisioner.lifecycle.baselines import Saved
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.request import ProbeRequest
     from provisioner.verify.run import Subject
 
 Level = Literal["quick", "standard", "stress"]
 File = Annotated[Path | None, typer.Argument(help="cluster.yaml", show_default=False)]
-BundleDir = Annotated[Path | None, typer.Option("--bundle", help="a directory of raw outputs", show_default=False)]
+BundleDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--bundle", help="saved outputs: a directory, an archive, nvidia-bug-report.log.gz", show_default=False
+    ),
+]
 Host = Annotated[str | None, typer.Option("--host", help="USER@ADDRESS, or local", show_default=False)]
 MachineName = Annotated[str | None, typer.Option("--machine", help="what the machine is: a catalogue name")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
@@ -54,6 +57,7 @@ def verify(
     from provisioner.lifecycle.verifying import keeping
 
     _one_of(file, bundle, host)
+    supplied = None
     if report is not None:
         _room(report)
     if save_baseline and file is None:
@@ -61,7 +65,7 @@ def verify(
     if file is not None:
         verdict, title = _fleet(file, sandbox, node or (), level, save_baseline=save_baseline, as_json=as_json)
     else:
-        subject = _lone(bundle, host, machine, level or ("standard" if host else "quick"))
+        subject, supplied = lone(bundle, host, machine, level or ("standard" if host else "quick"))
         verdict, title = _judged(subject, as_json=as_json), subject.name
     if report is not None:
         from provisioner.verify.report import write
@@ -70,7 +74,7 @@ def verify(
             page = write(verdict.report, report, title=title, previous=verdict.previous)
             print(f"report: {page}", file=sys.stderr)
     if as_json:
-        json_output.write(verdict.report.to_json() | {"ok": verdict.healthy})
+        json_output.write(verdict.report.to_json() | {"ok": verdict.healthy} | origin(supplied))
     else:
         from provisioner.verify.report.terminal import table
 
@@ -202,7 +206,7 @@ def collect(
 
 def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
     if sum(given is not None for given in (file, bundle, host)) != 1:
-        raise GpuprovError("pass exactly one of FILE, --bundle DIRECTORY and --host USER@ADDRESS")
+        raise GpuprovError("pass exactly one of FILE, --bundle PATH and --host USER@ADDRESS")
 
 
 def _cluster(file: Path, sandbox: bool | None) -> Any:
@@ -211,67 +215,16 @@ def _cluster(file: Path, sandbox: bool | None) -> Any:
     return open_cluster(file, sandbox=sandbox)
 
 
-def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Level) -> Subject:
-    """One machine that gpuprov did not make, or its bundle."""
-    from provisioner.catalog import load
-    from provisioner.verify.bundle import Bundle
-    from provisioner.verify.expectations import expect
-    from provisioner.verify.request import request_for
-    from provisioner.verify.run import Subject
-
-    if machine is None:
-        raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
-    catalog = load()
-    row = catalog.machine(machine)
-    expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
-    if bundle is not None:
-        read = Bundle.read(bundle)
-        return Subject(bundle.absolute().name, "", "", machine, read, replace(expected, simulated=read.simulated))
-    assert host is not None
-    connection = "local://" if host == "local" else f"ssh://{host}"
-    found = _probe(host, request_for(expected))
-    as_found = replace(expected, simulated=found.simulated)
-    return Subject(host, "", "", machine, found, as_found, host_spec=connection, reach=_target(host))
-
-
-def _target(host: str) -> tuple[str, ...]:
-    """The argv prefix that runs a shell command there. The host key must be in the user's known_hosts already."""
-    if host == "local":
-        return ("sh", "-c")
-    if host.startswith("-") or any(c.isspace() for c in host):
-        raise GpuprovError(f"invalid host {host!r}", hint="--host USER@ADDRESS, or --host local")
-    return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15", "--", host)
-
-
-def _probe(host: str, request: ProbeRequest) -> Bundle:
-    """The raw outputs of a host that gpuprov did not make. GpuprovError where its key is not the pinned one."""
-    from provisioner.verify.collect import collect as probe
-
-    raw = probe({host: _target(host)}, request)[host]
-    if "Host key verification failed" in raw.error:
-        address = host.rpartition("@")[2]
-        if "has changed" in raw.error:
-            raise GpuprovError(
-                "host key verification failed: not the key in known_hosts; possible man-in-the-middle attack",
-                where=host,
-                hint="nothing was sent to it. If the machine was reinstalled: `ssh-keygen -R "
-                f"{shlex.quote(address)}`, and compare the new key's fingerprint with that on its console",
-            )
-        pin = f"ssh-keyscan {shlex.quote(address)} >> ~/.ssh/known_hosts, after comparing the key's fingerprint"
-        raise GpuprovError("host key is not in known_hosts", where=host, hint=pin)
-    return raw
-
-
 def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str | None, sandbox: bool | None) -> Bundle:
     """The raw outputs of a node of a file, of a host, or in a directory."""
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import collect as probe
+    from provisioner.verify.collect import collect as collect_all
     from provisioner.verify.request import request_for, unknown_machine_request
 
     if bundle is not None:
-        return Bundle.read(bundle)
+        return supplied_at(bundle).bundle
     if host is not None:
-        return _probe(host, unknown_machine_request())
+        return probe(host, unknown_machine_request())
     assert file is not None
     if node is None:
         raise GpuprovError("NODE is required: gpuprov facts FILE NODE")
@@ -281,7 +234,7 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
     subject = subjects_of(cluster, [cluster.node(node)])[0]
     if isinstance(subject.source, Bundle):
         return subject.source
-    return probe({node: subject.source}, request_for(subject.expected))[node]
+    return collect_all({node: subject.source}, request_for(subject.expected))[node]
 
 
 def _print_facts(document: dict[str, Any]) -> None:

@@ -62,6 +62,9 @@ class Check:
     """Why it does not apply, where `applies` says so."""
     silences: tuple[str, ...] = ()
     """Files that say nothing where it has failed."""
+    listing: bool = False
+    """A list of the GPUs (nvidia-smi's table, -L) is enough for it to pass: it is unknown by itself where a value that
+    it needs is not there. Any other check of the GPUs is unknown where it finds nothing wrong in such a list."""
     measured: str = ""
     """The capture that shows what it judges."""
     documented: str = ""
@@ -129,6 +132,7 @@ def check(
     otherwise: str = "it does not apply",
     silences: tuple[str, ...] = (),
     reads: tuple[str, ...] = (),
+    listing: bool = False,
     measured: str = "",
     documented: str = "",
 ) -> Callable[[F], F]:
@@ -136,7 +140,7 @@ def check(
     of this module."""
     declared = Check(
         *(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences),
-        *(measured, documented),
+        *(listing, measured, documented),
     )
 
     def mark(function: F) -> F:

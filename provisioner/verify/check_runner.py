@@ -94,10 +94,26 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
     dsl.saw()
     try:
         ready(declared, node)
-        function(**{name: given[name] for name in asks(function)})
+        try:
+            function(**{name: given[name] for name in asks(function)})
+        except Skipped:
+            enough(declared, node)
+            raise
+        enough(declared, node)
     except Exception as raised:
         return Outcome.of(raised)
     return Outcome.of(None)
+
+
+def enough(declared: Check, node: NodeUnderTest) -> None:
+    """What lists GPUs and says little of them proves nothing by showing nothing wrong; nor does a part of a log."""
+    for file in declared.needs:
+        if (output := node.facts.outputs.get(file)) is not None and output.partial:
+            raise Unknown(f"nothing wrong is seen, but {output.partial}")
+    listed = node.facts.listed_by
+    if listed and not declared.listing and {"gpus", node.expected.gpu_file} & {*declared.needs}:
+        whole = "rocm-smi --json" if node.expected.vendor == "amd" else "nvidia-smi -q"
+        raise Unknown(f"the GPUs are known from {listed} alone, which does not tell: `{whole}` does")
 
 
 def ready(declared: Check, node: NodeUnderTest) -> None:

@@ -148,7 +148,9 @@ class Facts:
 
     @property
     def gpus_present(self) -> int | None:
-        """How many GPUs answer, by nvidia-smi or rocm-smi."""
+        """How many GPUs answer, by nvidia-smi or rocm-smi; None where a part of its output is all there is."""
+        if self.smi is not None and self.smi.excerpt:
+            return None
         if self.gpus is not None:
             return len(self.gpus)
         return None if self.rocm is None else len(self.rocm.gpus)
@@ -165,6 +167,12 @@ class Facts:
         # More strange addresses than missing GPUs: then the kernel speaks of something else, and that is judged.
         known_lost = {address for address in lost if address}
         return absent if len(absent) <= expected - len(self.gpus) else known_lost
+
+    @property
+    def listed_by(self) -> str:
+        """What listed the GPUs, where that says less of them than the probe's command: a check that finds nothing wrong
+        there has found nothing right either."""
+        return (self.smi.made_by if self.smi else "") or (self.rocm.made_by if self.rocm else "")
 
     def value(self, field: str) -> Any:
         """What a tool's `field` has, "after.log" too; None where that is not known."""

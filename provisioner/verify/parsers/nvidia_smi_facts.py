@@ -130,3 +130,8 @@ class Smi:
     """Lines that nvidia-smi printed around the document or in its midst, such as "WARNING: infoROM is corrupted …"."""
     unreachable: tuple[str, ...] = ()
     """PCI addresses of GPUs for which it could not even get a handle."""
+    made_by: str = ""
+    """What listed the GPUs, where that is less than `nvidia-smi -q` tells: its table, -L, … What it does not say is
+    then no sign of health."""
+    excerpt: bool = False
+    """A part of what was printed: how many GPUs there are it does not tell."""
