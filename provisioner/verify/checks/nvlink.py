@@ -38,6 +38,8 @@ def test_topology(node: Facts, expected: Expected) -> None:
         note=f"judged on {len(names)} of {expected.gpu_count} GPUs" if len(names) != expected.gpu_count else "",
     )
     if len(names) < known:
+        if node.gpus_present is None:
+            unknown(f"the matrix holds {len(names)} GPUs, the machine has {expected.gpu_count}")
         fail(f"the matrix holds {len(names)} GPUs, nvidia-smi lists {known}")
     if best is None:
         unknown(f"the matrix holds {len(names)} GPUs, the machine has {expected.gpu_count}")
@@ -92,8 +94,6 @@ def test_links(node: Facts, expected: Expected) -> None:
     )
     if expected.mig and any(links.note == "MIG mode" for links in node.nvlinks.values()):
         skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
-    if len(active) < present:
-        unknown(f"{len(active)} GPUs are listed of {present}")
     short = []
     for index, count in active.items():
         # Where GPUs are missing the others are renumbered: the least of all slots is asked for then.
@@ -102,6 +102,8 @@ def test_links(node: Facts, expected: Expected) -> None:
             short.append(f"GPU {index} has {count} of {least}")
     if short:
         fail("; ".join(short))
+    if len(active) < present:
+        unknown(f"nvlink -s lists {len(active)} of {present} GPUs")
     silent = [index for index, count in active.items() if count is None]
     if silent:
         unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool reported no value'}")

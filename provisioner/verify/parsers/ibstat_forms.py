@@ -23,8 +23,8 @@ _LINK = re.compile(r"^link (\S+?)/([0-9]{1,3})\s+(.*)$")
 WORDS = {"active": "Active", "init": "Initializing", "initializing": "Initializing", "armed": "Armed", "down": "Down",
          "linkup": "LinkUp", "link_up": "LinkUp", "polling": "Polling", "disabled": "Disabled", "sleep": "Sleep",
          "port_active": "Active", "port_down": "Down", "port_init": "Initializing", "port_armed": "Armed"}  # fmt: skip
-_SPEED = re.compile(r"([0-9.]+) Gbps")
-_WIDTH = re.compile(r"([0-9]+)X", re.I)
+_SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) Gbps", re.ASCII)
+_WIDTH = re.compile(r"([0-9]{1,2})X", re.I | re.ASCII)
 
 
 def read(text: str, port: type[Port]) -> tuple[Port, ...] | None:
@@ -73,14 +73,16 @@ def _with(port: Port, key: str, value: str) -> Port:
         case "link_layer":
             return replace(port, link_layer=value)
         case "base lid" | "port_lid":
-            return replace(port, lid=int(value, 16) if value.startswith("0x") else _whole(value))
+            return replace(port, lid=_whole(value))
         case "sm lid" | "sm_lid":
-            return replace(port, sm_lid=int(value, 16) if value.startswith("0x") else _whole(value))
+            return replace(port, sm_lid=_whole(value))
     return port
 
 
 def _whole(value: str) -> int | None:
-    return int(value) if re.fullmatch(r"[0-9]{1,6}", value) else None
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", value):
+        return int(value, 16)
+    return int(value) if re.fullmatch(r"[0-9]{1,6}", value, re.ASCII) else None
 
 
 def _word(value: str | None) -> str | None:

@@ -90,13 +90,19 @@ def _smi(root: ElementTree.Element, around: list[str]) -> Smi:
     said = [line.strip(blank)[:200] for part in around for line in part.splitlines() if line.strip(blank)]
     said = [line for line in said if not line.startswith("<")]
     return Smi(
-        driver_version=given(top, "driver_version") or given(top, "kmd_version"),
-        cuda_version=given(top, "cuda_version") or given(top, "cuda_umd_version"),
+        driver_version=_version(given(top, "driver_version") or given(top, "kmd_version")),
+        cuda_version=_version(given(top, "cuda_version") or given(top, "cuda_umd_version")),
         attached_gpus=whole(given(top, "attached_gpus")),
         gpus=tuple(gpus),
         warnings=tuple(dict.fromkeys(line for line in said if not UNREACHABLE.search(line))),
         unreachable=_unreachable("\n".join(said)),
     )
+
+
+def _version(text: str | None) -> str | None:
+    """A version without what newer branches say behind it ("590.48.01. [Deprecated …]")."""
+    match = re.match(r"[0-9]+(?:\.[0-9]+)*", text or "")
+    return match[0] if match else None
 
 
 def _texts(element: ElementTree.Element, stray: list[str], *, apart: str = "") -> dict[str, str | None]:
@@ -154,6 +160,8 @@ LOOK = Tool(
         "cuda_version": lambda smi: smi.cuda_version,
         "attached_gpus": lambda smi: smi.attached_gpus,
         "warnings": lambda smi: list(smi.warnings),
+        "unreachable": lambda smi: list(smi.unreachable),
+        "listed_by": lambda smi: smi.made_by or None,
     },
 )
 TOOLS = (
