@@ -97,8 +97,9 @@ class Failed(Verdict):
 
 
 class Unknown(Verdict):
-    def __init__(self, reason: str, unread: str = "") -> None:
+    def __init__(self, reason: str, unread: str = "", action: Action | None = None) -> None:
         super().__init__(reason)
+        self.action = action
         self.unread = unread
         """The file that could not be read, where that is the reason."""
 

@@ -131,7 +131,8 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         if not FILES[need].by_hand and source.state == "absent" and facts.collected is None and facts.outputs:
             raise Skipped(f"{need} is written by gpuprov's probe alone, and this bundle was not collected by gpuprov")
         if source.state != "read":
-            raise Unknown(source.reason, need)
+            # A busy node may have been slow to answer: that alone calls for another look and for nothing else.
+            raise Unknown(source.reason, need, "none" if source.state == "hung" else None)
 
 
 def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:
@@ -142,7 +143,7 @@ def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, st
         case Failed():
             return "fail", error.message, error.action
         case Unknown():
-            return "unknown", str(error), None
+            return "unknown", str(error), error.action
         case Skipped():
             return "skip", str(error), None
         case TooLong():

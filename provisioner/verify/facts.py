@@ -15,6 +15,7 @@ from provisioner.verify.parsers import (
     dcgmi_diag,
     dmesg,
     fabric,
+    fabric_manager_log,
     fi_info,
     fio,
     first_line,
@@ -109,6 +110,7 @@ class Facts:
     diag: dcgmi_diag.Diag | None = None
     dcgm: dcgm_exporter.Exported | None = None
     fabric_manager: systemd.Service | None = None
+    fabric_log: fabric_manager_log.FabricLog | None = None
     failed_units: tuple[str, ...] | None = None
     packages: dict[str, str] | None = None
     holds: tuple[str, ...] | None = None

@@ -103,6 +103,10 @@ class Gpu:
     fabric_faults: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
     throttle: tuple[str, ...] = ()
+    slowed_us: tuple[tuple[str, int], ...] = ()
+    """Reason → µs for which it has slowed the GPU down since the driver was loaded (branch 580 and later)."""
+    errors: tuple[str, ...] = ()
+    """Values in whose place an error stands ("Unknown Error", "ERR!")."""
 
     @property
     def ecc_uncorrectable(self) -> int | None:
