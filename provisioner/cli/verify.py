@@ -45,6 +45,10 @@ def verify(
     host: Host = None,
     machine: MachineName = None,
     node: Annotated[list[str] | None, typer.Option("--node", help="only this node; can be repeated")] = None,
+    checks: Annotated[
+        list[Path] | None,
+        typer.Option("--checks", help="a directory of your own checks, with --bundle or --host; can be repeated"),
+    ] = None,
     level: Annotated[Level | None, typer.Option("--level", help="quick, standard or stress")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="write report.json, .xml and .html here")] = None,
     as_json: Json = False,
@@ -62,11 +66,13 @@ def verify(
         _room(report)
     if save_baseline and file is None:
         raise GpuprovError("--save-baseline needs a fleet: pass its cluster.yaml")
+    if checks and file is not None:
+        raise GpuprovError("--checks is for --bundle and --host", hint="in cluster.yaml: verify.checks")
     if file is not None:
         verdict, title = _fleet(file, sandbox, node or (), level, save_baseline=save_baseline, as_json=as_json)
     else:
         subject, supplied = lone(bundle, host, machine, level or ("standard" if host else "quick"))
-        verdict, title = _judged(subject, as_json=as_json), subject.name
+        verdict, title = _judged(subject, checks or (), as_json=as_json), subject.name
     if report is not None:
         from provisioner.verify.report import write
 
@@ -84,14 +90,14 @@ def verify(
     raise typer.Exit(Exit.CHECK_FAILED if not verdict.healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
 
 
-def _judged(subject: Subject, *, as_json: bool) -> Verdict:
+def _judged(subject: Subject, checks: Sequence[Path], *, as_json: bool) -> Verdict:
     """One machine or bundle that is of no fleet."""
     from provisioner.events import Events
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.run import verify as run
 
     with _screen(as_json=as_json) as show:
-        report = run([subject], events=Events(show))
+        report = run([subject], checks=checks, events=Events(show))
     return Verdict(report, healthy=report.ok)
 
 

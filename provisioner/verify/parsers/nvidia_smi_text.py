@@ -188,6 +188,8 @@ def _table(text: str) -> Listed | None:
 
 
 def _list(text: str) -> Listed | None:
+    if not re.search(r"^\s*GPU \d{1,3}: ", text[:HEAD], re.M):
+        return None
     found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi -L`")
     gpu: Element | None = None
     for line in lines(text):
@@ -211,7 +213,14 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
 """What values of a CSV without a header are."""
 
 
+HEAD = 65_536
+"""Characters in which a list has its first GPU."""
+_ROW = re.compile(rf"^(?:[^\n]{{0,400}}, *)?(?:{BUS}|GPU-[0-9a-fA-F]{{8}}-)", re.M)
+
+
 def _csv(text: str) -> Listed | None:
+    if not _ROW.search(text[:HEAD]):
+        return None
     found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi --query-gpu`")
     header: list[str] = []
     for row in _rows(text):

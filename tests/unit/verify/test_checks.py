@@ -125,8 +125,8 @@ FAULTS: dict[str, Fault] = {
         P4D,
         lambda t: t.update(
             {
-                "fabricmanager.log": f"{t['fabricmanager.log']}[Feb 27 2025 15:10:02] [ERROR] [tid 12727] detected NVSwitch "
-                "non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 61\n"
+                "fabricmanager.log": f"{t['fabricmanager.log']}[Feb 27 2025 15:10:02] [ERROR] [tid 12727] detected "
+                + "NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 61\n"
             }
         ),
         {"nvswitch.fabric_log"},

@@ -91,6 +91,10 @@ BANK = "remapped_rows__row_remapper_histogram__row_remapper_histogram_"
 AER = "pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)"
 
 
+def exported(row: str) -> Change:
+    return lambda t: t.update({"dcgm-exporter.prom": f"{t['dcgm-exporter.prom']}{row}\n"})
+
+
 def cut_up(*instances: int) -> Change:
     """Every GPU in MIG mode, with that many instances each."""
 
@@ -122,21 +126,13 @@ FAULTS: dict[str, Fault] = {
     "readings that no GPU gives": Fault(P4D, sub("nvidia-smi.xml", "<fan_speed>N/A", "<fan_speed>ERR!"), set()),
     "the exporter saw no remap fail": Fault(
         P4D,
-        lambda t: t.update(
-            {
-                "dcgm-exporter.prom": f'{t["dcgm-exporter.prom"]}DCGM_FI_DEV_ROW_REMAP_FAILURE{{gpu="3",UUID="GPU-3"}} 0\n'
-            }
-        ),
+        exported('DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="3",UUID="GPU-3"} 0'),
         set(),
         passes={"dcgm.memory"},
     ),
     "the exporter saw a remap fail": Fault(
         P4D,
-        lambda t: t.update(
-            {
-                "dcgm-exporter.prom": f'{t["dcgm-exporter.prom"]}DCGM_FI_DEV_ROW_REMAP_FAILURE{{gpu="3",UUID="GPU-3"}} 1\n'
-            }
-        ),
+        exported('DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="3",UUID="GPU-3"} 1'),
         {"dcgm.memory"},
         says="GPU 3: a row could not be remapped",
     ),

@@ -231,10 +231,10 @@ REAL = {
     "NVRM: nvidia.ko because it does not include the required GPU System Processor (GSP).": "rm_init",
     # lore.kernel.org
     "[370.0] pcieport 0000:00:1c.0: DPC: containment event, status:0x1f05 source:0x0200": "pcie_fatal",
-    "pcieport 0000:30:03.0: AER: Uncorrectable (Non-Fatal) error message received from 0000:34:00.0": "pcie_uncorrected",
+    "pcieport 0000:30:03.0: AER: Uncorrectable (Non-Fatal) error message received": "pcie_uncorrected",
     "Memory failure: 0x827ca68: already hardware poisoned": "machine_check_fatal",
     "[106.9] mce: [Hardware Error]: CPU 18: Machine Check Exception: 5 Bank 7: be00000001010091": "machine_check_fatal",
-    "Dec 02 10:00:00 h kernel: [Hardware Error]: CPU 0: Machine Check Exception: 5 Bank 4: b200000000070f0f": "machine_check_fatal",
+    "h kernel: [Hardware Error]: CPU 0: Machine Check Exception: 5 Bank 4: b200000000070f0f": "machine_check_fatal",
     "mce: [Hardware Error]: CPU 10: Machine Check Exception: 5 Bank 6: fb80000000000e0b": "machine_check_fatal",
     "[100.1] Kernel panic - not syncing: Fatal Machine check": "machine_check_fatal",
     "[5.8] watchdog: Watchdog detected hard LOCKUP on cpu 2": "soft_lockup",
