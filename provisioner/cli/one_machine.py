@@ -42,8 +42,9 @@ def lone(bundle: Path | None, host: str | None, machine: str | None, level: Leve
     expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
     if supplied is not None and bundle is not None:
         raw = supplied.bundle
-        name = bundle.absolute().name
-        return Subject(name, "", "", row.name, raw, replace(expected, simulated=raw.simulated)), supplied
+        managed: dict[str, Any] | None = {} if "bmc.json" in raw.files else None
+        as_found = replace(expected, simulated=raw.simulated, bmc=managed)
+        return Subject(bundle.absolute().name, "", "", row.name, raw, as_found), supplied
     assert host is not None
     connection = "local://" if host == "local" else f"ssh://{host}"
     found = probe(host, request_for(expected))
@@ -57,9 +58,12 @@ SHOWN = 20
 
 def supplied_at(path: Path) -> Supplied:
     """What lies at --bundle, with a word on how it was read where that had to be told by content."""
+    from provisioner.lifecycle.bmc_facts import with_tree
     from provisioner.verify.support_bundle import read
 
     supplied = read(path)
+    if path.is_dir():
+        supplied = replace(supplied, bundle=with_tree(supplied.bundle, path))
     for piece, file in supplied.placed:
         print(f"read as {file}: {printable(piece)}", file=sys.stderr)
     for piece, why in supplied.unplaced[:SHOWN]:

@@ -167,6 +167,10 @@ class Management(Protocol):
     """`env:NAME` or `file:PATH` (redfish/accounts.py)."""
     installation: Installation | None
     """None where the machines run already: then they are only looked at."""
+    firmware: Mapping[str, Mapping[str, str]]
+    """Group → part → version that its machines are pinned to."""
+    power_budget_w: float | None
+    """What all machines of the site may draw together."""
 
 
 class Rehearsal(Protocol):
@@ -223,6 +227,10 @@ class Provider(ABC):
             return self.who()
         except GpuprovError as error:
             return Finding("blocks", "credentials", error.message, error.hint)
+
+    def refuse_missing_files(self) -> None:  # noqa: B027 (most name none)
+        """Raise GpuprovError for a file of this computer, or a variable, that the site names and that is not there, or
+        can't be used. Nobody is asked; called before anything else that `plan` and `up` do."""
 
     @abstractmethod
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:

@@ -23,6 +23,9 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
     if site.maas is not None:
         yield Finding((*at, "maas"), "maas belongs to method: maas", "method: maas, or leave it out", at_key=True)
     yield from _management(site, at)
+    for name in site.firmware:
+        if name not in groups:
+            yield Finding((*at, "firmware", name), f"there is no group {name} at this site", at_key=True)
     if site.hosts and site.inventory:
         yield Finding((*at, "inventory"), "hosts and inventory are both here", "leave out one of them", at_key=True)
         return
@@ -43,6 +46,9 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         if site.install is not None:
             yield Finding((*at, "install"), "install belongs to method: redfish", "leave it out", at_key=True)
         return
+    if not site.hosts and not site.inventory:
+        said = "method: redfish needs the machines' BMCs, and no host is listed"
+        yield Finding((*at, "method"), said, 'hosts: { "dgx[01-04].lab": { bmc: "bmc-dgx[01-04].lab" } }')
     for name, entry in site.hosts.items():
         if entry.bmc is None:
             said = f"{name} has no bmc, and method: redfish installs machines through theirs"
@@ -61,7 +67,7 @@ def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
     if site.maas is None:
         yield Finding((*at, "method"), "method: maas needs the address of a MAAS", "add maas: { url: … }")
         return
-    for key in ("hosts", "inventory", "host_keys", "credentials", "install"):
+    for key in ("hosts", "inventory", "host_keys", "credentials", "install", "firmware", "power_budget_w"):
         if getattr(site, key):
             yield Finding(
                 (*at, key), f"{key} is not for method: maas: MAAS has the machines", "leave it out", at_key=True

@@ -60,7 +60,7 @@ def read(path: Path) -> Supplied:
     desk = _Desk()
     if path.is_dir() and not _only_ours(path):
         own = Bundle.read(path)
-        rest: Iterable[Piece] = (piece for piece in pieces(path) if piece.name not in (*FILES, STATUS))
+        rest: Iterable[Piece] = (piece for piece in pieces(path) if not _ours(piece.name))
     elif path.is_dir():
         return Supplied(Bundle.read(path))
     else:
@@ -85,9 +85,14 @@ def _with_status(files: dict[str, Output], text: str) -> Bundle:
     return Bundle.from_json({**document, "files": entries})
 
 
+def _ours(name: str) -> bool:
+    """Whether a file of a directory is read by its name: a bundle's own, or a BMC's saved tree."""
+    return name in FILES or name == STATUS or "redfish" in name
+
+
 def _only_ours(folder: Path) -> bool:
     """Whether a directory has nothing but files of a bundle (or nothing at all)."""
-    return all(entry.name in FILES or entry.name in (STATUS, "checks") for entry in folder.iterdir())
+    return all(entry.name in (*FILES, STATUS, "checks") or "redfish" in entry.name for entry in folder.iterdir())
 
 
 def _take(desk: _Desk, piece: Piece) -> None:
