@@ -118,8 +118,8 @@ class Read:
 class Several:
     """`host.gpu`, `host.nvlink`: as many as answer, by number."""
 
-    def __init__(self, what: str, found: dict[int, Any] | None, why: str) -> None:
-        self._what, self._found, self._why = what, found, why
+    def __init__(self, what: str, found: dict[int, Any] | None, why: str, of: int | None = None) -> None:
+        self._what, self._found, self._why, self._of = what, found, why, of
 
     def _known(self) -> dict[int, Any]:
         if self._found is None:
@@ -132,6 +132,8 @@ class Several:
         return Read(f"{self._what} {number}", self._known()[number])
 
     def __iter__(self) -> Iterator[Read]:
+        if len(self) < (self._of or 0):  # "all of them" is not said of those that are left
+            raise Unknown(f"{self._what}: {len(self)} of {self._of} are listed")
         return (self(number) for number in sorted(self._known()))
 
     def __len__(self) -> int:
@@ -162,7 +164,9 @@ class NodeHost(Host):  # type: ignore[misc]
     @property
     def nvlink(self) -> Several:
         """host.nvlink(3).active: the links of a GPU that are up; keys of nvlink.Links."""
-        return Several("NVLinks of GPU", self._facts.nvlinks, self._facts.source("nvlink.txt").reason)
+        return Several(
+            "NVLinks of GPU", self._facts.nvlinks, self._facts.source("nvlink.txt").reason, self._facts.gpus_present
+        )
 
     def framework(self, image: str = "") -> Read:
         """host.framework("pytorch").torch: what is in the locked image whose name has that in it."""
