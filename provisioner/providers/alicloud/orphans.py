@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from provisioner.errors import Diagnostic, ProviderError
+from provisioner.errors import Diagnostic
 from provisioner.providers.alicloud import errors, tagged_resources
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import credentials
 from provisioner.providers.orphans import Found, Thing
-from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal
+from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal, asked
 from provisioner.providers.trouble import Trouble
 
 HOW: Mapping[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
@@ -42,11 +42,7 @@ class InRegion(Removal):
         self._region = region
 
     def find(self) -> Found:
-        try:
-            return tagged_resources.find(self._region)
-        except Trouble as trouble:
-            said = credentials(trouble)
-            raise ProviderError(said.message, where=self._region.name, hint=said.action) from None
+        return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, thing: Thing) -> None:
         service, call, arguments = HOW[thing.kind]

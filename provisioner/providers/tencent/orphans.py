@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from provisioner.errors import ProviderError
 from provisioner.providers.orphans import Found, Thing
-from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal
+from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal, asked
 from provisioner.providers.tencent import tagged_resources
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.findings import credentials
@@ -50,11 +49,7 @@ class InRegion(Removal):
         self._region = region
 
     def find(self) -> Found:
-        try:
-            return tagged_resources.find(self._region)
-        except Trouble as trouble:
-            said = credentials(trouble)
-            raise ProviderError(said.message, where=self._region.name, hint=said.action) from None
+        return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, thing: Thing) -> None:
         service, call, argument, several = HOW[thing.kind]
