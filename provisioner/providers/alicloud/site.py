@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from provisioner.spec.base import Model, Text
+from provisioner.spec.base import Model, Text, refused
 from provisioner.spec.groups import Group
 from provisioner.spec.shared_storage import SharedFileSystem
 from provisioner.spec.site import CloudSite, SpotPrice
@@ -53,8 +53,18 @@ class AlicloudNas(Model):
     )
 
 
+CPFS = (
+    "CPFS is not mounted: its NFS client is an unsigned download for Ubuntu 20.04 and Debian 10 at most, and its POSIX "
+    "client takes three quorum machines of its own",
+    "nas: {}, or mount it yourself; https://www.alibabacloud.com/help/en/cpfs/"
+    "mount-a-file-system-by-using-the-cpfs-nfs-client-recommended",
+)
+
+
 class AlicloudStorage(Model):
     """File systems that all nodes of a site share."""
+
+    model_config = ConfigDict(json_schema_extra=refused(cpfs=CPFS))
 
     nas: AlicloudNas | None = Field(
         default=None,

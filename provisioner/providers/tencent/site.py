@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from provisioner.spec.base import Model, Text
+from provisioner.spec.base import Model, Text, refused
 from provisioner.spec.groups import Group
 from provisioner.spec.shared_storage import SharedFileSystem
 from provisioner.spec.site import CloudSite, SpotPrice
@@ -75,6 +75,12 @@ class TencentDisk(Model):
     )
 
 
+TURBO = (
+    "CFS Turbo is not mounted: its client is an unsigned download of kernel modules, built for some kernels alone",
+    "type: HP, or mount it yourself; https://www.tencentcloud.com/document/product/582/9135",
+)
+
+
 class TencentCfs(Model):
     """A CFS file system that is made with the cluster, and removed with it."""
 
@@ -85,7 +91,10 @@ class TencentCfs(Model):
         examples=["/cfs"],
     )
     type: Literal["SD", "HP"] = Field(
-        default="SD", title="SD or HP", description="SD: general, paid by what is stored; HP: performance"
+        default="SD",
+        title="SD or HP",
+        description="SD: general, paid by what is stored; HP: performance",
+        json_schema_extra=refused(TB=TURBO, TP=TURBO),
     )
     zone: Text | None = Field(
         default=None,
@@ -117,6 +126,8 @@ class TencentNfs(Model):
 
 class TencentStorage(Model):
     """File systems that all nodes of a site share."""
+
+    model_config = ConfigDict(json_schema_extra=refused(turbo=TURBO))
 
     cfs: TencentCfs | None = Field(
         default=None,

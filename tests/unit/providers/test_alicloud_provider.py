@@ -85,6 +85,7 @@ def test_the_module_takes_the_file_system_as_it_is() -> None:
         ("zones: [cn-shanghai-b], vpc: {id: vpc-00000000, vswitches: {cn-shanghai-g: vsw-00000000}}", "",
          "sites.here.zones", "no vSwitch of the VPC is named for cn-shanghai-b"),
         ("storage: {nas: {zone: cn-shanghai-x}}", "", "sites.here.storage.nas.zone", "is not among the site's zones"),
+        ("storage: {cpfs: {path: /cpfs}}", "", "sites.here.storage.cpfs", "CPFS is not mounted: its NFS client"),
         ("", "capacity: {kind: reservation, id: cr-1}", "groups.train.capacity.id", "is no private pool"),
     ],
 )  # fmt: skip
