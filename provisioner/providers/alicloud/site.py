@@ -74,6 +74,27 @@ class AlicloudStorage(Model):
     )
 
 
+class AlicloudBucket(Model):
+    """A bucket of yours, or a part of it, that programs on the nodes may use."""
+
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")] = Field(
+        title="the name of an OSS bucket",
+        description="Its name; it exists, and stays",
+        examples=["my-data-sets"],
+    )
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9._=-]+/)*$", max_length=512)] = Field(
+        default="",
+        title="the beginning of keys, which ends with /, such as imagenet/",
+        description="Only keys that begin so; nodes may touch nothing else of the bucket",
+        examples=["imagenet/"],
+    )
+    write: bool = Field(
+        default=False,
+        title="true or false",
+        description="Whether nodes may write, overwrite and delete; false: they may read",
+    )
+
+
 class AlicloudSite(CloudSite):
     """A region of Alibaba Cloud."""
 
@@ -102,8 +123,16 @@ class AlicloudSite(CloudSite):
     ram_role: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] | None = Field(
         default=None,
         title="the name of a RAM role, or null",
-        description="A RAM role that exists, for the nodes; null: they may do nothing in the account",
+        description="A RAM role that exists, for the nodes; null: one is made where `buckets` are named, else none",
         examples=["gpu-nodes"],
+    )
+    buckets: tuple[AlicloudBucket, ...] = Field(
+        default=(),
+        max_length=16,
+        title="a list of buckets, each with bucket",
+        description="OSS buckets that programs on the nodes may read, or with `write` change, by a RAM role that is "
+        "made for it and may do nothing else",
+        examples=[[{"bucket": "my-data-sets"}]],
     )
     kms_key: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")] | None = Field(
         default=None,

@@ -144,6 +144,27 @@ class TencentStorage(Model):
     )
 
 
+class TencentBucket(Model):
+    """A bucket of yours, or a part of it, that programs on the nodes may use."""
+
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,48}-[0-9]{8,12}$")] = Field(
+        title="the name of a COS bucket, such as my-data-sets-1250000000",
+        description="Its name, with the account's APPID at its end; it exists, and stays",
+        examples=["my-data-sets-1250000000"],
+    )
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9._=-]+/)*$", max_length=512)] = Field(
+        default="",
+        title="the beginning of keys, which ends with /, such as imagenet/",
+        description="Only keys that begin so; nodes may touch nothing else of the bucket",
+        examples=["imagenet/"],
+    )
+    write: bool = Field(
+        default=False,
+        title="true or false",
+        description="Whether nodes may write, overwrite and delete; false: they may read",
+    )
+
+
 class TencentSite(CloudSite):
     """A region of Tencent Cloud."""
 
@@ -191,8 +212,16 @@ class TencentSite(CloudSite):
     role: Annotated[str, Field(pattern=r"^[A-Za-z0-9_+=,.@-]{1,128}$")] | None = Field(
         default=None,
         title="the name of a CAM role, or null",
-        description="A CAM role that exists, for the nodes; null: they have none, and need none",
+        description="A CAM role that exists, for the nodes; null: one is made where `buckets` are named, else none",
         examples=["gpu-nodes"],
+    )
+    buckets: tuple[TencentBucket, ...] = Field(
+        default=(),
+        max_length=16,
+        title="a list of buckets, each with bucket",
+        description="COS buckets that programs on the nodes may read, or with `write` change, by a CAM role that is "
+        "made for it and may do nothing else",
+        examples=[[{"bucket": "my-data-sets-1250000000"}]],
     )
     security_groups: Annotated[tuple[GroupId, ...], Field(max_length=4)] = Field(
         default=(),
