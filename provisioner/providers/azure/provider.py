@@ -13,6 +13,7 @@ from provisioner.providers.azure import orphans as in_region
 from provisioner.providers.azure.access import AzureAccess
 from provisioner.providers.azure.capacity import AzureCapacity
 from provisioner.providers.azure.client import Subscription
+from provisioner.providers.azure.images import GalleryImages
 from provisioner.providers.azure.module import AzureModule
 from provisioner.providers.azure.preflight import preflight, who
 from provisioner.providers.azure.site import AzureSite
@@ -37,6 +38,7 @@ class Azure(Provider):
         self._subscription = Subscription(self._site)
         self.capacity = AzureCapacity(place, self._site)
         self.access = AzureAccess(self._subscription)
+        self.images = GalleryImages(place, self._subscription)
         self.module = AzureModule(place, self._subscription, self.capacity, self._here)
 
     def base_image(self, system: str) -> BaseImage:

@@ -33,6 +33,9 @@ class SandboxImages:
     def builder(self, group: PlannedGroup, wanted: str | None) -> str:  # noqa: ARG002
         return wanted or BUILDER
 
+    def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
+        """All of it can be done."""
+
     def find(self, name: str) -> Image | None:
         reference = f"{REPOSITORY}:{name}"
         there = find_podman().run("images", "--quiet", "--filter", f"reference={reference}").strip()
