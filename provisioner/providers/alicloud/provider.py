@@ -14,6 +14,7 @@ from provisioner.providers.alicloud import orphans as in_region
 from provisioner.providers.alicloud.access import EcsAccess
 from provisioner.providers.alicloud.capacity import EcsCapacity
 from provisioner.providers.alicloud.client import Region
+from provisioner.providers.alicloud.images import EcsImages
 from provisioner.providers.alicloud.module import EcsModule
 from provisioner.providers.alicloud.preflight import preflight, who
 from provisioner.providers.alicloud.site import AlicloudSite
@@ -38,6 +39,7 @@ class Alicloud(Provider):
         self._zones = EcsCapacity(place, self._site)
         self.capacity = self._zones
         self.access = EcsAccess(self._site.region)
+        self.images = EcsImages(place, self._site)
         self.module = EcsModule(place, self._site, self._zones, self._here)
 
     def base_image(self, system: str) -> BaseImage:

@@ -134,7 +134,9 @@ def test_the_lists_of_actions_have_every_call_and_no_other() -> None:
 
 def test_the_policies_of_the_documentation_are_these_lists() -> None:
     text = (ROOT / "docs" / "alicloud.md").read_text(encoding="utf-8")
-    up, role, state, cost, gc = (json.loads(one)["Statement"] for one in re.findall(r"```json\n(.*?)```", text, re.S))
+    up, role, state, cost, gc, _images = (
+        json.loads(one)["Statement"] for one in re.findall(r"```json\n(.*?)```", text, re.S)
+    )
     assert set(up[0]["Action"]) == {*ACTIONS["makes"], *ACTIONS["looks"]}
     assert set(role[0]["Action"]) == set(ACTIONS["role"]) and all("gpuprov-*" in one for one in role[0]["Resource"])
     assert set(state[0]["Action"]) == set(ACTIONS["state"])
