@@ -30,6 +30,7 @@ class Described:
     """An image as a cloud has it. `pending`: it will be ready, or fail; `why`: it never will be ready."""
 
     id: str
+    name: str
     pending: bool = False
     why: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -126,22 +127,23 @@ class RegionalImages(ABC):
         return {region: one.id for region, one in found.items() if one is not None}
 
     def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
-        for region, number in ids.items():
+        """That of the site's own region goes last: by its name a copy is known that was cut off before it got its
+        tags."""
+        first = self.described(self._home, ids[self._home]) if self._home in ids else None
+        ours = first.name if first is not None and tags.items() <= first.tags.items() else None
+        for region, number in sorted(ids.items(), key=lambda one: one[0] == self._home):
             there = self.described(region, number)
+            if there is not None and there.pending:  # no cloud removes one that is being made
+                there = self._settled(region, number)
             if there is not None:
-                if there.pending:  # no cloud removes one that is being made
-                    there = self._settled(region, number)
-                if there is not None:
-                    self._removed(region, there, tags)
+                untagged = there.name == ours and not any(key in there.tags for key in tags)
+                if not untagged and not tags.items() <= there.tags.items():
+                    raise not_ours(number, region, self._place.site)
+                self.remove(region, there)
             self.sweep(region, number)
 
     def used(self, ids: Mapping[str, str]) -> list[str]:
         return [machine for region, number in ids.items() for machine in self.machines(region, number)]
-
-    def _removed(self, region: str, there: Described, tags: Mapping[str, str]) -> None:
-        if not tags.items() <= there.tags.items():
-            raise not_ours(there.id, region, self._place.site)
-        self.remove(region, there)
 
     def _settled(self, region: str, number: str) -> Described | None:
         """An image once it is ready or has failed; None where it is gone."""

@@ -100,7 +100,7 @@ class EcsImages(RegionalImages):
         row, state = rows[0], str(rows[0].get("Status"))
         disks = (row.get("DiskDeviceMappings") or {}).get("DiskDeviceMapping") or ()
         return Described(
-            str(row["ImageId"]), pending=state in PENDING,
+            str(row["ImageId"]), str(row.get("ImageName")), pending=state in PENDING,
             why="" if state in (*PENDING, *READY) else f"Alibaba Cloud says {state}", tags=written.of(row),
             snapshots=tuple(str(disk["SnapshotId"]) for disk in disks if disk.get("SnapshotId")),
         )  # fmt: skip

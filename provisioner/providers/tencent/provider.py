@@ -18,6 +18,7 @@ from provisioner.providers.tencent import image, keys, storage
 from provisioner.providers.tencent import market as cvm_market
 from provisioner.providers.tencent import orphans as in_region
 from provisioner.providers.tencent.capacity import CvmCapacity
+from provisioner.providers.tencent.images import CvmImages
 from provisioner.providers.tencent.module import CvmModule
 from provisioner.providers.tencent.preflight import preflight, who
 from provisioner.providers.tencent.site import TencentSite
@@ -36,6 +37,7 @@ class Tencent(Provider):
         self._site = place.settings
         self._here = PublicAddress(called=self._site.internet == "public")
         self.capacity: CvmCapacity = CvmCapacity(place, self._site)
+        self.images = CvmImages(place, self._site)
         self.module = CvmModule(place, self._site, self.capacity, self._here)
 
     @classmethod
