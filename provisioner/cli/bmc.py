@@ -14,8 +14,8 @@ from provisioner.text import printable
 
 if TYPE_CHECKING:
     from provisioner.lifecycle.out_of_band import Looked, Managed
-    from provisioner.redfish.judge import Finding
     from provisioner.redfish.side_by_side import Outcome
+    from provisioner.verify.bmc import Finding
 
 What = Literal["status", "power", "sel"]
 _KINDS = {
@@ -47,7 +47,7 @@ def bmc(
     yes: Yes = False,
 ) -> None:
     """Ask the machines' BMCs: health and parts, power, event logs; switch machines on and off."""
-    from provisioner.lifecycle import out_of_band
+    from provisioner.lifecycle import bmc_facts, out_of_band
     from provisioner.session import open_cluster
 
     names = list(words or [])
@@ -70,7 +70,7 @@ def bmc(
     if order:
         _switch(cluster, asked, outcomes, order, names, yes=yes, seconds=timeout)
         return
-    findings = out_of_band.findings(cluster, asked, looked, live=kept is None) if what == "status" else {}
+    findings = bmc_facts.findings(cluster, asked, looked, live=kept is None) if what == "status" else {}
     document: dict[str, Any] = {
         "cluster": cluster.spec.name,
         # A BMC can call its machine whatever it likes.
@@ -102,12 +102,14 @@ def _row(outcome: Outcome[Looked], one: Managed, findings: dict[str, list[Findin
             "hint": hint,
         }
         return row
+    from provisioner.redfish.document import versions
+
     found = outcome.value.found
     known = found.gpus.read or found.gpus.complete
     row |= {
         "power": found.power, "health": found.health, "vendor": found.vendor or None, "model": found.model,
         "serial": found.identity.best, "bios": found.bios, "firmware": found.bmc,
-        "gpus": len(found.gpus.read) if known else None, "watts": found.drawn.drawn_w,
+        "gpus": len(found.gpus.read) if known else None, "watts": found.drawn.drawn_w, "versions": versions(found),
     }  # fmt: skip
     row["findings"] = [
         {"check": f.check, "status": f.status, "message": f.message, "action": f.action}

@@ -114,6 +114,8 @@ def up(
         typer.echo(f"{len(run.waiting)} nodes run an older lock; `{again}` moves them to the new one", err=True)
     for name, error in run.failed.items():
         typer.echo(f"gpuprov: site {name} failed, the others went on: {error}", err=True)
+    for name, error in run.partly.items():
+        typer.echo(f"gpuprov: machines of site {name} failed, the others went on: {error}", err=True)
     raise typer.Exit(run.exit)
 
 
@@ -143,14 +145,14 @@ def tell(run: Run, *, as_json: bool) -> None:
     assert run.report is not None
     if as_json:
         document = run.report.to_json()
-        document["ok"] = run.healthy and not run.failed
+        document["ok"] = run.healthy and not run.failed and not run.partly
         document["seconds"] = run.seconds
         document["changes"] = {"resources": run.resources, "configured": run.configured}
         document["report"] = str(run.page)
         document["waiting"] = run.waiting
         document["failed"] = {
             site: {"message": error.message, "where": error.where, "hint": error.hint}
-            for site, error in run.failed.items()
+            for site, error in (run.partly | run.failed).items()
         }
         json_output.write(document)
         return
@@ -162,6 +164,8 @@ def tell(run: Run, *, as_json: bool) -> None:
     seconds = ", ".join(f"{stage} {took:.1f} s" for stage, took in run.seconds.items())
     if run.failed:
         typer.echo(f"not in this report, because their site failed: nodes of {', '.join(run.failed)}")
+    if run.partly:
+        typer.echo(f"not in this report: machines of {', '.join(run.partly)} that failed")
     typer.echo(f"{run.changes} changes in {sum(run.seconds.values()):.1f} s ({seconds})")
     typer.echo(f"report: {run.page}")
 

@@ -12,6 +12,7 @@ import typer
 from provisioner.cli import json_output, tables
 from provisioner.cli.options import File, Json, Sandbox
 from provisioner.errors import GpuprovError
+from provisioner.text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,6 +68,11 @@ def table(document: dict[str, Any], *, offline: bool) -> Table:
     return made
 
 
+def _line(value: str) -> str:
+    """What a BMC says, on one line: a line of its own would look like gpuprov's."""
+    return " ".join(str(printable(value)).split())
+
+
 def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     """What a `status` document says beside the table, a line each."""
     from provisioner.lifecycle import running_cost
@@ -77,6 +83,12 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
     for node in document["nodes"]:
         for line in told(node):
             yield f"{node['name']}: {line}"
+        if bmc := node.get("bmc"):
+            said = ", ".join(f"{key} {bmc[key] or 'unknown'}" for key in ("power", "health"))
+            if bmc["error"]:
+                yield f"{node['name']}: its BMC could not be read: {_line(bmc['error'])}"
+            elif (bmc["power"], bmc["health"]) != ("On", "OK"):
+                yield f"{node['name']}: its BMC says: {_line(said)} (`gpuprov bmc {file} status {node['name']}`)"
         if node["quarantine"]:
             yield f"{node['name']}: {in_quarantine(node['quarantine'])}"
         if node["replace"]:

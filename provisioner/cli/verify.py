@@ -214,6 +214,7 @@ def _cluster(file: Path, sandbox: bool | None) -> Any:
 def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Level) -> Subject:
     """One machine that gpuprov did not make, or its bundle."""
     from provisioner.catalog import load
+    from provisioner.lifecycle.bmc_facts import with_tree
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.expectations import expect
     from provisioner.verify.request import request_for
@@ -225,8 +226,10 @@ def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Lev
     row = catalog.machine(machine)
     expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
     if bundle is not None:
-        read = Bundle.read(bundle)
-        return Subject(bundle.absolute().name, "", "", machine, read, replace(expected, simulated=read.simulated))
+        read = with_tree(Bundle.read(bundle), bundle)
+        managed: dict[str, Any] | None = {} if "bmc.json" in read.files else None
+        as_found = replace(expected, simulated=read.simulated, bmc=managed)
+        return Subject(bundle.absolute().name, "", "", machine, read, as_found)
     assert host is not None
     connection = "local://" if host == "local" else f"ssh://{host}"
     found = _probe(host, request_for(expected))
@@ -269,7 +272,9 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
     from provisioner.verify.request import request_for, unknown_machine_request
 
     if bundle is not None:
-        return Bundle.read(bundle)
+        from provisioner.lifecycle.bmc_facts import with_tree
+
+        return with_tree(Bundle.read(bundle), bundle)
     if host is not None:
         return _probe(host, unknown_machine_request())
     assert file is not None

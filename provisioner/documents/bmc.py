@@ -52,6 +52,7 @@ class BmcMachine(OpenOutput):
     firmware: str | None = Field(default=None, description="The BMC's own version")
     gpus: int | None = Field(default=None, description="GPUs that the BMC shows; null where it shows none for sure")
     watts: float | None = None
+    versions: dict[str, str] = Field(default={}, description="Firmware by part, as sites.*.firmware names it")
     findings: list[BmcFinding] = Field(default=[])
     events: list[BmcEvent] = Field(default=[])
 

@@ -27,6 +27,14 @@ class NodeReplacement(OpenOutput):
     step: Literal["draining", "making", "proving"]
 
 
+class StatusBmc(OpenOutput):
+    """What a machine's BMC says of it."""
+
+    power: str | None = Field(description="On, Off …; null where the BMC does not say, or was not read")
+    health: str | None = Field(description="OK, Warning or Critical; null as for power")
+    error: str | None = Field(description="Why the BMC was not read")
+
+
 class StatusNode(OpenOutput):
     name: str
     group: str
@@ -44,6 +52,7 @@ class StatusNode(OpenOutput):
     upgrade: NodeUpgrade | None = Field(default=None, description="null where no upgrade is under way")
     quarantine: QuarantineOutput | None = Field(default=None, description="null where it is in none")
     replace: NodeReplacement | None = Field(default=None, description="null where its machine is not being replaced")
+    bmc: StatusBmc | None = Field(default=None, description="null where it has no BMC, or nobody was asked")
 
 
 class StatusUpgrade(OpenOutput):

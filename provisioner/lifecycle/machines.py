@@ -18,7 +18,7 @@ from provisioner.events import Events, Kind
 from provisioner.lifecycle import running_cost
 from provisioner.lifecycle.sites import each
 from provisioner.machines import existing
-from provisioner.machines.base import Machines, Planned
+from provisioner.machines.base import Machines, PartlyMadeError, Planned
 from provisioner.machines.existing import Way
 from provisioner.machines.hosts import MARK, HostMachines
 from provisioner.machines.terraform import Root, TerraformMachines
@@ -222,10 +222,12 @@ def applying(cluster: Cluster, planned: Sequence[Planned]) -> Iterator[set[str]]
 
 
 class Made(NamedTuple):
-    """Nodes that are pinned and reachable, and the sites that failed: site → with what."""
+    """Nodes that are pinned and reachable; the sites that failed: site → with what; the sites of whose machines some
+    failed, and the others are among the nodes: site → with what."""
 
     nodes: list[fleet.Node]
     failed: dict[str, GpuprovError]
+    partly: dict[str, GpuprovError]
 
 
 def make(
@@ -237,6 +239,10 @@ def make(
     sites = {machines.site: (machines, planned) for machines, planned in prepared}
     with applying(cluster, [planned for _, planned in prepared]) as unmade:
         done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
+        partly: dict[str, GpuprovError] = {}
+        for site, error in list(failed.items()):
+            if isinstance(error, PartlyMadeError):
+                done[site], partly[site] = error.nodes, failed.pop(site)
         unmade.update(failed)
     nodes = [node for mine in done.values() for node in mine]
     kept = [node for node in cluster.nodes() if node.site not in sites]
@@ -248,11 +254,25 @@ def make(
         running_cost.seen(cluster, [*kept, *nodes])
     names = [node.name for node in nodes]
     silent = contact(cluster, cluster.nodes(), events, waiting=names, only=names, run_dir=run_dir) if nodes else {}
-    for node in nodes:
-        if node.name in silent:
-            failed.setdefault(node.site, silent[node.name])
+    for site in done:
+        mine = [node for node in nodes if node.site == site]
+        errors: list[GpuprovError] = [silent[node.name] for node in mine if node.name in silent]
+        if errors:
+            # Each machine of one's own is served for itself; a site of a cloud is tried again whole.
+            some = len(errors) < len(mine) and cluster.providers.at(site).hosts is not None
+            before = [partly.pop(site)] if site in partly else []
+            (partly if some else failed)[site] = _joined([*before, *errors])
     cluster.share()
-    return Made([node for node in nodes if node.site not in failed], failed)
+    reached = [node for node in nodes if node.site not in failed and node.name not in silent]
+    return Made(reached, failed, partly)
+
+
+def _joined(errors: Sequence[GpuprovError]) -> GpuprovError:
+    """What several machines of a site failed with, as one error; that of a single one as it is."""
+    if len(errors) == 1:
+        return errors[0]
+    said = "\n  ".join(f"{error.where}: {error.message}" if error.where else error.message for error in errors)
+    return ProviderError(said, hint="; ".join(dict.fromkeys(error.hint for error in errors if error.hint)))
 
 
 def _with(error: GpuprovError, told: str) -> GpuprovError:

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from provisioner import catalog
 from provisioner.errors import GpuprovError
+from provisioner.machines.hosts import named
 from provisioner.machines.journal import Journal
 from provisioner.machines.redfish import bmc_of
 from provisioner.paths import private_dir, write_whole
 from provisioner.providers.base import Management
 from provisioner.providers.hosts import Host
-from provisioner.redfish import inventory, logs
+from provisioner.redfish import devices, inventory, logs
+from provisioner.redfish.bios import Setting, settings
 from provisioner.redfish.client import Bmc
 from provisioner.redfish.errors import BmcError
 from provisioner.redfish.inventory import Inventory
-from provisioner.redfish.judge import Expected, Finding, firmware_differs, judge
 from provisioner.redfish.logs import Log
 from provisioner.redfish.machine import Controlled
 from provisioner.redfish.side_by_side import Outcome, each
-from provisioner.redfish.tree import Tree, saved
+from provisioner.redfish.tree import Tree, saved, text
 from provisioner.redfish.trust import Pins
 from provisioner.session import Cluster
 
@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """A machine of cluster.yaml that has a BMC. `node`: its name in the fleet, "" before it is one; `serial`: what it
-    must show: of cluster.yaml, or of its installation; "" where neither is known."""
+    """A machine of cluster.yaml that has a BMC. `node`: its name in the fleet, also before it is one; "" for a host
+    that no group has a place for; `serial`: what it must show: of cluster.yaml, or of its installation; "" where
+    neither is known."""
 
     host: Host
     site: str
@@ -51,25 +52,44 @@ class Looked:
     """One machine as its BMC has it, with the entries of its event logs that are new."""
 
     found: Inventory
+    settings: tuple[Setting, ...] | None
     logs: tuple[Log, ...]
     resources: dict[str, object]
 
 
-def machines(cluster: Cluster, names: Sequence[str] = ()) -> list[Managed]:
-    """Those with a BMC; `names`: nodes or hosts, empty for all. Raises GpuprovError for a name that is none, and where
-    there is no BMC at all: a machine that is not in the file is never touched."""
-    nodes = {(node.site, node.id): node.name for node in cluster.nodes()}
+def managed_machines(cluster: Cluster) -> list[Managed]:
+    """All machines of cluster.yaml that have a BMC."""
     found = []
     for site in cluster.spec.sites:
         provider = cluster.providers.at(site)
         if provider.hosts is None or provider.management is None:
             continue
         journal = Journal(cluster.paths.site(site) / "bmc.json").load()
-        groups = [name for name, group in cluster.spec.groups.items() if cluster.spec.site_of(name) == site]
-        for host in provider.hosts.listed(groups):
+        groups = [name for name in cluster.spec.groups if cluster.spec.site_of(name) == site]
+        hosts = provider.hosts.listed(groups)
+        nodes = _names(cluster, site, groups, hosts)
+        for host in hosts:
             if host.bmc:
                 known = host.serial or (journal[host.name].serial if host.name in journal else "")
-                found.append(Managed(host, site, nodes.get((site, host.name), ""), known, provider.management))
+                found.append(Managed(host, site, nodes.get(host.name, ""), known, provider.management))
+    return found
+
+
+def _names(cluster: Cluster, site: str, groups: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
+    """Host → the name that its node has, or will have."""
+    before = {node.id: node.name for node in cluster.nodes() if node.site == site}
+    found = dict(before)
+    for group in groups:
+        names = [f"{group}-{number}" for number in range(cluster.spec.groups[group].count)]
+        mine = named([host for host in hosts if host.group == group], names, before)
+        found |= {host.name: name for name, host in mine.items()}
+    return found
+
+
+def machines(cluster: Cluster, names: Sequence[str] = ()) -> list[Managed]:
+    """Those with a BMC; `names`: nodes or hosts, empty for all. Raises GpuprovError for a name that is none, and where
+    there is no BMC at all: a machine that is not in the file is never touched."""
+    found = managed_machines(cluster)
     if not found:
         raise GpuprovError(
             "no host has a BMC", where=str(cluster.file),
@@ -107,7 +127,28 @@ def _read(tree: Tree) -> Looked:
     found = inventory.read(tree)
     host = inventory.find_host(tree)
     events = logs.event_logs(tree, host.system, host.systems, host.managers)
-    return Looked(found, events, dict(tree.saved()))
+    return Looked(found, settings(tree, host.system), events, dict(tree.saved()))
+
+
+def glance(cluster: Cluster, seconds: float) -> dict[str, dict[str, str | None]]:
+    """Node → power and health as its BMC says them, or the error that kept it from being asked: a few requests, for
+    `status`."""
+    asked = [one for one in managed_machines(cluster) if one.node]
+
+    def look_at(bmc: Bmc) -> dict[str, str | None]:
+        system = inventory.find_host(bmc.tree()).system
+        return {"power": text(system.get("PowerState")), "health": devices.health(system), "error": None}
+
+    names = {one.host.name: one.node for one in asked}
+    return {
+        names[done.machine]: done.value or {"power": None, "health": None, "error": why(done.error)}
+        for done in (_each(cluster, asked, look_at, seconds) if asked else [])
+    }
+
+
+def why(error: Exception | None) -> str:
+    """An error in one sentence."""
+    return getattr(error, "message", str(error))
 
 
 def switch(cluster: Cluster, asked: Sequence[Managed], kinds: Sequence[str], seconds: float) -> list[Outcome[str]]:
@@ -137,47 +178,6 @@ def _each(cluster: Cluster, asked: Sequence[Managed], work: Callable[[Bmc], T], 
 
     done = {outcome.machine: outcome for outcome in each(list(by_name), one, seconds, stop)}
     return [done[name] for name in by_name]
-
-
-def findings(
-    cluster: Cluster, asked: Sequence[Managed], looked: dict[str, Looked], *, live: bool = True
-) -> dict[str, list[Finding]]:
-    """Host → what its facts mean, beside the others of its group. `live`: they were asked just now, so that their
-    events count as seen."""
-    new = _new_events(cluster, looked) if live else {host: [] for host in looked}
-    made = {}
-    for one in asked:
-        if (mine := looked.get(one.host.name)) is not None:
-            group = cluster.spec.groups.get(one.host.group)
-            gpus = catalog.load().machine(group.machine).gpu_count if group is not None else None
-            made[one.host.name] = judge(mine.found, Expected(gpus=gpus), new[one.host.name])
-    for name in {one.host.group for one in asked}:
-        members = {
-            one.host.name: looked[one.host.name].found
-            for one in asked
-            if one.host.group == name and one.host.name in looked
-        }
-        for host, finding in firmware_differs(members).items():
-            made[host].append(finding)
-    return made
-
-
-def _new_events(cluster: Cluster, looked: dict[str, Looked]) -> dict[str, list[logs.Entry]]:
-    """Host → entries that were not there when gpuprov looked last; everything at the first look. What was seen is kept
-    in bmc_seen.json by time and text: BMCs give ids anew after a log is cleared."""
-    file = cluster.paths.root / "bmc_seen.json"
-    try:
-        seen = json.loads(file.read_text(encoding="utf-8"))
-        before = {host: set(one) for host, one in seen.items()}
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-        before = {}
-    new, after = {}, dict(before)
-    for host, one in looked.items():
-        entries = {f"{e.time} {e.message}"[:200]: e for log in one.logs for e in log.entries}
-        new[host] = [entry for key, entry in entries.items() if key not in before.get(host, set())]
-        after[host] = set(entries)
-    write_whole(file, json.dumps({host: sorted(one) for host, one in sorted(after.items())}) + "\n")
-    return new
 
 
 def save(folder: Path, looked: dict[str, Looked]) -> list[Path]:

@@ -6,6 +6,7 @@ Every node is asked once, all at once, within ASK_S; with `ask` false only files
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from provisioner import node_state, stored
@@ -32,8 +33,8 @@ CONNECT_S = 5
 
 def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     """The `status` document: {"cluster", "sandbox", "nodes": [{"name", "group", "site", "machine", "address", "stage",
-    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace"}], "report", "upgrade", "cost",
-    "ends", "failed": site → what the last `up` failed with there}.
+    "ok", "drift", "lock", "driver", "waiting", "upgrade", "quarantine", "replace", "bmc"}], "report", "upgrade",
+    "cost", "ends", "failed": site → what the last `up` failed with there}.
 
     Nodes that are wanted and not there have stage "planned" and no address; nodes that are there and no longer wanted
     have stage "unwanted"; those that a run was making that is no more have stage "interrupted"; nodes that are there
@@ -46,7 +47,11 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
     known = {node.name: node for node in nodes}
     journal, replacing = upgrade_journal.load(cluster.paths), replace_journal.load(cluster).nodes
     runs, held = _runs(cluster, nodes), quarantine_book.load(cluster.paths).of(nodes)
-    drift = drifted(cluster, [n for n in nodes if n.name in runs], {n: r for n, (r, _) in runs.items()}) if ask else {}
+    with ThreadPoolExecutor(1) as pool:
+        managed = pool.submit(_bmcs, cluster) if ask else None
+        known_runs = {name: release for name, (release, _) in runs.items()}
+        drift = drifted(cluster, [node for node in nodes if node.name in runs], known_runs) if ask else {}
+        bmcs = managed.result() if managed is not None else {}
 
     def row(name: str, group: str, site: str, machine: str, node: Node | None, **rest: Any) -> dict[str, Any]:
         release, waiting = runs.get(name, (None, []))
@@ -66,6 +71,7 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
             "upgrade": upgrade_journal.told(journal, name, release.id if release else None),
             "quarantine": held[name].told() if name in held else None,
             "replace": {"step": replacing[name].step} if name in replacing else None,
+            "bmc": bmcs.get(name),
         }
 
     at_work = run_lock_held(cluster.paths.root)
@@ -90,6 +96,15 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
         "ends": block_ends.noted(cluster),
         "failed": {site: said for site, said in failed.items() if site in cluster.spec.sites},
     }
+
+
+def _bmcs(cluster: Cluster) -> dict[str, dict[str, str | None]]:
+    """What the machines' BMCs say; nobody is asked of a cluster of which nothing is there yet."""
+    if cluster.sandbox or not cluster.paths.exists():
+        return {}
+    from provisioner.lifecycle import out_of_band
+
+    return out_of_band.glance(cluster, ASK_S)
 
 
 def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, list[str]]]:

@@ -47,6 +47,8 @@ class Run:
     """Nodes that run an older lock and were left on it, each with what would change: `gpuprov upgrade` moves them."""
     failed: dict[str, GpuprovError] = field(default_factory=dict)
     """Sites that were left out, each with what it failed with, in the order in which they did."""
+    partly: dict[str, GpuprovError] = field(default_factory=dict)
+    """Sites some machines of which did not come to be, each with why; the run went on with the others."""
 
     @property
     def changes(self) -> int:
@@ -54,7 +56,7 @@ class Run:
 
     @property
     def exit(self) -> Exit:
-        for error in self.failed.values():
+        for error in (*self.failed.values(), *self.partly.values()):
             return error.exit_code
         if not self.healthy:
             return Exit.CHECK_FAILED
@@ -115,7 +117,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
                 new = [name for name, _ in plan.nodes() if name not in earlier]
                 node_state.note_stage(cluster.paths, "making", new)
             prepared = [(mine[site], one) for site, one in planned.items()]
-            nodes, unmade = machines.make(cluster, plan, prepared, events, run_dir)
+            nodes, unmade, run.partly = machines.make(cluster, plan, prepared, events, run_dir)
             remaining.leave(unmade, "terraform")
             missing = {name for name, _ in remaining.plan.nodes()} - {node.name for node in nodes}
             node_state.note_absent(cluster.paths, missing, earlier)
@@ -143,7 +145,7 @@ def _noted(cluster: Cluster, run: Run, sites: Collection[str]) -> Iterator[Run]:
     try:
         yield run
     finally:
-        failed = {site: str(error) for site, error in run.failed.items() if site}
+        failed = {site: str(error) for site, error in (run.partly | run.failed).items() if site}
         node_state.note_failed(cluster.paths, sites, failed)
 
 

@@ -52,11 +52,18 @@ def prove(
 ) -> Report:
     """Run every check on the subjects, which are of these machines, and compare them with the fleet's baseline. A
     damaged baseline raises GpuprovError where it is required, and is a warning elsewhere."""
+    from provisioner.lifecycle import bmc_facts
     from provisioner.verify.run import verify
 
     checks = [cluster.file.absolute().parent / folder for folder in cluster.spec.verify.checks]
-    subjects = baselines.beside(cluster, subjects, nodes, required=baseline_required)
-    return verify(subjects, checks=checks, events=cluster.events, workdir=workdir)
+    subjects = list(baselines.beside(cluster, subjects, nodes, required=baseline_required))
+    deep = {one.name for one in subjects if one.expected.level != "quick"}
+    with bmc_facts.beside(cluster, [node for node in nodes if node.name in deep]) as (managed, files):
+        subjects = [
+            replace(one, expected=replace(one.expected, bmc=managed[one.name])) if one.name in managed else one
+            for one in subjects
+        ]
+        return verify(subjects, checks=checks, events=cluster.events, workdir=workdir, beside=files)
 
 
 def settle(

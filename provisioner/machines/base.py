@@ -1,9 +1,9 @@
 """The machines of one site: planned, applied, destroyed. Terraform makes them (terraform.py), or they exist
-already (hosts.py); machines that a BMC installs would be another implementation."""
+already (hosts.py), or a BMC installs them (redfish.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -54,6 +54,14 @@ class Planned:
             )
 
 
+class PartlyMadeError(ProviderError):
+    """Some of a site's machines did not come to be; `nodes` are those that did, and with which a run goes on."""
+
+    def __init__(self, error: ProviderError, nodes: Sequence[Node]) -> None:
+        super().__init__(error.message, where=error.where, hint=error.hint)
+        self.nodes = list(nodes)
+
+
 class DestroyRefusedError(ProviderError):
     """The provider refused to remove a part of what was made; the rest can be looked for by tag."""
 
@@ -73,7 +81,7 @@ class Machines(Protocol):
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         """Do what was planned; give the site's nodes. `always`: also where there is nothing to do, because the last
-        apply may have been killed."""
+        apply may have been killed. Raises PartlyMadeError where some of the machines came to be."""
 
     def standing(self, plan: Plan) -> list[Node]:
         """The site's nodes that stand by what is recorded, also after an apply that failed; asks the state alone."""

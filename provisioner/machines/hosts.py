@@ -127,12 +127,16 @@ class HostMachines:
                     where=f"site {self.site}",
                     hint="list as many hosts as the group has machines",
                 )
-            taken = {name: host for host in hosts if (name := before.get(host.name)) in names and name is not None}
-            rest = iter([host for host in hosts if before.get(host.name) not in taken])
-            for name in names:
-                host = taken.get(name) or next(rest)
+            for name, host in named(hosts, names, before).items():
                 found[name] = _node(name, group.name, self.site, group.machine.name, host)
         return found
+
+
+def named(hosts: Sequence[Host], names: Sequence[str], before: Mapping[str, str]) -> dict[str, Host]:
+    """Name → host, as many as there are of both. `before`: host → the name that it has."""
+    taken = {name: host for host in hosts if (name := before.get(host.name)) in names and name is not None}
+    rest = iter([host for host in hosts if before.get(host.name) not in taken])
+    return {name: host for name in names if (host := taken.get(name) or next(rest, None)) is not None}
 
 
 def _node(name: str, group: str, site: str, machine: str, host: Host) -> Node:

@@ -19,7 +19,7 @@ from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.installer import iso, serve
 from provisioner.installer.seed import Target
-from provisioner.machines.base import Planned
+from provisioner.machines.base import PartlyMadeError, Planned
 from provisioner.machines.existing import Way
 from provisioner.machines.hosts import HostMachines
 from provisioner.machines.installing import Installer, greets
@@ -65,9 +65,13 @@ class RedfishMachines(HostMachines):
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         todo = self._to_install(plan)
-        if todo:
-            self._install(plan, todo)
-        return super().apply(plan, planned, always=always)
+        failed = self._install(plan, todo) if todo else {}
+        if failed and len(failed) == len(self._nodes(plan)):
+            raise _together(self.site, failed, len(todo))
+        nodes = super().apply(plan, planned, always=always)
+        if failed:
+            raise PartlyMadeError(_together(self.site, failed, len(todo)), [n for n in nodes if n.id not in failed])
+        return nodes
 
     def destroy(self, plan: Plan | None = None) -> int:
         """As for machines that exist: they are left as they are, and running. What an installation that was cut short
@@ -96,8 +100,9 @@ class RedfishMachines(HostMachines):
                 todo.append((node, hosts[node.id]))
         return todo
 
-    def _install(self, plan: Plan, todo: list[tuple[Node, Host]]) -> None:
-        """Raises ProviderError naming each machine that did not come to be, and why; the others are served."""
+    def _install(self, plan: Plan, todo: list[tuple[Node, Host]]) -> dict[str, Exception]:
+        """Give each machine that did not come to be, and why; the others are served. Raises ProviderError where none
+        can be, because of the image."""
         private_dir(self._folder)
         self._verify_image()
         names = {host.name: node.name for node, host in todo}
@@ -122,8 +127,7 @@ class RedfishMachines(HostMachines):
                     token = self._journal.load()[outcome.machine].token
                     (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
                     self._events("fleet", "progress", "installed", node=names[outcome.machine], unit="machine")
-        if failed:
-            raise _together(self.site, failed, len(todo))
+        return failed
 
     def _verify_image(self) -> None:
         file, wanted = self._installation.iso, self._installation.sha256

@@ -167,6 +167,10 @@ class Management(Protocol):
     """`env:NAME` or `file:PATH` (redfish/accounts.py)."""
     installation: Installation | None
     """None where the machines run already: then they are only looked at."""
+    firmware: Mapping[str, Mapping[str, str]]
+    """Group → part → version that its machines are pinned to."""
+    power_budget_w: float | None
+    """What all machines of the site may draw together."""
 
 
 class Rehearsal(Protocol):

@@ -154,6 +154,9 @@ class Expected:
     published: Mapping[str, float] = field(default_factory=dict)
     """busbw: GB/s that was measured on a healthy node of this type and published. It is shown, and judges nothing."""
     level: Level = "standard"
+    bmc: Mapping[str, Any] | None = None
+    """What its management controller must show: serial, firmware (part → version), budget_w; None for a machine of
+    which cluster.yaml names none."""
     unverified: tuple[str, ...] = ()
     """The limits (names of `most` and `least`, busbw, nvlink, fabric) that no measurement or document supports: what
     fails at one of them alone warns and does not condemn."""

@@ -11,6 +11,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import (
     Unreadable,
     apt_config,
+    bmc,
     dcgm_exporter,
     dcgmi_diag,
     dmesg,
@@ -137,6 +138,8 @@ class Facts:
     """How it did with other nodes of its group."""
     fio: fio.Fio | None = None
     """What scratch reached under fio."""
+    bmc: bmc.Bmc | None = None
+    """What its management controller shows."""
 
     def source(self, name: str) -> Source:
         return self.sources.get(name, Source("absent", f"{name} is not in the bundle"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.verify.baseline import Baseline, reached
-from provisioner.verify.bundle import Bundle
+from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect
 from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric_run import fabric
@@ -66,8 +66,11 @@ def verify(
     probe_s: float | None = None,
     judge_s: float | None = None,
     parallel: int = 64,
+    beside: Callable[[], Mapping[str, Mapping[str, Output]]] = dict,
 ) -> Report:
     """Verify every subject. Names must be distinct.
+
+    `beside` gives node → file of its bundle → what was found out meanwhile by another way than through the node.
 
     `checks` are directories of the user's own checks; `workdir`, where given, keeps each node's bundle under
     bundles/<name>. `probe_s` is the deadline of one node's probe (default: its commands' own and 20 s), `judge_s` that
@@ -88,6 +91,9 @@ def verify(
     bundles |= collect(targets, requests, deadline_s=probe_s, parallel=parallel, events=events) if targets else {}
     bundles |= _loaded(subjects, bundles, events=events)
     bundles |= fabric(subjects, bundles, events=events)
+    bundles |= {
+        n: replace(bundles[n], files={**bundles[n].files, **more}) for n, more in beside().items() if n in bundles
+    }
     probed = time.monotonic()
     if workdir is not None:
         for name, bundle in bundles.items():

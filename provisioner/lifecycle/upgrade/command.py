@@ -253,8 +253,8 @@ def _offer(cluster: Cluster, lock: Lock, nodes: Sequence[Node], binary: Binary, 
             hint=f"run `gpuprov up {cluster.file} --sandbox` first",
         )
     done = machines.make(cluster, plan, prepared, cluster.events)
-    if done.failed:
-        raise together(done.failed)
+    if unmade := done.partly | done.failed:
+        raise together(unmade)
     made = {node.name: node.id for node in done.nodes}
     if made != {node.name: node.id for node in nodes}:
         raise GpuprovError("machines were replaced meanwhile", where=cluster.spec.name, hint="run `gpuprov up` first")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -55,6 +55,8 @@ class BareMetalManagement:
 
     def __init__(self, settings: BareMetalSite) -> None:
         self.credentials = settings.credentials or "env:BMC"
+        self.firmware: Mapping[str, Mapping[str, str]] = settings.firmware
+        self.power_budget_w = settings.power_budget_w
         install = settings.install
         self.installation = (
             Installation(

@@ -23,6 +23,9 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
     if site.maas is not None:
         yield Finding((*at, "maas"), "maas belongs to method: maas", "method: maas, or leave it out", at_key=True)
     yield from _management(site, at)
+    for name in site.firmware:
+        if name not in groups:
+            yield Finding((*at, "firmware", name), f"there is no group {name} at this site", at_key=True)
     if site.hosts and site.inventory:
         yield Finding((*at, "inventory"), "hosts and inventory are both here", "leave out one of them", at_key=True)
         return
@@ -61,7 +64,7 @@ def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
     if site.maas is None:
         yield Finding((*at, "method"), "method: maas needs the address of a MAAS", "add maas: { url: … }")
         return
-    for key in ("hosts", "inventory", "host_keys", "credentials", "install"):
+    for key in ("hosts", "inventory", "host_keys", "credentials", "install", "firmware", "power_budget_w"):
         if getattr(site, key):
             yield Finding(
                 (*at, key), f"{key} is not for method: maas: MAAS has the machines", "leave it out", at_key=True

@@ -164,6 +164,20 @@ class BareMetalSite(Site):
         default=None, description="What is installed on machines that have only a BMC (method: redfish)"
     )
 
+    firmware: dict[Text, dict[Text, Text]] = Field(
+        default_factory=dict,
+        title="versions for each group, such as train: { BIOS: 1.8.2 }",
+        description="Firmware that the machines of a group have to have, by the names that `gpuprov bmc FILE status "
+        "--json` lists (BIOS, BMC, parts); anything else is a warning of `verify`",
+        examples=[{"train": {"BIOS": "1.8.2"}}],
+    )
+    power_budget_w: Annotated[float, Field(gt=0, le=1e8)] | None = Field(
+        default=None,
+        title="watts",
+        description="What the machines of the site may draw together, by their BMCs; more is a warning of `verify`",
+        examples=[40000],
+    )
+
     def located(self, folder: Path) -> Self:
         found: dict[str, object] = {}
         for key in ("inventory", "host_keys"):

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.errors import GpuprovError
+from provisioner.errors import Exit, GpuprovError, ProviderError
+from provisioner.fleet import Node
+from provisioner.lifecycle import machines
+from provisioner.machines.base import PartlyMadeError, Planned
 from provisioner.paths import private_dir
 from provisioner.providers.cluster import MADE_BY, SETTINGS
 from provisioner.session import Cluster, open_cluster
+from tests.support import plans
 
 FILE = """
 name: told
@@ -70,3 +74,45 @@ def test_settings_that_are_damaged_are_no_settings(tmp_path: Path, text: str) ->
 def test_there_is_one_object_for_each_site(tmp_path: Path) -> None:
     found = cluster(tmp_path, sandbox=False, sites={"here": "aws"})
     assert found.providers.at("here") is found.providers.at("here") is found.providers.made()["here"]
+
+
+OWN = """
+name: told
+sites: {rack: {provider: baremetal, hosts: {"d[0-2].lab": {}}}}
+groups: {train: {machine: dgx-h100, count: 3}}
+"""
+
+
+class Partly:
+    """Machines of one's own, the second of which did not come to be."""
+
+    site = "rack"
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+
+    def apply(self, *_: object, **__: object) -> list[Node]:
+        raise PartlyMadeError(ProviderError("1 of 3: d1.lab: wrong password", where="site rack"), self.nodes)
+
+
+def test_machines_of_ones_own_that_fail_do_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that did not come to be, and one that does not let gpuprov in: the third is what the run goes on with."""
+    (tmp_path / "cluster.yaml").write_text(OWN)
+    found = open_cluster(tmp_path / "cluster.yaml", sandbox=False)
+    private_dir(found.paths.root)
+    nodes = [
+        Node(f"train-{number}", "train", "rack", "dgx-h100", f"d{number}.lab", "", f"d{number}.lab", "")
+        for number in (0, 2)
+    ]
+    refused = ProviderError("no way in", where="train-2", hint="look there")
+    monkeypatch.setattr(machines, "contact", lambda *_, **__: {"train-2": refused})
+    plan = plans.plan(plans.cluster_spec("dgx-h100", count=3))
+    made = machines.make(found, plan, [(Partly(nodes), Planned("rack", add=3))], found.events)  # type: ignore[list-item]
+    assert ([node.name for node in made.nodes], made.failed) == (["train-0"], {})
+    assert "d1.lab: wrong password" in str(made.partly["rack"]) and "train-2: no way in" in str(made.partly["rack"])
+    assert made.partly["rack"].exit_code == Exit.PROVIDER_FAILED
+    monkeypatch.setattr(machines, "contact", lambda *_, **__: {"train-0": refused, "train-2": refused})
+    none = machines.make(found, plan, [(Partly(nodes), Planned("rack", add=3))], found.events)  # type: ignore[list-item]
+    assert (none.nodes, list(none.failed), none.partly) == ([], ["rack"], {})

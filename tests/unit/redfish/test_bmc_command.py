@@ -41,7 +41,7 @@ def test_status_as_json_has_its_schema(
     file, bmcs = cluster
     assert run(["bmc", str(file), "status", "--json"]) == 1, "a DGX H100 has eight GPUs"
     said = capsys.readouterr()
-    assert "a.lab: BMC's certificate pinned: SHA256:" in said.err
+    assert "train-0: BMC's certificate pinned: SHA256:" in said.err
     document = json.loads(said.out)
     jsonschema.validate(document, schema.schema("bmc"), cls=jsonschema.Draft202012Validator)
     one, two = document["machines"]
@@ -58,7 +58,7 @@ def test_one_that_fails_does_not_hide_the_others(
     bmcs["a"].faults.wrong_password = True
     assert run(["bmc", str(file), "power"]) == 1
     out = capsys.readouterr().out
-    assert "a.lab: the BMC does not accept the user and password" in out and "SECOND" in out
+    assert "train-0: the BMC does not accept the user and password" in out and "SECOND" in out
     assert "not-a-real-one" not in out
 
 
@@ -66,7 +66,7 @@ def test_event_logs(cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.Ca
     file, _ = cluster
     assert run(["bmc", str(file), "sel", "b.lab"]) == 0
     out = capsys.readouterr().out
-    assert "b.lab: 2024-06-11T00:13:00-05:00 OK Sel: An OEM diagnostic event occurred." in out and "a.lab" not in out
+    assert "train-1: 2024-06-11T00:13:00-05:00 OK Sel: An OEM diagnostic event occurred." in out and "a.lab" not in out
 
 
 def test_no_serial_number_is_cut_in_a_narrow_terminal(
@@ -137,6 +137,16 @@ def test_power_of_another_machine_than_is_written_down(
     assert bmcs["a"].changes == []
 
 
+def test_another_machine_than_is_written_down_fails(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, _ = cluster
+    file.write_text(file.read_text().replace("CNIVC0014M0388", "ELSEWHERE"))
+    assert run(["bmc", str(file), "status", "train-0"]) == 1
+    out = capsys.readouterr().out
+    assert "train-0: FAIL: serial number: the BMC is that of the machine CNIVC0014M0388, not of ELSEWHERE" in out
+
+
 def test_what_a_bmc_showed_is_kept_and_read_again(
     cluster: tuple[Path, dict[str, fake.Bmc]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,7 +160,7 @@ def test_what_a_bmc_showed_is_kept_and_read_again(
     (again,) = json.loads(capsys.readouterr().out)["machines"]
     assert again["serial"] == "CNIVC0014M0388" and any(f["status"] == "fail" for f in again["findings"])
     assert run(["bmc", str(file), "power", "--from", str(tmp_path / "kept")]) == 1, "of b.lab nothing was kept"
-    assert "b.lab: is no saved Redfish tree" in capsys.readouterr().out
+    assert "train-1: is no saved Redfish tree" in capsys.readouterr().out
     assert asked == {name: bmc.asked for name, bmc in bmcs.items()}
 
 
@@ -165,7 +175,7 @@ def test_new_events_are_those_since_the_last_look(
         0, {**entries["Members"][0], "Created": "2026-01-01", "Severity": "Critical", "Message": "PSU lost"}
     )
     run(["bmc", str(file), "status", "a.lab"])
-    assert "a.lab: warning: events: 1 since the last look: PSU lost" in capsys.readouterr().out
+    assert "train-0: warning: events: 1 since the last look: PSU lost" in capsys.readouterr().out
     run(["bmc", str(file), "status", "a.lab"])
     assert "since the last look" not in capsys.readouterr().out
     (seen,) = file.parent.rglob("bmc_seen.json")

@@ -1,0 +1,150 @@
+"""What the machines' BMCs show, for those who judge it: `gpuprov bmc FILE status`, and `verify` beside what the
+machines' own systems say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from provisioner import catalog
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.lifecycle.out_of_band import Looked, Managed, look, managed_machines, why
+from provisioner.paths import write_whole
+from provisioner.redfish import logs
+from provisioner.redfish.document import document, of_tree
+from provisioner.redfish.errors import BmcError
+from provisioner.redfish.tree import is_saved, saved
+from provisioner.session import Cluster
+from provisioner.verify.bmc import Finding, Wanted, firmware_differs, judge
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.parsers.bmc import parse
+
+FILE = "bmc.json"
+LOOK_S = 120.0
+"""Seconds for one BMC: a DGX H100 shows some 300 resources that are read one after the other."""
+Beside = Callable[[], dict[str, dict[str, Output]]]
+"""Gives node → file of its bundle → what this computer has found out for it."""
+
+
+def documents(
+    cluster: Cluster, asked: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
+) -> dict[str, dict[str, Any]]:
+    """Host → its bmc.json. `live`: they were asked just now, so that their events count as seen."""
+    new = _new_events(cluster, looked) if live else dict.fromkeys(looked)
+    sites: dict[str, list[float | None]] = {}
+    for one in asked:
+        mine = looked.get(one.host.name)
+        sites.setdefault(one.site, []).append(mine.found.drawn.drawn_w if mine is not None else None)
+    drawn = {
+        site: {"drawn_w": sum(w for w in watts if w is not None), "silent": sum(w is None for w in watts)}
+        for site, watts in sites.items()
+    }
+    return {
+        one.host.name: document(mine.found, mine.settings, new[one.host.name], drawn[one.site])
+        for one in asked
+        if (mine := looked.get(one.host.name)) is not None
+    }
+
+
+def findings(
+    cluster: Cluster, asked: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
+) -> dict[str, list[Finding]]:
+    """Host → what its facts mean, beside the others of its group. Of a machine's budget nothing is said where not all
+    of its site were asked."""
+    read = {host: parse(json.dumps(one)) for host, one in documents(cluster, asked, looked, live=live).items()}
+    made = {}
+    for one in asked:
+        if (mine := read.get(one.host.name)) is not None:
+            group = cluster.spec.groups.get(one.host.group)
+            gpus = catalog.load().machine(group.machine).gpu_count if group is not None else None
+            wanted = expected(one)
+            judged = judge(mine, Wanted(gpus, None, wanted["serial"], wanted["firmware"], wanted["budget_w"]))
+            made[one.host.name] = judged
+    for name in {one.host.group for one in asked}:
+        members = {
+            one.host.name: read[one.host.name] for one in asked if one.host.group == name and one.host.name in read
+        }
+        for host, finding in firmware_differs(members).items():
+            made[host].append(finding)
+    return made
+
+
+def expected(one: Managed) -> dict[str, Any]:
+    """What verify expects of its BMC (Expected.bmc)."""
+    management = one.management
+    return {
+        "serial": one.serial, "firmware": dict(management.firmware.get(one.host.group, {})),
+        "budget_w": management.power_budget_w,
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def beside(cluster: Cluster, nodes: Sequence[Node]) -> Iterator[tuple[dict[str, dict[str, Any]], Beside]]:
+    """What BMCs add to proving these nodes: node → what is expected of its BMC, and what gives node → bmc.json, once
+    all are read. They are asked in a thread of their own from the beginning, within LOOK_S."""
+    asked = [one for one in managed_machines(cluster) if one.node in {node.name for node in nodes}]
+    if cluster.sandbox or not asked:
+        yield {}, dict
+        return
+    everyone = [one for one in managed_machines(cluster) if one.site in {other.site for other in asked}]
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(_files, cluster, everyone)
+        yield {one.node: expected(one) for one in asked}, reading.result
+
+
+def with_tree(bundle: Bundle, folder: Path) -> Bundle:
+    """A bundle with the bmc.json of the Redfish tree that lies in its folder: NAME.redfish.json (also .gz), or the tree
+    itself, as a folder `redfish` or beside its files. As it is where there is none, or it has a bmc.json."""
+    trees = [*sorted(folder.glob("*.redfish.json")), *sorted(folder.glob("*.redfish.json.gz"))]
+    if not trees and is_saved(folder):
+        trees = [folder]
+    if not trees or FILE in bundle.files:
+        return bundle
+    if len(trees) > 1:
+        said = f"{len(trees)} Redfish trees lie here: {', '.join(one.name for one in trees[:4])}"
+        raise GpuprovError(said, where=str(folder), hint="leave the one of this machine")
+    try:
+        output = Output(json.dumps(of_tree(saved(trees[0]))), rc=0)
+    except BmcError as error:
+        output = Output("", missing=True, error=f"{trees[0].name}: {error.message}")
+    return replace(bundle, files={**bundle.files, FILE: output})
+
+
+def _files(cluster: Cluster, asked: Sequence[Managed]) -> dict[str, dict[str, Output]]:
+    """Node → bmc.json as a file of its bundle; of a BMC that could not be read why not."""
+    names = {one.host.name: one.node for one in asked if one.node}
+    outcomes = look(cluster, asked, LOOK_S)
+    looked = {one.machine: one.value for one in outcomes if one.value is not None}
+    found = {
+        names[host]: Output(json.dumps(one), rc=0)
+        for host, one in documents(cluster, asked, looked).items()
+        if host in names
+    }
+    for outcome in outcomes:
+        if outcome.error is not None and outcome.machine in names:
+            found[names[outcome.machine]] = Output("", missing=True, error=why(outcome.error))
+    return {node: {FILE: output} for node, output in found.items()}
+
+
+def _new_events(cluster: Cluster, looked: Mapping[str, Looked]) -> dict[str, list[logs.Entry]]:
+    """Host → entries that were not there when gpuprov looked last; everything at the first look. What was seen is kept
+    in bmc_seen.json by time and text: BMCs give ids anew after a log is cleared."""
+    file = cluster.paths.root / "bmc_seen.json"
+    try:
+        seen = json.loads(file.read_text(encoding="utf-8"))
+        before = {host: set(one) for host, one in seen.items()}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        before = {}
+    new, after = {}, dict(before)
+    for host, one in looked.items():
+        entries = {f"{e.time} {e.message}"[:200]: e for log in one.logs for e in log.entries}
+        new[host] = [entry for key, entry in entries.items() if key not in before.get(host, set())]
+        after[host] = set(entries)
+    write_whole(file, json.dumps({host: sorted(one) for host, one in sorted(after.items())}) + "\n")
+    return new

@@ -1,0 +1,54 @@
+"""`python -m tests.support.bmc_rehearsal up FILE`: gpuprov at a rack of rehearsed nodes behind replayed BMCs (bmc.py).
+
+As baremetal_rehearsal, and in place of an installer's image each machine gets one that says what its seed would: what
+is powered on with it becomes that machine. Waiting is cut to what a rehearsed node takes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from provisioner.cli.main import run
+from provisioner.installer import iso
+from provisioner.installer.seed import Target
+from provisioner.machines import installing, redfish
+from provisioner.providers.baremetal import provider as baremetal
+from provisioner.redfish import machine
+from tests.support.baremetal_rehearsal import Rehearsed
+
+HEAD = b"\0" * 32768 + b"\x01CD001\x01"
+"""What a BMC looks at before it takes an image: the first volume descriptor of ISO 9660."""
+WAIT_S = 40.0
+
+
+def write(distribution: str, installer: Path, target: Target, out: Path) -> Path:
+    """In place of installer.iso.make."""
+    assert installer.exists() and distribution
+    out.write_bytes(HEAD + json.dumps(asdict(target)).encode())
+    return out
+
+
+def read(image: bytes) -> dict[str, Any]:
+    """The target of an image that `write` made."""
+    found: dict[str, Any] = json.loads(image.removeprefix(HEAD))
+    return found
+
+
+class Impatient(redfish.RedfishMachines):
+    """Does not wait an hour for a machine that never comes up."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._wait_s = WAIT_S
+
+
+if __name__ == "__main__":
+    baremetal.PROVIDER = Rehearsed  # type: ignore[assignment]
+    redfish.RedfishMachines = Impatient  # type: ignore[misc]
+    iso.make = write
+    machine.MEDIA_S, machine.POLL_S, installing.SSH_PAUSE_S = 3.0, 0.2, 0.5
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""What `verify` and `status` get of the machines' BMCs: replayed ones, and nobody else's is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioner import fleet
+from provisioner.cli.main import run
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.lifecycle import bmc_facts, out_of_band, verifying
+from provisioner.lifecycle.status import status
+from provisioner.paths import private_dir
+from provisioner.session import Cluster, open_cluster
+from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.parsers.bmc import parse
+from provisioner.verify.results import Report
+from provisioner.verify.run import Subject
+from tests.support import bmc as fake
+from tests.support.healthy_bundle import expected
+
+TREE = "dell-poweredge-r750-h100pcie"
+Lab = tuple[Cluster, dict[str, fake.Bmc]]
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake.certificate(tmp_path_factory.mktemp("bmc"))
+
+
+@pytest.fixture
+def lab(pem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Lab]]:
+    """Two machines of a file, of which gpuprov has made nodes, and one that is in none. A file's further keys of the
+    site are given."""
+    monkeypatch.setenv("BMC_USER", "admin")
+    monkeypatch.setenv("BMC_PASSWORD", "not-a-real-one")
+    with contextlib.ExitStack() as running:
+        bmcs = {
+            name: running.enter_context(fake.serving(fake.Bmc(fake.tree(TREE), fake.MANNERS[TREE]), pem))
+            for name in ("a", "b", "other")
+        }
+        for one in ("b", "other"):
+            bmcs[one].system["SerialNumber"] = one.upper() + "-1"
+
+        def build(more: str = "") -> Lab:
+            file = tmp_path / "cluster.yaml"
+            file.write_text(
+                f"name: lab\nsites:\n  lab:\n    provider: baremetal\n    credentials: env:BMC\n{more}    hosts:\n"
+                f"      a.lab: {{bmc: '{bmcs['a'].address}', serial: CNIVC0014M0388}}\n"
+                f"      b.lab: {{bmc: '{bmcs['b'].address}'}}\n"
+                "groups: {train: {machine: dgx-h100, count: 2}}\n"
+            )
+            cluster = open_cluster(file, sandbox=False)
+            private_dir(cluster.paths.root)
+            fleet.save(cluster.paths, nodes())
+            return cluster, bmcs
+
+        yield build
+
+
+def nodes() -> list[Node]:
+    return [Node(f"train-{n}", "train", "lab", "dgx-h100", f"{h}.lab", "", "127.0.0.1", "") for n, h in enumerate("ab")]
+
+
+def proven(cluster: Cluster, level: str = "standard") -> Report:
+    """Both nodes, which say nothing themselves."""
+    want = expected("dgx-h100", level)  # type: ignore[arg-type]
+    subjects = [Subject(one.name, "train", "lab", "dgx-h100", Bundle(collected=1.0), want) for one in nodes()]
+    return verifying.prove(cluster, subjects, nodes())
+
+
+def checks(report: Report, node: str) -> dict[str, tuple[str, str]]:
+    found = next(one for one in report.nodes if one.name == node)
+    return {c.id: (c.status, c.message) for c in found.checks if c.id.startswith(("bmc.", "fleet.firmware"))}
+
+
+def test_verify_asks_the_bmcs_of_the_nodes(lab: Callable[[str], Lab]) -> None:
+    cluster, bmcs = lab("    firmware: {train: {BIOS: 9.9.9}}\n    power_budget_w: 1\n")
+    report = proven(cluster)
+    one, two = checks(report, "train-0"), checks(report, "train-1")
+    assert one["bmc.identity"][0] == "pass" and two["bmc.identity"][0] == "skip"
+    assert "sees 1 of 8 GPUs" in one["bmc.gpus"][1]
+    assert "BIOS 1.8.2, not 9.9.9" in one["bmc.firmware"][1]
+    assert one["fleet.firmware"][0] == "pass"
+    assert "above the 1 W" in one["bmc.power_budget"][1]
+    assert one["bmc.events"][0] == "pass"
+    assert all(not bmc.changes and not bmc.sessions for bmc in bmcs.values()) and bmcs["other"].asked == 0
+    # As a look of `bmc` does, it counts as the last one
+    entries = bmcs["a"].known["/redfish/v1/Managers/iDRAC.Embedded.1/LogServices/Sel/Entries"]
+    new = {**entries["Members"][0], "Created": "2026-01-01", "Severity": "Critical", "Message": "PSU lost"}
+    entries["Members"].insert(0, new)
+    assert "PSU lost" in checks(proven(cluster), "train-0")["bmc.events"][1]
+    assert checks(proven(cluster), "train-0")["bmc.events"][0] == "pass"
+
+
+def test_a_bmc_that_does_not_answer_costs_no_other_its_facts(lab: Callable[[str], Lab]) -> None:
+    cluster, bmcs = lab("    power_budget_w: 5000\n")
+    bmcs["a"].faults.wrong_password = True
+    report = proven(cluster)
+    one, two = checks(report, "train-0"), checks(report, "train-1")
+    assert one["bmc.answers"][0] == "unknown" and "does not accept the user and password" in one["bmc.answers"][1]
+    assert {status for status, _ in one.values()} == {"unknown", "skip"}
+    assert two["bmc.answers"][0] == "pass"
+    assert two["bmc.power_budget"][0] == "unknown", "the other machine's watts are not known"
+
+
+def test_at_level_quick_no_bmc_is_asked(lab: Callable[[str], Lab]) -> None:
+    cluster, bmcs = lab("")
+    assert {status for status, _ in checks(proven(cluster, "quick"), "train-0").values()} == {"skip"}
+    assert [bmc.asked for bmc in bmcs.values()] == [0, 0, 0]
+
+
+def test_status_has_power_and_health(lab: Callable[[str], Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, bmcs = lab("")
+    monkeypatch.setattr("provisioner.lifecycle.status.drifted", lambda *_: {})
+    bmcs["a"].system["PowerState"] = "Off"
+    bmcs["b"].faults.wrong_password = True
+    found = {row["name"]: row["bmc"] for row in status(cluster, ask=True)["nodes"]}
+    assert (found["train-0"]["power"], found["train-0"]["error"]) == ("Off", None)
+    assert found["train-1"]["power"] is None and "does not accept" in found["train-1"]["error"]
+    assert {row["bmc"] for row in status(cluster, ask=False)["nodes"]} == {None}
+    assert bmcs["other"].asked == 0
+
+
+def test_machines_have_their_nodes_names_before_there_is_any(lab: Callable[[str], Lab]) -> None:
+    cluster, _ = lab("")
+    fleet.save(cluster.paths, nodes()[1:])
+    assert [(one.host.name, one.node) for one in out_of_band.machines(cluster)] == [
+        ("a.lab", "train-0"), ("b.lab", "train-1"),
+    ]  # fmt: skip
+    assert [one.host.name for one in out_of_band.machines(cluster, ["train-0"])] == ["a.lab"]
+
+
+def test_a_tree_beside_a_bundle_is_judged_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "node"
+    kept.mkdir()
+    (kept / "kernel.txt").write_text("6.8.0\n")
+    packed = (fake.TREES / f"{TREE}.redfish.json.gz").read_bytes()
+    (kept / "a.lab.redfish.json.gz").write_bytes(packed)
+    assert run(["verify", "--bundle", str(kept), "--machine", "dgx-h100", "--json"]) == 1
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    found = {c["id"]: c for c in node["checks"]}
+    assert found["bmc.answers"]["status"] == found["bmc.fans"]["status"] == "pass"
+    assert "sees 1 of 8 GPUs" in found["bmc.gpus"]["message"]
+    assert found["bmc.events"]["status"] == "unknown", "what is new is not known of a tree alone"
+    (kept / "b.lab.redfish.json").write_bytes(gzip.decompress(packed))
+    with pytest.raises(GpuprovError, match="2 Redfish trees lie here"):
+        bmc_facts.with_tree(Bundle(), kept)
+    (kept / "a.lab.redfish.json.gz").unlink()
+    (kept / "b.lab.redfish.json").write_text("{}")
+    broken = bmc_facts.with_tree(Bundle(), kept).files["bmc.json"]
+    assert broken.missing and "b.lab.redfish.json" in broken.error
+    whole = bmc_facts.with_tree(Bundle({"bmc.json": Output("{}")}), kept).files["bmc.json"]
+    assert whole.text == "{}", "what the bundle has counts"
+
+
+def test_a_tree_as_a_folder_of_files(tmp_path: Path) -> None:
+    for uri, one in fake.tree(TREE).items():
+        place = tmp_path / uri.strip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "index.json").write_text(json.dumps(one))
+    found = bmc_facts.with_tree(Bundle(), tmp_path).files["bmc.json"]
+    assert parse(found.text).model == "PowerEdge R750"
