@@ -24,6 +24,8 @@ WAIT_S = 900.0
 PAUSE_S = 5.0
 HOLDS_DATA = "it holds data: delete it yourself if the data is no longer needed"
 """Why a file system is kept (Thing.kept)."""
+SOMEWHERE = "it is the whole account's, and nothing here uses it: it may be of the same cluster in another region"
+"""Why a role of nodes is kept by who looks at one region (Thing.kept)."""
 Tell = Callable[[str], None]
 
 

@@ -60,7 +60,7 @@ locals {
 resource "tencentcloud_cam_role" "nodes" {
   count         = local.make_role ? 1 : 0
   name          = local.role_name
-  description   = "Nodes of ${var.name}"
+  description   = join(" ", [for key, value in local.tags : "${key}=${value}" if startswith(key, "gpuprov-")])
   console_login = false
   tags          = local.tags
   document = jsonencode({
@@ -78,7 +78,7 @@ resource "tencentcloud_cam_role" "nodes" {
 resource "tencentcloud_cam_policy" "buckets" {
   count       = local.make_role ? 1 : 0
   name        = local.role_name
-  description = "Buckets of the nodes of ${var.name}"
+  description = tencentcloud_cam_role.nodes[0].description # after the role, by which it is found
   document = jsonencode({
     version = "2.0"
     statement = flatten([for one in var.tencent.buckets : [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from provisioner.errors import Diagnostic
-from provisioner.providers.alicloud import errors, tagged_resources
+from provisioner.providers.alicloud import errors, roles, tagged_resources
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import credentials
 from provisioner.providers.orphans import Found, Thing
@@ -34,7 +34,8 @@ class InRegion(Removal):
 
     order = Order(
         machines=("instance",), linger=("NAT gateway",),
-        then=("elastic IP address", "disk", "key pair", "deployment set"), network=("security group", "vSwitch", "VPC"),
+        then=("elastic IP address", "disk", "key pair", "deployment set", roles.KIND),
+        network=("security group", "vSwitch", "VPC"),
     )  # fmt: skip
 
     def __init__(self, region: Region, *, wait_s: float = WAIT_S, pause_s: float = PAUSE_S) -> None:
@@ -45,6 +46,8 @@ class InRegion(Removal):
         return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, thing: Thing) -> None:
+        if thing.kind == roles.KIND:
+            return roles.delete(self._region, thing.id)
         service, call, arguments = HOW[thing.kind]
         try:
             self._region.ask(service, call, **arguments(thing.id))

@@ -22,7 +22,7 @@ from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
-from provisioner.providers.removal import forgotten
+from provisioner.providers.removal import SOMEWHERE, forgotten
 from provisioner.stack.models import BaseImage
 
 
@@ -78,7 +78,7 @@ class Alicloud(Provider):
         return in_region.orphans(region)
 
     def clean(self, events: Events) -> list[str]:
-        return forgotten(self.place, in_region.orphans(self._site.region), events)
+        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=SOMEWHERE)
 
 
 PROVIDER = Alicloud

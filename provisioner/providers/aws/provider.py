@@ -9,7 +9,7 @@ from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws import image, permissions, storage, tagged_resources
+from provisioner.providers.aws import image, permissions, storage
 from provisioner.providers.aws import market as ec2_market
 from provisioner.providers.aws import orphans as in_region
 from provisioner.providers.aws.access import Ec2Access
@@ -23,7 +23,7 @@ from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
-from provisioner.providers.removal import forgotten
+from provisioner.providers.removal import SOMEWHERE, forgotten
 from provisioner.stack.models import BaseImage
 
 TUNNEL_PROGRAMS = {"ssm": ("aws", "session-manager-plugin"), "instance-connect": ("aws",)}
@@ -109,7 +109,7 @@ class Aws(Provider):
 
     def clean(self, events: Events) -> list[str]:
         # IAM can't say who uses a role; this one is of nobody else.
-        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=tagged_resources.SOMEWHERE)
+        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=SOMEWHERE)
 
 
 def _program(name: str) -> Finding:

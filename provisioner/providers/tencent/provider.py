@@ -13,7 +13,7 @@ from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
-from provisioner.providers.removal import forgotten
+from provisioner.providers.removal import SOMEWHERE, forgotten
 from provisioner.providers.tencent import image, keys, storage
 from provisioner.providers.tencent import market as cvm_market
 from provisioner.providers.tencent import orphans as in_region
@@ -82,7 +82,7 @@ class Tencent(Provider):
             return ()  # the preflight asks by itself, and says what it could not
 
     def clean(self, events: Events) -> list[str]:
-        return forgotten(self.place, in_region.InRegion(region_of(self._site)), events)
+        return forgotten(self.place, in_region.InRegion(region_of(self._site)), events, mine=SOMEWHERE)
 
 
 def _public_key(plan: Plan) -> str | None:

@@ -125,11 +125,13 @@ def calls() -> set[str]:
                 words = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
                 if len(words) == 2:
                     found.add(":".join(map(str, words)))
+    source = (FOLDER / "roles.py").read_text(encoding="utf-8")
+    found |= {f"ram:{action}" for action in re.findall(r'_gone\(region, "(\w+)"', source)}
     return found - {"sts:GetCallerIdentity"}
 
 
 def test_the_lists_of_actions_have_every_call_and_no_other() -> None:
-    assert calls() == {name for key in ("looks", "cost", "gc", "removes") for name in ACTIONS[key]}
+    assert calls() == {name for key in ("looks", "cost", "gc", "removes", "removes_role") for name in ACTIONS[key]}
 
 
 def test_the_policies_of_the_documentation_are_these_lists() -> None:
@@ -141,5 +143,5 @@ def test_the_policies_of_the_documentation_are_these_lists() -> None:
     assert set(role[0]["Action"]) == set(ACTIONS["role"]) and all("gpuprov-*" in one for one in role[0]["Resource"])
     assert set(state[0]["Action"]) == set(ACTIONS["state"])
     assert set(cost[0]["Action"]) == set(ACTIONS["cost"])
-    assert [set(one["Action"]) for one in gc] == [set(ACTIONS["gc"]), set(ACTIONS["removes"])]
+    assert [set(one["Action"]) for one in gc] == [set(ACTIONS[key]) for key in ("gc", "removes", "removes_role")]
     assert "acs:ResourceTag/gpuprov-cluster" in str(gc[1]["Condition"])
