@@ -28,7 +28,7 @@ from tests.support.role_script import ROLES
 NOTICE = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 SOME_TIME = "2099-11-21T22:10:00Z"
-PROGRAM = ROLES / "interruption" / "files" / "gpuprov_interruption"
+PROGRAM = ROLES / "interruption" / "files" / "gpuprov-interruption"
 
 
 def part(name: str) -> ModuleType:
