@@ -1,18 +1,18 @@
 #!/usr/bin/python3
 """Hears that the cloud takes this machine away, writes it down, and runs the hook, once for each notice.
 
-    gpuprov_interruption.py --node train-0 --record /run/gpuprov/interruption.json --hook /etc/gpuprov/interrupted
+    python3 -I gpuprov-interruption --node train-0 --record /run/gpuprov/interruption.json --hook /etc/gpuprov/interrupted
 
 A spot machine of Amazon's is told so two minutes before; one of Azure's half a minute before, by the same service as
 of maintenance (--service azure: Scheduled Events); one of Tencent Cloud's by a page of its own (--service tencent), and
 one of Alibaba Cloud's about five minutes before (--service alicloud).
-When a capacity block of Amazon's ends is known from the start (--ends): nobody tells
-the machine, so that counts as a notice ten minutes before, when Amazon's own warning is sent to the account.
+When a capacity block of Amazon's ends is known from the start (--ends): nobody tells the machine, so that counts as a
+notice ten minutes before, when Amazon's own warning is sent to the account.
 
-Standard library only, Python 3.8 or newer; role interruption makes a service of this folder (`python3 -I FOLDER`). It asks the instance metadata service
-(tokens, IMDSv2) every few seconds, as AWS recommends. The hook runs as a unit of its own, gpuprov-interrupted.service, so
-that it outlives a restart of this program, and systemd ends it 20 s before the machine goes. What was heard and done is
-in the record, which lasts until the next boot: a restart repeats nothing and loses nothing.
+Standard library only, Python 3.8 or newer; role interruption makes a service of this folder. It asks the instance
+metadata service every few seconds. The hook runs as a unit of its own, gpuprov-interrupted.service, so that it outlives a
+restart of this program, and systemd ends it 20 s before the machine goes. What was heard and done is in the record, which
+lasts until the next boot: a restart repeats nothing and loses nothing.
 """
 
 from __future__ import annotations
