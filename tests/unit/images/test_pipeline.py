@@ -463,3 +463,16 @@ def test_what_is_wrong_on_the_builder_is_told(tmp_path: Path, world: World, monk
     with pytest.raises(ConfigureError, match="jq is not held"):
         commands.build(opened(tmp_path, RECIPE), BINARY)
     assert (world.machines, world.images) == (set(), {})
+
+
+def test_a_recipe_at_a_site_that_makes_no_images_is_refused_before_anybody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "metal.yaml"
+    file.write_text(
+        "name: metal\nsites: {rack: {provider: baremetal, hosts: {d1.lab: {}}}}\nimage: {}\n"
+        "groups: {train: {machine: dgx-h100}}\n"
+    )
+    monkeypatch.setattr(pipeline.locking, "current", lambda *_: pytest.fail("versions were looked up"))
+    with pytest.raises(GpuprovError, match="makes no images at baremetal"):
+        pipeline.solved(open_recipe(file, sandbox=False), anew=False)

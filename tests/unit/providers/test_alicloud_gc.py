@@ -10,6 +10,7 @@ import pytest
 
 from provisioner.errors import ProviderError
 from provisioner.events import Event, Events
+from provisioner.providers import removal
 from provisioner.providers.alicloud import client
 from provisioner.providers.alicloud import orphans as module
 from provisioner.providers.alicloud.client import Region
@@ -19,6 +20,7 @@ from provisioner.providers.base import Place
 from provisioner.providers.removal import SOMEWHERE
 from tests.support import plans
 from tests.support.alicloud_api import Account, Refusal, serving, tagged
+from tests.support.clock import Clock
 
 MINE = tagged(cluster="speech", site="here", id="1a2b3c4d5e6f")
 DESCRIPTION = "gpuprov-cluster=speech gpuprov-id=1a2b3c4d5e6f gpuprov-site=here"
@@ -56,7 +58,8 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(client, "PAUSE_S", 0.01)
-        monkeypatch.setattr(module, "orphans", lambda place: InRegion(Region(place), wait_s=1.0, pause_s=0.01))
+        monkeypatch.setattr(removal, "time", Clock())
+        monkeypatch.setattr(module, "orphans", lambda place: InRegion(Region(place), wait_s=0.3, pause_s=0.01))
         yield found
     assert found.wrong == []
 
