@@ -14,7 +14,7 @@ from tests.support.rehearsal import Rehearsal, failing
 pytestmark = pytest.mark.sandbox
 
 P4D = "p4d.24xlarge"
-FAULTS = int(os.environ.get("GPUPROV_TEST_FAULTS", "40"))
+FAULTS = int(os.environ.get("GPUPROV_TEST_FAULTS", "24"))
 """How many are tried one by one; `GPUPROV_TEST_FAULTS=1000` for all."""
 ALONE = {"nvidia-smi-hangs", "docker-dead", "load-hang"}
 """Faults beside which others can't be seen."""
@@ -34,7 +34,7 @@ def test_two_faults_at_once(p4d: Rehearsal) -> None:
     # Two faults of one part are one fault to whoever looks: which of them is told is that check's own matter.
     apart = [pair for pair in pairs if len({check_of(fault) for fault in pair}) == 2]
     apart = [pair for pair in apart if not UNLOADED & {*pair} or level_of(pair) == "quick"]
-    try_faults(p4d, random.Random(4).sample(apart, 8), list(machines(p4d)))
+    try_faults(p4d, random.Random(4).sample(apart, 4), list(machines(p4d)))
 
 
 def test_a_fault_from_the_command_line(p4d: Rehearsal) -> None:

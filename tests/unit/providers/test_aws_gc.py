@@ -17,7 +17,7 @@ from moto.ec2.responses import EC2Response
 
 from provisioner.cli.main import run
 from provisioner.paths import data
-from provisioner.providers import orphans
+from provisioner.providers import orphans, removal
 from provisioner.providers.aws import orphans as module
 from provisioner.providers.aws import tagged_resources
 from provisioner.providers.aws.client import Region
@@ -25,6 +25,7 @@ from provisioner.providers.aws.orphans import InRegion
 from provisioner.spec import schema
 from tests.support import moto_aws
 from tests.support.aws_answers import Answers, ec2_error, sts_error
+from tests.support.clock import Clock
 
 REGION = "us-east-1"
 IMAGE = "ami-12c6146b"
@@ -55,7 +56,10 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Answers]:
     with mock_aws():
         ANSWERS.rules.clear()
         ANSWERS.asked.clear()
-        monkeypatch.setattr(module, "orphans", lambda _: InRegion(RULED, wait_s=0.5, pause_s=0.01))
+        clock = Clock()
+        for place in (removal, module):
+            monkeypatch.setattr(place, "time", clock)
+        monkeypatch.setattr(module, "orphans", lambda _: InRegion(RULED, wait_s=0.2, pause_s=0.01))
         yield ANSWERS
         for backend in ec2_backends[moto_aws.ACCOUNT].values():  # what the additions keep there
             for kept in ("placement_groups", "instance_connect_endpoints"):
@@ -225,10 +229,7 @@ def test_a_refusal_is_told_and_the_rest_goes(aws: Answers, capsys: pytest.Captur
     assert found("crashed") == {"key pair": [mine["key pair"]]}
 
 
-def test_what_is_in_use_is_tried_until_the_deadline(
-    aws: Answers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "orphans", lambda _: InRegion(RULED, wait_s=3, pause_s=0.01))
+def test_what_is_in_use_is_tried_until_the_deadline(aws: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     mine = make("crashed")
     aws.rules["ec2.DeleteSubnet"] = (400, ec2_error("DependencyViolation", "The subnet has dependencies."))
     said = gc(capsys, "--cluster", "crashed", "--yes", code=3)
