@@ -131,6 +131,10 @@ def build(work: Build) -> Manifest:
     targets: dict[str, Target] = {}
     for name in work.targets:
         with _failing(work, name):
+            settings = recipe.target(name)
+            _builder(work, name).images.check(settings.copy_to, settings.share_with)
+    for name in work.targets:
+        with _failing(work, name):
             targets[name] = _target(work, name)
     with _failing(work, ""):
         text = _written(work, targets)
