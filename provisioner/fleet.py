@@ -261,7 +261,7 @@ def _first_key(
                 break
             patience.pause(0.3)
     raise ProviderError(
-        f"no ssh on {node.address}: {error}",
+        f"no ssh on {node.address} port {node.port} ({node.id}): {error}",
         where=node.name,
         hint="look at the machine's console; run `gpuprov up` again, it goes on from here",
     )

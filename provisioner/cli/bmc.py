@@ -96,9 +96,10 @@ def _row(outcome: Outcome[Looked], one: Managed, findings: dict[str, list[Findin
     if outcome.value is None:
         error = outcome.error
         hint = getattr(error, "hint", "")
+        where, said = getattr(error, "where", ""), getattr(error, "message", str(error))
         row["error"] = {
             "kind": getattr(error, "kind", ""),
-            "message": getattr(error, "message", str(error)),
+            "message": f"{where}: {said}" if where and where != one.host.name else said,
             "hint": hint,
         }
         return row

@@ -31,7 +31,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     refuse_recipe(cluster)
     sites = chosen(cluster, only)
     for site in sites:
-        cluster.providers.at(site)  # refuses before anything is written
+        cluster.providers.at(site).refuse_missing_files()  # before anything is written, or anybody asked
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
         new_lock = not cluster.paths.locked()

@@ -88,7 +88,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     refuse_recipe(cluster)
     sites = chosen(cluster, only)
     for site in sites:
-        cluster.providers.at(site)  # refuses before anything is written
+        cluster.providers.at(site).refuse_missing_files()  # before anything is written, or anybody asked
     with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), sites) as run:
         events = cluster.events
         with run.stage("stack"):

@@ -94,7 +94,7 @@ def _admit(way: Way, node: Node, events: Events) -> None:
             events("fleet", "log", f"gpuprov's key added to {way.users[node.name]}'s authorized_keys", node=node.name)
             code, said = _call([*ssh.argv(way.paths, node.name), "true"])
         if code:
-            _refuse(node, f"ssh to {node.address} as {way.users[node.name]} fails: {said}", _hint(said))
+            _refuse(node, f"ssh to {_place(node)} as {way.users[node.name]} fails: {said}", _hint(said))
     answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "identity": way.identity}, DEADLINE_S)
     if answer.get("ok") is not True:
         raise _unclear(node, answer)
@@ -105,7 +105,13 @@ def _hint(said: str) -> str:
         return "the machine shows another host key than the one that is pinned: reinstalled, or somebody is in between"
     if "Permission denied" in said:
         return "a key of access.ssh_key must have no passphrase; without that key gpuprov makes one of its own"
-    return "look at the machine's console, address, port and jump host; then run `gpuprov up` again"
+    return "look at the machine's console, address, port and jump host; then run the same command again"
+
+
+def _place(node: Node) -> str:
+    """A host as cluster.yaml names it, and where ssh looks for it."""
+    where = f"{node.address} port {node.port}"
+    return f"{node.id} ({where})" if node.id != node.address else where
 
 
 def _bring_key(way: Way, node: Node) -> None:
@@ -141,6 +147,8 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
     lines = [line for line in said.splitlines() if line.startswith("gpuprov:")]
     if code or not lines:
         user = way.users[node.name]
+        if code in (255, 124) and node.name not in ssh.local(way.paths):  # ssh's own status, not the command's
+            _refuse(node, f"ssh to {_place(node)} as {user} fails: {said}", _hint(said))
         if "sudo:" in said:
             _refuse(
                 node,

@@ -100,8 +100,13 @@ class Installer:
                     "machine's", where=self.host.name, kind="identity",
                     hint="check `address` of this host, and what its name resolves to",
                 )  # fmt: skip
-            now = self.journal.note(now, "attaching", drive=machine.attach(now.url).uri)
-            machine.boot_once(target)
+            try:
+                now = self.journal.note(now, "attaching", drive=machine.attach(now.url).uri)
+                machine.boot_once(target)
+            except BmcError:  # whoever switches it on next starts no installer
+                with contextlib.suppress(BmcError):
+                    machine.detach(now.url, now.drive)
+                raise
             now = self.journal.note(now, "starting")
             machine.power_on()
             self.told(f"{found.model or 'machine'} {now.serial}: started from the installer's image")

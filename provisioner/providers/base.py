@@ -228,6 +228,10 @@ class Provider(ABC):
         except GpuprovError as error:
             return Finding("blocks", "credentials", error.message, error.hint)
 
+    def refuse_missing_files(self) -> None:  # noqa: B027 (most name none)
+        """Raise GpuprovError for a file of this computer, or a variable, that the site names and that is not there, or
+        can't be used. Nobody is asked; called before anything else that `plan` and `up` do."""
+
     @abstractmethod
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         """What would keep `up` from working: found before anything is spent. `there`: names of the site's nodes that

@@ -3,15 +3,25 @@ provisioner/images, the same for all."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import timedelta
+from typing import Protocol, TypeVar
 
+from provisioner import catalog
+from provisioner.errors import ProviderError
 from provisioner.fleet import Node
 from provisioner.plan import PlannedGroup
 
+T = TypeVar("T")
 Tell = Callable[[str], None]
 """Says a line of what goes on."""
+STOP_S, IMAGE_S = 900.0, 7200.0
+"""How long a machine may take to stop, and a disk of 200 GB to be an image in a region."""
+PAUSE_S = 10.0
+DEPRECATED = timedelta(days=180)
+"""After which an image is said to be old, where a cloud has words for that; machines can still start from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,9 @@ class Images(Protocol):
     def builder(self, group: PlannedGroup, wanted: str | None) -> str:
         """The machine type that an image for the group is built on: `wanted`, or the provider's own choice without a
         GPU, or the machine itself where it has none."""
+
+    def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
+        """Raise for what `publish` could not do, before anything is made."""
 
     def find(self, name: str) -> Image | None:
         """The image of that name; None where there is none."""
@@ -59,3 +72,39 @@ class Images(Protocol):
     def used(self, ids: Mapping[str, str]) -> list[str]:
         """The machines of this account that were started from it and still exist; [] where none was. Raises where that
         can't be known."""
+
+
+def builder_of(provider: str, group: PlannedGroup, wanted: str | None) -> str:
+    """See Images.builder, for a cloud whose machine type without a GPU is in the catalogue."""
+    usual = catalog.load().provider(provider).builder if group.machine.cpu == "amd64" else None
+    return wanted or usual or group.machine.name
+
+
+def until(look: Callable[[], T | None], late: str, seconds: float, *, where: str, pause_s: float) -> T:
+    """What `look` gives, once it gives something. Raises ProviderError after so many seconds."""
+    end = time.monotonic() + seconds
+    while (found := look()) is None:
+        if time.monotonic() > end:
+            raise ProviderError(f"{late} after {seconds:.0f} s", where=where, hint="run it again")
+        time.sleep(pause_s)
+    return found
+
+
+def awaited(find: Callable[[], Image | None], name: str, *, where: str, pause_s: float) -> str:
+    """The id of an image, once machines can start from it. Raises ProviderError where none ever will."""
+
+    def look() -> str | None:
+        found = find()
+        if found is None:
+            raise ProviderError(f"image {name} is gone", where=where, hint="build it again")
+        if found.why:
+            raise ProviderError(f"image {found.id} was not made: {found.why}", where=where)
+        return found.id if found.ready else None
+
+    return until(look, f"image {name} is not ready", IMAGE_S, where=where, pause_s=pause_s)
+
+
+def not_ours(number: str, where: str, site: str) -> ProviderError:
+    """Of an image without the tags of the build that is removed."""
+    said = f"{number} in {where} has not the tags of this build: it stays"
+    return ProviderError(said, where=f"site {site}", hint="look at whose it is")

@@ -10,9 +10,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from provisioner.providers.orphans import Thing, many
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.preflight import Finding
+from provisioner.providers.base import Place
+from provisioner.providers.orphans import Found, Thing, many
 from provisioner.providers.trouble import Trouble
 
 WAIT_S = 900.0
@@ -20,19 +24,23 @@ WAIT_S = 900.0
 PAUSE_S = 5.0
 HOLDS_DATA = "it holds data: delete it yourself if the data is no longer needed"
 """Why a file system is kept (Thing.kept)."""
+SOMEWHERE = "it is the whole account's, and nothing here uses it: it may be of the same cluster in another region"
+"""Why a role of nodes is kept by who looks at one region (Thing.kept)."""
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """Kinds of things: `machines` and then `linger` are waited for until they are gone, minutes after they were
-    deleted; `network`: what machines and file systems stand in. `first`: what asks for machines, and ends at once."""
+    deleted; `network`: what machines and file systems stand in. `first`: what asks for machines, and ends at once;
+    `last`: what holds all the others, and goes only where none of them is left."""
 
     machines: tuple[str, ...]
     linger: tuple[str, ...]
     then: tuple[str, ...]
     network: tuple[str, ...]
     first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
 
 
 class Removal(ABC):
@@ -43,6 +51,10 @@ class Removal(ABC):
     def __init__(self, place: str, *, wait_s: float = WAIT_S, pause_s: float = PAUSE_S) -> None:
         self.place, self._wait_s, self._pause_s = place, wait_s, pause_s
         self._end = 0.0
+
+    @abstractmethod
+    def find(self) -> Found:
+        """See providers/orphans.py for the contract."""
 
     @abstractmethod
     def delete(self, thing: Thing) -> None:
@@ -82,14 +94,18 @@ class Removal(ABC):
         network = [thing for kind in self.order.network for thing in by_kind.get(kind, ())]
         if network and any(thing.kept == HOLDS_DATA for thing in things):
             return [*left, f"{len(network)} things of the network were not touched: the file system stands in it"]
-        return [*left, *self.network(network, tell, lambda: list(self._delete(by_kind, self.order.network, tell)))]
+        left += self.network(network, tell, lambda: list(self._delete(by_kind, self.order.network, tell)))
+        if left:
+            held = [thing for kind in self.order.last for thing in by_kind.get(kind, ())]
+            return [*left, *(f"{thing}: something of it is left" for thing in held)]
+        return self._gone(by_kind, self.order.last, tell)
 
     def _gone(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], tell: Tell) -> list[str]:
         """Delete what is of these kinds and wait until it is gone."""
         left = list(self._delete(by_kind, kinds, tell))
         refused = {line.partition(":")[0] for line in left}
         for kind in kinds:
-            left += self._wait(kind, [one for one in by_kind.get(kind, ()) if str(one) not in refused], tell)
+            left += self.wait(kind, [one for one in by_kind.get(kind, ()) if str(one) not in refused], tell)
         return left
 
     def _delete(self, by_kind: Mapping[str, Sequence[Thing]], kinds: Sequence[str], tell: Tell) -> Iterator[str]:
@@ -115,7 +131,7 @@ class Removal(ABC):
                     raise
             time.sleep(self._pause_s)
 
-    def _wait(self, kind: str, things: Sequence[Thing], tell: Tell) -> Iterator[str]:
+    def wait(self, kind: str, things: Sequence[Thing], tell: Tell) -> Iterator[str]:
         """Wait until they are gone; one sentence for each that is there when time is up."""
         waiting, told = {thing.id: thing for thing in things}, False
         while waiting:
@@ -132,3 +148,30 @@ class Removal(ABC):
                 told = True
             time.sleep(self._pause_s)
         yield from (f"{thing}: it was deleted, and is still there" for thing in waiting.values())
+
+
+def asked(find: Callable[[], Found], place: str, credentials: Callable[[Trouble], Finding]) -> Found:
+    """What was found in a region. Raises ProviderError where nothing can be asked, with what to do about it."""
+    try:
+        return find()
+    except Trouble as trouble:
+        said = credentials(trouble)
+        raise ProviderError(said.message, where=place, hint=said.action) from None
+
+
+def forgotten(place: Place, there: Removal, events: Events, *, mine: str = "") -> list[str]:
+    """Remove what has a cluster's own identity and Terraform's state has forgotten; one sentence for each thing that is
+    left and each question without an answer. `mine`: a reason to keep a thing that is none for its own cluster."""
+    region = there.place
+    if not place.identity or not (place.workspace / "main.tf").exists():
+        return []
+    try:
+        found = there.find()
+    except ProviderError as error:
+        return [f"whether anything is left in {region} could not be asked: {error.message}"]
+    wanted = (place.cluster, place.site, place.identity)
+    things = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
+    things = [replace(thing, kept="") if mine and thing.kept == mine else thing for thing in things]
+    events("down", "log", f"{region}: {len(things)} things that Terraform had forgotten")
+    left = there.remove(things, lambda line: events("down", "progress", line)) if things else []
+    return [*left, *(f"{thing}: {thing.kept}" for thing in things if thing.kept), *found.unknown]

@@ -5,7 +5,8 @@ A cloud's SDK has hundreds of error codes; what follows for whoever asked depend
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from provisioner.preflight import Finding
 
@@ -31,3 +32,13 @@ def unknown(subject: str, trouble: Trouble, permission: str, *, cloud: str, sett
     words = {"throttled": f"{cloud} is asked too often just now", "silent": "no answer in time"}
     said = words.get(trouble.kind, trouble.code or "refused")
     return Finding("unknown", subject, f"{said}: {trouble.message}", "run it again")
+
+
+def signed_in(ask: Callable[[], Mapping[str, Any]], account: str, credentials: Callable[[Trouble], Finding]) -> Finding:
+    """Who asks, by a cloud's GetCallerIdentity; a finding that blocks where that is nobody. `account`: what the answer
+    calls the account's number."""
+    try:
+        caller = ask()
+    except Trouble as trouble:
+        return credentials(trouble)
+    return Finding("ok", "credentials", f"{caller.get('Arn')}, account {caller.get(account)}")

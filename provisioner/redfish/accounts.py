@@ -61,8 +61,9 @@ def _of_file(path: Path, host: str, bmc: str) -> Account:
             found = yaml.safe_load(file.read(_MOST))
     except OSError as error:
         raise BmcError(
-            f"can't be read: {error.strerror}", where=str(path), kind="credentials", hint=f"make it, mode 0600: {hint}"
-        ) from error
+            f"the file of the BMCs' users and passwords (credentials) can't be read: {error.strerror}",
+            where=str(path), kind="credentials", hint=f"make it, mode 0600: {hint}",
+        ) from error  # fmt: skip
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # The error's own text has a piece of the file, which may be a password.
         line = getattr(getattr(error, "problem_mark", None), "line", None)

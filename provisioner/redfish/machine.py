@@ -86,15 +86,30 @@ class Controlled:
             self._until("on", lambda: self.power() == "On", POWER_S)
 
     def boot_once(self, target: str) -> None:
-        """Boot from somewhere else the next time; read back. The mode is left alone."""
+        """Boot from somewhere else the next time; read back. The mode is left alone.
+
+        A BMC that makes Continuous of Once is refused, and the override taken back: the machine would start the
+        installer again each time. Emulators do (sushy-tools, kubevirtbmc#165); no server that was looked at does."""
+        before = self.boot()
         self._override({"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target})
         now = self.boot()
         if now.target != target or now.enabled != "Once":
+            self._take_back(before, target)
             raise BmcError(
                 f"took the boot override and shows {now.enabled} {now.target}, not Once {target}",
                 where=self.bmc.machine, kind="unsupported",
-                hint="set the boot order in the BIOS setup, or update the BMC's firmware",
+                hint="update the BMC's firmware; or install the machine over the network, then method: ssh",
             )  # fmt: skip
+
+    def _take_back(self, before: booting.Boot, target: str) -> None:
+        """End an override that was not taken as it was meant: Disabled, and where that changes nothing the target that
+        was there before."""
+        old = {"BootSourceOverrideEnabled": before.enabled, "BootSourceOverrideTarget": before.target}
+        for wanted in ({"BootSourceOverrideEnabled": "Disabled"}, {k: v for k, v in old.items() if v}):
+            with contextlib.suppress(BmcError):
+                if (now := self.boot()).target != target or not now.overridden:
+                    return
+                self._override(wanted)
 
     def boot_as_ever(self) -> None:
         """End an override for the next boot; one that somebody made for good stays. HPE refuses the target None."""

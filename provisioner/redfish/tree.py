@@ -179,8 +179,17 @@ def saved(path: Path) -> Tree:
     anything else."""
     try:
         known = _folder(path) if path.is_dir() else _document(path)
+    except FileNotFoundError as error:
+        raise BmcError(
+            "no Redfish tree was saved of this machine: there is no such file", where=str(path),
+            hint="`gpuprov bmc FILE status --save DIR` saves HOST.redfish.json of every machine",
+        ) from error  # fmt: skip
     except (OSError, ValueError, EOFError, RecursionError) as error:
-        raise BmcError(f"is no saved Redfish tree: {error}", where=str(path)) from error
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise BmcError(
+            f"is no saved Redfish tree: {said or type(error).__name__}", where=str(path),
+            hint="one JSON object of address → resource (also gzipped), or a folder with a JSON file a resource",
+        ) from error  # fmt: skip
     if not known:
         raise BmcError(
             "has no Redfish resource", where=str(path),

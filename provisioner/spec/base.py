@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,16 @@ Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$", title=
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 Command = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+REFUSED = "x-refused"
+"""Of a block or a key in the JSON schema: words that people know from a cloud's documentation and that are left out on
+purpose → why, and what to do instead."""
+
+
+def refused(**words: tuple[str, str]) -> dict[str, Any]:
+    """`json_schema_extra` of a block (keys) or a key (values): word → why, and what to do instead."""
+    return {REFUSED: {word: list(texts) for word, texts in words.items()}}
 
 
 class Model(BaseModel):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from provisioner.spec.base import NAME_TITLE
+from provisioner.spec.base import NAME_TITLE, REFUSED
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted, shown
 
@@ -67,7 +67,10 @@ def _add(source: Source, item: dict[str, Any], loc: Loc, tail: Loc) -> None:
         _missing(source, loc, item["ctx"]["discriminator"].strip("'"))
     elif kind == "extra_forbidden":
         key = str(loc[-1])
-        source.report(mark.key, loc, f"unknown key {shown(key)}", _right_key(source, loc[:-1], key))
+        if why := _refused(loc[:-1], key, source.value):
+            source.report(mark.key, loc, *why)
+        else:
+            source.report(mark.key, loc, f"unknown key {shown(key)}", _right_key(source, loc[:-1], key))
     elif tail == ("[key]",):
         source.report(mark.key, loc, f"{shown(str(loc[-1]))} is not {NAME_TITLE}")
     elif kind == "union_tag_invalid":
@@ -101,7 +104,7 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     title = _title(loc, source.value)
     if choices := _choices(loc, source.value):
         if isinstance(value, str) and len(choices) > 1:
-            return _not_one_of(value, choices)
+            return _refused(loc, value, source.value) or _not_one_of(value, choices)
         title = title or " or ".join(choices)
     if _schema(loc, value=source.value).get("writeOnly"):  # a secret may stand there by mistake
         return f"{_name(loc)} is not {title}", "user and password never stand in cluster.yaml"
@@ -125,6 +128,16 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     found = shown(value) if isinstance(value, str) else raw or _KINDS.get(type(value), "this")
     wanted = _WANTED.get(kind) if isinstance(value, dict | list) or kind in ("tuple_type", "model_type") else None
     return f"{_name(loc)} wants {wanted or title or _WANTED.get(kind, 'something else')}, not {found}", ""
+
+
+def _refused(loc: Loc, word: str, value: Any) -> tuple[str, str] | None:
+    """Why a key of a block, or one of a key's values, is left out on purpose (`refused` in spec/base.py), and what to
+    do instead."""
+    for child in _children(_schema(loc, value=value)):
+        if word in (found := child.get(REFUSED, {})):
+            why, instead = found[word]
+            return why, instead
+    return None
 
 
 def _name(loc: Loc) -> str:

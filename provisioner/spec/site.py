@@ -68,6 +68,10 @@ class Site(Model):
         """What every node of the site mounts over the network."""
         return ()
 
+    def not_rehearsed(self) -> tuple[str, ...]:
+        """What of the site a rehearsal leaves out, a sentence each."""
+        return ()
+
     def located(self, folder: Path) -> Self:  # noqa: ARG002
         """The site with paths of files as they are from anywhere; `folder`: that of cluster.yaml."""
         return self

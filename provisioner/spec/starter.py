@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 
 from provisioner.catalog import Catalog
@@ -29,10 +30,12 @@ def starter(
     if hosts and seller.virtual:
         raise GpuprovError(f"{seller.title} makes its machines: --host is for machines that exist already")
     try:
-        count = sum(len(expand(host)) for host in hosts)
+        names = [name for host in hosts for name in expand(host)]
     except ValueError as error:
         raise GpuprovError(f"--host: {error}", hint="a host name, or a range such as dgx[01-16].lab") from None
-    group = _group(seller, chosen, count or 1)
+    if twice := [name for name, times in Counter(name.lower() for name in names).items() if times > 1]:
+        raise GpuprovError(f"--host names {twice[0]} twice", hint="each machine once, by name or in one range")
+    group = _group(seller, chosen, len(names) or 1)
     return "\n".join([*_head(), *_site(seller, hosts), *group, *_rest(catalog, seller, chosen)]) + "\n"
 
 

@@ -100,9 +100,9 @@ resource "alicloud_instance" "node" {
   depends_on = [alicloud_snat_entry.nodes, alicloud_security_group_rule.ssh]
 }
 
-# What nodes may do in the account: nothing, unless a role is named.
+# What nodes may do in the account: nothing, unless a role is named or buckets are.
 resource "alicloud_ecs_ram_role_attachment" "node" {
-  for_each      = var.alicloud.ram_role == null ? {} : alicloud_instance.node
+  for_each      = var.alicloud.ram_role == null && !local.make_role ? {} : alicloud_instance.node
   instance_id   = each.value.id
-  ram_role_name = var.alicloud.ram_role
+  ram_role_name = local.make_role ? alicloud_ram_role.nodes[0].role_name : var.alicloud.ram_role
 }

@@ -51,3 +51,54 @@ resource "alicloud_security_group_rule" "ssh" {
   cidr_ip           = each.key
   description       = "ssh"
 }
+
+# What nodes may do in the account, where buckets are named: read these, or change them, and nothing else. RAM is the whole
+# account's: the name has the cluster's own id in it.
+locals {
+  make_role = length(var.alicloud.buckets) > 0
+  role_name = "${substr(local.prefix, 0, 55)}-${substr(sha256("${local.prefix}/${lookup(var.tags, "gpuprov-id", "")}"), 0, 8)}"
+}
+
+resource "alicloud_ram_role" "nodes" {
+  count       = local.make_role ? 1 : 0
+  role_name   = local.role_name
+  description = join(" ", [for key, value in local.tags : "${key}=${value}" if startswith(key, "gpuprov-")])
+  force       = true # with what is attached to it
+  assume_role_policy_document = jsonencode({
+    Version = "1"
+    Statement = [{
+      Effect    = "Allow"
+      Action    = "sts:AssumeRole"
+      Principal = { Service = ["ecs.aliyuncs.com"] }
+    }]
+  })
+}
+
+# https://www.alibabacloud.com/help/en/oss/user-guide/authorization-syntax-and-elements
+resource "alicloud_ram_policy" "buckets" {
+  count       = local.make_role ? 1 : 0
+  policy_name = local.role_name
+  description = alicloud_ram_role.nodes[0].description
+  force       = true
+  policy_document = jsonencode({
+    Version = "1"
+    Statement = flatten([for one in var.alicloud.buckets : [
+      merge(
+        { Effect = "Allow", Action = ["oss:ListObjects"], Resource = ["acs:oss:*:*:${one.bucket}"] },
+        one.prefix == "" ? {} : { Condition = { StringLike = { "oss:Prefix" = ["${one.prefix}*"] } } },
+      ),
+      {
+        Effect   = "Allow"
+        Action   = concat(["oss:GetObject"], one.write ? ["oss:PutObject", "oss:DeleteObject", "oss:AbortMultipartUpload"] : [])
+        Resource = ["acs:oss:*:*:${one.bucket}/${one.prefix}*"]
+      },
+    ]])
+  })
+}
+
+resource "alicloud_ram_role_policy_attachment" "buckets" {
+  count       = local.make_role ? 1 : 0
+  role_name   = alicloud_ram_role.nodes[0].role_name
+  policy_name = alicloud_ram_policy.buckets[0].policy_name
+  policy_type = "Custom"
+}

@@ -108,8 +108,14 @@ variable "alicloud" {
     spot_price_limit = optional(number)
     # security groups that exist in the VPC, for the nodes besides their own
     security_groups = optional(list(string), [])
-    # RAM role that exists, for the nodes; null: nodes may do nothing in the account
+    # RAM role that exists, for the nodes; null: nodes may do nothing in the account but what `buckets` says
     ram_role = optional(string)
+    # OSS buckets that nodes may use, by a RAM role that is made for it: name, beginning of keys, and whether they may write
+    buckets = optional(list(object({
+      bucket = string
+      prefix = optional(string, "")
+      write  = optional(bool, false)
+    })), [])
     # resource group for everything that takes one
     resource_group_id = optional(string)
     # how long ECS may take to make an instance
@@ -124,6 +130,10 @@ variable "alicloud" {
     }))
   })
 
+  validation {
+    condition     = var.alicloud.ram_role == null || length(var.alicloud.buckets) == 0
+    error_message = "buckets are of the RAM role that is made here: leave ram_role out."
+  }
   validation {
     condition     = length(var.alicloud.zones) > 0
     error_message = "zones has at least one zone."

@@ -24,6 +24,7 @@ resource "azurerm_subnet" "nodes" {
   virtual_network_name            = azurerm_virtual_network.own[0].name
   address_prefixes                = [local.node_cidr]
   default_outbound_access_enabled = false
+  service_endpoints               = var.azure.files == null ? null : ["Microsoft.Storage"]
 }
 
 resource "azurerm_public_ip" "nat" {

@@ -116,6 +116,12 @@ variable "azure" {
       max_price = optional(number, -1)
       eviction  = optional(string, "Delete")
     }), {})
+    # an NFS file share of Azure Files, removed with the cluster: where nodes mount it, GiB, LRS or ZRS
+    files = optional(object({
+      path        = optional(string, "/files")
+      size_gib    = optional(number, 1024)
+      replication = optional(string, "LRS")
+    }))
     # how long Azure may take to make a machine
     create_timeout = optional(string, "20m")
   })
@@ -148,6 +154,16 @@ variable "azure" {
   validation {
     condition     = contains(["Premium_LRS", "Premium_ZRS", "StandardSSD_LRS", "StandardSSD_ZRS", "Standard_LRS"], var.azure.disk.type)
     error_message = "disk.type is Premium_LRS, Premium_ZRS, StandardSSD_LRS, StandardSSD_ZRS or Standard_LRS."
+  }
+  validation {
+    # https://learn.microsoft.com/azure/storage/files/understanding-billing#provisioned-v1-model
+    condition     = var.azure.files == null ? true : var.azure.files.size_gib >= 100 && var.azure.files.size_gib <= 102400
+    error_message = "files.size_gib is 100 to 102400."
+  }
+  validation {
+    # https://learn.microsoft.com/azure/storage/files/files-nfs-protocol: premium shares alone, which have these two
+    condition     = var.azure.files == null ? true : contains(["LRS", "ZRS"], var.azure.files.replication)
+    error_message = "files.replication is LRS or ZRS."
   }
   validation {
     condition     = contains(["Delete", "Deallocate"], var.azure.spot.eviction)

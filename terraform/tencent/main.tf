@@ -79,7 +79,7 @@ resource "tencentcloud_instance" "node" {
   # Without a key Tencent Cloud makes up a password and sends it to the account's owner.
   key_ids       = [local.key]
   user_data_raw = var.user_data == "" ? null : var.user_data
-  cam_role_name = var.tencent.role
+  cam_role_name = local.make_role ? tencentcloud_cam_role.nodes[0].name : var.tencent.role
 
   disable_monitor_service    = !var.tencent.agents.monitor
   disable_security_service   = !var.tencent.agents.security
@@ -97,7 +97,7 @@ resource "tencentcloud_instance" "node" {
       image_id, instance_type, availability_zone, subnet_id, instance_charge_type, spot_instance_type, spot_max_price,
       placement_group_id, allocate_public_ip, internet_charge_type, internet_max_bandwidth_out, bandwidth_package_id,
       system_disk_type, system_disk_size, system_disk_encrypt, system_disk_kms_key_id, key_ids, user_data_raw, project_id,
-      disable_monitor_service, disable_security_service, disable_automation_service,
+      disable_monitor_service, disable_security_service, disable_automation_service, cam_role_name,
     ]
     precondition {
       condition     = contains(["on-demand", "spot"], local.kind[each.value.group])
@@ -122,6 +122,7 @@ resource "tencentcloud_instance" "node" {
   depends_on = [
     tencentcloud_route_table_entry.nat,
     tencentcloud_security_group_rule_set.nodes,
+    tencentcloud_cam_role_policy_attachment.buckets,
   ]
 }
 

@@ -108,8 +108,14 @@ variable "tencent" {
     spot_max_price = optional(string)
     # security groups that exist, for the nodes besides their own
     security_groups = optional(list(string), [])
-    # a CAM role that exists, for the nodes; null: none
+    # a CAM role that exists, for the nodes; null: none but what `buckets` takes
     role = optional(string)
+    # COS buckets that nodes may use, by a CAM role that is made for it: name with the APPID, beginning of keys, and whether they may write
+    buckets = optional(list(object({
+      bucket = string
+      prefix = optional(string, "")
+      write  = optional(bool, false)
+    })), [])
     # id of the project that machines are counted to; null: the default one
     project = optional(number)
     # agents that Tencent Cloud puts into public images
@@ -136,6 +142,14 @@ variable "tencent" {
     })), [])
   })
 
+  validation {
+    condition     = var.tencent.role == null || length(var.tencent.buckets) == 0
+    error_message = "buckets are of the CAM role that is made here: leave role out."
+  }
+  validation {
+    condition     = alltrue([for one in var.tencent.buckets : can(regex("-[0-9]+$", one.bucket))])
+    error_message = "buckets.*.bucket ends with the account's APPID, such as data-1250000000."
+  }
   validation {
     condition     = length(var.tencent.zones) > 0 && alltrue([for zone in var.tencent.zones : can(regex("-[0-9]+$", zone))])
     error_message = "zones has at least one zone, such as ap-guangzhou-3."

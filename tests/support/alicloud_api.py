@@ -28,7 +28,14 @@ SDKS = {
     "2014-05-26": "alibabacloud_ecs20140526", "2016-04-28": "alibabacloud_vpc20160428",
     "2015-04-01": "alibabacloud_sts20150401", "2020-05-10": "alibabacloud_quotas20200510",
 }  # fmt: skip
-SERVICES = {"2014-05-26": "ecs", "2016-04-28": "vpc", "2015-04-01": "sts", "2020-05-10": "quotas", "2017-06-26": "nas"}
+SERVICES = {
+    "2014-05-26": "ecs",
+    "2016-04-28": "vpc",
+    "2015-04-01": "sts",
+    "2020-05-10": "quotas",
+    "2017-06-26": "nas",
+    "2015-05-01": "ram",
+}
 COMMON = {"RegionId"}
 LISTS = {
     "DescribeInstances": ("Instances", "Instance", "InstanceId"), "DescribeDisks": ("Disks", "Disk", "DiskId"),
@@ -77,7 +84,8 @@ class Account:
     def __post_init__(self) -> None:
         who = {"Arn": "acs:ram::1234567890123456:user/tester", "AccountId": "1234567890123456", "UserId": "1"}
         self.answers = {
-            "GetCallerIdentity": who, "RunInstances": Refusal("DryRunOperation", "Request validation has been passed."),
+            "GetCallerIdentity": who, "ListRoles": {"Roles": {"Role": []}, "IsTruncated": False},
+            "RunInstances": Refusal("DryRunOperation", "Request validation has been passed."),
             **self.answers,
         }  # fmt: skip
 

@@ -1,8 +1,10 @@
 """Machines behind moto's addresses: every EC2 instance that gets an elastic address is a rehearsed node.
 
 EC2 → here: RunInstances gives the instance an address of podman's network, AllocateAddress gives one of loopback,
-AssociateAddress boots the node (its user data says who may log in), GetConsoleOutput shows the node's host keys,
-TerminateInstances removes it. Everything else is moto's.
+AssociateAddress boots the node (its user data says who may log in); one with a single interface has its public address
+from RunInstances, which boots it. StopInstances stops the node, CreateImage makes a container image of it, from which
+instances of that AMI boot. GetConsoleOutput shows the node's host keys, TerminateInstances removes it. Everything else
+is moto's.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from typing import Any
 import moto.ec2.models.elastic_ip_addresses as addresses
 from moto.core.responses import ActionResult
 from moto.core.types import Base64EncodedString
+from moto.ec2.models.amis import AmiBackend
 from moto.ec2.models.elastic_ip_addresses import ElasticAddressBackend
 from moto.ec2.models.instances import InstanceBackend
 from moto.ec2.responses import EC2Response
 
 from provisioner import catalog
 from provisioner.events import Events
+from provisioner.lifecycle.image.builder import without_gpus
 from provisioner.paths import data
+from provisioner.providers.sandbox.images import with_docker_store
 from provisioner.sandbox import assets, network
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.runtime import find_podman, limits, network_prefix
@@ -45,6 +50,8 @@ class Machines:
     lock: Lock
     running: dict[str, str] = field(default_factory=dict)
     """Instance id → container."""
+    images: dict[str, str] = field(default_factory=dict)
+    """AMI that was made here → container image."""
 
     def __post_init__(self) -> None:
         self.octet = network.allocate_octet(self.folder)
@@ -66,7 +73,10 @@ class Machines:
         """A node with the hardware of the instance's type, at its private address and at that public one."""
         tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
         known, group = catalog.load(), tags["gpuprov-group"]
-        machine = known.machine(instance.instance_type)
+        if instance.instance_type in known.names():
+            machine = known.machine(instance.instance_type)
+        else:  # a builder of images
+            machine = without_gpus(known.machine("p4d.24xlarge"), instance.instance_type)
         described = hardware(machine, known.gpu(machine.gpu_model), instance.id, known)
         described |= {"os": system(self.lock.groups[group].os), "spot": instance.lifecycle == "spot"}
         file = self.folder / f"{instance.id}.json"
@@ -75,7 +85,7 @@ class Machines:
         ulimits = dict(item.split("=") for item in limits()[1::2])
         name = self._name(f"{tags['gpuprov-node']}-{instance.id[-6:]}")
         self._run("create", "node", name, {
-            "IMAGE": self.made.image_of(self.lock.groups[group]),
+            "IMAGE": self.images.get(instance.image_id) or self.made.image_of(self.lock.groups[group]),
             "NODE": tags["gpuprov-node"], "PRIVATE_IP": instance.private_ip, "PUBLIC_IP": address,
             "MIRROR_IP": self._mirror, "HARDWARE": str(file), "USER": user["name"],
             "SSH_KEY": user["ssh_authorized_keys"][0], "USER_DATA": "",
@@ -87,9 +97,27 @@ class Machines:
         if name := self.running.pop(instance, None):
             self._run("destroy", "node", name, {})
 
+    def stop(self, instance: str) -> None:
+        podman = self.made.podman.path
+        subprocess.run(
+            [podman, "stop", "--time", "20", self.running[instance]], check=True, timeout=60, capture_output=True
+        )
+
+    def capture(self, instance: str, ami: str) -> None:
+        """What is on the disk of a machine that stands still, docker's store with it."""
+        name = f"localhost/gpuprov-test-ami:{ami}"
+        with_docker_store(self.running[instance], self.made.podman)
+        command = [self.made.podman.path, "commit", "--quiet", self.running[instance], name]
+        subprocess.run(command, check=True, timeout=300, capture_output=True)
+        self.images[ami] = name
+
     def close(self) -> None:
         for instance in list(self.running):
             self.remove(instance)
+        for name in self.images.values():
+            subprocess.run(
+                [self.made.podman.path, "rmi", "--force", name], check=False, timeout=60, capture_output=True
+            )
         self._run("destroy", "mirror", self._name("mirror"), {})
         network.release_octet(self.folder)
 
@@ -126,6 +154,7 @@ def _user(text: str) -> dict[str, Any]:
 def behind_moto(machines: Machines) -> Iterator[Machines]:
     """moto's instances are these machines until the block ends; what is left of them then is removed."""
     launch, stop = InstanceBackend.run_instances, InstanceBackend.terminate_instances
+    halt, image = InstanceBackend.stop_instances, AmiBackend.create_image
     associate, console, free = (
         ElasticAddressBackend.associate_address,
         EC2Response.get_console_output,
@@ -136,9 +165,29 @@ def behind_moto(machines: Machines) -> Iterator[Machines]:
     def run_instances(backend: Any, *arguments: Any, **options: Any) -> Any:
         reservation = launch(backend, *arguments, **options)
         for instance in reservation.instances:
-            instance.nics[0].private_ip_addresses[0]["PrivateIpAddress"] = f"{machines.prefix}.{next(machines.numbers)}"
-            instance.nics[0].private_ip_address = instance.nics[0].private_ip_addresses[0]["PrivateIpAddress"]
+            nic = instance.nics[0]
+            nic.private_ip_addresses[0]["PrivateIpAddress"] = f"{machines.prefix}.{next(machines.numbers)}"
+            nic.private_ip_address = nic.private_ip_addresses[0]["PrivateIpAddress"]
+            if nic.public_ip:
+                nic.public_ip = addresses.random_ip()
+                machines.boot(instance, nic.public_ip)
         return reservation
+
+    def stop_instances(backend: Any, ids: list[str]) -> Any:
+        for number in ids:
+            machines.stop(number)
+        return halt(backend, ids)
+
+    def create_image(backend: Any, instance_id: str, *arguments: Any, **options: Any) -> Any:
+        """moto 5.2 does not know that snapshots of an image may have tags."""
+        wanted = options["tag_specifications"]
+        options["tag_specifications"] = [one for one in wanted if one["ResourceType"] != "snapshot"]
+        made = image(backend, instance_id, *arguments, **options)
+        machines.capture(instance_id, made.id)
+        return made
+
+    def enable_image_deprecation(response: Any) -> ActionResult:
+        return ActionResult({"Return": True})
 
     def terminate_instances(backend: Any, ids: list[str]) -> Any:
         done = stop(backend, ids)
@@ -159,6 +208,8 @@ def behind_moto(machines: Machines) -> Iterator[Machines]:
         )
 
     InstanceBackend.run_instances, InstanceBackend.terminate_instances = run_instances, terminate_instances
+    InstanceBackend.stop_instances, AmiBackend.create_image = stop_instances, create_image
+    EC2Response.enable_image_deprecation = enable_image_deprecation
     ElasticAddressBackend.associate_address = associate_address
     EC2Response.get_console_output = get_console_output
     addresses.random_ip = lambda: f"127.77.{machines.octet}.{next(public)}"
@@ -166,6 +217,7 @@ def behind_moto(machines: Machines) -> Iterator[Machines]:
         yield machines
     finally:
         InstanceBackend.run_instances, InstanceBackend.terminate_instances = launch, stop
+        InstanceBackend.stop_instances, AmiBackend.create_image = halt, image
         ElasticAddressBackend.associate_address, EC2Response.get_console_output = associate, console
         addresses.random_ip = free
         machines.close()

@@ -81,6 +81,7 @@ class Api:
     rules: list[tuple[str, str, Answer]] = field(default_factory=list)
     calls: list[tuple[str, str]] = field(default_factory=list)
     plain: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
     url: str = ""
 
     def subscription(self, **site: Any) -> Subscription:
@@ -108,13 +109,66 @@ class Api:
 def _one(api: Api, group: str, rest: str, query: Any) -> Answer:
     number = f"{SCOPE}/resourceGroups/{group}/providers/{rest}"
     found = api.found(number) or api.others.get(number)
-    return (200, found) if found else error("ResourceNotFound", f"{number} was not found", 404)
+    if found is None:
+        return error("ResourceNotFound", f"{number} was not found", 404)
+    seen = json.loads(json.dumps(found))
+    if found.get("properties", {}).get("provisioningState") in ("Creating", "Updating"):  # at the next look it is there
+        found["properties"]["provisioningState"] = "Succeeded"
+    return 200, seen
+
+
+def _put(api: Api, group: str, rest: str, query: Any) -> Answer:
+    """What takes its time: a resource that is being made."""
+    words = rest.split("/")
+    holder = f"{SCOPE}/resourceGroups/{group}/providers/{'/'.join(words[:-2])}"
+    if not any(row["name"].lower() == group.lower() for row in api.groups):
+        return error("ResourceGroupNotFound", f"Resource group '{group}' could not be found.", 404)
+    if len(words) > 3 and api.found(holder) is None:
+        return error("ParentResourceNotFound", f"Failed to perform 'write' on resource: {holder} is not there.", 404)
+    kind = "/".join([words[0], *words[1::2]])
+    made = thing(group, kind, words[-1]) | api.body | {"id": f"{SCOPE}/resourceGroups/{group}/providers/{rest}"}
+    made["properties"] = {**made.get("properties", {}), "provisioningState": "Creating"}
+    if (old := api.found(made["id"])) is not None:
+        api.resources.remove(old)
+    api.resources.append(made)
+    return 201, made
+
+
+def _patch(api: Api, group: str, rest: str, query: Any) -> Answer:
+    found = api.found(f"{SCOPE}/resourceGroups/{group}/providers/{rest}")
+    if found is None:
+        return error("ResourceNotFound", "not found", 404)
+    for key, value in api.body.get("properties", {}).items():
+        found["properties"][key] = {**found["properties"].get(key, {}), **value}
+    found["properties"]["provisioningState"] = "Updating"
+    return 200, found
+
+
+def _put_group(api: Api, name: str, query: Any) -> Answer:
+    made = {"id": f"{SCOPE}/resourceGroups/{name}", "name": name, "properties": {"provisioningState": "Succeeded"}}
+    api.groups = [row for row in api.groups if row["name"].lower() != name.lower()] + [{**made, **api.body}]
+    return 201, api.groups[-1]
+
+
+def _gallery_versions(api: Api, group: str, rest: str, query: Any) -> Answer:
+    begin = f"{SCOPE}/resourceGroups/{group}/providers/{rest}/".lower()
+    return 200, {"value": [row for row in api.resources if row["id"].lower().startswith(begin)]}
+
+
+def _power(api: Api, group: str, name: str, what: str, query: Any) -> Answer:
+    if what == "deallocate":
+        api.views[name] = ["ProvisioningState/succeeded", "PowerState/deallocated"]
+    elif "PowerState/deallocated" not in api.views.get(name, []):
+        return error("OperationNotAllowed", "The VM is not stopped.", 409)
+    return 202, {}
 
 
 def _gone(api: Api, group: str, rest: str, query: Any) -> Answer:
     number = f"{SCOPE}/resourceGroups/{group}/providers/{rest}"
     if (found := api.found(number)) is None:
         return 204, {}
+    if any(row["id"].lower().startswith(f"{number.lower()}/") for row in api.resources):
+        return error("CannotDeleteResource", "it has nested resources", 409)
     api.resources.remove(found)
     return 202, {}
 
@@ -171,6 +225,12 @@ _ROUTES: dict[tuple[str, str], Any] = {
     ("GET", "/resourcegroups/([^/]+)/resources"): _within,
     ("GET", "/resourcegroups/([^/]+)"): _group,
     ("DELETE", "/resourcegroups/([^/]+)"): _group_gone,
+    ("GET", "/resourcegroups/([^/]+)/providers/(.+/images/[^/]+)/versions"): _gallery_versions,
+    ("GET", f"{_COMPUTE}/virtualMachines"): _machines,
+    ("PUT", "/resourcegroups/([^/]+)"): _put_group,
+    ("PUT", "/resourcegroups/([^/]+)/providers/(.+)"): _put,
+    ("PATCH", "/resourcegroups/([^/]+)/providers/(.+)"): _patch,
+    ("POST", f"/resourcegroups/([^/]+){_COMPUTE}/virtualMachines/([^/]+)/(deallocate|generalize)"): _power,
     ("GET", "/resourcegroups/([^/]+)/providers/(.+)"): _one,
     ("POST", r"/resourcegroups/([^/]+)/providers/(.+)/retrieveBootDiagnosticsData"): lambda api, group, rest, query: (
         200, {"serialConsoleLogBlobUri": f"{api.url}/console/{rest.rpartition('/')[2]}?sig=SECRET"}
@@ -200,13 +260,14 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             parts = urlsplit(self.path)
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = unquote(parts.path)
             api.calls.append((self.command, path))
             if path in api.plain:
                 found = api.plain[path]
                 found = found() if callable(found) else found
                 return self._send(200, found.encode() if isinstance(found, str) else json.dumps(found).encode())
+            api.body = json.loads(sent or b"{}")
             status, body = api.answer(self.command, path, parse_qs(parts.query))
             return self._send(status, json.dumps(body).encode() if status not in (202, 204) else b"")
 
@@ -217,7 +278,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_DELETE = do_POST = do_PUT = do_HEAD = _answer
+        do_GET = do_DELETE = do_POST = do_PUT = do_PATCH = do_HEAD = _answer
 
         def log_message(self, *_: Any) -> None:
             return

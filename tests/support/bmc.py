@@ -80,6 +80,8 @@ class Faulty:
     wrong_password: bool = False
     never_attaches: bool = False
     never_boots: bool = False
+    forever: bool = False
+    """Makes Continuous of the boot override Once."""
     slow_s: float = 0.0
     resets: int = 0
     """Closes the connection instead of that many answers."""
@@ -172,8 +174,11 @@ class Bmc:
             targets = resource["Boot"].get("BootSourceOverrideTarget@Redfish.AllowableValues", [])
             if (wanted := body["Boot"].get("BootSourceOverrideTarget")) and wanted not in targets:
                 return _answer("idrac9-insert-write-protected-SYS458.json")
+            taken = dict(body["Boot"])
+            if self.faults.forever and taken.get("BootSourceOverrideEnabled") == "Once":
+                taken["BootSourceOverrideEnabled"] = "Continuous"
             for one in self._boots():
-                one.update(body["Boot"])
+                one.update(taken)
             return 200, json.loads(ANSWERS["ilo-200-success-in-error.json"]["body"])
         if "Image" in body and "/VirtualMedia/" in uri:
             return self.insert(resource, body) if body["Image"] else self.eject(resource)

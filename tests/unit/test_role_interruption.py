@@ -3,6 +3,7 @@ that answers as Amazon's does, and before a stand-in for systemd."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -22,12 +23,20 @@ from typing import Any
 
 import pytest
 
-from tests.support.role_script import ROLES, load
+from tests.support.role_script import ROLES
 
 NOTICE = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 SOME_TIME = "2099-11-21T22:10:00Z"
-PROGRAM = ROLES / "interruption" / "files" / "gpuprov_interruption.py"
+PROGRAM = ROLES / "interruption" / "files" / "gpuprov-interruption"
+
+
+def part(name: str) -> ModuleType:
+    """A module of the program."""
+    if str(PROGRAM) not in sys.path:
+        sys.path.insert(0, str(PROGRAM))
+    return importlib.import_module(f"interruption.{name}")
+
 
 SYSTEMD_RUN = """#!/bin/sh
 cd "$FAKE"
@@ -124,7 +133,7 @@ class Node:
         monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
         self.record, self.hook, self.prom = folder / "record.json", folder / "hook", folder / "node.prom"
         self.hook.write_text('echo "$GPUPROV_NODE $GPUPROV_ACTION $GPUPROV_TIME" | tee -a ran\n')
-        self.module: ModuleType = load("interruption", "files/gpuprov_interruption.py")
+        self.module: ModuleType = part("watcher")
         self.begin()
 
     @property
@@ -247,7 +256,7 @@ def test_a_refusal_is_said_and_is_no_answer(node: Node, path: str, status: int, 
 
 
 def test_a_service_that_hangs_holds_nothing_up_for_long(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.module, "ANSWER_S", 0.3)
+    monkeypatch.setattr(part("metadata"), "ANSWER_S", 0.3)
     node.imds.hangs = 3.0
     assert "timed out" in node.look()["silent"]
     since = node.look()["silent_since"]
@@ -338,9 +347,9 @@ def test_the_hook_ends_before_the_machine(node: Node, left: float, deadline: int
     assert "--property=TimeoutStopSec=5" in words
 
 
-def test_the_end_of_a_block_is_a_notice_ten_minutes_before(node: Node) -> None:
+def test_the_end_of_a_block_is_a_notice_ten_minutes_before(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody tells the machine; the metadata service is not asked."""
-    node.module.BLOCK_S = 2
+    monkeypatch.setattr(part("aws"), "BLOCK_S", 2)
     end = at(4)
     node.options_of_a_block(end)
     assert node.look()["notice"] is None
@@ -420,7 +429,7 @@ def test_killed_while_the_hook_runs(node: Node) -> None:
 def test_killed_before_the_hook_was_started(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.says(notice())
     with monkeypatch.context() as patch:
-        patch.setattr(node.watcher, "_start", lambda _: sys.exit("killed"))
+        patch.setattr(node.watcher.hook, "start", lambda _: sys.exit("killed"))
         with pytest.raises(SystemExit):
             node.look()
     assert (node.started(), json.loads(node.record.read_text())["hook"]["state"]) == ([], "running")
@@ -461,7 +470,7 @@ def event(kind: str, when: str, *names: str, status: str = "Scheduled") -> dict[
 
 
 def test_azures_scheduled_events_are_notices_of_the_machine_that_they_name(node: Node) -> None:
-    path, name = node.module.AZURE_EVENTS, node.module.AZURE_NAME
+    path, name = part("azure").EVENTS, part("azure").NAME
     node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "azure"}))
     node.imds.answers = {name: (200, "train-0"), path: scheduled()}
     assert node.look()["notice"] is None and node.imds.tokens == 0
@@ -484,7 +493,7 @@ def test_azures_scheduled_events_are_notices_of_the_machine_that_they_name(node:
 
 
 def test_tencent_clouds_time_is_a_notice_in_chinas_time(node: Node) -> None:
-    path = node.module.TENCENT_NOTICE
+    path = part("tencent").NOTICE
     node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "tencent"}))
     assert node.look()["notice"] is None and node.imds.tokens == 0, "not there until the machine is to go"
     node.imds.answers[path] = (200, "2035-11-19 18:29:47\n")
@@ -499,7 +508,7 @@ def test_tencent_clouds_time_is_a_notice_in_chinas_time(node: Node) -> None:
 
 
 def test_alibaba_clouds_time_is_asked_with_its_token(node: Node) -> None:
-    path = node.module.ALICLOUD_NOTICE
+    path = part("alicloud").NOTICE
     node.imds.header = "X-aliyun-ecs-metadata-token"
     node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "alicloud"}))
     assert node.look()["notice"] is None and node.imds.tokens == 1, "404 until the machine is to go"
@@ -525,18 +534,17 @@ def test_alibaba_clouds_time_is_asked_with_its_token(node: Node) -> None:
     ],
 )
 def test_a_time_that_no_calendar_has_is_said_and_ends_nothing(node: Node, service: str, text: str) -> None:
-    module = node.module
-    node.watcher = module.Watcher(Namespace(**{**node.options, "service": service}))
-    path = module.TENCENT_NOTICE if service == "tencent" else module.AZURE_EVENTS
+    node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": service}))
+    path = part("tencent").NOTICE if service == "tencent" else part("azure").EVENTS
     page = (200, text) if service == "tencent" else scheduled(event("Preempt", text, "train-0"))
-    node.imds.answers = {module.AZURE_NAME: (200, "train-0"), path: page}
+    node.imds.answers = {part("azure").NAME: (200, "train-0"), path: page}
     state = node.look(2)
     assert path in state["silent"] and state["notice"] is None and node.started() == []
 
 
 def test_the_first_year_has_four_digits(node: Node) -> None:
     node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "tencent"}))
-    node.imds.answers[node.module.TENCENT_NOTICE] = (200, "0001-01-02 00:00:00")
+    node.imds.answers[part("tencent").NOTICE] = (200, "0001-01-02 00:00:00")
     assert node.look()["notice"]["time"] == "0001-01-01T16:00:00Z"
 
 
@@ -551,7 +559,7 @@ def test_an_end_of_a_block_that_is_no_time_is_said_once_and_ignored(
 
 
 def test_azure_is_asked_for_a_name_until_it_says_one_and_case_is_no_matter(node: Node) -> None:
-    path, name = node.module.AZURE_EVENTS, node.module.AZURE_NAME
+    path, name = part("azure").EVENTS, part("azure").NAME
     node.watcher = node.module.Watcher(Namespace(**{**node.options, "service": "azure"}))
     taken = scheduled(event("Preempt", "Mon, 19 Nov 2035 18:29:47 GMT", "Train-0"))
     node.imds.answers = {name: (200, "\n"), path: taken}
@@ -563,7 +571,7 @@ def test_azure_is_asked_for_a_name_until_it_says_one_and_case_is_no_matter(node:
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n", b""])
 def test_an_answer_that_drips_has_one_deadline(node: Node, monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
-    monkeypatch.setattr(node.module, "ANSWER_S", 0.3)
+    monkeypatch.setattr(part("metadata"), "ANSWER_S", 0.3)
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -583,8 +591,8 @@ def test_an_answer_that_drips_has_one_deadline(node: Node, monkeypatch: pytest.M
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
         began = time.monotonic()
-        with pytest.raises(node.module.Silent, match="timed out"):
-            node.module.Metadata(f"127.0.0.1:{server.getsockname()[1]}")._call("GET", "/x", {})
+        with pytest.raises(part("metadata").Silent, match="timed out"):
+            part("metadata").Metadata(f"127.0.0.1:{server.getsockname()[1]}")._call("GET", "/x", {})
         assert time.monotonic() - began < 3
         stop.set()
         thread.join()

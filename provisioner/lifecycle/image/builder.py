@@ -31,6 +31,19 @@ CLEAN_MOST = 10
 """Lines of what is wrong that an error has."""
 
 
+def images_of(cluster: Cluster, group: str) -> Images:
+    """How images are made at a group's site. Raises GpuprovError for a provider that makes none."""
+    site = cluster.spec.site_of(group)
+    found = cluster.providers.at(site).images
+    if found is None:
+        provider = cluster.spec.sites[site].provider
+        raise GpuprovError(
+            f"gpuprov makes no images at {provider}", where=str(cluster.file),
+            hint="leave the group out of the recipe, or rehearse it with --sandbox",
+        )  # fmt: skip
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Installed:
     """What is on the builder: role → digests of its stamp, package → version, the kernel that it will boot."""
@@ -53,15 +66,7 @@ class Builder:
     @property
     def images(self) -> Images:
         """Raises GpuprovError for a provider that makes none."""
-        site = self.cluster.spec.site_of(self.group)
-        found = self.cluster.providers.at(site).images
-        if found is None:
-            provider = self.cluster.spec.sites[site].provider
-            raise GpuprovError(
-                f"gpuprov makes no images at {provider} yet", where=str(self.cluster.file),
-                hint="leave the group out of the recipe, or rehearse it with --sandbox",
-            )  # fmt: skip
-        return found
+        return images_of(self.cluster, self.group)
 
     @property
     def plan(self) -> Plan:

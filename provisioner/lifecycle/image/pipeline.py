@@ -25,7 +25,7 @@ from provisioner.images.manifest import Inputs, Manifest, Proof, RoleOnImage, Ta
 from provisioner.lifecycle import locking
 from provisioner.lifecycle.down import down
 from provisioner.lifecycle.image import boot_test
-from provisioner.lifecycle.image.builder import Builder, Installed
+from provisioner.lifecycle.image.builder import Builder, Installed, images_of
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe, digest, opened, workplace, written
 from provisioner.lifecycle.image.use import region_of
@@ -107,8 +107,10 @@ def inputs(recipe: Recipe, lock: Lock) -> Inputs:
 
 def solved(recipe: Recipe, *, anew: bool) -> Lock:
     """The lock of a recipe: the one beside it where it still fits, or with `anew` the newest versions that its pins
-    allow."""
+    allow. Raises GpuprovError for a site at which no images are made, before anybody is asked."""
     cluster = recipe.cluster
+    for group in recipe.targets:
+        images_of(cluster, group)
     private_dir(cluster.paths.root)
     if anew:
         return locking.renew(cluster, cluster.events, keep={}, write=cluster.sandbox)
@@ -127,6 +129,10 @@ def build(work: Build) -> Manifest:
     if journal.of("", "inputs") is None:
         journal.done("", "inputs", inputs(recipe, work.lock).model_dump())
     targets: dict[str, Target] = {}
+    for name in work.targets:
+        with _failing(work, name):
+            settings = recipe.target(name)
+            _builder(work, name).images.check(settings.copy_to, settings.share_with)
     for name in work.targets:
         with _failing(work, name):
             targets[name] = _target(work, name)

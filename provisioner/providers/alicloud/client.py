@@ -26,10 +26,10 @@ MOST_PAGES = 100
 SERVICES: Mapping[str, tuple[str, str]] = {
     "ecs": ("2014-05-26", "alibabacloud_ecs20140526"), "vpc": ("2016-04-28", "alibabacloud_vpc20160428"),
     "sts": ("2015-04-01", "alibabacloud_sts20150401"), "quotas": ("2020-05-10", "alibabacloud_quotas20200510"),
-    "nas": ("2017-06-26", "nas.{region}.aliyuncs.com"),
+    "nas": ("2017-06-26", "nas.{region}.aliyuncs.com"), "ram": ("2015-05-01", "ram.aliyuncs.com"),
 }  # fmt: skip
 """Service → version of its API, and the SDK that knows its endpoint, or the endpoint itself.
-NAS: https://api.alibabacloud.com/product/NAS"""
+https://api.alibabacloud.com/product/NAS, …/product/Ram"""
 ENDPOINT = "GPUPROV_ALICLOUD_ENDPOINT"
 """Where tests have a stand-in for every service: http://127.0.0.1:PORT, and nowhere else."""
 TERRAFORM = ("ALICLOUD_ACCESS_KEY", "ALICLOUD_SECRET_KEY", "ALICLOUD_SECURITY_TOKEN")

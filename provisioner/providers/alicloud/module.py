@@ -61,6 +61,7 @@ class EcsModule(Module):
                 key: value
                 for key, value in {
                     "ram_role": site.ram_role,
+                    "buckets": [one.model_dump() for one in site.buckets],
                     "spot_price_limit": site.spot_price_limit or site.spot_max_price,
                     "security_groups": list(site.security_groups),
                     "resource_group_id": site.resource_group,

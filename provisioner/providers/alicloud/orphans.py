@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from provisioner.errors import Diagnostic, ProviderError
-from provisioner.providers.alicloud import errors, tagged_resources
+from provisioner.errors import Diagnostic
+from provisioner.providers.alicloud import errors, roles, tagged_resources
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import credentials
 from provisioner.providers.orphans import Found, Thing
-from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal
+from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal, asked
 from provisioner.providers.trouble import Trouble
 
 HOW: Mapping[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
@@ -34,7 +34,8 @@ class InRegion(Removal):
 
     order = Order(
         machines=("instance",), linger=("NAT gateway",),
-        then=("elastic IP address", "disk", "key pair", "deployment set"), network=("security group", "vSwitch", "VPC"),
+        then=("elastic IP address", "disk", "key pair", "deployment set", roles.KIND),
+        network=("security group", "vSwitch", "VPC"),
     )  # fmt: skip
 
     def __init__(self, region: Region, *, wait_s: float = WAIT_S, pause_s: float = PAUSE_S) -> None:
@@ -42,13 +43,11 @@ class InRegion(Removal):
         self._region = region
 
     def find(self) -> Found:
-        try:
-            return tagged_resources.find(self._region)
-        except Trouble as trouble:
-            said = credentials(trouble)
-            raise ProviderError(said.message, where=self._region.name, hint=said.action) from None
+        return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, thing: Thing) -> None:
+        if thing.kind == roles.KIND:
+            return roles.delete(self._region, thing.id)
         service, call, arguments = HOW[thing.kind]
         try:
             self._region.ask(service, call, **arguments(thing.id))

@@ -17,7 +17,7 @@ from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import credentials, unknown
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.providers.alicloud.stock import IN_STOCK, stock
-from provisioner.providers.trouble import Trouble
+from provisioner.providers.trouble import Trouble, signed_in
 
 WOULD = "DryRunOperation"
 """ECS's word for: it would have been done.
@@ -50,11 +50,7 @@ def preflight(
 
 def who(region: Region) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
-    try:
-        caller = region.ask("sts", "GetCallerIdentity")
-    except Trouble as trouble:
-        return credentials(trouble)
-    return Finding("ok", "credentials", f"{caller.get('Arn')}, account {caller.get('AccountId')}")
+    return signed_in(lambda: region.ask("sts", "GetCallerIdentity"), "AccountId", credentials)
 
 
 def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
@@ -14,6 +14,7 @@ from provisioner.providers.alicloud import orphans as in_region
 from provisioner.providers.alicloud.access import EcsAccess
 from provisioner.providers.alicloud.capacity import EcsCapacity
 from provisioner.providers.alicloud.client import Region
+from provisioner.providers.alicloud.images import EcsImages
 from provisioner.providers.alicloud.module import EcsModule
 from provisioner.providers.alicloud.preflight import preflight, who
 from provisioner.providers.alicloud.site import AlicloudSite
@@ -21,6 +22,7 @@ from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.removal import SOMEWHERE, forgotten
 from provisioner.stack.models import BaseImage
 
 
@@ -37,6 +39,7 @@ class Alicloud(Provider):
         self._zones = EcsCapacity(place, self._site)
         self.capacity = self._zones
         self.access = EcsAccess(self._site.region)
+        self.images = EcsImages(place, self._site)
         self.module = EcsModule(place, self._site, self._zones, self._here)
 
     def base_image(self, system: str) -> BaseImage:
@@ -75,20 +78,7 @@ class Alicloud(Provider):
         return in_region.orphans(region)
 
     def clean(self, events: Events) -> list[str]:
-        """What has the cluster's own identity and Terraform's state has forgotten is removed; what can't be is told."""
-        place, region = self.place, self._site.region
-        if not place.identity or not (place.workspace / "main.tf").exists():
-            return []
-        there = in_region.orphans(region)
-        try:
-            found = there.find()
-        except ProviderError as error:
-            return [f"whether anything is left in {region} could not be asked: {error.message}"]
-        wanted = (place.cluster, place.site, place.identity)
-        mine = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
-        events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
-        left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
-        return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=SOMEWHERE)
 
 
 PROVIDER = Alicloud

@@ -50,6 +50,9 @@ def disks(site: AlicloudSite, groups: Mapping[str, Group]) -> Iterator[Finding]:
 
 def account(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
     """Of what an account asks of everything in it; `at`: where the site stands."""
+    if site.ram_role is not None and site.buckets:
+        said = "buckets are of the RAM role that gpuprov makes, and with ram_role it makes none"
+        yield Finding((*at, "buckets"), said, "leave one of them out, and let ram_role have the buckets", at_key=True)
     if len(site.tags) > MOST_TAGS:
         said = f"{len(site.tags)} tags: Alibaba Cloud takes 20 on each thing, and gpuprov has {OWN_TAGS} of its own"
         yield Finding((*at, "tags"), said, f"at most {MOST_TAGS}", at_key=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from provisioner.spec.base import Model, Text
+from provisioner.spec.base import Model, Text, refused
 from provisioner.spec.groups import Group
 from provisioner.spec.shared_storage import SharedFileSystem
 from provisioner.spec.site import CloudSite, SpotPrice
@@ -53,14 +53,45 @@ class AlicloudNas(Model):
     )
 
 
+CPFS = (
+    "CPFS is not mounted: its NFS client is an unsigned download for Ubuntu 20.04 and Debian 10 at most, and its POSIX "
+    "client takes three quorum machines of its own",
+    "nas: {}, or mount it yourself; https://www.alibabacloud.com/help/en/cpfs/"
+    "mount-a-file-system-by-using-the-cpfs-nfs-client-recommended",
+)
+
+
 class AlicloudStorage(Model):
     """File systems that all nodes of a site share."""
+
+    model_config = ConfigDict(json_schema_extra=refused(cpfs=CPFS))
 
     nas: AlicloudNas | None = Field(
         default=None,
         title="a block, or null",
         description="A NAS file system that `gpuprov down` removes with its data; {} takes what is usual; null: none",
         examples=[{"path": "/nas"}],
+    )
+
+
+class AlicloudBucket(Model):
+    """A bucket of yours, or a part of it, that programs on the nodes may use."""
+
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")] = Field(
+        title="the name of an OSS bucket",
+        description="Its name; it exists, and stays",
+        examples=["my-data-sets"],
+    )
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9._=-]+/)*$", max_length=512)] = Field(
+        default="",
+        title="the beginning of keys, which ends with /, such as imagenet/",
+        description="Only keys that begin so; nodes may touch nothing else of the bucket",
+        examples=["imagenet/"],
+    )
+    write: bool = Field(
+        default=False,
+        title="true or false",
+        description="Whether nodes may write, overwrite and delete; false: they may read",
     )
 
 
@@ -92,8 +123,16 @@ class AlicloudSite(CloudSite):
     ram_role: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] | None = Field(
         default=None,
         title="the name of a RAM role, or null",
-        description="A RAM role that exists, for the nodes; null: they may do nothing in the account",
+        description="A RAM role that exists, for the nodes; null: one is made where `buckets` are named, else none",
         examples=["gpu-nodes"],
+    )
+    buckets: tuple[AlicloudBucket, ...] = Field(
+        default=(),
+        max_length=16,
+        title="a list of buckets, each with bucket",
+        description="OSS buckets that programs on the nodes may read, or with `write` change, by a RAM role that is "
+        "made for it and may do nothing else",
+        examples=[[{"bucket": "my-data-sets"}]],
     )
     kms_key: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")] | None = Field(
         default=None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner.providers.alicloud import tags
+from provisioner.providers.alicloud import roles, tags
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import unknown
 from provisioner.providers.orphans import Found, Thing, many
@@ -70,6 +70,11 @@ def find(region: Region) -> Found:
         except Trouble as trouble:
             found = unknown(many(kind.title), trouble, kind.permission)
             puzzles.append(f"whether there are {many(kind.title)}: {found.message} ({found.action})")
+    try:
+        things += roles.find(region)
+    except Trouble as trouble:
+        said = unknown(many(roles.KIND), trouble, "ram:ListRoles")
+        puzzles.append(f"whether there are {many(roles.KIND)}: {said.message} ({said.action})")
     return Found(tuple(things), tuple(puzzles))
 
 

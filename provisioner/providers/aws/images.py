@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from provisioner import catalog
 from provisioner.errors import ProviderError
 from provisioner.fleet import Node
 from provisioner.plan import PlannedGroup
@@ -15,14 +13,9 @@ from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.site import AwsSite
 from provisioner.providers.aws.tagged_resources import rows_of, tags_of
 from provisioner.providers.base import Place
-from provisioner.providers.images import Image, Tell
+from provisioner.providers.images import DEPRECATED, PAUSE_S, STOP_S, Image, Tell, awaited, builder_of, not_ours, until
 from provisioner.providers.trouble import Trouble
 
-STOP_S, IMAGE_S = 900.0, 7200.0
-"""How long a machine may take to stop, and a disk of 200 GB to be a snapshot in a region."""
-PAUSE_S = 10.0
-DEPRECATED = timedelta(days=180)
-"""When an image is shown to nobody but its owner any more; machines can still start from it."""
 PART_OF = "gpuprov-part-of"
 """Tag of a snapshot whose image is being removed: the image's id."""
 PENDING = ("pending", "transient")
@@ -38,7 +31,10 @@ class Ec2Images:
         self._others: dict[str, Region] = {}
 
     def builder(self, group: PlannedGroup, wanted: str | None) -> str:
-        return wanted or catalog.load().provider("aws").builder or group.machine.name
+        return builder_of("aws", group, wanted)
+
+    def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
+        """All of it can be done."""
 
     def find(self, name: str) -> Image | None:
         return self._find(self._home, name)
@@ -48,7 +44,10 @@ class Ec2Images:
         if there is None:
             tell(f"stopping {node.id}")
             self._ask(self._home, "stop_instances", InstanceIds=[node.id])
-            self._until(lambda: self._stopped(node.id), f"{node.id} has not stopped", STOP_S)
+            until(
+                lambda: self._stopped(node.id), f"{node.id} has not stopped", STOP_S, where=self._place.site,
+                pause_s=self._pause_s,
+            )  # fmt: skip
             answer = self._ask(
                 self._home, "create_image", InstanceId=node.id, Name=name, Description=f"gpuprov {name}",
                 TagSpecifications=_marked(name, tags),
@@ -82,8 +81,7 @@ class Ec2Images:
             row = self._row(there, ImageIds=[number])
             if row is not None:
                 if not tags.items() <= tags_of(row).items():
-                    said = f"{number} in {region} has not the tags of this build: it stays"
-                    raise ProviderError(said, where=f"site {self._place.site}", hint="look at whose it is")
+                    raise not_ours(number, region, self._place.site)
                 # once the image is gone nothing says what it consisted of
                 self._ask(there, "create_tags", Resources=_snapshots(row), Tags=rows_of({PART_OF: number}))
                 self._ask(there, "deregister_image", ImageId=number)
@@ -134,17 +132,7 @@ class Ec2Images:
             )  # fmt: skip
 
     def _ready(self, there: Region, name: str) -> str:
-        """The id of an image, once machines can start from it. Raises ProviderError where none ever will."""
-
-        def look() -> str | None:
-            found = self._find(there, name)
-            if found is None:
-                raise ProviderError(f"image {name} is gone", where=there.name, hint="build it again")
-            if found.why:
-                raise ProviderError(f"image {found.id} was not made: {found.why}", where=there.name)
-            return found.id if found.ready else None
-
-        return str(self._until(look, f"image {name} is not ready", IMAGE_S))
+        return awaited(lambda: self._find(there, name), name, where=there.name, pause_s=self._pause_s)
 
     def _find(self, there: Region, name: str) -> Image | None:
         row = self._row(there, Owners=["self"], Filters=[{"Name": "name", "Values": [name]}])
@@ -167,14 +155,6 @@ class Ec2Images:
     def _stopped(self, machine: str) -> bool | None:
         rows = self._ask(self._home, "describe_instances", InstanceIds=[machine])["Reservations"]
         return True if rows[0]["Instances"][0]["State"]["Name"] == "stopped" else None
-
-    def _until(self, look: Callable[[], Any], late: str, seconds: float) -> Any:
-        until = time.monotonic() + seconds
-        while (found := look()) is None:
-            if time.monotonic() > until:
-                raise ProviderError(f"{late} after {seconds:.0f} s", where=self._place.site, hint="run it again")
-            time.sleep(self._pause_s)
-        return found
 
     def _region(self, name: str) -> Region:
         if name == self._site.region:

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from provisioner.errors import ProviderError
 from provisioner.providers.aws import blockers, tagged_resources
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.delete import close, delete
 from provisioner.providers.aws.findings import credentials
 from provisioner.providers.orphans import Found, Thing
-from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal, Tell
+from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal, Tell, asked
 from provisioner.providers.trouble import Trouble
 
 BUSY = {
@@ -41,11 +40,7 @@ class InRegion(Removal):
         self._region = region
 
     def find(self) -> Found:
-        try:
-            return tagged_resources.find(self._region)
-        except Trouble as trouble:
-            said = credentials(trouble)
-            raise ProviderError(said.message, where=self._region.name, hint=said.action) from None
+        return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, thing: Thing) -> None:
         delete(self._region, thing.kind, thing.id)

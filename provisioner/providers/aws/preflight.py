@@ -14,7 +14,7 @@ from provisioner.preflight import Finding
 from provisioner.providers.aws import quotas, reservations
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import credentials, unknown
-from provisioner.providers.trouble import Trouble
+from provisioner.providers.trouble import Trouble, signed_in
 
 
 def preflight(
@@ -49,11 +49,7 @@ def preflight(
 
 def who(region: Region) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
-    try:
-        caller = region.ask("sts", "get_caller_identity")
-    except Trouble as trouble:
-        return credentials(trouble)
-    return Finding("ok", "credentials", f"{caller['Arn']}, account {caller['Account']}")
+    return signed_in(lambda: region.ask("sts", "get_caller_identity"), "Account", credentials)
 
 
 def _zones(region: Region, zones: Sequence[str]) -> list[Finding]:

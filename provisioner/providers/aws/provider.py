@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan, PlannedGroup
 from provisioner.preflight import Finding
-from provisioner.providers.aws import image, permissions, storage, tagged_resources
+from provisioner.providers.aws import image, permissions, storage
 from provisioner.providers.aws import market as ec2_market
 from provisioner.providers.aws import orphans as in_region
 from provisioner.providers.aws.access import Ec2Access
@@ -24,6 +23,7 @@ from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.removal import SOMEWHERE, forgotten
 from provisioner.stack.models import BaseImage
 
 TUNNEL_PROGRAMS = {"ssm": ("aws", "session-manager-plugin"), "instance-connect": ("aws",)}
@@ -108,22 +108,8 @@ class Aws(Provider):
         return [*simulated, *permissions.tried(region, groups, images, subnet), *storage.buckets(region, site)]
 
     def clean(self, events: Events) -> list[str]:
-        """What has the cluster's own identity and Terraform's state has forgotten is removed; what can't be is told."""
-        place, region = self.place, self._site.region
-        if not place.identity or not (place.workspace / "main.tf").exists():
-            return []
-        there = in_region.orphans(region)
-        try:
-            found = there.find()
-        except ProviderError as error:
-            return [f"whether anything is left in {region} could not be asked: {error.message}"]
-        wanted = (place.cluster, place.site, place.identity)
-        mine = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
         # IAM can't say who uses a role; this one is of nobody else.
-        mine = [replace(thing, kept="") if thing.kept == tagged_resources.SOMEWHERE else thing for thing in mine]
-        events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
-        left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
-        return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+        return forgotten(self.place, in_region.orphans(self._site.region), events, mine=SOMEWHERE)
 
 
 def _program(name: str) -> Finding:

@@ -14,13 +14,12 @@ from typing import Any
 from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import unknown
 from provisioner.providers.orphans import Found, Thing, many
-from provisioner.providers.removal import HOLDS_DATA
+from provisioner.providers.removal import HOLDS_DATA, SOMEWHERE
 from provisioner.providers.trouble import Trouble
 
 CLUSTER, SITE, NODE, IDENTITY = "gpuprov-cluster", "gpuprov-site", "gpuprov-node", "gpuprov-id"
 GONE = {"terminated", "deleted", "delete-complete", "cancelled", "closed", "failed"}
 """Last states of what keeps its tags for a while: instances, NAT gateways, endpoints, spot requests, file systems."""
-SOMEWHERE = "IAM is global, and nothing here uses it: it may be of the same cluster in another region"
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,10 +128,18 @@ class Subscription:
 
     def get(self, path: str, version: str, **query: str) -> dict[str, Any]:
         """Azure Resource Manager's answer for a path that no client here has. Raises Trouble."""
+        return self.send("GET", path, version, None, **query)
+
+    def send(
+        self, method: str, path: str, version: str, body: Mapping[str, Any] | None = None, **query: str
+    ) -> dict[str, Any]:
+        """The answer to any request of Azure Resource Manager; {} where it has none. What takes its time has begun
+        then. Raises Trouble."""
         require()
         from azure.core.rest import HttpRequest
 
-        request = HttpRequest("GET", f"{self.cloud.arm}{path}", params={"api-version": version, **query})
+        given: dict[str, Any] = {"json": dict(body)} if body is not None else {}
+        request = HttpRequest(method, f"{self.cloud.arm}{path}", params={"api-version": version, **query}, **given)
 
         def call() -> dict[str, Any]:
             from azure.core.exceptions import HttpResponseError
@@ -139,7 +147,7 @@ class Subscription:
             response = self._plain.send_request(request)
             if response.status_code >= 400:
                 raise HttpResponseError(response=response)
-            found: dict[str, Any] = response.json()
+            found: dict[str, Any] = response.json() if response.content else {}
             return found
 
         return answered(call)

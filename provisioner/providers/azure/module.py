@@ -29,13 +29,17 @@ FEATURES = {
     "persist_id_on_create_before_polling_for_completion": True,
     # What a killed run has made is taken over. Every name has the cluster's own id in it.
     "skip_import_check_on_create_and_allow_overwriting_existing_resources": True,
+    # Only nodes reach the storage account of a file share: azurerm must not wait until it answers this machine.
+    "storage": {"data_plane_available": False},
 }
+"""https://registry.terraform.io/providers/hashicorp/azurerm/latest/docs/guides/features-block"""
 
 
 class AzureModule(Module):
     """See providers/base.py for the contract."""
 
     folder = "azure"
+    data_resources = ("azurerm_storage_account", "azurerm_storage_share")
 
     def __init__(self, place: Place, subscription: Subscription, capacity: AzureCapacity, here: PublicAddress) -> None:
         self._place, self._subscription, self._capacity, self._here = place, subscription, capacity, here
@@ -73,6 +77,7 @@ class AzureModule(Module):
             **({"network": {"subnet_id": site.subnet}} if site.subnet else {}),
             **({"identities": list(site.identities)} if site.identities else {}),
             **({"disk": disk} if any(disk.values()) else {}),
+            **({"files": site.storage.files.model_dump()} if site.storage.files else {}),
             **({"create_timeout": f"{wait}s"} if wait != CREATE_S else {}),
         }
 

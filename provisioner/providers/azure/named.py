@@ -70,6 +70,12 @@ def _subnet(subscription: Subscription, number: str, wanted: int) -> Iterator[Fi
         said = f"it is in {where}, and machines in {subscription.region} can't be in it"
         yield Finding("blocks", subject, said, "a subnet of that region")
         return
+    services = [str(one.service) for one in row.service_endpoints or ()]
+    if subscription.site.storage.files and "Microsoft.Storage" not in services:
+        said = "it has no service endpoint Microsoft.Storage, by which nodes would reach the file share"
+        wanted_services = " ".join(("Microsoft.Storage", *services))
+        hint = f"`az network vnet subnet update --ids {number} --service-endpoints {wanted_services}`"
+        yield Finding("blocks", subject, said, hint)
     prefixes = row.address_prefixes or [row.address_prefix]
     most = sum(ip_network(prefix).num_addresses - RESERVED for prefix in prefixes if prefix and ":" not in prefix)
     free = most - len(row.ip_configurations or ())

@@ -7,7 +7,6 @@ removes whatever it holds.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,12 +17,10 @@ from provisioner.providers.azure.findings import credentials, unknown
 from provisioner.providers.azure.machines import CLUSTER, IDENTITY, SITE
 from provisioner.providers.azure.rules import environment_of
 from provisioner.providers.azure.site import AzureSite
-from provisioner.providers.orphans import Found, Thing, many
+from provisioner.providers.orphans import Found, Thing
+from provisioner.providers.removal import HOLDS_DATA, PAUSE_S, WAIT_S, Order, Removal, Tell
 from provisioner.providers.trouble import Trouble
 
-WAIT_S, PAUSE_S = 900.0, 5.0
-"""For the whole removal: a network interface whose machine failed is held back for three minutes
-(NicReservedForAnotherVm), and machines take some."""
 KINDS: Mapping[str, tuple[str, str]] = {
     "microsoft.compute/virtualmachines": ("machine", "2024-07-01"),
     "microsoft.network/networkinterfaces": ("network interface", "2024-05-01"),
@@ -35,10 +32,11 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "microsoft.network/publicipaddresses": ("public IP address", "2024-05-01"),
     "microsoft.network/networksecuritygroups": ("network security group", "2024-05-01"),
 }
-"""Types of terraform/azure, in the order in which they can be removed → for people, and the API's version."""
+"""Types of terraform/azure → for people, and the API's version."""
+WITH_DATA: Mapping[str, str] = {"microsoft.storage/storageaccounts": "storage account"}
+"""Types of it that are not removed (removal.HOLDS_DATA)."""
 GROUP = "resource group"
 GROUP_API = "2024-11-01"
-ORDER = (*(kind for kind, _ in KINDS.values()), GROUP)
 BUSY = (
     "InUse",
     "CannotBeDeleted",
@@ -49,19 +47,26 @@ BUSY = (
     "Retryable",
     "Preempted",
 )
-"""Parts of codes that say that something which is going still uses it."""
+"""Parts of codes that say that something which is going still uses it; a network interface whose machine failed is held
+back for three minutes (NicReservedForAnotherVm)."""
 LOCKED = "ScopeLocked"
 FILTER = f"tagName eq '{CLUSTER}'"
 PERMISSION = "Microsoft.Resources/subscriptions/resources/read"
-Tell = Callable[[str], None]
 
 
-class InRegion:
+class InRegion(Removal):
     """One region of a subscription."""
 
+    order = Order(
+        machines=("machine",), linger=("network interface", "disk", "availability set", "proximity placement group"),
+        then=(), network=("virtual network", "NAT gateway", "public IP address", "network security group"),
+        last=(GROUP,),
+    )  # fmt: skip
+
     def __init__(self, subscription: Subscription, *, wait_s: float = WAIT_S, pause_s: float = PAUSE_S) -> None:
-        self._subscription, self._wait_s, self._pause_s = subscription, wait_s, pause_s
-        self._end = 0.0
+        super().__init__(subscription.region, wait_s=wait_s, pause_s=pause_s)
+        self._subscription = subscription
+        self._deleted: dict[str, list[str]] = {}
 
     @property
     def _client(self) -> Any:
@@ -105,8 +110,9 @@ class InRegion:
         tags = dict(row.tags or {}) if tags is None else tags
         if not tags.get(CLUSTER) or not self._here(row):
             return None
-        kind, _ = KINDS.get(str(row.type).lower(), (str(row.type), ""))
-        kept = "" if str(row.type).lower() in KINDS else "gpuprov makes nothing of this kind"
+        type_ = str(row.type).lower()
+        kind = KINDS[type_][0] if type_ in KINDS else WITH_DATA.get(type_, str(row.type))
+        kept = HOLDS_DATA if type_ in WITH_DATA else "" if type_ in KINDS else "gpuprov makes nothing of this kind"
         since = getattr(row, "created_time", None)
         return Thing(
             kind, str(row.id), tags[CLUSTER], tags.get(SITE, ""), self._subscription.region, name=str(row.name),
@@ -117,11 +123,12 @@ class InRegion:
         """The disks of a resource group that are of its machines, and the group itself where it has the tag. Raises
         Trouble."""
         rows = self._subscription.all(lambda: self._client.resources.list_by_resource_group(name))
-        seen, others = {thing.id.lower(): thing for thing in known}, list[str]()
+        seen, others, data = {thing.id.lower(): thing for thing in known}, list[str](), list[str]()
         by_prefix = {f"gpuprov-{one.identity[:8]}-": one for one in known if one.identity}
         for row in rows:
             if one := seen.get(str(row.id).lower()):
-                others += [str(row.name)] if one.kept else []
+                if one.kept:
+                    (data if one.kept == HOLDS_DATA else others).append(str(row.name))
                 continue
             of = dict(group.tags) if group is not None else next(
                 (
@@ -136,81 +143,47 @@ class InRegion:
                 others.append(str(row.name))
         if group is not None:
             tags = dict(group.tags)
-            kept = (
-                f"{', '.join(others[:3])} in it {'is' if len(others) == 1 else 'are'} not gpuprov's" if others else ""
-            )
+            not_ours = f"{', '.join(others[:3])} in it {'is' if len(others) == 1 else 'are'} not gpuprov's"
+            kept = not_ours if others else f"{', '.join(data)} in it: {HOLDS_DATA}" if data else ""
             yield Thing(
                 GROUP, str(group.id), tags[CLUSTER], tags.get(SITE, ""), self._subscription.region,
                 name=str(group.name), kept=kept, identity=tags.get(IDENTITY, ""),
             )  # fmt: skip
 
-    def remove(self, things: Sequence[Thing], tell: Tell) -> list[str]:
-        self._end = time.monotonic() + self._wait_s
-        by_kind: dict[str, list[Thing]] = {}
-        for thing in things:
-            if not thing.kept:
-                by_kind.setdefault(thing.kind, []).append(thing)
-        left: list[str] = []
-        for kind in ORDER:
-            found = by_kind.get(kind, [])
-            if not found:
-                continue
-            if kind == GROUP and left:
-                return [*left, *(f"{thing}: something of it is left" for thing in found)]
-            tell(f"{self._subscription.region}: removing {len(found)} {kind if len(found) == 1 else many(kind)}")
-            refused = [(thing, said) for thing in found if (said := self._delete(thing))]
-            left += [f"{thing}: {said}" for thing, said in refused]
-            bad = {thing.id for thing, _ in refused}
-            left += self._wait([thing for thing in found if thing.id not in bad])
-            if left and kind == ORDER[0]:
-                rest = sum(len(others) for name, others in by_kind.items() if name != kind)
-                return [*left, f"{rest} other things were not touched: the machines that are left may need them"]
+    def delete(self, thing: Thing) -> None:
+        try:
+            if thing.kind == GROUP:
+                self._subscription.ask(lambda: self._client.resource_groups.begin_delete(thing.name, polling=False))
+            else:
+                version, client = _version(thing.kind), self._client.resources
+                self._subscription.ask(lambda: client.begin_delete_by_id(thing.id, api_version=version, polling=False))
+        except Trouble as trouble:
+            if trouble.kind != "absent":
+                raise
+        self._deleted.setdefault(thing.kind, []).append(thing.id)
+
+    def standing(self, kind: str) -> set[str]:
+        """Of what was deleted here."""
+        return {number for number in self._deleted.get(kind, ()) if self._there(number, kind)}
+
+    def busy(self, trouble: Trouble) -> bool:
+        return any(part in trouble.code for part in BUSY)
+
+    def protected(self, trouble: Trouble) -> bool:
+        return trouble.code == LOCKED
+
+    def network(self, things: Sequence[Thing], tell: Tell, remove: Callable[[], list[str]]) -> list[str]:
+        """Azure says yes at once, and may change its mind: each is waited for."""
+        left = remove()
+        refused = {line.partition(":")[0] for line in left}
+        for kind in self.order.network:
+            left += self.wait(kind, [one for one in things if one.kind == kind and str(one) not in refused], tell)
         return left
 
-    def _delete(self, thing: Thing) -> str:
-        """Begin to delete it; while something that is going uses it, again. Why it was refused."""
-        while True:
-            try:
-                self._once(thing)
-            except Trouble as trouble:
-                if trouble.kind == "absent":
-                    return ""
-                if trouble.code == LOCKED:
-                    return f"protected, and not forced: {trouble.message}"
-                if not any(part in trouble.code for part in BUSY) or time.monotonic() > self._end:
-                    return trouble.message
-            else:
-                return ""
-            time.sleep(self._pause_s)
-
-    def _once(self, thing: Thing) -> None:
-        """Raises Trouble."""
-        if thing.kind == GROUP:
-            self._subscription.ask(lambda: self._client.resource_groups.begin_delete(thing.name, polling=False))
-        else:
-            version = _version(thing)
-            self._subscription.ask(
-                lambda: self._client.resources.begin_delete_by_id(thing.id, api_version=version, polling=False)
-            )
-
-    def _wait(self, things: Sequence[Thing]) -> Iterator[str]:
-        """Wait until they are gone; one sentence for each that is there when time is up."""
-        waiting = list(things)
-        while waiting:
-            try:
-                waiting = [thing for thing in waiting if self._there(thing)]
-            except Trouble as trouble:
-                yield f"whether {len(waiting)} {many(waiting[0].kind)} are gone is not known: {trouble.message}"
-                return
-            if not waiting or time.monotonic() > self._end:
-                break
-            time.sleep(self._pause_s)
-        yield from (f"{thing}: it was deleted, and is still there" for thing in waiting)
-
-    def _there(self, thing: Thing) -> bool:
+    def _there(self, number: str, kind: str) -> bool:
         """Raises Trouble."""
         try:
-            self._subscription.get(thing.id, GROUP_API if thing.kind == GROUP else _version(thing))
+            self._subscription.get(number, GROUP_API if kind == GROUP else _version(kind))
         except Trouble as trouble:
             if trouble.kind == "absent":
                 return False
@@ -218,8 +191,8 @@ class InRegion:
         return True
 
 
-def _version(thing: Thing) -> str:
-    return next(version for kind, version in KINDS.values() if kind == thing.kind)
+def _version(kind: str) -> str:
+    return next(version for name, version in KINDS.values() if name == kind)
 
 
 def _puzzle(what: str, trouble: Trouble) -> str:

@@ -38,7 +38,7 @@ def wanted(site: AzureSite) -> list[str]:
     asks = {
         "always": True, "own_group": site.resource_group is None, "own_network": site.subnet is None,
         "public": site.internet == "public" or (site.internet == "nat" and site.subnet is None),
-        "nat": site.internet == "nat" and site.subnet is None,
+        "nat": site.internet == "nat" and site.subnet is None, "files": site.storage.files is not None,
     }  # fmt: skip
     return [name for key, asked in asks.items() if asked for name in actions()[key]]
 

@@ -21,6 +21,8 @@ from provisioner.providers.public_address import PublicAddress
 from provisioner.providers.trouble import Trouble
 
 NAMESPACES = ("Microsoft.Compute", "Microsoft.Network")
+STORAGE = "Microsoft.Storage"
+FILES_PRICE = "https://azure.microsoft.com/pricing/details/storage/files/"
 """Resource providers of what the module makes. gpuprov registers none: that is a change of the subscription."""
 
 
@@ -41,6 +43,13 @@ def preflight(
     found += quotas.network(subscription, groups, there)
     found += named.findings(subscription, groups, there)
     found += permissions.findings(subscription)
+    if files := subscription.site.storage.files:
+        said = (
+            f"`gpuprov down` removes the file share at {files.path} with its data; its price goes by its size, used or "
+            "not, and is in no figure here"
+        )
+        action = f"keep a copy of what has to stay; prices: {FILES_PRICE}"
+        found.append(Finding("warning", "storage", said, action))
     for group in groups:
         base = plan.base(group)
         if base is None or base.id is None:
@@ -89,7 +98,7 @@ def _signed_in(subscription: Subscription) -> str:
 
 
 def _registered(subscription: Subscription) -> Iterator[Finding]:
-    for namespace in NAMESPACES:
+    for namespace in (*NAMESPACES, *((STORAGE,) if subscription.site.storage.files else ())):
         try:
             state = _state(subscription, namespace)
         except Trouble as trouble:

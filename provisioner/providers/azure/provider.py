@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
@@ -14,6 +13,7 @@ from provisioner.providers.azure import orphans as in_region
 from provisioner.providers.azure.access import AzureAccess
 from provisioner.providers.azure.capacity import AzureCapacity
 from provisioner.providers.azure.client import Subscription
+from provisioner.providers.azure.images import GalleryImages
 from provisioner.providers.azure.module import AzureModule
 from provisioner.providers.azure.preflight import preflight, who
 from provisioner.providers.azure.site import AzureSite
@@ -21,6 +21,7 @@ from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.removal import forgotten
 from provisioner.stack.models import BaseImage
 
 
@@ -37,6 +38,7 @@ class Azure(Provider):
         self._subscription = Subscription(self._site)
         self.capacity = AzureCapacity(place, self._site)
         self.access = AzureAccess(self._subscription)
+        self.images = GalleryImages(place, self._subscription)
         self.module = AzureModule(place, self._subscription, self.capacity, self._here)
 
     def base_image(self, system: str) -> BaseImage:
@@ -52,20 +54,7 @@ class Azure(Provider):
         return preflight(self._subscription, self.place, plan, there, self._here)
 
     def clean(self, events: Events) -> list[str]:
-        """What has the cluster's own identity and Terraform's state has forgotten is removed; what can't be is told."""
-        place, region = self.place, self._site.region
-        if not place.identity or not (place.workspace / "main.tf").exists():
-            return []
-        there = in_region.InRegion(self._subscription)
-        try:
-            found = there.find()
-        except ProviderError as error:
-            return [f"whether anything is left in {region} could not be asked: {error.message}"]
-        wanted = (place.cluster, place.site, place.identity)
-        mine = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
-        events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
-        left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
-        return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+        return forgotten(self.place, in_region.InRegion(self._subscription), events)
 
     @classmethod
     def market(cls) -> Market:

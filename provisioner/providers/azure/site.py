@@ -7,7 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from provisioner.spec.base import Model
 from provisioner.spec.groups import Group
+from provisioner.spec.shared_storage import SharedFileSystem
 from provisioner.spec.site import CloudSite
 from provisioner.spec.source_map import Finding, Loc
 from provisioner.spec.stack_request import StackRequest
@@ -30,12 +32,51 @@ REFUSED_USERS = frozenset((
 """https://learn.microsoft.com/azure/virtual-machines/linux/faq (user names)"""
 
 
+MountPoint = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)]
+
+
+class AzureFiles(Model):
+    """An NFS file share of Azure Files that is made with the cluster, and removed with it."""
+
+    path: MountPoint = Field(
+        default="/files",
+        title="a directory such as /files",
+        description="Where every node of the site mounts it",
+        examples=["/files"],
+    )
+    size_gib: int = Field(
+        default=1024,
+        ge=100,
+        le=102_400,
+        title="a whole number of GiB, 100 to 102400",
+        description="Its size in GiB, which is paid for whether used or not; IOPS and MiB/s grow with it",
+        examples=[4096],
+    )
+    replication: Literal["LRS", "ZRS"] = Field(
+        default="LRS",
+        title="LRS or ZRS",
+        description="LRS: three copies in one zone; ZRS: in three zones, in regions that have it",
+    )
+
+
+class AzureStorage(Model):
+    """File systems that all nodes of a site share."""
+
+    files: AzureFiles | None = Field(
+        default=None,
+        title="a block, or null",
+        description="An NFS file share that `gpuprov down` removes with its data; {} takes what is usual; null: none",
+        examples=[{"path": "/files"}],
+    )
+
+
 class AzureSite(CloudSite):
     """A region of Azure; zones are "1", "2" and "3"."""
 
     refused_users: ClassVar[frozenset[str]] = REFUSED_USERS
 
     provider: Literal["azure"] = Field(description="Who sells the machines")
+    shares: ClassVar[bool] = True
     environment: Environment = Field(
         default="public",
         title="public, usgovernment or china",
@@ -84,6 +125,12 @@ class AzureSite(CloudSite):
         description="Whether the host encrypts local disks and caches too; the subscription has to have the feature "
         "EncryptionAtHost",
     )
+
+    storage: AzureStorage = Field(default=AzureStorage(), description="File systems that all nodes of the site share")
+
+    def file_systems(self) -> tuple[SharedFileSystem, ...]:
+        files = self.storage.files
+        return (SharedFileSystem(files.path, key=("storage", "files"), title="files"),) if files else ()
 
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
         from provisioner.providers.azure import rules

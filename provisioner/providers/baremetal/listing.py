@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -133,7 +134,7 @@ def _hosts(one: _Given, groups: Collection[str]) -> tuple[list[Host], list[Findi
     except ValueError as error:
         hint = "a host name, or a range such as dgx[01-16].lab"
         return [], [_at(one, (), f"{shown(one.pattern)} is not a host: {error}", hint, at_key=True)]
-    if bad := [name for name in names if not HOST.fullmatch(name)]:
+    if bad := [name for name in names if not HOST.fullmatch(name) or not _is_address(name, port=False)]:
         hint = "a host name or an IPv4 address; give an IPv6 address with the key address"
         return [], [_at(one, (), f"{shown(bad[0])} is not a host name", hint, at_key=True)]
     problems = list(_group(one, groups))
@@ -154,6 +155,22 @@ def _hosts(one: _Given, groups: Collection[str]) -> tuple[list[Host], list[Findi
     return [
         Host(name, group, address, one.port, one.user, one.jump, bmc, serial) for name, address, bmc, serial in made
     ], []
+
+
+def _is_address(text: str, *, port: bool) -> bool:
+    """Whether it can be one: of numbers and dots alone it is an IPv4 address, and no host name."""
+    host, colon, number = text.rpartition(":")
+    if port and colon and ":" not in host:
+        if not re.fullmatch(r"[1-9][0-9]{0,4}", number) or int(number) > 65535:
+            return False
+        text = host
+    if ":" in text or re.fullmatch(r"[0-9]+(\.[0-9]*)+", text):
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            return False
+        return True
+    return ADDRESS.fullmatch(text) is not None
 
 
 def _group(one: _Given, groups: Collection[str]) -> Iterator[Finding]:
@@ -178,8 +195,10 @@ def _as_many(one: _Given, key: str, names: list[str]) -> tuple[list[str], list[F
         found = expand(pattern)
     except ValueError as error:
         return [], [_at(one, (key,), f"{shown(pattern)} is not an address: {error}")]
-    if bad := [text for text in found if not ADDRESS.fullmatch(text)]:
-        return [], [_at(one, (key,), f"{shown(bad[0])} is not a host name or an IP address")]
+    port = key == "bmc"
+    if bad := [text for text in found if not _is_address(text, port=port)]:
+        said = f"{shown(bad[0])} is not a host name or an IP address{', host[:port]' if port else ''}"
+        return [], [_at(one, (key,), said)]
     if len(found) != len(names):
         said = f"{shown(pattern)} is a range of {len(found)}, and {one.pattern} of {len(names)}"
         return [], [_at(one, (key,), said, "as many of one as of the other")]

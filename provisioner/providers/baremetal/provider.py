@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from provisioner.providers.hosts import Host
 from provisioner.redfish import accounts
 from provisioner.stack.models import BaseImage
 from provisioner.text import counted
+
+ANSWER_S = 4.0
 
 
 class BareMetalHosts:
@@ -94,8 +98,25 @@ class BareMetal(Provider):
             return BaseImage(id=row["codename"], why="its series in MAAS")
         return BaseImage(id="installed", why=f"what runs there has to be {system}")
 
+    def refuse_missing_files(self) -> None:
+        if self.module is not None or self.management is None:
+            return
+        installation = self.management.installation
+        hosts = self._hosts.listed(())
+        if not hosts:
+            hint = f"add sites.{self.place.site}.hosts, or rehearse the file with --sandbox"
+            raise GpuprovError("lists no hosts", where=f"site {self.place.site}", hint=hint)
+        for host in hosts:
+            self._hosts.host_key(host.name)
+            if installation is not None:
+                accounts.find(self.management.credentials, host.name, host.bmc, Path())
+        if installation is not None and not installation.iso.exists():
+            hint = "install.iso: the distribution's ISO image, or the folder of Debian's netboot images"
+            raise GpuprovError("is not there", where=str(installation.iso), hint=hint)
+
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
-        """Whether the site names its machines, and `host_keys` has each; or MAAS has enough that are ready."""
+        """Whether the site names its machines, `host_keys` has each, and they answer; or MAAS has enough that are
+        ready."""
         settings = self.place.settings
         if isinstance(settings, BareMetalSite) and settings.maas is not None:
             return maas.preflight(self._maas, settings.maas, self.place.site, plan, there)
@@ -108,13 +129,43 @@ class BareMetal(Provider):
                 self._hosts.host_key(host.name)
         except GpuprovError as error:
             return [Finding("blocks", error.where or "hosts", error.message, error.hint)]
-        found = [Finding("ok", "hosts", f"{counted(len(hosts), 'host')} listed")]
+        found = [Finding("ok", "hosts", f"{counted(len(hosts), 'host')} listed"), *self._answering(hosts)]
         if self.management is not None and self.management.installation is not None:
             found += _installable(self.management.credentials, self.management.installation, hosts)
         return found
 
+    def _answering(self, hosts: list[Host]) -> list[Finding]:
+        """A warning for each host, or BMC that is to install one, that does not answer: it may be starting."""
+        asked = {}
+        for host in hosts:
+            if self.management is not None and self.management.installation is not None:
+                asked[f"the BMC of {host.name}"] = (*host.management, False)
+            elif not host.local and self._hosts.proxy(host.name) is None:
+                asked[host.name] = (host.address, host.port, True)
+        with ThreadPoolExecutor(max_workers=64) as pool:
+            why = dict(zip(asked, pool.map(lambda one: _silence(*one), asked.values()), strict=True))
+        return [
+            Finding("warning", "answers", f"{name} ({asked[name][0]} port {asked[name][1]}) does not answer: {said}")
+            for name, said in why.items()
+            if said
+        ]
+
     def clean(self, events: Events) -> list[str]:  # noqa: ARG002
         return []
+
+
+def _silence(address: str, port: int, ssh: bool) -> str:
+    """Why nothing answers there, "" where something does; `ssh`: that it is an sshd."""
+    try:
+        with socket.create_connection((address, port), timeout=ANSWER_S) as connection:
+            if not ssh:
+                return ""
+            connection.settimeout(ANSWER_S)
+            return "" if connection.recv(4) == b"SSH-" else "it is no sshd"
+    except socket.gaierror:
+        return "its name is not known"
+    except OSError as error:
+        return "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
 
 
 def _installable(credentials: str, installation: Installation, hosts: list[Host]) -> list[Finding]:

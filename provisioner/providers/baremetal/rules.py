@@ -46,6 +46,9 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         if site.install is not None:
             yield Finding((*at, "install"), "install belongs to method: redfish", "leave it out", at_key=True)
         return
+    if not site.hosts and not site.inventory:
+        said = "method: redfish needs the machines' BMCs, and no host is listed"
+        yield Finding((*at, "method"), said, 'hosts: { "dgx[01-04].lab": { bmc: "bmc-dgx[01-04].lab" } }')
     for name, entry in site.hosts.items():
         if entry.bmc is None:
             said = f"{name} has no bmc, and method: redfish installs machines through theirs"

@@ -190,6 +190,11 @@ class BareMetalSite(Site):
             return self.model_copy(update={**found, "install": self.install.model_copy(update={"iso": iso})})
         return self.model_copy(update=found) if found else self
 
+    def not_rehearsed(self) -> tuple[str, ...]:
+        if self.method == "redfish":
+            return ("a rehearsal installs nothing and asks no BMC: its nodes are simulated ones",)
+        return ("a rehearsal asks no MAAS: its nodes are simulated ones",) if self.method == "maas" else ()
+
     def this_machine(self) -> bool:
         return any(host.local for host in listed(self, ())[0])
 

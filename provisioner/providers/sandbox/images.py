@@ -33,6 +33,9 @@ class SandboxImages:
     def builder(self, group: PlannedGroup, wanted: str | None) -> str:  # noqa: ARG002
         return wanted or BUILDER
 
+    def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
+        """All of it can be done."""
+
     def find(self, name: str) -> Image | None:
         reference = f"{REPOSITORY}:{name}"
         there = find_podman().run("images", "--quiet", "--filter", f"reference={reference}").strip()
@@ -43,7 +46,7 @@ class SandboxImages:
         container = self._container(node.name, podman)
         tell(f"stopping {node.name}")
         podman.run("stop", "--time", "20", container, deadline=60)
-        self._with_volume(container, podman)
+        with_docker_store(container, podman)
         tell(f"making {reference}")
         labels = [word for key, value in tags.items() for word in ("--change", f"LABEL {key}={value}")]
         podman.run("commit", "--quiet", *labels, container, reference, deadline=300)
@@ -82,18 +85,17 @@ class SandboxImages:
         mine = {c.node: c.name for c in containers.list_containers(self._place.workspace, podman=podman)}
         return mine[node]
 
-    def _with_volume(self, container: str, podman: Podman) -> None:
-        """Docker's store onto the disk that is captured, as it is on a real machine."""
-        form = '{{range .Mounts}}{{if eq .Destination "/' + DOCKER + '"}}{{.Source}}{{end}}{{end}}'
-        volume = Path(podman.run("container", "inspect", "--format", form, container).strip())
-        disk = Path(podman.run("mount", container).strip())
-        try:
-            target = disk / DOCKER
-            shutil.rmtree(target, ignore_errors=True)
-            target.mkdir(parents=True)
-            # every attribute and device file of the layers as they are
-            subprocess.run(
-                ["cp", "--archive", f"{volume}/.", f"{target}/"], check=True, capture_output=True, timeout=300
-            )
-        finally:
-            podman.run("umount", container, check=False)
+
+def with_docker_store(container: str, podman: Podman) -> None:
+    """Docker's store onto the disk that is captured, as it is on a real machine."""
+    form = '{{range .Mounts}}{{if eq .Destination "/' + DOCKER + '"}}{{.Source}}{{end}}{{end}}'
+    volume = Path(podman.run("container", "inspect", "--format", form, container).strip())
+    disk = Path(podman.run("mount", container).strip())
+    try:
+        target = disk / DOCKER
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        # every attribute and device file of the layers as they are
+        subprocess.run(["cp", "--archive", f"{volume}/.", f"{target}/"], check=True, capture_output=True, timeout=300)
+    finally:
+        podman.run("umount", container, check=False)

@@ -120,6 +120,8 @@ class Sandbox(Provider):
         for one in self.place.settings.file_systems():
             said = f"a rehearsal makes no file system: nothing is mounted at {one.path}, and storage.shared is skipped"
             findings.append(Finding("warning", "storage", said, "nothing has to be done"))
+        for said in self.place.settings.not_rehearsed():
+            findings.append(Finding("warning", "machines", said, "nothing has to be done"))
         if nodes > network.MOST_NODES:
             findings.append(
                 Finding(

@@ -48,6 +48,7 @@ class CvmModule(Module):
         wait = plan.spec.timeouts.machine_s
         given = {
             "bandwidth": site.bandwidth.model_dump(exclude_defaults=True),
+            "buckets": [one.model_dump() for one in site.buckets],
             "cfs": site.storage.cfs.model_dump(exclude_none=True) if site.storage.cfs else None,
             "create_timeout": f"{wait}s" if wait != CREATE_S else None,
             "key_pair": site.key_pair,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from provisioner.errors import ProviderError
 from provisioner.providers.orphans import Found, Thing
-from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal
-from provisioner.providers.tencent import tagged_resources
+from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal, asked
+from provisioner.providers.tencent import roles, tagged_resources
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.findings import credentials
 from provisioner.providers.trouble import Trouble
@@ -41,7 +40,8 @@ class InRegion(Removal):
     """One region."""
 
     order = Order(
-        machines=("instance",), linger=("NAT gateway",), then=("elastic IP address", "placement group", "key pair"),
+        machines=("instance",), linger=("NAT gateway",),
+        then=("elastic IP address", "placement group", "key pair", roles.KIND),
         network=("security group", "subnet", "VPC"),
     )  # fmt: skip
 
@@ -50,13 +50,11 @@ class InRegion(Removal):
         self._region = region
 
     def find(self) -> Found:
-        try:
-            return tagged_resources.find(self._region)
-        except Trouble as trouble:
-            said = credentials(trouble)
-            raise ProviderError(said.message, where=self._region.name, hint=said.action) from None
+        return asked(lambda: tagged_resources.find(self._region), self._region.name, credentials)
 
     def delete(self, thing: Thing) -> None:
+        if thing.kind == roles.KIND:
+            return roles.delete(self._region, thing.id)
         service, call, argument, several = HOW[thing.kind]
         try:
             self._region.ask(service, call, **{argument: [thing.id] if several else thing.id})

@@ -16,7 +16,7 @@ from provisioner.providers.tencent import dry_run, quotas, stock
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.findings import credentials, unknown
 from provisioner.providers.tencent.site import TencentSite
-from provisioner.providers.trouble import Trouble
+from provisioner.providers.trouble import Trouble, signed_in
 
 
 def preflight(
@@ -46,11 +46,7 @@ def preflight(
 
 def who(region: Region) -> Finding:
     """Who asks; a finding that blocks where that is nobody."""
-    try:
-        caller = region.ask("sts", "GetCallerIdentity")
-    except Trouble as trouble:
-        return credentials(trouble)
-    return Finding("ok", "credentials", f"{caller.get('Arn')}, account {caller.get('AccountId')}")
+    return signed_in(lambda: region.ask("sts", "GetCallerIdentity"), "AccountId", credentials)
 
 
 def _zones(region: Region, zones: Sequence[str]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError
 from provisioner.events import Events
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
@@ -13,10 +13,12 @@ from provisioner.providers.base import Place, Provider
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.public_address import PublicAddress
+from provisioner.providers.removal import SOMEWHERE, forgotten
 from provisioner.providers.tencent import image, keys, storage
 from provisioner.providers.tencent import market as cvm_market
 from provisioner.providers.tencent import orphans as in_region
 from provisioner.providers.tencent.capacity import CvmCapacity
+from provisioner.providers.tencent.images import CvmImages
 from provisioner.providers.tencent.module import CvmModule
 from provisioner.providers.tencent.preflight import preflight, who
 from provisioner.providers.tencent.site import TencentSite
@@ -35,6 +37,7 @@ class Tencent(Provider):
         self._site = place.settings
         self._here = PublicAddress(called=self._site.internet == "public")
         self.capacity: CvmCapacity = CvmCapacity(place, self._site)
+        self.images = CvmImages(place, self._site)
         self.module = CvmModule(place, self._site, self.capacity, self._here)
 
     @classmethod
@@ -79,20 +82,7 @@ class Tencent(Provider):
             return ()  # the preflight asks by itself, and says what it could not
 
     def clean(self, events: Events) -> list[str]:
-        """What has the cluster's own identity and Terraform's state has forgotten is removed; what can't be is told."""
-        place, region = self.place, self._site.region
-        if not place.identity or not (place.workspace / "main.tf").exists():
-            return []
-        there = in_region.InRegion(region_of(self._site))
-        try:
-            found = there.find()
-        except ProviderError as error:
-            return [f"whether anything is left in {region} could not be asked: {error.message}"]
-        wanted = (place.cluster, place.site, place.identity)
-        mine = [thing for thing in found.things if (thing.cluster, thing.site, thing.identity) == wanted]
-        events("down", "log", f"{region}: {len(mine)} things that Terraform had forgotten")
-        left = there.remove(mine, lambda line: events("down", "progress", line)) if mine else []
-        return [*left, *(f"{thing}: {thing.kept}" for thing in mine if thing.kept), *found.unknown]
+        return forgotten(self.place, in_region.InRegion(region_of(self._site)), events, mine=SOMEWHERE)
 
 
 def _public_key(plan: Plan) -> str | None:

@@ -19,7 +19,10 @@ ROOMS = 15
 
 
 def account(at: Loc, site: TencentSite) -> Iterator[Finding]:
-    """Of tags, keys and disks."""
+    """Of tags, keys, roles and disks."""
+    if site.role is not None and site.buckets:
+        said = "buckets are of the CAM role that gpuprov makes, and with role it makes none"
+        yield Finding((*at, "buckets"), said, "leave one of them out, and let role have the buckets", at_key=True)
     for key, value in site.tags.items():
         # https://cloud.tencent.com/document/product/651/13354
         if key.lower().startswith(("qcs:", "project", "项目")):

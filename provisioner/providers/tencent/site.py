@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from provisioner.spec.base import Model, Text
+from provisioner.spec.base import Model, Text, refused
 from provisioner.spec.groups import Group
 from provisioner.spec.shared_storage import SharedFileSystem
 from provisioner.spec.site import CloudSite, SpotPrice
@@ -75,6 +75,12 @@ class TencentDisk(Model):
     )
 
 
+TURBO = (
+    "CFS Turbo is not mounted: its client is an unsigned download of kernel modules, built for some kernels alone",
+    "type: HP, or mount it yourself; https://www.tencentcloud.com/document/product/582/9135",
+)
+
+
 class TencentCfs(Model):
     """A CFS file system that is made with the cluster, and removed with it."""
 
@@ -85,7 +91,10 @@ class TencentCfs(Model):
         examples=["/cfs"],
     )
     type: Literal["SD", "HP"] = Field(
-        default="SD", title="SD or HP", description="SD: general, paid by what is stored; HP: performance"
+        default="SD",
+        title="SD or HP",
+        description="SD: general, paid by what is stored; HP: performance",
+        json_schema_extra=refused(TB=TURBO, TP=TURBO),
     )
     zone: Text | None = Field(
         default=None,
@@ -118,6 +127,8 @@ class TencentNfs(Model):
 class TencentStorage(Model):
     """File systems that all nodes of a site share."""
 
+    model_config = ConfigDict(json_schema_extra=refused(turbo=TURBO))
+
     cfs: TencentCfs | None = Field(
         default=None,
         title="a block, or null",
@@ -130,6 +141,27 @@ class TencentStorage(Model):
         title="a list of file systems, each with source and path",
         description="File systems that exist and that nodes may read, or with `write` change",
         examples=[[{"source": "10.0.0.5:/", "path": "/data"}]],
+    )
+
+
+class TencentBucket(Model):
+    """A bucket of yours, or a part of it, that programs on the nodes may use."""
+
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,48}-[0-9]{8,12}$")] = Field(
+        title="the name of a COS bucket, such as my-data-sets-1250000000",
+        description="Its name, with the account's APPID at its end; it exists, and stays",
+        examples=["my-data-sets-1250000000"],
+    )
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9._=-]+/)*$", max_length=512)] = Field(
+        default="",
+        title="the beginning of keys, which ends with /, such as imagenet/",
+        description="Only keys that begin so; nodes may touch nothing else of the bucket",
+        examples=["imagenet/"],
+    )
+    write: bool = Field(
+        default=False,
+        title="true or false",
+        description="Whether nodes may write, overwrite and delete; false: they may read",
     )
 
 
@@ -180,8 +212,16 @@ class TencentSite(CloudSite):
     role: Annotated[str, Field(pattern=r"^[A-Za-z0-9_+=,.@-]{1,128}$")] | None = Field(
         default=None,
         title="the name of a CAM role, or null",
-        description="A CAM role that exists, for the nodes; null: they have none, and need none",
+        description="A CAM role that exists, for the nodes; null: one is made where `buckets` are named, else none",
         examples=["gpu-nodes"],
+    )
+    buckets: tuple[TencentBucket, ...] = Field(
+        default=(),
+        max_length=16,
+        title="a list of buckets, each with bucket",
+        description="COS buckets that programs on the nodes may read, or with `write` change, by a CAM role that is "
+        "made for it and may do nothing else",
+        examples=[[{"bucket": "my-data-sets-1250000000"}]],
     )
     security_groups: Annotated[tuple[GroupId, ...], Field(max_length=4)] = Field(
         default=(),

@@ -13,6 +13,7 @@ from typing import Any
 
 from provisioner.providers.orphans import Found, Thing, many
 from provisioner.providers.removal import HOLDS_DATA
+from provisioner.providers.tencent import roles
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.findings import unknown
 from provisioner.providers.trouble import Trouble
@@ -70,6 +71,11 @@ def find(region: Region) -> Found:
         except Trouble as trouble:
             said = unknown(many(kind.name), trouble, f"{kind.service}:{kind.call}")
             unanswered.append(f"whether there are {many(kind.name)}: {said.message} ({said.action})")
+    try:
+        things += roles.find(region)
+    except Trouble as trouble:
+        said = unknown(many(roles.KIND), trouble, "cam:DescribeRoleList")
+        unanswered.append(f"whether there are {many(roles.KIND)}: {said.message} ({said.action})")
     return Found(tuple(things), tuple(unanswered))
 
 

@@ -43,6 +43,7 @@ class World:
     steps: list[str] = field(default_factory=list)
     die: str = ""
     fails: str = ""
+    refuses: str = ""
     base: str = "ami-0"
     running_of: dict[str, str] = field(default_factory=dict)
     tags: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -58,6 +59,10 @@ class World:
 
     def builder(self, _group: Any, wanted: str | None) -> str:
         return wanted or "m7i.2xlarge"
+
+    def check(self, _regions: Any, _accounts: Any) -> None:
+        if self.refuses:
+            raise ProviderError(self.refuses)
 
     def find(self, name: str) -> Image | None:
         return Image(self.images[name], ready=True) if name in self.images else None
@@ -195,6 +200,13 @@ def test_failed_at_any_step_it_leaves_evidence_and_nothing_that_runs(tmp_path: P
     assert Path(failed["evidence"]).is_dir()
     world.fails = ""
     assert commands.build(opened(tmp_path), BINARY).build > good.build
+
+
+def test_what_publish_cannot_do_is_said_before_anything_is_made(tmp_path: Path, world: World) -> None:
+    world.refuses = "no copy is encrypted in another region"
+    with pytest.raises(GpuprovError, match="no copy is encrypted"):
+        commands.build(opened(tmp_path), BINARY)
+    assert (world.machines, world.images, world.steps) == (set(), {}, [])
 
 
 def test_what_could_not_be_removed_is_named(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,3 +463,16 @@ def test_what_is_wrong_on_the_builder_is_told(tmp_path: Path, world: World, monk
     with pytest.raises(ConfigureError, match="jq is not held"):
         commands.build(opened(tmp_path, RECIPE), BINARY)
     assert (world.machines, world.images) == (set(), {})
+
+
+def test_a_recipe_at_a_site_that_makes_no_images_is_refused_before_anybody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "metal.yaml"
+    file.write_text(
+        "name: metal\nsites: {rack: {provider: baremetal, hosts: {d1.lab: {}}}}\nimage: {}\n"
+        "groups: {train: {machine: dgx-h100}}\n"
+    )
+    monkeypatch.setattr(pipeline.locking, "current", lambda *_: pytest.fail("versions were looked up"))
+    with pytest.raises(GpuprovError, match="makes no images at baremetal"):
+        pipeline.solved(open_recipe(file, sandbox=False), anew=False)

@@ -63,6 +63,8 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
         ([DENIED, OK, DENIED], "Permission denied", "no passphrase"),
         ([(255, "Host key verification failed.")], "Host key verification failed", "another host key"),
         ([OK, (1, "sudo: a password is required")], "ops cannot become root with sudo", "NOPASSWD"),
+        ([OK, (255, "Connection refused")], "ssh to dgx01.lab (10.0.0.1 port 2222) as ops fails", "address, port"),
+        ([(124, "no answer within 60 s")], "no answer within 60 s", "console"),
         ([OK, (127, "sh: python3: not found")], "python3 as root fails", "Python 3.8"),
         ([OK, (0, 'gpuprov:{"foreign": "other"}')], "configured by another gpuprov cluster, other", "gpuprov down"),
         ([OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}')], "runs DGX OS 6.1", "plain Ubuntu Server"),
@@ -78,6 +80,14 @@ def test_what_keeps_gpuprov_out_is_said_with_what_to_do(
     assert said in failed["train-0"].message
     assert hint in failed["train-0"].hint
     assert failed["train-0"].where == "train-0"
+
+
+def test_a_machine_that_down_does_not_reach_is_not_asked_for_python(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    Told(monkeypatch, (255, "ssh: connect to host 10.0.0.1 port 2222: No route to host"))
+    failed = existing.undo(way, [NODE], lambda *_: None)["train-0"]
+    assert (
+        failed.message.startswith("ssh to dgx01.lab (10.0.0.1 port 2222) as ops fails") and "ython" not in failed.hint
+    )
 
 
 def test_this_very_machine_needs_no_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.orphans import InRegion
 from provisioner.providers.alicloud.provider import Alicloud
 from provisioner.providers.base import Place
+from provisioner.providers.removal import SOMEWHERE
 from tests.support import plans
 from tests.support.alicloud_api import Account, Refusal, serving, tagged
 from tests.support.clock import Clock
@@ -173,3 +174,31 @@ def test_machines_that_stand_are_told_from_those_of_another_folder(account: Acco
     account.answers["DescribeInstances"] = Refusal("Forbidden.RAM", "User not authorized.")
     with pytest.raises(ProviderError, match="which machines stand"):
         made.standing()
+
+
+def test_a_role_of_buckets_is_the_accounts_and_goes_with_its_own_cluster(account: Account, tmp_path: Path) -> None:
+    first = {"Roles": {"Role": [{"RoleName": "AliyunECSRole", "Description": DESCRIPTION}]}, "IsTruncated": True,
+             "Marker": "m1"}  # fmt: skip
+    mine = {"RoleName": "gpuprov-speech-here-01234567", "Description": DESCRIPTION}
+    other = {"RoleName": "gpuprov-speech-x", "Description": DESCRIPTION.replace("1a2b", "ffff")}
+    account.answers["ListRoles"] = lambda asked: (
+        {"Roles": {"Role": [mine, other]}, "IsTruncated": False} if asked.get("Marker") == "m1" else first
+    )
+    gone: list[str] = []
+    for action in ("DetachPolicyFromRole", "DeleteRole"):
+        account.answers[action] = lambda asked, action=action: gone.append(f"{action} {asked['RoleName']}") or {}
+    account.answers["DeletePolicy"] = Refusal("EntityNotExist.Policy", "The policy does not exist.", 404)
+    there = module.orphans("cn-shanghai")
+    found = there.find()
+    roles = [thing for thing in found.things if thing.kind == "RAM role"]
+    assert [(one.id, one.kept) for one in roles] == [(mine["RoleName"], SOMEWHERE), (other["RoleName"], SOMEWHERE)]
+    there.remove(found.things, lambda _: None)
+    assert gone == [], "gc looks at one region"
+    workspace = tmp_path / "sites" / "here"
+    workspace.mkdir(parents=True)
+    (workspace / "main.tf").write_text("")
+    (tmp_path / "id").write_text("1a2b3c4d5e6f\n")
+    site = plans.cluster_spec("ecs.gn7-c13g1.26xlarge", name="speech").sites["here"]
+    place = Place("speech", "here", site.model_copy(update={"region": "cn-shanghai"}), workspace)
+    Alicloud(place).clean(Events())
+    assert gone == [f"{action} {mine['RoleName']}" for action in ("DetachPolicyFromRole", "DeleteRole")]

@@ -66,6 +66,9 @@ def test_what_it_says_the_module_is_told(tmp_path: Path) -> None:
     assert (found["ram_role"], found["resource_group_id"], found["security_groups"]) == (
         "nodes", "rg-00000000", ["sg-00000000"],
     )  # fmt: skip
+    assert told(tmp_path, {"buckets": ({"bucket": "data-sets", "prefix": "a/"},)})["buckets"] == [
+        {"bucket": "data-sets", "prefix": "a/", "write": False}
+    ]
     assert "erdma" not in told(tmp_path, {}, "ecs.gn8is.2xlarge", network={"rdma": False})["groups"]["train"]
 
 
@@ -85,6 +88,8 @@ def test_the_module_takes_the_file_system_as_it_is() -> None:
         ("zones: [cn-shanghai-b], vpc: {id: vpc-00000000, vswitches: {cn-shanghai-g: vsw-00000000}}", "",
          "sites.here.zones", "no vSwitch of the VPC is named for cn-shanghai-b"),
         ("storage: {nas: {zone: cn-shanghai-x}}", "", "sites.here.storage.nas.zone", "is not among the site's zones"),
+        ("ram_role: nodes, buckets: [{bucket: data-sets}]", "", "sites.here.buckets", "with ram_role it makes none"),
+        ("storage: {cpfs: {path: /cpfs}}", "", "sites.here.storage.cpfs", "CPFS is not mounted: its NFS client"),
         ("", "capacity: {kind: reservation, id: cr-1}", "groups.train.capacity.id", "is no private pool"),
     ],
 )  # fmt: skip
@@ -120,18 +125,23 @@ def calls() -> set[str]:
                 words = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
                 if len(words) == 2:
                     found.add(":".join(map(str, words)))
+    source = (FOLDER / "roles.py").read_text(encoding="utf-8")
+    found |= {f"ram:{action}" for action in re.findall(r'_gone\(region, "(\w+)"', source)}
     return found - {"sts:GetCallerIdentity"}
 
 
 def test_the_lists_of_actions_have_every_call_and_no_other() -> None:
-    assert calls() == {name for key in ("looks", "cost", "gc", "removes") for name in ACTIONS[key]}
+    assert calls() == {name for key in ("looks", "cost", "gc", "removes", "removes_role") for name in ACTIONS[key]}
 
 
 def test_the_policies_of_the_documentation_are_these_lists() -> None:
     text = (ROOT / "docs" / "alicloud.md").read_text(encoding="utf-8")
-    up, state, cost, gc = (json.loads(one)["Statement"] for one in re.findall(r"```json\n(.*?)```", text, re.S))
+    up, role, state, cost, gc, _images = (
+        json.loads(one)["Statement"] for one in re.findall(r"```json\n(.*?)```", text, re.S)
+    )
     assert set(up[0]["Action"]) == {*ACTIONS["makes"], *ACTIONS["looks"]}
+    assert set(role[0]["Action"]) == set(ACTIONS["role"]) and all("gpuprov-*" in one for one in role[0]["Resource"])
     assert set(state[0]["Action"]) == set(ACTIONS["state"])
     assert set(cost[0]["Action"]) == set(ACTIONS["cost"])
-    assert [set(one["Action"]) for one in gc] == [set(ACTIONS["gc"]), set(ACTIONS["removes"])]
+    assert [set(one["Action"]) for one in gc] == [set(ACTIONS[key]) for key in ("gc", "removes", "removes_role")]
     assert "acs:ResourceTag/gpuprov-cluster" in str(gc[1]["Condition"])

@@ -9,14 +9,14 @@ from pathlib import Path
 import yaml
 
 from provisioner.providers.azure import permissions
-from provisioner.providers.azure.site import AzureSite
+from provisioner.providers.azure.site import AzureFiles, AzureSite, AzureStorage
 from tests.support.rehearsal import ROOT
 
 TEXT = (ROOT / "docs" / "azure.md").read_text(encoding="utf-8")
 
 
 def test_the_role_has_what_is_called_and_no_more() -> None:
-    (role,) = [json.loads(part) for part in re.findall(r"```json\n(.*?)```", TEXT, re.S)]
+    role = json.loads(re.findall(r"```json\n(.*?)```", TEXT, re.S)[0])
     assert role["Actions"] == sorted({name for names in permissions.actions().values() for name in names})
     assert role["NotActions"] == [] and not any("*" in name for name in role["Actions"])
 
@@ -35,19 +35,22 @@ def test_each_type_of_the_module_may_be_made_and_removed() -> None:
         "azurerm_proximity_placement_group": "Microsoft.Compute/proximityPlacementGroups",
         "azurerm_public_ip": "Microsoft.Network/publicIPAddresses",
         "azurerm_resource_group": "Microsoft.Resources/subscriptions/resourceGroups",
+        "azurerm_storage_account": "Microsoft.Storage/storageAccounts",
+        "azurerm_storage_share": "Microsoft.Storage/storageAccounts/fileServices/shares",
         "azurerm_subnet": "Microsoft.Network/virtualNetworks/subnets",
         "azurerm_subnet_nat_gateway_association": "Microsoft.Network/virtualNetworks/subnets",
         "azurerm_virtual_network": "Microsoft.Network/virtualNetworks",
     }
     module = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "terraform" / "azure").glob("*.tf"))
     assert set(re.findall(r'^resource "(\w+)"', module, re.M)) == set(types)
-    public = permissions.wanted(AzureSite(provider="azure", region="eastus"))
+    files = AzureStorage(files=AzureFiles())
+    public = permissions.wanted(AzureSite(provider="azure", region="eastus", storage=files))
     nat = permissions.wanted(AzureSite(provider="azure", region="eastus", internet="nat"))
     for name in types.values():
         for verb in ("read", "write", "delete"):
             assert f"{name}/{verb}" in {*public, *nat}, name
     mine = permissions.wanted(AzureSite(provider="azure", region="eastus", resource_group="mine", internet="none"))
-    assert not [name for name in mine if "resourceGroups/write" in name or "publicIP" in name]
+    assert not [name for name in mine if re.search("resourceGroups/write|publicIP|Microsoft.Storage", name)]
 
 
 def test_the_page_says_how_many_texts_there_are() -> None:

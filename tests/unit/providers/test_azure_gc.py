@@ -14,6 +14,7 @@ from provisioner.providers.azure.machines import of_site
 from provisioner.providers.azure.orphans import InRegion
 from provisioner.providers.azure.provider import Azure
 from provisioner.providers.base import Place
+from provisioner.providers.removal import HOLDS_DATA
 from provisioner.providers.trouble import Trouble
 from tests.support.azure_api import REGION, SCOPE, Api, Token, error, machine, serving, thing
 
@@ -76,6 +77,17 @@ def test_a_group_with_somebody_elses_things_stays(api: Api) -> None:
     assert group.kept == "theirs, their-data in it are not gpuprov's"
     region(api).remove(found.things, lambda line: None)
     assert {row["name"] for row in api.resources} == {"theirs", "their-data"} and api.groups
+
+
+def test_a_file_share_keeps_its_data_its_network_and_its_group(api: Api) -> None:
+    api.resources.append(thing(GROUP, "Microsoft.Storage/storageAccounts", "gpuprov0123", TAGS))
+    found = region(api).find()
+    kept = {one.kind: one.kept for one in found.things if one.kept}
+    assert kept == {"storage account": HOLDS_DATA, "resource group": f"gpuprov0123 in it: {HOLDS_DATA}"}
+    left = region(api).remove(found.things, lambda line: None)
+    assert left == ["3 things of the network were not touched: the file system stands in it"]
+    names = {row["type"].rpartition("/")[2] for row in api.resources}
+    assert names == {"storageAccounts", "virtualNetworks", "publicIPAddresses", "networkSecurityGroups"} and api.groups
 
 
 def test_what_is_refused_keeps_what_it_may_need(api: Api) -> None:

@@ -206,6 +206,13 @@ def test_what_cluster_yaml_names_is_looked_at(api: Api) -> None:
     assert found["encryption at host"] == "the subscription's feature EncryptionAtHost is NotRegistered"
     network["location"] = "westus"
     assert "can't be in it" in of(asked(api, **site), "blocks")["subnet gpu"]
+    network["location"], site["storage"] = "eastus", {"files": {}}
+    subnet["properties"] = {"addressPrefix": "10.0.0.0/24", "serviceEndpoints": [{"service": "Microsoft.Sql"}]}
+    (refused,) = [one for one in asked(api, **site) if one.status == "blocks" and one.subject == "subnet gpu"]
+    assert refused.message.startswith("it has no service endpoint Microsoft.Storage")
+    assert refused.action.endswith("--service-endpoints Microsoft.Storage Microsoft.Sql`")
+    subnet["properties"]["serviceEndpoints"] += [{"service": "Microsoft.Storage"}]
+    assert "subnet gpu" not in of(asked(api, **site), "blocks")
 
 
 def test_a_reservation_has_the_size_and_room(api: Api) -> None:
@@ -264,3 +271,10 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     assert subscription.all(lambda: pages(5)) == [0, 1, 2, 3, 4]
     with pytest.raises(Trouble, match="more than 5 pages"):
         subscription.all(lambda: pages(10**9))
+
+
+def test_a_file_share_needs_the_subnets_service_endpoint_and_says_what_down_removes(api: Api) -> None:
+    files = {"files": {"path": "/files"}}
+    found = asked(api, storage=files)
+    assert "removes the file share at /files with its data" in of(found, "warning")["storage"]
+    assert any("/providers/Microsoft.Storage" in path for _, path in api.calls), "whether it is registered"

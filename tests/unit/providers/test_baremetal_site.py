@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,12 @@ from provisioner import spec
 from provisioner.errors import GpuprovError
 from provisioner.providers.baremetal import inventory
 from provisioner.providers.baremetal.known_hosts import host_key
+from provisioner.providers.baremetal.provider import BareMetal
 from provisioner.providers.baremetal.site import BareMetalSite
+from provisioner.providers.base import Place
 from provisioner.providers.hosts import Host
 from provisioner.spec.ranges import expand
+from tests.support.plans import cluster_spec, plan
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "B" * 43
@@ -132,3 +137,52 @@ def test_a_key_that_follows_a_revoked_one_is_taken(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(f"dgx01.lab {KEY}\ndgx01.lab {OTHER}\n@revoked dgx01.lab {KEY}\n@revoked elsewhere {OTHER}\n")
     assert host_key(str(file), ("dgx01.lab",), 22) == OTHER
+
+
+def provider(folder: Path, **keys: object) -> BareMetal:
+    return BareMetal(Place("lab", "here", site(**keys), folder))
+
+
+def test_what_is_missing_on_this_computer_is_said_before_anybody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of host keys, the installer's image, the BMCs' account."""
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("somebody was asked"))
+    with pytest.raises(GpuprovError, match="site here: lists no hosts"):
+        provider(tmp_path).refuse_missing_files()
+    with pytest.raises(GpuprovError, match="there is no file"):
+        provider(tmp_path, hosts={"a": {}}, host_keys=str(tmp_path / "none")).refuse_missing_files()
+    monkeypatch.delenv("BMC_USER", raising=False)
+    managed = {"hosts": {"a": {"bmc": "b"}}, "credentials": "env:BMC"}
+    provider(tmp_path, **managed).refuse_missing_files()
+    installed = managed | {"method": "redfish", "install": {"iso": str(tmp_path / "none.iso"), "sha256": "0" * 64}}
+    with pytest.raises(GpuprovError, match="BMC_USER and BMC_PASSWORD are not set"):
+        provider(tmp_path, **installed).refuse_missing_files()
+    monkeypatch.setenv("BMC_USER", "admin")
+    monkeypatch.setenv("BMC_PASSWORD", "x")
+    with pytest.raises(GpuprovError, match="is not there") as told:
+        provider(tmp_path, **installed).refuse_missing_files()
+    assert told.value.where == str(tmp_path / "none.iso")
+
+
+def test_preflight_says_which_hosts_do_not_answer(tmp_path: Path) -> None:
+    """And which BMCs, where machines are installed by them; they may be starting, so it warns."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as sshd:
+        threading.Thread(target=lambda: sshd.accept()[0].sendall(b"SSH-2.0-x\r\n"), daemon=True).start()
+        port, good = silent.getsockname()[1], sshd.getsockname()[1]
+        hosts = {"up.lab": {"address": "127.0.0.1", "port": good}, "far.lab": {"jump": "bastion"}, "local": {}}
+        hosts["no.lab"] = {"address": "127.0.0.1", "port": 1}
+        asked = plan(cluster_spec("dgx-h100", count=4))
+        found = [one for one in provider(tmp_path, hosts=hosts).preflight(asked, ()) if one.subject == "answers"]
+        assert [(one.status, one.message) for one in found] == [
+            ("warning", "no.lab (127.0.0.1 port 1) does not answer: Connection refused")
+        ]
+        one = {"m.lab": {"bmc": "127.0.0.1:1"}, "n.lab": {"bmc": f"127.0.0.1:{port}"}}
+        installed = provider(tmp_path, hosts=one, method="redfish", install={"iso": "none.iso"})
+        said = [one.message for one in installed.preflight(asked, ()) if one.subject == "answers"]
+        assert said == ["the BMC of m.lab (127.0.0.1 port 1) does not answer: Connection refused"]
+
+
+def test_a_rehearsal_says_what_it_leaves_out() -> None:
+    assert "asks no BMC" in site(hosts={"a": {"bmc": "b"}}, method="redfish").not_rehearsed()[0]
+    assert site(hosts={"a": {}}).not_rehearsed() == ()

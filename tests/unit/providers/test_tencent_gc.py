@@ -10,6 +10,7 @@ import pytest
 
 from provisioner.errors import ProviderError
 from provisioner.events import Events
+from provisioner.providers.removal import SOMEWHERE
 from provisioner.providers.tencent import orphans
 from provisioner.providers.tencent.client import Region
 from tests.support.rehearsal import ROOT
@@ -105,7 +106,7 @@ def test_machines_that_stand_are_asked_for_by_tag(api: TencentApi, tmp_path: Pat
 
 def test_the_policy_of_the_documentation_has_what_is_asked(api: TencentApi, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "tencent.md").read_text(encoding="utf-8")
-    (policy,) = re.findall(r"```json\n(.*?)```", text, re.S)
+    policy = next(one for one in re.findall(r"```json\n(.*?)```", text, re.S) if "statement" in one)
     allowed = {action for one in json.loads(policy)["statement"] for action in one["action"]}
     provider, plan = made(tmp_path, spread="host")
     provider.preflight(plan, ())
@@ -117,3 +118,34 @@ def test_the_policy_of_the_documentation_has_what_is_asked(api: TencentApi, tmp_
     there.remove(there.find().things, lambda _: None)
     assert len(api.actions()) > 20
     assert api.actions() - allowed == set()
+
+
+def test_a_role_of_buckets_is_the_accounts_and_goes_with_its_own_cluster(api: TencentApi, tmp_path: Path) -> None:
+    words = f"gpuprov-cluster=test gpuprov-id={IDENTITY} gpuprov-site=here"
+    rows = [
+        {"RoleName": "CVM_QCSRole", "Description": words},
+        {"RoleName": "gpuprov-test-here-01234567", "Description": words},
+        {"RoleName": "gpuprov-test-there", "Description": words.replace(IDENTITY, "ffffffffffff")},
+    ]  # fmt: skip
+    gone: list[str] = []
+
+    def done(action: str, key: str) -> None:
+        api.answers[action] = lambda asked: gone.append(f"{action} {asked[key]}") or {}  # type: ignore[func-returns-value]
+
+    api.answers["DescribeRoleList"] = {"List": rows, "TotalNum": 3}
+    policies = [(7, "gpuprov-test-here-01234567"), (8, "gpuprov-test-here-01234567-more")]
+    api.answers["ListPolicies"] = {"List": [{"PolicyId": number, "PolicyName": name} for number, name in policies]}
+    done("DetachRolePolicy", "DetachRoleName")
+    done("DeletePolicy", "PolicyId")
+    done("DeleteRole", "RoleName")
+    there = orphans.InRegion(Region("ap-guangzhou"), pause_s=0.01)
+    found = [thing for thing in there.find().things if thing.kind == "CAM role"]
+    assert [(one.id, one.kept) for one in found] == [(row["RoleName"], SOMEWHERE) for row in rows[1:]]
+    there.remove(found, lambda _: None)
+    assert gone == [], "gc looks at one region"
+    provider, _ = made(tmp_path)
+    (provider.place.workspace / "main.tf").write_text("")
+    (provider.place.workspace.parent.parent / "id").write_text(f"{IDENTITY}\n")
+    assert provider.clean(Events()) == []
+    name = "gpuprov-test-here-01234567"
+    assert gone == [f"DetachRolePolicy {name}", "DeletePolicy [7]", f"DeleteRole {name}"]

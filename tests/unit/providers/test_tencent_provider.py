@@ -126,4 +126,8 @@ def test_the_module_is_told_what_the_file_says(api: TencentApi, tmp_path: Path) 
         "spot_max_price": "25.5", "spread": "rack",
         "vpc": {"id": "vpc-00000001", "subnets": {"ap-guangzhou-3": "subnet-00000003"}},
     }  # fmt: skip
+    provider, plan = made(tmp_path / "other", buckets=[{"bucket": "data-1250000000", "prefix": "a/"}])
+    assert provider.module is not None
+    told = provider.module.inputs(plan)["buckets"]
+    assert told == [{"bucket": "data-1250000000", "prefix": "a/", "write": False}]
     assert re.match("#cloud-config", provider.module.user_data(plan, KEY))

@@ -62,6 +62,21 @@ def test_one_that_fails_does_not_hide_the_others(
     assert "not-a-real-one" not in out
 
 
+def test_credentials_that_cannot_be_read_name_their_file(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    file.write_text(file.read_text().replace("env:BMC", "file:bmc.yaml"))
+    assert run(["bmc", str(file), "status", "a.lab"]) == 1
+    out = capsys.readouterr().out
+    assert f"train-0: {file.parent / 'bmc.yaml'}: the file of the BMCs' users and passwords" in out
+    assert "No such file" in out and bmcs["a"].asked == 0
+    (file.parent / "bmc.yaml").write_text("all: {user: admin, password: x}")
+    (file.parent / "bmc.yaml").chmod(0o644)
+    run(["bmc", str(file), "status", "a.lab"])
+    assert f"{file.parent / 'bmc.yaml'}: others may read this file" in capsys.readouterr().out
+
+
 def test_event_logs(cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]) -> None:
     file, _ = cluster
     assert run(["bmc", str(file), "sel", "b.lab"]) == 0
@@ -160,8 +175,30 @@ def test_what_a_bmc_showed_is_kept_and_read_again(
     (again,) = json.loads(capsys.readouterr().out)["machines"]
     assert again["serial"] == "CNIVC0014M0388" and any(f["status"] == "fail" for f in again["findings"])
     assert run(["bmc", str(file), "power", "--from", str(tmp_path / "kept")]) == 1, "of b.lab nothing was kept"
-    assert "train-1: is no saved Redfish tree" in capsys.readouterr().out
+    assert "b.lab.redfish.json: no Redfish tree was saved" in capsys.readouterr().out
     assert asked == {name: bmc.asked for name, bmc in bmcs.items()}
+
+
+def test_the_power_of_one_machine_says_nothing_of_the_budget(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, _ = cluster
+    file.write_text(file.read_text().replace("    hosts:\n", "    power_budget_w: 1000\n    hosts:\n"))
+    run(["bmc", str(file), "status", "a.lab"])
+    assert "train-0: unknown: conditions, power budget" in capsys.readouterr().out
+    run(["bmc", str(file), "status"])
+    assert "train-0: warning: power budget: the machines of the site draw 1228 W" in capsys.readouterr().out
+
+
+def test_a_bmc_with_endless_parts_is_not_understood(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    thermal = bmcs["a"].known["/redfish/v1/Chassis/System.Embedded.1/Thermal"]
+    thermal["Temperatures"] = thermal["Temperatures"][:1] * 5000
+    run(["bmc", str(file), "status"])
+    out = capsys.readouterr().out
+    assert "train-0: unknown: facts" in out and "train-1: FAIL: gpus" in out
 
 
 def test_new_events_are_those_since_the_last_look(
@@ -231,6 +268,7 @@ def test_preflight_says_what_an_installation_lacks(tmp_path: Path, monkeypatch: 
     found = {one.subject: one for one in provider.preflight(plan(cluster_spec("dgx-h100")), ())}
     assert {name: one.status for name, one in found.items()} == {
         "hosts": "ok",
+        "answers": "warning",
         "install.iso": "blocks",
         "install": "blocks",
         "credentials": "blocks",

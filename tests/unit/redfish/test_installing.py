@@ -294,6 +294,21 @@ def test_an_address_of_another_machine_is_not_taken_for_it(rack: Callable[..., R
     assert list(mine.installed().values()) == [0] and mine.inserted == {mine.named[0]: []}
 
 
+def test_an_override_that_would_start_the_installer_again_is_taken_back(rack: Callable[..., Rack]) -> None:
+    """With the image: whoever switches the machine on next starts it from its own disk."""
+    mine = rack(named=1, neighbours=1, trees=("dell-poweredge-r750-h100pcie",))
+    bmc = mine.bmcs[mine.named[0]]
+    bmc.faults.forever = True
+    with pytest.raises(ProviderError, match="shows Continuous Cd, not Once Cd"):
+        up(mine, count=1)
+    assert (bmc.inserted, bmc._boot()["BootSourceOverrideEnabled"], bmc.system["PowerState"]) == ([], "Disabled", "Off")
+    assert list(mine.installed().values()) == [0, 0]
+    untouched(mine)
+    bmc.faults.forever = False
+    up(mine, count=1)
+    assert list(mine.installed().values()) == [1, 0]
+
+
 def test_a_missing_licence_is_said_before_anything_is_changed(rack: Callable[..., Rack]) -> None:
     mine = rack(named=1, neighbours=0, trees=("hpe-apollo6500-xl675d-a100",))
     bmc = mine.bmcs[mine.named[0]]

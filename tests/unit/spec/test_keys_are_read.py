@@ -24,10 +24,11 @@ NOT_YET = {
 CHOOSES = {"sites.<name>.provider", "state.backend"}
 """They choose the model that is read."""
 WHOLE = (
-    "sites.<name>.bandwidth.", "sites.<name>.storage.efs.", "sites.<name>.storage.fsx.", "sites.<name>.storage.nas.",
+    "sites.<name>.bandwidth.", "sites.<name>.storage.efs.", "sites.<name>.storage.files.", "sites.<name>.storage.fsx.",
+    "sites.<name>.storage.nas.",
 )  # fmt: skip
-"""Blocks that go to the Terraform module as they are; test_aws_, test_alicloud_ and test_tencent_provider.py hold its
-variables to them."""
+"""Blocks that go to the Terraform module as they are; test_aws_, test_alicloud_ and test_tencent_provider.py and
+test_azure_module.py hold its variables to them."""
 
 
 @cache

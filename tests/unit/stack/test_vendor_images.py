@@ -8,11 +8,13 @@ import pytest
 
 from provisioner import stack
 from provisioner.catalog import load
+from provisioner.configure import inventory
 from provisioner.release import identity
 from provisioner.spec.models import ClusterSpec
 from provisioner.stack import StackConflict, lockfile, vendor_images
 from provisioner.stack.facts import rows
 from provisioner.stack.models import Lock, on_node
+from tests.support import plans
 
 AZURE = {"provider": "azure", "region": "eastus"}
 AWS = {"provider": "aws", "region": "us-east-1"}
@@ -105,3 +107,23 @@ def test_each_row_names_known_components_and_a_source() -> None:
 
 def rows_of_components() -> set[str]:
     return {row["name"] for row in rows("components")}
+
+
+def test_what_a_plain_machine_of_azures_gets_that_one_of_its_hpc_image_has_already() -> None:
+    """The fleet from nothing to nothing at Azure boots the HPC image; this is what differs from it for the roles."""
+    group = {"machine": "Standard_ND96asr_v4", "storage": {"scratch": "/scratch"}}
+    plain = plans.plan(ClusterSpec.model_validate({"name": "t", "sites": {"here": AZURE}, "groups": {"train": group}}))
+    hpc = plans.plan(spec(AZURE, "Standard_ND96asr_v4"))
+    given, other = (inventory.group_variables("train", one) for one in (plain, hpc))
+    assert {key for key, value in given.items() if other[key] != value} == {"gpuprov_stack", "gpuprov_scratch"}
+    (of_plain,), (of_hpc,) = plain.groups, hpc.groups
+    assert (of_plain.boots, of_hpc.boots) == ("ubuntu-24.04", "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901")
+    installed = {package.part for package in of_plain.stack.packages}
+    assert installed - {package.part for package in of_hpc.stack.packages} == {
+        "cuda", "dcgm", "driver", "fabric_manager", "nccl",
+    }  # fmt: skip
+    assert of_hpc.stack.vendor is not None
+    # InfiniBand is the distribution's own: what else the image brings a plain node has not, and no role asks for it.
+    assert set(of_hpc.stack.vendor.parts) - installed == {"gdrcopy", "ofed"}
+    assert not any(of_plain.stack.has(part) for part in ("gdrcopy", "ofed"))
+    assert all(package.version for package in of_plain.stack.packages)

@@ -181,6 +181,36 @@ def test_a_network_of_ones_own_is_left_alone_and_nodes_leave_by_nat(root: Root, 
     assert set(root.changes().values()) == {"update"} and "alicloud_ecs_key_pair.access" not in root.changes()
 
 
+def test_for_buckets_a_role_is_made_that_may_do_nothing_else(root: Root, cloud: Cloud) -> None:
+    group = {"train": {"machine": MACHINES[0], "count": 1}}
+    buckets = [{"bucket": "data", "prefix": "imagenet/"}, {"bucket": "results", "write": True}]
+    root.write(json.loads(json.dumps(group)), {"buckets": buckets, "site": "a-site-with-a-name-of-many-letters"})
+    root.apply()
+    (role,), (policy,) = cloud.of("alicloud_ram_role"), cloud.of("alicloud_ram_policy")
+    assert len(role["role_name"]) <= 64 and "gpuprov-id=1a2b3c4d5e6f" in role["description"]
+    assert json.loads(role["assume_role_policy_document"])["Statement"][0]["Principal"] == {
+        "Service": ["ecs.aliyuncs.com"]
+    }
+    statements = json.loads(policy["policy_document"])["Statement"]
+    assert [(one["Action"], one["Resource"]) for one in statements] == [
+        (["oss:ListObjects"], ["acs:oss:*:*:data"]), (["oss:GetObject"], ["acs:oss:*:*:data/imagenet/*"]),
+        (["oss:ListObjects"], ["acs:oss:*:*:results"]),
+        (["oss:GetObject", "oss:PutObject", "oss:DeleteObject", "oss:AbortMultipartUpload"],
+         ["acs:oss:*:*:results/*"]),
+    ]  # fmt: skip
+    assert (
+        statements[0]["Condition"] == {"StringLike": {"oss:Prefix": ["imagenet/*"]}}
+        and "Condition" not in statements[2]
+    )
+    (attached,) = cloud.of("alicloud_ecs_ram_role_attachment")
+    assert attached["ram_role_name"] == role["role_name"]
+    root.write(json.loads(json.dumps(group)), {"buckets": buckets, "ram_role": "nodes"})
+    assert "leave ram_role out" in root.refusal()
+    root.write(json.loads(json.dumps(group)), {"buckets": buckets})
+    root.run("destroy", "-auto-approve", "-no-color")
+    assert cloud.objects == {}
+
+
 def test_what_cannot_work_is_refused_before_anything_is_made(root: Root, cloud: Cloud) -> None:
     def said(site: dict[str, Any], **group: Any) -> str:
         root.write({"train": {"machine": MACHINES[0], "count": 2, **group}}, site)

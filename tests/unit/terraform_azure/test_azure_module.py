@@ -16,6 +16,7 @@ from provisioner import catalog
 from provisioner.paths import data
 from provisioner.plan import Plan
 from provisioner.providers.azure import module as azure_module
+from provisioner.providers.azure.module import AzureModule
 from provisioner.providers.azure.provider import Azure
 from provisioner.providers.base import Place
 from provisioner.providers.capacity import Choices, Way
@@ -160,7 +161,8 @@ def test_every_machine_type_is_made_widened_replaced_and_destroyed(root: Root, c
     described = module.described(
         {**node, "private_ip_address": out["private_ip"], "public_ip_address": out["public_ip"]}
     )
-    assert described == {key: value for key, value in out.items() if key != "capacity"}, "a failed apply tells the same"
+    same = {key: value for key, value in out.items() if key not in ("capacity", "mounts")}
+    assert described == same, "a failed apply tells the same"
 
     assert root.actions() == {}, "a second plan is empty"
     groups["g0"]["count"] = 3
@@ -318,3 +320,25 @@ def test_a_machine_that_azure_could_not_finish_is_replaced(root: Root, cloud: Cl
 def test_the_version_is_the_modules() -> None:
     text = (data("terraform") / "azure" / "versions.tf").read_text(encoding="utf-8")
     assert f'version = "{azure_module.VERSION}"' in text
+
+
+def test_a_file_share_is_for_the_nodes_alone_and_mounted_by_them(root: Root, cloud: Cloud) -> None:
+    one = {"g": {"machine": "Standard_NC24ads_A100_v4"}}
+    root.write(one, storage={"files": {"path": "/work", "size_gib": 2048, "replication": "ZRS"}})
+    assert "data_plane_available = false" in (root.workspace / "main.tf").read_text(encoding="utf-8")
+    root.run("init", "-no-color", "-input=false")
+    root.apply()
+    (account,), (share,) = cloud.of("azurerm_storage_account"), cloud.of("azurerm_storage_share")
+    assert re.fullmatch("gpuprov[0-9a-f]{16}", account["name"]) and account["account_kind"] == "FileStorage"
+    assert (account["shared_access_key_enabled"], account["allow_nested_items_to_be_public"]) == (False, False)
+    (rules,), (subnet,) = account["network_rules"], cloud.of("azurerm_subnet")
+    assert (rules["default_action"], rules["virtual_network_subnet_ids"]) == ("Deny", [subnet["id"]])
+    assert subnet["service_endpoints"] == ["Microsoft.Storage"]
+    assert (share["enabled_protocol"], share["quota"], share["storage_account_id"]) == ("NFS", 2048, account["id"])
+    (mount,) = root.nodes()["g-0"]["mounts"]
+    assert (mount["type"], mount["path"]) == ("nfs4", "/work")
+    assert mount["source"] == f"{account['name']}.file.core.windows.net:/{account['name']}/files"
+    assert "minorversion=1" in mount["options"] and root.actions() == {}
+    root.write(one)
+    lost = {address for address, action in root.actions().items() if action == "delete"}
+    assert {address.partition(".")[0] for address in lost} == set(AzureModule.data_resources)

@@ -229,3 +229,28 @@ def test_what_cannot_work_is_refused_before_anything_is_made(tmp_path: Path) -> 
             root.tencent, root.groups = {**tencent, **more}, {"train": {**group, **of_group}}
             assert said in root.run("plan", "-no-color", check=False)
     assert cloud.calls == []
+
+
+def test_for_buckets_a_role_is_made_that_may_do_nothing_else(tmp_path: Path) -> None:
+    cloud = Cloud("tencentcloud")
+    with cloud.serving() as environment:
+        root = Root(tmp_path, environment)
+        root.apply()
+        root.tencent["buckets"] = [
+            {"bucket": "data-1250000000", "prefix": "a/b/"}, {"bucket": "out-1250000000", "write": True},
+        ]  # fmt: skip
+        assert set(root.actions().values()) == {"create"}, "machines that stand are left alone"
+        root.run("destroy", "-no-color", "-auto-approve")
+        root.apply()
+        (role,), (policy,) = cloud.of("tencentcloud_cam_role"), cloud.of("tencentcloud_cam_policy")
+        assert {one["cam_role_name"] for one in cloud.of(MACHINE)} == {role["name"]} and len(role["name"]) <= 64
+        assert "cvm.qcloud.com" in role["document"] and role["console_login"] is False
+        listed, read, _, written = json.loads(policy["document"])["statement"]
+        assert listed["condition"] == {"string_like": {"cos:prefix": ["a%2Fb%2F*"]}}
+        assert (read["action"], read["resource"]) == (
+            ["name/cos:GetObject", "name/cos:HeadObject"], ["qcs::cos::uid/1250000000:data-1250000000/a/b/*"],
+        )  # fmt: skip
+        assert "name/cos:PutObject" in written["action"] and not [one for one in written["action"] if "*" in one]
+        assert root.actions() == {}
+        root.tencent["role"] = "mine"
+        assert "leave role out" in root.run("plan", "-no-color", check=False)

@@ -1,0 +1,56 @@
+"""RAM roles that terraform/alicloud makes for nodes: the whole account's, told by their names and descriptions, which
+have gpuprov's tags. https://www.alibabacloud.com/help/en/ram/developer-reference/api-ram-2015-05-01-overview"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from provisioner.providers.alicloud import tags
+from provisioner.providers.alicloud.client import MOST_PAGES, Region
+from provisioner.providers.orphans import Thing
+from provisioner.providers.removal import SOMEWHERE
+from provisioner.providers.trouble import Trouble
+
+KIND = "RAM role"
+BEGIN = "gpuprov-"
+
+
+def find(region: Region) -> Iterator[Thing]:
+    """Raises Trouble."""
+    for row in _listed(region):
+        words = str(row.get("Description") or "").split()
+        found = {key: value for key, _, value in (word.partition("=") for word in words)}
+        if str(row["RoleName"]).startswith(BEGIN) and found.get(tags.CLUSTER):
+            yield Thing(
+                KIND, str(row["RoleName"]), found[tags.CLUSTER], found.get(tags.SITE, ""), "RAM", kept=SOMEWHERE,
+                identity=found.get(tags.IDENTITY, ""),
+            )  # fmt: skip
+
+
+def delete(region: Region, name: str) -> None:
+    """With its policy, which has its name. What is gone is fine. Raises Trouble."""
+    policy = {"PolicyType": "Custom", "PolicyName": name}
+    _gone(region, "DetachPolicyFromRole", RoleName=name, **policy)
+    _gone(region, "DeletePolicy", PolicyName=name)
+    _gone(region, "DeleteRole", RoleName=name)
+
+
+def _gone(region: Region, action: str, **arguments: str) -> None:
+    try:
+        region.ask("ram", action, **arguments)
+    except Trouble as trouble:
+        if trouble.kind != "absent":
+            raise
+
+
+def _listed(region: Region) -> Iterator[dict[str, Any]]:
+    """Every role of the account, page after page. Raises Trouble."""
+    marker = None
+    for _ in range(MOST_PAGES):
+        answer = region.ask("ram", "ListRoles", Marker=marker, MaxItems=100)
+        yield from (answer.get("Roles") or {}).get("Role") or ()
+        marker = answer.get("Marker") if str(answer.get("IsTruncated")).lower() == "true" else None
+        if not marker:
+            return
+    raise Trouble("refused", f"ListRoles has more than {MOST_PAGES} pages")

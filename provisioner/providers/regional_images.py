@@ -1,0 +1,163 @@
+"""Images of clouds that have one in each region, by its name, with snapshots of disks behind it.
+
+The order in which they are made, copied, shared and removed is the same for all; a cloud says how each is asked for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from provisioner.fleet import Node
+from provisioner.plan import PlannedGroup
+from provisioner.providers.base import Place
+from provisioner.providers.images import (
+    IMAGE_S,
+    PAUSE_S,
+    STOP_S,
+    Image,
+    Tell,
+    awaited,
+    builder_of,
+    not_ours,
+    until,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An image as a cloud has it. `pending`: it will be ready, or fail; `why`: it never will be ready."""
+
+    id: str
+    name: str
+    pending: bool = False
+    why: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    snapshots: tuple[str, ...] = ()
+
+
+class RegionalImages(ABC):
+    """See providers/images.py for the contract. What asks raises ProviderError. `pause_s`: between two looks."""
+
+    provider: str
+
+    def __init__(self, place: Place, home: str, *, pause_s: float = PAUSE_S) -> None:
+        self._place, self._home, self._pause_s = place, home, pause_s
+
+    @abstractmethod
+    def stop(self, machine: str) -> None:
+        """Stop a machine, or begin to; nothing happens where it stands still."""
+
+    @abstractmethod
+    def stopped(self, machine: str) -> bool:
+        """Whether it stands still."""
+
+    @abstractmethod
+    def create(self, machine: str, name: str, tags: Mapping[str, str]) -> str:
+        """Begin an image of a machine's disk; gives its id."""
+
+    @abstractmethod
+    def copy(self, image: str, name: str, region: str, tags: Mapping[str, str]) -> None:
+        """Begin a copy in another region."""
+
+    @abstractmethod
+    def tag(self, region: str, image: str, tags: Mapping[str, str]) -> None:
+        """Give a copy its tags, where it has not got them when it was begun."""
+
+    @abstractmethod
+    def share(self, region: str, image: str, accounts: Sequence[str]) -> None:
+        """Let other accounts start machines of it."""
+
+    @abstractmethod
+    def named(self, region: str, name: str) -> Described | None:
+        """This account's image of a name, whatever its state."""
+
+    @abstractmethod
+    def described(self, region: str, image: str) -> Described | None:
+        """This account's image of an id, whatever its state."""
+
+    @abstractmethod
+    def remove(self, region: str, image: Described) -> None:
+        """Remove an image; what it consisted of is still known afterwards."""
+
+    @abstractmethod
+    def sweep(self, region: str, image: str) -> None:
+        """Remove what an image that is gone consisted of."""
+
+    @abstractmethod
+    def machines(self, region: str, image: str) -> list[str]:
+        """The machines that were started from it and still exist."""
+
+    def builder(self, group: PlannedGroup, wanted: str | None) -> str:
+        return builder_of(self.provider, group, wanted)
+
+    def find(self, name: str) -> Image | None:
+        return self._find(self._home, name)
+
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:
+        if self.find(name) is None:
+            tell(f"stopping {node.id}")
+            self.stop(node.id)
+            until(
+                lambda: True if self.stopped(node.id) else None, f"{node.id} has not stopped", STOP_S,
+                where=self._place.site, pause_s=self._pause_s,
+            )  # fmt: skip
+            tell(f"{self.create(node.id, name, tags)} is being made of its disk")
+        return self._ready(self._home, name)
+
+    def publish(
+        self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],
+        tell: Tell,
+    ) -> dict[str, str]:  # fmt: skip
+        ids = {self._home: image}
+        for region in (one for one in regions if one != self._home):
+            if self._find(region, name) is None:
+                self.copy(image, name, region, tags)
+            tell(f"copying it to {region}")
+            ids[region] = self._ready(region, name)
+            self.tag(region, ids[region], tags)
+        for region, number in ids.items():
+            if accounts:
+                self.share(region, number, accounts)
+        return ids
+
+    def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:
+        found = {region: self._find(region, name) for region in dict.fromkeys([self._home, *regions])}
+        return {region: one.id for region, one in found.items() if one is not None}
+
+    def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """That of the site's own region goes last: by its name a copy is known that was cut off before it got its
+        tags."""
+        first = self.described(self._home, ids[self._home]) if self._home in ids else None
+        ours = first.name if first is not None and tags.items() <= first.tags.items() else None
+        for region, number in sorted(ids.items(), key=lambda one: one[0] == self._home):
+            there = self.described(region, number)
+            if there is not None and there.pending:  # no cloud removes one that is being made
+                there = self._settled(region, number)
+            if there is not None:
+                untagged = there.name == ours and not any(key in there.tags for key in tags)
+                if not untagged and not tags.items() <= there.tags.items():
+                    raise not_ours(number, region, self._place.site)
+                self.remove(region, there)
+            self.sweep(region, number)
+
+    def used(self, ids: Mapping[str, str]) -> list[str]:
+        return [machine for region, number in ids.items() for machine in self.machines(region, number)]
+
+    def _settled(self, region: str, number: str) -> Described | None:
+        """An image once it is ready or has failed; None where it is gone."""
+
+        def look() -> tuple[Described | None] | None:
+            found = self.described(region, number)
+            return None if found is not None and found.pending else (found,)
+
+        (found,) = until(look, f"{number} is not ready", IMAGE_S, where=self._place.site, pause_s=self._pause_s)
+        return found
+
+    def _find(self, region: str, name: str) -> Image | None:
+        found = self.named(region, name)
+        return Image(found.id, ready=not (found.pending or found.why), why=found.why) if found else None
+
+    def _ready(self, region: str, name: str) -> str:
+        return awaited(lambda: self._find(region, name), name, where=region, pause_s=self._pause_s)

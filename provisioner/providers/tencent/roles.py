@@ -1,0 +1,57 @@
+"""CAM roles that terraform/tencent makes for nodes: the whole account's, told by their names and descriptions, which
+have gpuprov's tags. https://cloud.tencent.com/document/product/598/33165"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from provisioner.providers.orphans import Thing
+from provisioner.providers.removal import SOMEWHERE
+from provisioner.providers.tencent.client import MOST_PAGES, Region
+from provisioner.providers.trouble import Trouble
+
+KIND = "CAM role"
+BEGIN = "gpuprov-"
+ROWS = 200
+"""On one page, CAM's most."""
+
+
+def find(region: Region) -> Iterator[Thing]:
+    """Raises Trouble."""
+    for row in _listed(region, "DescribeRoleList"):
+        words = str(row.get("Description") or "").split()
+        tags = {key: value for key, _, value in (word.partition("=") for word in words)}
+        if str(row["RoleName"]).startswith(BEGIN) and tags.get("gpuprov-cluster"):
+            yield Thing(
+                KIND, str(row["RoleName"]), tags["gpuprov-cluster"], tags.get("gpuprov-site", ""), "CAM",
+                kept=SOMEWHERE, identity=tags.get("gpuprov-id", ""),
+            )  # fmt: skip
+
+
+def delete(region: Region, name: str) -> None:
+    """With its policy, which has its name. What is gone is fine. Raises Trouble."""
+    for row in list(_listed(region, "ListPolicies", Keyword=name, Scope="Local")):
+        if row.get("PolicyName") == name:
+            number = int(row["PolicyId"])
+            _gone(region, "DetachRolePolicy", PolicyId=number, DetachRoleName=name)
+            _gone(region, "DeletePolicy", PolicyId=[number])
+    _gone(region, "DeleteRole", RoleName=name)
+
+
+def _gone(region: Region, action: str, **arguments: Any) -> None:
+    try:
+        region.ask("cam", action, **arguments)
+    except Trouble as trouble:
+        if trouble.kind != "absent":
+            raise
+
+
+def _listed(region: Region, action: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+    """The rows of every page. Raises Trouble."""
+    for number in range(1, MOST_PAGES + 1):
+        rows = region.ask("cam", action, Page=number, Rp=ROWS, **arguments).get("List") or []
+        yield from rows
+        if len(rows) < ROWS:
+            return
+    raise Trouble("refused", f"{action} has more than {MOST_PAGES} pages")
