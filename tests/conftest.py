@@ -40,7 +40,6 @@ TOGETHER = {
         "sandbox/test_faults",
         "sandbox/test_half_dead_nodes",
         "sandbox/test_quarantine",
-        "sandbox/test_roles",
         "sandbox/test_up",
     ),
     "lone": (
@@ -49,6 +48,7 @@ TOGETHER = {
         "sandbox/test_hostile_node",
         "sandbox/test_mounts",
         "sandbox/test_package_failures",
+        "sandbox/test_roles",
     ),
 }
 """Group → files that share what takes long to make: a cloud with an initialised provider, four nodes, one node."""

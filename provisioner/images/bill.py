@@ -54,6 +54,9 @@ def _components(target: Target) -> Iterator[Component]:
     for name, version in sorted(target.packages.items()):
         plain, _, arch = name.partition(":")
         qualifiers = {"distro": f"{distribution}-{release}"} | ({"arch": arch} if arch else {})
+        source, _, of = target.sources.get(plain, "").partition(" ")
+        if source:  # as syft writes it, which scanners read
+            qualifiers["upstream"] = f"{source}@{of}" if of != version else source
         url = PackageURL("deb", distribution, plain, version, qualifiers)
         yield Component(name=name, type=ComponentType.LIBRARY, version=version, purl=url, bom_ref=str(url))
     for image in target.stack.images:
