@@ -44,11 +44,11 @@ TOGETHER = {
     ),
     "lone": (
         "sandbox/test_carried",
+        "sandbox/test_configured_again",
         "sandbox/test_driver",
         "sandbox/test_hostile_node",
         "sandbox/test_mounts",
         "sandbox/test_package_failures",
-        "sandbox/test_roles",
     ),
 }
 """Group → files that share what takes long to make: a cloud with an initialised provider, four nodes, one node."""
