@@ -254,7 +254,7 @@ def _together(site: str, failed: dict[str, Exception], of: int) -> ProviderError
     said = "\n  ".join(f"{name}: {getattr(error, 'message', error)}" for name, error in sorted(failed.items()))
     hints = "; ".join(dict.fromkeys(hint for error in failed.values() if (hint := getattr(error, "hint", ""))))
     return ProviderError(
-        f"{len(failed)} of {of} machines could not be installed; the others are:\n  {said}",
+        f"{len(failed)} of {of} machines could not be installed:\n  {said}",
         where=f"site {site}",
         hint=hints,
     )
