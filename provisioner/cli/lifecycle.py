@@ -132,12 +132,18 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
             price = summary.making(asked_for(cluster.spec), missing)
         counts = f"{counted(changes, 'change')}{f'; new: {price}' if price else ''}"
         exist = not cluster.sandbox and all(cluster.providers.at(group.site).hosts for group in wanted.groups)
-        question = (
-            f"{'Configure' if exist else 'Create'} {what}{' in the sandbox' if cluster.sandbox else ''} ({counts})?"
-        )
+        verb = _verb(cluster, wanted) if exist else "Create"
+        question = f"{verb} {what}{' in the sandbox' if cluster.sandbox else ''} ({counts})?"
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
 
     return ask
+
+
+def _verb(cluster: Cluster, wanted: Plan) -> str:
+    """What is done to machines that exist: those that have only a BMC are installed first."""
+    managed = [cluster.providers.at(group.site).management for group in wanted.groups]
+    installs = any(one is not None and one.installation is not None for one in managed)
+    return "Install through their BMCs and configure" if installs else "Configure"
 
 
 def tell(run: Run, *, as_json: bool) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from provisioner.cli import json_output, tables
+from provisioner.cli.one_machine import lone, origin, probe, supplied_at
 from provisioner.errors import Exit, GpuprovError
 from provisioner.text import printable
 
@@ -24,12 +23,16 @@ if TYPE_CHECKING:
     from provisioner.lifecycle.baselines import Saved
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.request import ProbeRequest
     from provisioner.verify.run import Subject
 
 Level = Literal["quick", "standard", "stress"]
 File = Annotated[Path | None, typer.Argument(help="cluster.yaml", show_default=False)]
-BundleDir = Annotated[Path | None, typer.Option("--bundle", help="a directory of raw outputs", show_default=False)]
+BundleDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--bundle", help="saved outputs: a directory, an archive, nvidia-bug-report.log.gz", show_default=False
+    ),
+]
 Host = Annotated[str | None, typer.Option("--host", help="USER@ADDRESS, or local", show_default=False)]
 MachineName = Annotated[str | None, typer.Option("--machine", help="what the machine is: a catalogue name")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
@@ -42,6 +45,10 @@ def verify(
     host: Host = None,
     machine: MachineName = None,
     node: Annotated[list[str] | None, typer.Option("--node", help="only this node; can be repeated")] = None,
+    checks: Annotated[
+        list[Path] | None,
+        typer.Option("--checks", help="a directory of your own checks, with --bundle or --host; can be repeated"),
+    ] = None,
     level: Annotated[Level | None, typer.Option("--level", help="quick, standard or stress")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="write report.json, .xml and .html here")] = None,
     as_json: Json = False,
@@ -54,15 +61,18 @@ def verify(
     from provisioner.lifecycle.verifying import keeping
 
     _one_of(file, bundle, host)
+    supplied = None
     if report is not None:
         _room(report)
     if save_baseline and file is None:
         raise GpuprovError("--save-baseline needs a fleet: pass its cluster.yaml")
+    if checks and file is not None:
+        raise GpuprovError("--checks is for --bundle and --host", hint="in cluster.yaml: verify.checks")
     if file is not None:
         verdict, title = _fleet(file, sandbox, node or (), level, save_baseline=save_baseline, as_json=as_json)
     else:
-        subject = _lone(bundle, host, machine, level or ("standard" if host else "quick"))
-        verdict, title = _judged(subject, as_json=as_json), subject.name
+        subject, supplied = lone(bundle, host, machine, level or ("standard" if host else "quick"))
+        verdict, title = _judged(subject, checks or (), as_json=as_json), subject.name
     if report is not None:
         from provisioner.verify.report import write
 
@@ -70,7 +80,7 @@ def verify(
             page = write(verdict.report, report, title=title, previous=verdict.previous)
             print(f"report: {page}", file=sys.stderr)
     if as_json:
-        json_output.write(verdict.report.to_json() | {"ok": verdict.healthy})
+        json_output.write(verdict.report.to_json() | {"ok": verdict.healthy} | origin(supplied))
     else:
         from provisioner.verify.report.terminal import table
 
@@ -80,14 +90,14 @@ def verify(
     raise typer.Exit(Exit.CHECK_FAILED if not verdict.healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
 
 
-def _judged(subject: Subject, *, as_json: bool) -> Verdict:
+def _judged(subject: Subject, checks: Sequence[Path], *, as_json: bool) -> Verdict:
     """One machine or bundle that is of no fleet."""
     from provisioner.events import Events
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.run import verify as run
 
     with _screen(as_json=as_json) as show:
-        report = run([subject], events=Events(show))
+        report = run([subject], checks=checks, events=Events(show))
     return Verdict(report, healthy=report.ok)
 
 
@@ -202,7 +212,7 @@ def collect(
 
 def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
     if sum(given is not None for given in (file, bundle, host)) != 1:
-        raise GpuprovError("pass exactly one of FILE, --bundle DIRECTORY and --host USER@ADDRESS")
+        raise GpuprovError("pass exactly one of FILE, --bundle PATH and --host USER@ADDRESS")
 
 
 def _cluster(file: Path, sandbox: bool | None) -> Any:
@@ -211,72 +221,16 @@ def _cluster(file: Path, sandbox: bool | None) -> Any:
     return open_cluster(file, sandbox=sandbox)
 
 
-def _lone(bundle: Path | None, host: str | None, machine: str | None, level: Level) -> Subject:
-    """One machine that gpuprov did not make, or its bundle."""
-    from provisioner.catalog import load
-    from provisioner.lifecycle.bmc_facts import with_tree
-    from provisioner.verify.bundle import Bundle
-    from provisioner.verify.expectations import expect
-    from provisioner.verify.request import request_for
-    from provisioner.verify.run import Subject
-
-    if machine is None:
-        raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
-    catalog = load()
-    row = catalog.machine(machine)
-    expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
-    if bundle is not None:
-        read = with_tree(Bundle.read(bundle), bundle)
-        managed: dict[str, Any] | None = {} if "bmc.json" in read.files else None
-        as_found = replace(expected, simulated=read.simulated, bmc=managed)
-        return Subject(bundle.absolute().name, "", "", machine, read, as_found)
-    assert host is not None
-    connection = "local://" if host == "local" else f"ssh://{host}"
-    found = _probe(host, request_for(expected))
-    as_found = replace(expected, simulated=found.simulated)
-    return Subject(host, "", "", machine, found, as_found, host_spec=connection, reach=_target(host))
-
-
-def _target(host: str) -> tuple[str, ...]:
-    """The argv prefix that runs a shell command there. The host key must be in the user's known_hosts already."""
-    if host == "local":
-        return ("sh", "-c")
-    if host.startswith("-") or any(c.isspace() for c in host):
-        raise GpuprovError(f"invalid host {host!r}", hint="--host USER@ADDRESS, or --host local")
-    return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15", "--", host)
-
-
-def _probe(host: str, request: ProbeRequest) -> Bundle:
-    """The raw outputs of a host that gpuprov did not make. GpuprovError where its key is not the pinned one."""
-    from provisioner.verify.collect import collect as probe
-
-    raw = probe({host: _target(host)}, request)[host]
-    if "Host key verification failed" in raw.error:
-        address = host.rpartition("@")[2]
-        if "has changed" in raw.error:
-            raise GpuprovError(
-                "host key verification failed: not the key in known_hosts; possible man-in-the-middle attack",
-                where=host,
-                hint="nothing was sent to it. If the machine was reinstalled: `ssh-keygen -R "
-                f"{shlex.quote(address)}`, and compare the new key's fingerprint with that on its console",
-            )
-        pin = f"ssh-keyscan {shlex.quote(address)} >> ~/.ssh/known_hosts, after comparing the key's fingerprint"
-        raise GpuprovError("host key is not in known_hosts", where=host, hint=pin)
-    return raw
-
-
 def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str | None, sandbox: bool | None) -> Bundle:
     """The raw outputs of a node of a file, of a host, or in a directory."""
     from provisioner.verify.bundle import Bundle
-    from provisioner.verify.collect import collect as probe
+    from provisioner.verify.collect import collect as collect_all
     from provisioner.verify.request import request_for, unknown_machine_request
 
     if bundle is not None:
-        from provisioner.lifecycle.bmc_facts import with_tree
-
-        return with_tree(Bundle.read(bundle), bundle)
+        return supplied_at(bundle).bundle
     if host is not None:
-        return _probe(host, unknown_machine_request())
+        return probe(host, unknown_machine_request())
     assert file is not None
     if node is None:
         raise GpuprovError("NODE is required: gpuprov facts FILE NODE")
@@ -286,7 +240,7 @@ def _fetch(file: Path | None, node: str | None, bundle: Path | None, host: str |
     subject = subjects_of(cluster, [cluster.node(node)])[0]
     if isinstance(subject.source, Bundle):
         return subject.source
-    return probe({node: subject.source}, request_for(subject.expected))[node]
+    return collect_all({node: subject.source}, request_for(subject.expected))[node]
 
 
 def _print_facts(document: dict[str, Any]) -> None:

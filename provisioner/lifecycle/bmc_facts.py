@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from provisioner.paths import write_whole
 from provisioner.redfish import logs
 from provisioner.redfish.document import document, of_tree
 from provisioner.redfish.errors import BmcError
+from provisioner.redfish.side_by_side import GRACE_S
 from provisioner.redfish.tree import is_saved, saved
 from provisioner.session import Cluster
 from provisioner.verify.bmc import Finding, Wanted, firmware_differs, judge
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.parsers.bmc import parse
+from provisioner.verify.parsers import Unreadable
+from provisioner.verify.parsers.bmc import Bmc, parse
 
 FILE = "bmc.json"
 LOOK_S = 120.0
@@ -35,30 +38,36 @@ Beside = Callable[[], dict[str, dict[str, Output]]]
 def documents(
     cluster: Cluster, asked: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
 ) -> dict[str, dict[str, Any]]:
-    """Host → its bmc.json. `live`: they were asked just now, so that their events count as seen."""
+    """Host → its bmc.json. `live`: they were asked just now, so that their events count as seen. What a site draws is
+    known where all its machines were asked."""
     new = _new_events(cluster, looked) if live else dict.fromkeys(looked)
-    sites: dict[str, list[float | None]] = {}
-    for one in asked:
-        mine = looked.get(one.host.name)
-        sites.setdefault(one.site, []).append(mine.found.drawn.drawn_w if mine is not None else None)
-    drawn = {
-        site: {"drawn_w": sum(w for w in watts if w is not None), "silent": sum(w is None for w in watts)}
-        for site, watts in sites.items()
-    }
+    whole = {one.site for one in asked} - {one.site for one in managed_machines(cluster) if one not in asked}
+    drawn = {site: _drawn([one for one in asked if one.site == site], looked) for site in whole}
     return {
-        one.host.name: document(mine.found, mine.settings, new[one.host.name], drawn[one.site])
+        one.host.name: document(mine.found, mine.settings, new[one.host.name], drawn.get(one.site))
         for one in asked
         if (mine := looked.get(one.host.name)) is not None
     }
 
 
+def _drawn(site: Sequence[Managed], looked: Mapping[str, Looked]) -> dict[str, Any]:
+    """What the machines of a site draw together, and how many that are not off do not say."""
+    found = [looked[one.host.name].found if one.host.name in looked else None for one in site]
+    watts = [one.drawn.drawn_w if one is not None else None for one in found]
+    silent = sum(w is None and (one is None or one.power != "Off") for one, w in zip(found, watts, strict=True))
+    return {"drawn_w": sum(w for w in watts if w is not None), "silent": silent}
+
+
 def findings(
     cluster: Cluster, asked: Sequence[Managed], looked: Mapping[str, Looked], *, live: bool = True
 ) -> dict[str, list[Finding]]:
-    """Host → what its facts mean, beside the others of its group. Of a machine's budget nothing is said where not all
-    of its site were asked."""
-    read = {host: parse(json.dumps(one)) for host, one in documents(cluster, asked, looked, live=live).items()}
-    made = {}
+    """Host → what its facts mean, beside the others of its group."""
+    read, made = dict[str, Bmc](), dict[str, list[Finding]]()
+    for host, shown in documents(cluster, asked, looked, live=live).items():
+        try:
+            read[host] = parse(json.dumps(shown))
+        except Unreadable as error:  # thousands of parts, or none that has a name: it can answer anything
+            made[host] = [Finding("facts", "unknown", f"what the BMC shows is not understood: {error}")]
     for one in asked:
         if (mine := read.get(one.host.name)) is not None:
             group = cluster.spec.groups.get(one.host.group)
@@ -92,10 +101,24 @@ def beside(cluster: Cluster, nodes: Sequence[Node]) -> Iterator[tuple[dict[str, 
     if cluster.sandbox or not asked:
         yield {}, dict
         return
-    everyone = [one for one in managed_machines(cluster) if one.site in {other.site for other in asked}]
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(_files, cluster, everyone)
+    budgeted = {one.site for one in asked if one.management.power_budget_w is not None}
+    others = [one for one in managed_machines(cluster) if one.site in budgeted and one not in asked]
+    stop, reading = threading.Event(), Future[dict[str, dict[str, Output]]]()
+
+    def read() -> None:
+        try:
+            reading.set_result(_files(cluster, asked, others, stop))
+        except Exception as error:
+            reading.set_exception(error)
+
+    thread = threading.Thread(target=read, daemon=True, name="bmcs")
+    thread.start()
+    try:
         yield {one.node: expected(one) for one in asked}, reading.result
+    except BaseException:  # Ctrl-C: the sessions are closed, and nobody waits for a BMC
+        stop.set()
+        thread.join(GRACE_S)
+        raise
 
 
 def with_tree(bundle: Bundle, folder: Path) -> Bundle:
@@ -116,20 +139,24 @@ def with_tree(bundle: Bundle, folder: Path) -> Bundle:
     return replace(bundle, files={**bundle.files, FILE: output})
 
 
-def _files(cluster: Cluster, asked: Sequence[Managed]) -> dict[str, dict[str, Output]]:
-    """Node → bmc.json as a file of its bundle; of a BMC that could not be read why not."""
-    names = {one.host.name: one.node for one in asked if one.node}
-    outcomes = look(cluster, asked, LOOK_S)
-    looked = {one.machine: one.value for one in outcomes if one.value is not None}
-    found = {
-        names[host]: Output(json.dumps(one), rc=0)
-        for host, one in documents(cluster, asked, looked).items()
-        if host in names
-    }
-    for outcome in outcomes:
-        if outcome.error is not None and outcome.machine in names:
-            found[names[outcome.machine]] = Output("", missing=True, error=why(outcome.error))
-    return {node: {FILE: output} for node, output in found.items()}
+def _files(
+    cluster: Cluster, asked: Sequence[Managed], others: Sequence[Managed], stop: threading.Event
+) -> dict[str, dict[str, Output]]:
+    """Node → bmc.json as a file of its bundle; of a BMC that could not be read why not. `others` are asked what they
+    draw: their event logs do not count as seen."""
+    outcomes = {one.machine: one for one in look(cluster, [*asked, *others], LOOK_S, stop)}
+    looked = {host: one.value for host, one in outcomes.items() if one.value is not None}
+    mine = {one.host.name: looked[one.host.name] for one in asked if one.host.name in looked}
+    made = documents(cluster, asked, mine)
+    found = {}
+    for one in asked:
+        host, error = one.host.name, outcomes[one.host.name].error
+        if host in made:
+            site = _drawn([other for other in (*asked, *others) if other.site == one.site], looked)
+            found[one.node] = {FILE: Output(json.dumps(made[host] | {"site": site}), rc=0)}
+        else:
+            found[one.node] = {FILE: Output("", missing=True, error=why(error))}
+    return found
 
 
 def _new_events(cluster: Cluster, looked: Mapping[str, Looked]) -> dict[str, list[logs.Entry]]:

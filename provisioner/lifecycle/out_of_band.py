@@ -106,9 +106,11 @@ def machines(cluster: Cluster, names: Sequence[str] = ()) -> list[Managed]:
     return [one for one in chosen if one is not None]
 
 
-def look(cluster: Cluster, asked: Sequence[Managed], seconds: float) -> list[Outcome[Looked]]:
-    """Read each machine, in the order asked; nothing is changed."""
-    return _each(cluster, asked, lambda bmc: _read(bmc.tree()), seconds)
+def look(
+    cluster: Cluster, asked: Sequence[Managed], seconds: float, stop: threading.Event | None = None
+) -> list[Outcome[Looked]]:
+    """Read each machine, in the order asked; nothing is changed. `stop`: set by who wants it to end."""
+    return _each(cluster, asked, lambda bmc: _read(bmc.tree()), seconds, stop)
 
 
 def look_back(asked: Sequence[Managed], folder: Path) -> list[Outcome[Looked]]:
@@ -163,9 +165,12 @@ def switch(cluster: Cluster, asked: Sequence[Managed], kinds: Sequence[str], sec
     return _each(cluster, asked, send, seconds)
 
 
-def _each(cluster: Cluster, asked: Sequence[Managed], work: Callable[[Bmc], T], seconds: float) -> list[Outcome[T]]:
-    by_name = {one.host.name: one for one in asked}
-    pins, stop = Pins(private_dir(cluster.paths.root) / "bmc_pins.json"), threading.Event()
+def _each(
+    cluster: Cluster, asked: Sequence[Managed], work: Callable[[Bmc], T], seconds: float,
+    ending: threading.Event | None = None,
+) -> list[Outcome[T]]:  # fmt: skip
+    by_name, stop = {one.host.name: one for one in asked}, ending or threading.Event()
+    pins = Pins(private_dir(cluster.paths.root) / "bmc_pins.json")
 
     def one(name: str) -> T:
         mine = by_name[name]

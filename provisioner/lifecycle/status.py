@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from provisioner import node_state, stored
+from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends, configuring, running_cost
 from provisioner.lifecycle.gc import held as run_lock_held
@@ -104,7 +105,10 @@ def _bmcs(cluster: Cluster) -> dict[str, dict[str, str | None]]:
         return {}
     from provisioner.lifecycle import out_of_band
 
-    return out_of_band.glance(cluster, ASK_S)
+    try:
+        return out_of_band.glance(cluster, ASK_S)
+    except GpuprovError as error:  # what ssh says is shown all the same
+        return {node.name: {"power": None, "health": None, "error": str(error)} for node in cluster.nodes()}
 
 
 def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, list[str]]]:

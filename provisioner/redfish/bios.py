@@ -39,7 +39,7 @@ def settings(tree: Tree, system: Resource) -> tuple[Setting, ...] | None:
     made = []
     for row in _rows():
         for name, value in sorted(found.items()):
-            if re.fullmatch(str(row["attribute"]), name) and isinstance(value, str):
+            if re.fullmatch(str(row["attribute"]), name) and isinstance(value, str) and value.strip():
                 good, bad = row["good"], row["bad"]
                 assert isinstance(good, list) and isinstance(bad, list)
                 verdict = True if value in good else False if value in bad else None

@@ -38,7 +38,8 @@ def document(
         "temperatures": _parts(found.temperatures),
         "leaks": _parts(found.leaks),
         "gpus": [
-            {"id": one.id, "model": one.model, "serial": one.serial, "health": one.health} for one in found.gpus.read
+            {"id": one.id or "?", "model": one.model, "serial": one.serial, "health": one.health}
+            for one in found.gpus.read
         ],
         "gpus_complete": found.gpus.complete,
         "conditions": [_event(one) for one in found.conditions.read[:MOST]] if _known(found.conditions) else None,

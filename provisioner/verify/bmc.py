@@ -281,18 +281,28 @@ def firmware_differs(group: Mapping[str, Bmc]) -> dict[str, Finding]:
     for one in group.values():
         for part, version in one.firmware.items():
             versions.setdefault(part, Counter())[version] += 1
-    usual = {part: counted.most_common(1)[0][0] for part, counted in versions.items()}
+    usual = {part: _common(counted) for part, counted in versions.items()}
     made = {}
     for name, one in group.items():
         if not one.firmware:
             made[name] = Finding("firmware", "unknown", "the BMC lists no versions")
             continue
-        others = [f"{part} {have}, not {usual[part]}" for part, have in one.firmware.items() if have != usual[part]]
+        others = [
+            f"{part} {have}, not {usual[part]}" if usual[part] else f"{part} {have}, and the group has no common one"
+            for part, have in one.firmware.items()
+            if have != usual[part]
+        ]
         if others:
             made[name] = Finding("firmware", "warn", listed(others), "bring the group to one version")
         else:
             made[name] = Finding("firmware", "pass", f"{len(one.firmware)} versions, as in its group")
     return made
+
+
+def _common(counted: Counter[str]) -> str | None:
+    """The version that more than half of the machines have; None where there is none: nobody can say who differs."""
+    version, times = counted.most_common(1)[0]
+    return version if times * 2 > counted.total() else None
 
 
 def _told(one: Event) -> str:

@@ -48,11 +48,13 @@ class Output:
     """The end of its standard error, or why nothing came."""
     unfit: str = ""
     """What lies in the place of its file, where that is no plain file: it was not read."""
+    partial: str = ""
+    """Why it is not all of what the tool says: then nothing wrong in it is no sign of health."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], text: str | None = None) -> Output:
         """From an untrusted mapping: a value of the wrong type is dropped, not believed."""
-        rc, error, unfit = data.get("rc"), data.get("error"), data.get("unfit")
+        rc, error, unfit, partial = (data.get(key) for key in ("rc", "error", "unfit", "partial"))
         if text is None:
             own = data.get("text")
             text = own if isinstance(own, str) else ""
@@ -65,6 +67,7 @@ class Output:
             truncated=data.get("truncated") is True or len(text) > LIMIT,
             error=error[-SAID:] if isinstance(error, str) else "",
             unfit=unfit[:SAID] if isinstance(unfit, str) else "",
+            partial=partial[:SAID] if isinstance(partial, str) else "",
         )
 
     def status(self) -> dict[str, Any]:
@@ -77,6 +80,7 @@ class Output:
             "truncated": self.truncated,
             "error": self.error,
             **({"unfit": self.unfit} if self.unfit else {}),
+            **({"partial": self.partial} if self.partial else {}),
         }
 
 

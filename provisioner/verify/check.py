@@ -62,6 +62,9 @@ class Check:
     """Why it does not apply, where `applies` says so."""
     silences: tuple[str, ...] = ()
     """Files that say nothing where it has failed."""
+    listing: bool = False
+    """A list of the GPUs (nvidia-smi's table, -L) is enough for it to pass: it is unknown by itself where a value that
+    it needs is not there. Any other check of the GPUs is unknown where it finds nothing wrong in such a list."""
     measured: str = ""
     """The capture that shows what it judges."""
     documented: str = ""
@@ -94,8 +97,9 @@ class Failed(Verdict):
 
 
 class Unknown(Verdict):
-    def __init__(self, reason: str, unread: str = "") -> None:
+    def __init__(self, reason: str, unread: str = "", action: Action | None = None) -> None:
         super().__init__(reason)
+        self.action = action
         self.unread = unread
         """The file that could not be read, where that is the reason."""
 
@@ -129,6 +133,7 @@ def check(
     otherwise: str = "it does not apply",
     silences: tuple[str, ...] = (),
     reads: tuple[str, ...] = (),
+    listing: bool = False,
     measured: str = "",
     documented: str = "",
 ) -> Callable[[F], F]:
@@ -136,7 +141,7 @@ def check(
     of this module."""
     declared = Check(
         *(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences),
-        *(measured, documented),
+        *(listing, measured, documented),
     )
 
     def mark(function: F) -> F:

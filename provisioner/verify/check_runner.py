@@ -94,10 +94,26 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
     dsl.saw()
     try:
         ready(declared, node)
-        function(**{name: given[name] for name in asks(function)})
+        try:
+            function(**{name: given[name] for name in asks(function)})
+        except Skipped:
+            enough(declared, node)
+            raise
+        enough(declared, node)
     except Exception as raised:
         return Outcome.of(raised)
     return Outcome.of(None)
+
+
+def enough(declared: Check, node: NodeUnderTest) -> None:
+    """What lists GPUs and says little of them proves nothing by showing nothing wrong; nor does a part of a log."""
+    for file in declared.needs:
+        if (output := node.facts.outputs.get(file)) is not None and output.partial:
+            raise Unknown(f"nothing wrong is seen, but {output.partial}")
+    listed = node.facts.listed_by
+    if listed and not declared.listing and {"gpus", node.expected.gpu_file} & {*declared.needs}:
+        whole = "rocm-smi --json" if node.expected.vendor == "amd" else "nvidia-smi -q"
+        raise Unknown(f"the GPUs are known from {listed} alone, which does not tell: `{whole}` does")
 
 
 def ready(declared: Check, node: NodeUnderTest) -> None:
@@ -115,7 +131,8 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         if not FILES[need].by_hand and source.state == "absent" and facts.collected is None and facts.outputs:
             raise Skipped(f"{need} is written by gpuprov's probe alone, and this bundle was not collected by gpuprov")
         if source.state != "read":
-            raise Unknown(source.reason, need)
+            # A busy node may have been slow to answer: that alone calls for another look and for nothing else.
+            raise Unknown(source.reason, need, "none" if source.state == "hung" else None)
 
 
 def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:
@@ -126,7 +143,7 @@ def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, st
         case Failed():
             return "fail", error.message, error.action
         case Unknown():
-            return "unknown", str(error), None
+            return "unknown", str(error), error.action
         case Skipped():
             return "skip", str(error), None
         case TooLong():

@@ -114,6 +114,7 @@ class Expected:
     """The GPUs of Hopper or later stand behind NVSwitch, on the node or outside, and say how they joined its fabric."""
     subnet_manager: bool = False
     large_bar: bool = False
+    """NVSwitch stands between the GPUs, and they map their whole memory."""
     numa_nodes: int | None = None
     """Where a source says how many the node shows."""
     gpus_per_serial: int = 1

@@ -16,6 +16,7 @@ from provisioner.verify.parsers import (
     dcgmi_diag,
     dmesg,
     fabric,
+    fabric_manager_log,
     fi_info,
     fio,
     first_line,
@@ -110,6 +111,7 @@ class Facts:
     diag: dcgmi_diag.Diag | None = None
     dcgm: dcgm_exporter.Exported | None = None
     fabric_manager: systemd.Service | None = None
+    fabric_log: fabric_manager_log.FabricLog | None = None
     failed_units: tuple[str, ...] | None = None
     packages: dict[str, str] | None = None
     holds: tuple[str, ...] | None = None
@@ -151,7 +153,9 @@ class Facts:
 
     @property
     def gpus_present(self) -> int | None:
-        """How many GPUs answer, by nvidia-smi or rocm-smi."""
+        """How many GPUs answer, by nvidia-smi or rocm-smi; None where a part of its output is all there is."""
+        if self.smi is not None and self.smi.excerpt:
+            return None
         if self.gpus is not None:
             return len(self.gpus)
         return None if self.rocm is None else len(self.rocm.gpus)
@@ -168,6 +172,12 @@ class Facts:
         # More strange addresses than missing GPUs: then the kernel speaks of something else, and that is judged.
         known_lost = {address for address in lost if address}
         return absent if len(absent) <= expected - len(self.gpus) else known_lost
+
+    @property
+    def listed_by(self) -> str:
+        """What listed the GPUs, where that says less of them than the probe's command: a check that finds nothing wrong
+        there has found nothing right either."""
+        return (self.smi.made_by if self.smi else "") or (self.rocm.made_by if self.rocm else "")
 
     def value(self, field: str) -> Any:
         """What a tool's `field` has, "after.log" too; None where that is not known."""

@@ -3,7 +3,7 @@
 Loaded by pytest_runner.py in a process of its own: `python -m pytest -p provisioner.verify.plugin --gpuprov-in FILE
 --gpuprov-out FILE DIRECTORY…`. Fixtures: `node` (facts.Facts), `expected` (expectations.Expected), `peers`
 (peers.Peers, the nodes of its group), `baseline` (baseline.Baseline, what the fleet's own record says of it, or None),
-`name` (the node's name), `host` (pytest-testinfra, connected when first used).
+`name` (the node's name), `host` (pytest-testinfra's; testinfra_host.py).
 
 A declared check that asks for none but these, `host` apart, is one item that goes over all nodes: an item of pytest
 costs a thousand times what such a function does. Any other test is run once for each node, as pytest does it.
@@ -129,12 +129,11 @@ class Judgement:
 
     @pytest.fixture(scope="session")
     def host(self, node_under_test: NodeUnderTest) -> Iterator[Any]:
-        """pytest-testinfra's Host for the node; a bundle has none, so its checks are unknown."""
-        if node_under_test.host is None:
-            raise Unknown("needs a connection to the node, and only its bundle is given")
-        import testinfra
+        """pytest-testinfra's Host for the node: answered by what was collected, over ssh for the rest where there is a
+        connection."""
+        from provisioner.verify.testinfra_host import NodeHost
 
-        yield testinfra.get_host(node_under_test.host)
+        yield NodeHost(node_under_test.name, node_under_test.facts, node_under_test.host)
 
     @pytest.hookimpl
     def pytest_collection_finish(self, session: pytest.Session) -> None:

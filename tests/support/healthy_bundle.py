@@ -25,6 +25,15 @@ from tests.support.healthy_load import load_files
 
 CAPTURES = Path(__file__).parents[1] / "unit" / "verify" / "captures"
 DRIVER, CUDA, NCCL, KERNEL = "580.105.08", "13.0", "2.27.7", "6.8.0-1024-aws"
+FABRIC_LOG = """\
+[Feb 25 2025 13:55:02] [ERROR] [tid 1799] detected NVSwitch non-fatal error 12028 on fid 0, before the start below
+[Feb 25 2025 13:59:40] [INFO] [tid 1803] Fabric Manager version 580.105.08 is running with the following configuration
+[Feb 25 2025 13:59:45] [INFO] [tid 1808] multicast group 0 is freed.
+"""
+SLOWED = (
+    "<clocks_event_reasons_counters><clocks_event_reasons_counters_hw_therm_slowdown>7 us"
+    "</clocks_event_reasons_counters_hw_therm_slowdown></clocks_event_reasons_counters></gpu>"
+)
 DIGEST = "sha256:" + "ab" * 32
 REFERENCE = "nvcr.io/nvidia/pytorch:25.10-py3"
 PULL = f"nvcr.io/nvidia/pytorch@{DIGEST}"
@@ -142,7 +151,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         return texts | load_files(row, texts) | {"rocm-smi.json": rocm(row)}
     texts |= driver_files(row, DRIVER) | {
         "nvlink-errors.txt": nvlink_errors(row),
-        "nvidia-smi.xml": smi_xml(row),
+        "nvidia-smi.xml": smi_xml(row).replace("</gpu>", SLOWED if machine == "dgx-h100" else "</gpu>"),
         "topo.txt": topo(row),
         "nvlink.txt": nvlink(row),
         "dcgm-exporter.prom": exporter(row.gpu_count, gpu.product_names[0]),
@@ -162,6 +171,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
     }
     if row.fabric_manager_required:
         texts["fabricmanager.txt"] = capture("systemd/running-8xh100-vm.txt")
+        texts["fabricmanager.log"] = FABRIC_LOG
     if row.network.kind == "efa":
         entry = capture("fi_info/fi_info-g6-1nic.txt")
         texts["fi_info.txt"] = "".join(entry.replace("rdmap47s0", f"rdmap{47 + i}s0") for i in range(row.network.ports))

@@ -10,13 +10,25 @@ from provisioner.verify.checks import (
     gpu_identity,
     gpu_memory,
     gpu_power,
+    gpu_readings,
     kernel_log,
     kernel_log_host,
     nvlink_health,
     pcie,
 )
 
-AREA = (amd, driver, gpu_identity, gpu_memory, gpu_power, kernel_log, kernel_log_host, nvlink_health, pcie)
+AREA = (
+    amd,
+    driver,
+    gpu_identity,
+    gpu_memory,
+    gpu_power,
+    gpu_readings,
+    kernel_log,
+    kernel_log_host,
+    nvlink_health,
+    pcie,
+)
 GPU_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}
 """Ids of the checks that test_gpu_checks.py proves."""
 

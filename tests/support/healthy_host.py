@@ -78,7 +78,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "configured": NOW - 86_400,
         "boots": [["boot", int(NOW) - 90_000], ["shutdown", int(NOW) - 40_000], ["boot", int(NOW) - 39_900]],
         "files": {
-            "proc/meminfo": f"MemTotal: {memory} kB\nMemAvailable: {memory - 9_000_000} kB\nSwapTotal: 0 kB\n"
+            "proc/meminfo": f"MemTotal: {memory} kB\nMemAvailable: {memory * 9 // 10} kB\nSwapTotal: 0 kB\n"
             f"SwapFree: 0 kB\nHugePages_Total: {pages}\nHugepagesize: 2048 kB",
             "proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=PARTUUID=1a2b ro console=tty1 console=ttyS0 panic=-1",
             "proc/uptime": "39900.11 1000000.00",

@@ -12,7 +12,8 @@ from provisioner.verify.parsers.load import MARK
 LOAD_CHECKS = {
     "load.completes", "load.results", "load.compute", "load.memory", "load.sustained", "load.host_copy",
     "load.peer_copy", "load.training", "load.throttle", "load.pcie_link", "load.survives", "load.ecc", "load.nvlink",
-    "load.pcie_replay", "load.xid", "load.stray_process", "nccl.transport",
+    "load.pcie_replay", "load.xid", "load.stray_process", "nccl.transport", "load.slowed", "load.rdma_link",
+    "load.rdma_retries",
 }  # fmt: skip
 """Judged by test_load_checks.py."""
 RATES = {"h2d_gbps": 56.0, "d2h_gbps": 55.0, "memory_gbps": 2900.0, "peer_gbps": 390.0, "tflops": 640.0}

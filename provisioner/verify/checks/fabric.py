@@ -41,6 +41,7 @@ def told(fabric: Fabric) -> list[str]:
     level="standard",
     needs=NEEDS,
     follows=(
+        "gpu.count",
         "load.completes",
         "peermem.loaded",
         "rdma.gpu_memory",

@@ -22,6 +22,7 @@ def answering(node: Facts) -> tuple[Gpu, ...]:
     measured="nvidia_smi/h100-sxm-8gpu-580",
     action="replace",
     needs=("gpus",),
+    listing=True,
     says="A GPU is missing or has fallen off the bus. Replace the node; on bare metal, turn it off and on once before.",
 )
 def test_count(node: Facts, expected: Expected) -> None:
@@ -35,6 +36,9 @@ def test_count(node: Facts, expected: Expected) -> None:
         on_bus += f", {', '.join(silent)} without an answer"
     kernel = [f"Xid {x.code} on {x.pci}" for x in node.log.xids if pci(x.pci) in absent] if node.log else []
     said = "".join([f"; lost: {', '.join(map(str, lost))}" if lost else "", on_bus, *(f"; {line}" for line in kernel)])
+    if present is None and lost:
+        saw(expected=expected.gpu_count, actual=f"{len(lost)} without an answer")
+        fail(f"{len(lost)} of {expected.gpu_count} GPUs cannot be opened, and nothing is said of the others{said}")
     attached = node.smi.attached_gpus if node.smi else None
     if node.smi and attached is not None and attached != len(node.smi.gpus):
         saw(expected=expected.gpu_count, actual=present)
@@ -48,6 +52,7 @@ def test_count(node: Facts, expected: Expected) -> None:
     measured="nvidia_smi/h100-sxm-8gpu-580",
     action="replace",
     needs=("gpus",),
+    listing=True,
     says="The machine has another GPU than was asked for. Give it back to the provider.",
 )
 def test_model(node: Facts, expected: Expected) -> None:
@@ -64,8 +69,12 @@ def test_model(node: Facts, expected: Expected) -> None:
 
 
 def is_model(model: str, expected: Expected) -> bool:
-    """Whether a printed name is one of the product's; old drivers leave "NVIDIA " away, rocm-smi adds the chip."""
+    """Whether a printed name is one of the product's; old drivers leave "NVIDIA " away, rocm-smi adds the chip, tables
+    cut them."""
     name = model.removeprefix("NVIDIA ").lower()
+    if name.endswith("..."):  # the table cuts long names
+        products = (product.removeprefix("NVIDIA ").lower() for product in expected.product_names)
+        return any(product.startswith(name[:-3].rstrip()) for product in products)
     for known in expected.product_names:
         plain = known.removeprefix("NVIDIA ").lower()
         if name == plain or (expected.vendor == "amd" and plain.removeprefix("amd ") in name):
@@ -79,6 +88,7 @@ def is_model(model: str, expected: Expected) -> bool:
     measured="nvidia_smi/h100-sxm-8gpu-580",
     action="replace",
     needs=("gpus",),
+    listing=True,
     says="A GPU shows less (or more) memory than its kind has. Replace the node.",
 )
 def test_memory(node: Facts, expected: Expected) -> None:
@@ -103,6 +113,7 @@ def test_memory(node: Facts, expected: Expected) -> None:
     severity="warn",
     action="reconfigure",
     needs=("gpus",),
+    listing=True,
     vendor="nvidia",
     applies=lambda e: e.persistence is not None,
     otherwise="no cluster.yaml to say whether persistence mode should be on",

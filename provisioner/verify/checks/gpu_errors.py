@@ -245,3 +245,4 @@ def test_inforom(node: Facts) -> None:
     saw(expected="no warning", actual=warnings or "no warning")
     if warnings:
         fail("; ".join(warnings)[:300])
+    answering(node)

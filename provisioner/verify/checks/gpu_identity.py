@@ -24,6 +24,7 @@ def _repeated(values: Iterable[str | None], often: int = 1) -> list[str]:
     severity="warn",
     action="vendor",
     needs=("gpus",),
+    listing=True,
     vendor="nvidia",
     applies=lambda e: e.gpu_count > 1,
     otherwise="needs at least two GPUs",
@@ -110,6 +111,7 @@ def test_bus(node: Facts, expected: Expected) -> None:
     severity="warn",
     action="reconfigure",
     needs=("gpus",),
+    listing=True,
     vendor="nvidia",
     says="A GPU does not take several processes: jobs that share it fail. `nvidia-smi -c 0` sets it back.",
 )

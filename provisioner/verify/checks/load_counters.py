@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.load import LOAD, NEEDS, reached, worked
 from provisioner.verify.checks.nvlink_health import COUNTERS, errors_of
 from provisioner.verify.expectations import Expected
@@ -38,6 +38,30 @@ def test_throttle(node: Facts, expected: Expected) -> None:
     saw(expected="no slowdown", actual={gpu: reasons for gpu, reasons in slowed.items() if reasons} or "none")
     if told := [f"{gpu}: {', '.join(reasons)}" for gpu, reasons in slowed.items() if reasons]:
         fail("; ".join(told))
+
+
+@check(
+    "load.slowed",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    follows=(LOAD, "load.throttle", "gpu.throttle", "gpu.power_brake"),
+    says="GPUs were slowed down by heat or the power supply at some time of the load, if not when it was looked at.",
+)
+def test_slowed(node: Facts, expected: Expected) -> None:
+    most = expected.most.get("load.slowed_s", 0.0)
+    grown = {
+        name: {reason: (us - dict(old.slowed_us).get(reason, us)) / 1e6 for reason, us in new.slowed_us}
+        for name, old, new in _pairs(node, expected)
+    }
+    if not any(grown.values()):
+        skip("this driver does not count how long it slowed the GPUs down (branch 580 and later do)")
+    told = {gpu: {r: f"{s:.1f} s" for r, s in reasons.items() if s > most} for gpu, reasons in grown.items()}
+    saw(expected=f"{most:g} s at most", actual={gpu: reasons for gpu, reasons in told.items() if reasons} or "none")
+    if wrong := [f"{gpu}: {reason} for {s}" for gpu, reasons in told.items() for reason, s in reasons.items()]:
+        fail("; ".join(wrong), unverified=expected.unsupported("load.slowed_s"))
 
 
 @check(

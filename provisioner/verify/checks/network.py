@@ -48,7 +48,10 @@ def test_ports(node: Facts, expected: Expected) -> None:
     if down:
         fail("; ".join(down))
     if len(up) < expected.ports:
-        fail(f"{len(up)} of {expected.ports} ports are there")
+        layer = LAYER[expected.network]
+        other = sorted({p.link_layer for p in node.ib.ports if p.up and p.link_layer not in (layer, None)} - {None})
+        beside = f"; {sum(p.up for p in node.ib.ports) - len(up)} active ports are {', '.join(map(str, other))}"
+        fail(f"{len(up)} of {expected.ports} {layer} ports are active" + (beside if other else ""))
 
 
 @check(

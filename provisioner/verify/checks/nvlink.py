@@ -38,6 +38,8 @@ def test_topology(node: Facts, expected: Expected) -> None:
         note=f"judged on {len(names)} of {expected.gpu_count} GPUs" if len(names) != expected.gpu_count else "",
     )
     if len(names) < known:
+        if node.gpus_present is None:
+            unknown(f"the matrix holds {len(names)} GPUs, the machine has {expected.gpu_count}")
         fail(f"the matrix holds {len(names)} GPUs, nvidia-smi lists {known}")
     if best is None:
         unknown(f"the matrix holds {len(names)} GPUs, the machine has {expected.gpu_count}")
@@ -92,19 +94,30 @@ def test_links(node: Facts, expected: Expected) -> None:
     )
     if expected.mig and any(links.note == "MIG mode" for links in node.nvlinks.values()):
         skip("NVLink is not visible in MIG mode, which cluster.yaml asks for")
-    if len(active) < present:
-        unknown(f"{len(active)} GPUs are listed of {present}")
     short = []
     for index, count in active.items():
         # Where GPUs are missing the others are renumbered: the least of all slots is asked for then.
         least = wanted[index] if len(active) == len(wanted) and index < len(wanted) else min(wanted)
         if count is not None and count < least:
             short.append(f"GPU {index} has {count} of {least}")
+    if not expected.large_bar and (gone := max(0, present - len(active))):
+        # Without a switch between, the links to a GPU that is not listed are down on its neighbours too.
+        least = min(wanted) - gone * max(
+            map(_bonded, (c for cells in (expected.topology or {}).values() for c in cells))
+        )
+        short = [f"GPU {i} has {n} of {min(wanted)}" for i, n in active.items() if n is not None and n < least]
     if short:
         fail("; ".join(short))
+    if len(active) < present:
+        unknown(f"nvlink -s lists {len(active)} of {present} GPUs")
     silent = [index for index, count in active.items() if count is None]
     if silent:
         unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool reported no value'}")
+
+
+def _bonded(cell: str) -> int:
+    """Links between two GPUs, by their cell in the matrix."""
+    return int(cell[2:]) if cell.startswith("NV") else 0
 
 
 @check(
@@ -142,6 +155,27 @@ def test_fabric(node: Facts, expected: Expected) -> None:
     if node.gpus is None:
         why = node.source(expected.gpu_file).reason
         unknown(f"the service runs, but the GPUs' fabric state is unknown: {why}", expected.gpu_file)
+
+
+@check(
+    "nvswitch.fabric_log",
+    severity="warn",
+    action="reset",
+    needs=("fabricmanager.log",),
+    vendor="nvidia",
+    follows=("nvswitch.fabric", "nvswitch.sxid", "gpu.count"),
+    applies=lambda e: e.fabric_manager,
+    otherwise="this machine needs no fabric manager",
+    says="Fabric manager has logged errors since it was started: of a switch, a link or a GPU's registration.",
+)
+def test_fabric_log(node: Facts) -> None:
+    assert node.fabric_log is not None
+    log = node.fabric_log
+    saw(expected="no error", actual=list(log.errors) or "no error")
+    if not log.entries:
+        skip("fabric manager has written no log")
+    if log.count:
+        fail(f"{log.count} errors: {'; '.join(log.errors[:3])}")
 
 
 @check(

@@ -78,6 +78,8 @@ def test_numa(node: Facts) -> None:
     lost = [gpu for gpu, value in numa.items() if value == "N/A"]
     if lost:
         fail(f"no NUMA node for {', '.join(lost)}")
+    if silent := [gpu for gpu, value in numa.items() if value is None]:
+        unknown(f"the matrix lacks the NUMA node of {', '.join(silent)}")
 
 
 @check(
@@ -97,9 +99,12 @@ def test_nic(node: Facts) -> None:
     saw(expected="a card at PIX or PXB for each GPU", actual={gpu: cards[:2] for gpu, cards in near.items()})
     if not node.topo.nics:
         unknown("the matrix has no column of a network card")
-    alone = [gpu for gpu, cards in near.items() if not cards]
+    unread = [gpu for gpu, cells in node.topo.near.items() if None in cells.values()]
+    alone = [gpu for gpu, cards in near.items() if not cards and gpu not in unread]
     if alone:
         fail(f"no card beside {', '.join(alone)}")
+    if silent := [gpu for gpu in unread if not near[gpu]]:
+        unknown(f"the matrix lacks cells of {', '.join(silent)}")
 
 
 @check(

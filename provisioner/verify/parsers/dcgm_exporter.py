@@ -33,9 +33,12 @@ class Exported:
     newest: float | None = None
     xids: Mapping[int, int] = field(default_factory=dict)
     """GPU index → the code of its last Xid since DCGM was started; a GPU that had none is not in it."""
+    memory: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Field of MEMORY → GPU index → value."""
 
 
 XIDS = "DCGM_FI_DEV_XID_ERRORS"
+MEMORY = ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL")
 
 
 def parse(text: str) -> Exported:
@@ -44,6 +47,7 @@ def parse(text: str) -> Exported:
     driver = host = None
     newest: float | None = None
     xids: dict[int, int] = {}
+    memory: dict[str, dict[int, float]] = {}
     rows = [line for line in lines(text) if line]
     if rows and rows[-1].startswith("DCGM_") and not _SAMPLE.match(rows[-1]):
         raise Unreadable(f"its last sample was cut: {first_line(rows[-1])}")
@@ -67,10 +71,12 @@ def parse(text: str) -> Exported:
         if match[1] == XIDS:  # no reading: it stays what it was when the GPU answers no more
             xids |= {int(index): int(value)} if 0 < value < 10_000 else {}
             continue
+        if match[1] in MEMORY:
+            memory.setdefault(match[1], {})[int(index)] = value
         gpus[int(index)] = gpus.get(int(index)) or labels.get("UUID") or labels.get("gpu_uuid")
     if not metrics:
         raise Unreadable(f"no DCGM metric in it: {first_line(text)}")
-    return Exported(gpus, tuple(metrics), driver, host, newest, xids)
+    return Exported(gpus, tuple(metrics), driver, host, newest, xids, memory)
 
 
 def _document(exported: Exported) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`dcgmi diag -r N -j`: which tests failed.
+"""`dcgmi diag -r N -j`: which tests failed. In a bundle the table without -j is read too (dcgmi_diag_table.py).
 
 Traps: DCGM 3 and 4 have other top keys; a banner can come before the JSON; Skip is not Pass; names in angle brackets
 ("<<<NULL>>>") and 9223372036854775794 stand for nothing; DCGM 4 sums a test up apart from its entities, which can be
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner.verify.document import plain
-from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers import Unreadable, dcgmi_diag_table, first_line
 from provisioner.verify.tool import Tool
 
 
@@ -28,6 +28,17 @@ class Diag:
 
 
 def parse(text: str) -> Diag:
+    table = dcgmi_diag_table.read(text)
+    if table is not None:
+        return Diag(
+            dcgm_version=table.about.get("DCGM Version"),
+            driver_version=table.about.get("Driver Version Detected"),
+            passed=tuple(table.results["pass"]),
+            failed=tuple(table.results["fail"]),
+            warned=tuple(table.results["warn"]),
+            skipped=tuple(table.results["skip"]),
+            messages=tuple(message[:300] for message in table.messages),
+        )
     start = text.find("{")
     try:
         data, _ = json.JSONDecoder().raw_decode(text, max(start, 0))

@@ -42,6 +42,7 @@ class Cpu:
     sockets: int | None = None
     cores: int | None = None
     slowest_mhz: float | None = None
+    fastest_mhz: float | None = None
 
     @property
     def threads_per_core(self) -> int | None:
@@ -121,8 +122,8 @@ def read_cpu(d: Mapping[str, Any]) -> Cpu | None:
     if not count or count < 0:
         return None
     models = {k: n for k, v in read_map(d.get("models")).items() if (n := read_whole(v)) is not None}
-    slowest = read_float(clock[0]) if isinstance(clock, list) and clock else None
-    return Cpu(count, models, read_whole(d.get("sockets")), read_whole(d.get("cores")), slowest)
+    clocks = [read_float(value) for value in clock] if isinstance(clock, list) and len(clock) == 2 else [None, None]
+    return Cpu(count, models, read_whole(d.get("sockets")), read_whole(d.get("cores")), clocks[0], clocks[1])
 
 
 def read_ranges(text: str | None) -> int | None:

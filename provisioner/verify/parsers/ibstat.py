@@ -1,4 +1,5 @@
-"""`ibstat`: the ports of every RDMA adapter, InfiniBand and Ethernet alike.
+"""`ibstat`: the ports of every RDMA adapter, InfiniBand and Ethernet alike. In a bundle the lists of ibstatus,
+ibv_devinfo and `rdma link` are read too (ibstat_forms.py).
 
 Traps: adapters come in text order; the tool can panic after good output; unused Ethernet ports are Down on healthy
 nodes.
@@ -11,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioner.verify.parsers import Unreadable, first_line, lines, number
+from provisioner.verify.parsers import Unreadable, first_line, ibstat_forms, lines, number
 from provisioner.verify.tool import Tool, listed
 
 _CA = re.compile(r"^CA '([^']{1,64})'$")
@@ -76,6 +77,8 @@ def parse(text: str) -> Ibstat:
             wanted[device] = int(match[1])
         elif device and not open_port and (match := _CARD.match(line)):
             card |= _value(match[1], match[2])
+    if device is None and panic is None and (others := ibstat_forms.read(text, Port)):
+        return Ibstat(others)
     if device is None and panic is None:
         raise Unreadable(f"no adapter in it: {first_line(text)}")
     # A card says at first how many ports it has, a port its link layer at last: where one does not, it was cut.

@@ -36,12 +36,13 @@ def _kind(name: str, words: tuple[str, ...], *patterns: str, but: str = "") -> K
 KINDS: tuple[Kind, ...] = (
     _kind(
         "rm_init",
-        ("NVRM", "nvidia: probe"),
+        ("NVRM", "nvidia: probe", "driver nvidia failed"),
         r"NVRM: .*\bRmInitAdapter failed",
         r"NVRM: .*rm_init_adapter failed",
         r"NVRM: The NVIDIA probe routine failed",
         r"NVRM: None of the NVIDIA (?:graphics )?(?:adapters|devices) were initialized",
         r"\bnvidia: probe of \S+ failed with error",
+        r"\bnvidia \S+: probe with driver nvidia failed with error",  # Linux 6.12 and later
         r"NVRM: .*does not include the required GPU System Processor",
         r"NVRM: .*requires use of the NVIDIA open kernel modules",
         r"NVRM: BAR\d is 0M @ 0x0",
@@ -53,7 +54,6 @@ KINDS: tuple[Kind, ...] = (
         r"NVRM: (?!Xid).*\b(?:rpcRecvPoll|_?issueRpcAndWait\w*|_?kgspRpcRecvPoll\w*)\b.*(?:time(?:d ?)?out|0x65|"
         r"failed)",
         r"NVRM: (?!Xid).*GSP\b.*\b(?:crash|panic|hang|halted|heartbeat .*(?:lost|timed out))",
-        r"NVRM: kgspBootstrap\w*: .*(?:failed|0x65)",
     ),
     _kind(
         "nvlink",
@@ -88,7 +88,8 @@ KINDS: tuple[Kind, ...] = (
         r"\[Hardware Error\]: (?:Uncorrected, software|System Fatal error)",
         r"\[Hardware Error\]: CPU:\d+ .*MC\d+_STATUS\[[^\]]*\bUE\b",
         r"mce: Uncorrected hardware memory error",
-        r"mce: \[Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: .*[Bb]ank \d+: (?:be|fe|ba)",
+        # MCi_STATUS is valid (bit 63) and uncorrected (61): Intel SDM 3B, 16.3.2.2
+        r"\[Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: .*[Bb]ank \d+: [abef][0-9a-f]{14,15}\b",
         r"[Kk]ernel panic - not syncing: .*[Mm]achine check",
     ),
     _kind(
@@ -148,7 +149,6 @@ KINDS: tuple[Kind, ...] = (
         r"Aborting journal on device",
         r"XFS \(\S+\): .*(?:Shutting down filesystem|xfs_do_force_shutdown|"
         r"Filesystem has been shut down|Log I/O Error)",
-        r"EXT4-fs \(\S+\): .*Detected aborted journal",
         r"BTRFS.*forced readonly",
     ),
     _kind(
@@ -159,14 +159,13 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "nic",
-        ("mlx", "efa ", "ena "),
+        ("mlx", "ena "),
         r"mlx[45]_\w+ .*device's health compromised",
         r"mlx[45]_\w+ .*(?:unrecoverable|Fatal error \d+ detected|handling bad device|"
         r"health recovery f(?:ailed|low aborted))",
         r"mlx[45]_\w+ .*timeout\. Will cause a leak of a command resource",
         r"mlx[45]_\w+ .*(?:firmware (?:fatal|internal) error|internal hardware error|irrecoverable)",
         r"\bmlx4_core .*Internal error detected",
-        r"\befa \S+ .*(?:Reset (?:the )?device|device reset failed|Fatal error|keep alive .*timeout|Device watchdog)",
         r"\bena \S+ .*(?:Keep alive watchdog timeout|[Dd]evice reset failed|Trigger reset is on)",
     ),
     _kind(
@@ -203,7 +202,7 @@ KINDS: tuple[Kind, ...] = (
         r"amdgpu.*(?:RAS poison|poison consumption|poison is consumed|Poison is created|"
         r"[Ff]atal error (?:occurred|detected)|uncorrectable (?:ECC )?error|RMA threshold|reached bad page threshold|"
         r"Saved bad pages \d+ reaches threshold)",
-        r"amdgpu.*socket: \d+,? die: \d+ .*[1-9]\d* deferred hardware errors",
+        r"amdgpu.*socket: \d+,? die: \d+,? .*\b[1-9]\d* (?:new )?deferred hardware errors",
     ),
     _kind(
         "amd_init",

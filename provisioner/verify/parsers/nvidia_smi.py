@@ -1,4 +1,5 @@
-"""`nvidia-smi -q -x`: what the driver says of every GPU, DTD v10 to v13 or without a DOCTYPE.
+"""`nvidia-smi -q -x`: what the driver says of every GPU, DTD v10 to v13 or without a DOCTYPE. In a bundle its other
+forms are read too (nvidia_smi_text.py).
 
 Traps: `attached_gpus` can disagree with the number of <gpu> elements; "GPU is lost" sits inside values while the
 ECC mode stays Enabled; ECC counters are single_bit/double_bit (Pascal), sram/dram (Ampere) or split parity/SEC-DED;
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Literal
 from xml.etree import ElementTree  # the document comes from our own node; expat >= 2.4.1 bounds entities
 
-from provisioner.verify.parsers import Unreadable, first_line, pci, whole
+from provisioner.verify.parsers import Unreadable, first_line, nvidia_smi_text, pci, whole
 from provisioner.verify.parsers.nvidia_smi_facts import Gpu, Process, Smi
 from provisioner.verify.parsers.nvidia_smi_gpu import THROTTLE, given, read_gpu
 from provisioner.verify.tool import Tool, nvidia
@@ -53,10 +54,8 @@ def parse(text: str) -> Smi:
     # The prologue is left out: nothing in it is needed, and an encoding or an entity in it could only do harm.
     start = max(text.find("<nvidia_smi_log"), 0)
     end = text.rfind("</nvidia_smi_log>")
-    if "<nvidia_smi_log" not in text and (gone := _unreachable(text)):
-        return Smi(None, None, None, (), unreachable=gone)
     if "<nvidia_smi_log" not in text:
-        raise Unreadable(f"no complete XML document: {first_line(text)}")
+        return _other_form(text)
     if end < 0:
         raise Unreadable(f"no complete XML document, it was cut after: {first_line(text.rstrip().splitlines()[-1])}")
     end += len("</nvidia_smi_log>")
@@ -64,7 +63,21 @@ def parse(text: str) -> Smi:
         root = ElementTree.fromstring(text[start:end].encode("utf-8", "replace"))  # noqa: S314
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise Unreadable(f"not XML: {error}") from error
-    around = [text[:start], text[end:]]
+    return _smi(root, [text[:start], text[end:]])
+
+
+def _other_form(text: str) -> Smi:
+    """`nvidia-smi -q`, its table, -L, --query-gpu …; or only what the library says of GPUs that it cannot open."""
+    if (listed := nvidia_smi_text.read(text)) is not None and listed.root.find("gpu") is not None:
+        smi = _smi(listed.root, ["\n".join(listed.stray)])
+        return replace(smi, made_by=listed.made_by, excerpt=listed.excerpt)
+    if gone := _unreachable(text):  # nvidia-smi has ended there: of the others it says nothing
+        return Smi(None, None, None, (), unreachable=gone, excerpt=True)
+    raise Unreadable(f"no complete XML document: {first_line(text)}")
+
+
+def _smi(root: ElementTree.Element, around: list[str]) -> Smi:
+    """The document, and the texts around it."""
     try:
         top, gpus = _texts(root, around, apart="gpu"), []
         elements = root.findall("gpu")
@@ -77,13 +90,19 @@ def parse(text: str) -> Smi:
     said = [line.strip(blank)[:200] for part in around for line in part.splitlines() if line.strip(blank)]
     said = [line for line in said if not line.startswith("<")]
     return Smi(
-        driver_version=given(top, "driver_version") or given(top, "kmd_version"),
-        cuda_version=given(top, "cuda_version") or given(top, "cuda_umd_version"),
+        driver_version=_version(given(top, "driver_version") or given(top, "kmd_version")),
+        cuda_version=_version(given(top, "cuda_version") or given(top, "cuda_umd_version")),
         attached_gpus=whole(given(top, "attached_gpus")),
         gpus=tuple(gpus),
         warnings=tuple(dict.fromkeys(line for line in said if not UNREACHABLE.search(line))),
         unreachable=_unreachable("\n".join(said)),
     )
+
+
+def _version(text: str | None) -> str | None:
+    """A version without what newer branches say behind it ("590.48.01. [Deprecated …]")."""
+    match = re.match(r"[0-9]+(?:\.[0-9]+)*", text or "")
+    return match[0] if match else None
 
 
 def _texts(element: ElementTree.Element, stray: list[str], *, apart: str = "") -> dict[str, str | None]:
@@ -141,6 +160,8 @@ LOOK = Tool(
         "cuda_version": lambda smi: smi.cuda_version,
         "attached_gpus": lambda smi: smi.attached_gpus,
         "warnings": lambda smi: list(smi.warnings),
+        "unreachable": lambda smi: list(smi.unreachable),
+        "listed_by": lambda smi: smi.made_by or None,
     },
 )
 TOOLS = (

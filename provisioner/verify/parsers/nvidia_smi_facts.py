@@ -103,6 +103,10 @@ class Gpu:
     fabric_faults: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
     throttle: tuple[str, ...] = ()
+    slowed_us: tuple[tuple[str, int], ...] = ()
+    """Reason → µs for which it has slowed the GPU down since the driver was loaded (branch 580 and later)."""
+    errors: tuple[str, ...] = ()
+    """Values in whose place an error stands ("Unknown Error", "ERR!")."""
 
     @property
     def ecc_uncorrectable(self) -> int | None:
@@ -130,3 +134,8 @@ class Smi:
     """Lines that nvidia-smi printed around the document or in its midst, such as "WARNING: infoROM is corrupted …"."""
     unreachable: tuple[str, ...] = ()
     """PCI addresses of GPUs for which it could not even get a handle."""
+    made_by: str = ""
+    """What listed the GPUs, where that is less than `nvidia-smi -q` tells: its table, -L, … What it does not say is
+    then no sign of health."""
+    excerpt: bool = False
+    """A part of what was printed: how many GPUs there are it does not tell."""

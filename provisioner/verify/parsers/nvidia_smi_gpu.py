@@ -21,6 +21,15 @@ BLANK = {
 }  # fmt: skip
 """What stands in a value's place when there is none, in brackets or without."""
 
+ERRORS = ("unknown error", "err!")
+"""What stands in the place of a value that the driver could not get from the GPU."""
+SLOWED = {
+    "sw_therm_slowdown": "sw_thermal_slowdown",
+    "hw_therm_slowdown": "hw_thermal_slowdown",
+    "hw_power_brake": "hw_power_brake_slowdown",
+}
+"""Counters of clocks_event_reasons_counters, by the reasons of THROTTLE."""
+
 FABRIC_FAULTS = (
     "route_recovery_in_progress",
     "route_unhealthy",
@@ -125,6 +134,8 @@ def read_gpu(index: int, element: ElementTree.Element, gpu: Texts) -> Gpu:
         fabric_faults=tuple(_faults(gpu)),
         processes=tuple(_processes(element)),
         throttle=tuple(dict.fromkeys(_throttle(gpu))),
+        slowed_us=tuple(_slowed(gpu)),
+        errors=tuple(path for path, text in gpu.items() if text and text.strip().strip("[]").lower() in ERRORS),
     )
 
 
@@ -133,6 +144,13 @@ def _throttle(gpu: Texts) -> Iterator[str]:
         for reason in THROTTLE:
             if (given(gpu, family + reason) or "").lower() == "active":
                 yield reason
+
+
+def _slowed(gpu: Texts) -> Iterator[tuple[str, int]]:
+    for name, reason in SLOWED.items():
+        counted = whole(given(gpu, f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}"))
+        if counted is not None:
+            yield reason, counted
 
 
 def _faults(gpu: Texts) -> Iterator[str]:

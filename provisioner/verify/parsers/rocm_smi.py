@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioner.verify.parsers import Unreadable, first_line, pci, whole
+from provisioner.verify.parsers import Unreadable, first_line, pci, rocm_smi_text, whole
 from provisioner.verify.tool import Tool
 
 
@@ -36,9 +36,14 @@ class AmdGpu:
 class Rocm:
     driver_version: str | None
     gpus: tuple[AmdGpu, ...]
+    made_by: str = ""
+    """What listed the GPUs, where that is less than the JSON tells."""
 
 
 def parse(text: str) -> Rocm:
+    document, made_by = rocm_smi_text.read(text)
+    if document is not None:
+        return replace(_amd_smi(document) if isinstance(document, list) else _rocm_smi(document), made_by=made_by)
     # Warnings come before the document, on standard output as well.
     starts = [at for at in (text.find("{"), text.find("[{")) if at >= 0]
     try:
@@ -51,6 +56,10 @@ def parse(text: str) -> Rocm:
         return _amd_smi(data)
     if not isinstance(data, dict):
         raise Unreadable("no JSON object")
+    return _rocm_smi(data)
+
+
+def _rocm_smi(data: dict[str, Any]) -> Rocm:
     named = [(re.fullmatch(r"card([0-9]{1,4})", key), value) for key, value in data.items()]
     cards = [(int(match[1]), value) for match, value in named if match and isinstance(value, dict)]
     if not cards and "system" not in data:

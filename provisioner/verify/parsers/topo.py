@@ -1,8 +1,9 @@
 """`nvidia-smi topo -m`: how every two GPUs of a node reach each other, their network cards and their NUMA nodes.
 
 Traps: tabs or spaces, terminal escapes in the header, NICs as mlx5_* or NICn, with or without their own rows, a
-legend or none, empty affinity cells, names that have grown together in the header ("NIC11NIC12"). Columns are split at
-white space and named by the header, never by offset.
+legend or none, empty affinity cells, names that have grown together in the header ("NIC11NIC12") and cells that have
+("PH0-115", "168-2231"): of these nothing is known, nor of what follows. Columns are split at white space
+and named by the header, never by offset.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def parse(text: str) -> Topology:
     if not columns:
         raise Unreadable(f"no matrix: {first_line(text)}")
     gpus = [c for c in columns if GPU.match(c)]
+    whole = {a: row for a, row in rows.items() if all(c == "X" or CELL.match(c) for c in row[: len(columns)])}
     raw = {a: {b: _cell(rows.get(a), columns.index(b)) for b in gpus if b != a} for a in gpus}
     agreed = {a: {b: (v if raw[b][a] == v else None) for b, v in row.items()} for a, row in raw.items()}
     if not rows:
@@ -74,9 +76,9 @@ def parse(text: str) -> Topology:
     return Topology(
         cells=agreed,
         nics=nics,
-        near={gpu: {nic: _cell(rows.get(gpu), columns.index(nic)) for nic in nics} for gpu in gpus},
+        near={gpu: {nic: _cell(_till_fused(rows.get(gpu)), columns.index(nic)) for nic in nics} for gpu in gpus},
         names=names,
-        numa={gpu: _numa(rows.get(gpu, [])[len(columns) :], titles) for gpu in gpus},
+        numa={gpu: _numa(whole.get(gpu, [])[len(columns) :], titles) for gpu in gpus},
     )
 
 
@@ -99,6 +101,14 @@ def _cell(row: list[str] | None, position: int) -> str | None:
     return row[position] if CELL.match(row[position]) else None
 
 
+def _till_fused(row: list[str] | None) -> list[str] | None:
+    """A row up to a cell that has run together with the next ("PH0-115"): what follows stands in another column."""
+    if row is None:
+        return None
+    end = next((at for at, cell in enumerate(row) if cell != "X" and not CELL.match(cell)), len(row))
+    return row[:end]
+
+
 def _numa(rest: list[str], titles: str) -> str | None:
     """What stands under "NUMA Affinity": the cell after the CPU list. Empty cells leave no trace, so that a row is
     only believed where both are there."""
@@ -106,7 +116,12 @@ def _numa(rest: list[str], titles: str) -> str | None:
         return None
     if not titles.startswith("CPU Affinity"):
         return rest[0] if NUMA.match(rest[0]) else None
-    if len(rest) < 2 or not (CPUS.match(rest[0]) or rest[0] == "N/A") or not NUMA.match(rest[1]):
+    # With a third title two cells may be three that have run together ("168-2231" is 168-223 and node 1).
+    if (
+        len(rest) < (3 if "GPU NUMA ID" in titles else 2)
+        or not (CPUS.match(rest[0]) or rest[0] == "N/A")
+        or not NUMA.match(rest[1])
+    ):
         return None
     return rest[1]
 
@@ -124,6 +139,7 @@ TOOLS = (
             "topology": lambda topology: topology.cells,
             "nics_near": lambda topology: topology.near,
             "numa": lambda topology: topology.numa,
+            "nic_names": lambda topology: topology.names,
         },
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,10 +111,45 @@ def test_a_bmc_that_does_not_answer_costs_no_other_its_facts(lab: Callable[[str]
     assert two["bmc.power_budget"][0] == "unknown", "the other machine's watts are not known"
 
 
+def test_one_node_alone_is_asked_alone(lab: Callable[[str], Lab]) -> None:
+    """Where there is a budget the others say what they draw, and their event logs do not count as seen."""
+    cluster, bmcs = lab("")
+    one = nodes()[:1]
+    with bmc_facts.beside(cluster, one) as (wanted, files):
+        assert list(files()) == list(wanted) == ["train-0"]
+    assert bmcs["b"].asked == 0
+    cluster, bmcs = lab("    power_budget_w: 5000\n")
+    bmcs["b"].system["PowerState"] = "Off"
+    with bmc_facts.beside(cluster, one) as (_, files):
+        found = parse(files()["train-0"]["bmc.json"].text)
+    assert found.site is not None and found.site.silent == 0 and (found.drawn_w or 0) < found.site.drawn_w
+    assert "b.lab" not in json.loads((cluster.paths.root / "bmc_seen.json").read_text())
+    assert bmcs["other"].asked == 0
+
+
 def test_at_level_quick_no_bmc_is_asked(lab: Callable[[str], Lab]) -> None:
     cluster, bmcs = lab("")
     assert {status for status, _ in checks(proven(cluster, "quick"), "train-0").values()} == {"skip"}
     assert [bmc.asked for bmc in bmcs.values()] == [0, 0, 0]
+
+
+def test_interrupted_nobody_waits_for_a_bmc(lab: Callable[[str], Lab]) -> None:
+    cluster, bmcs = lab("")
+    for one in bmcs.values():
+        one.faults.slow_s = 0.2
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), bmc_facts.beside(cluster, nodes()):
+        while not bmcs["a"].sessions and time.monotonic() < begun + 10:
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+    assert time.monotonic() - begun < 10 and all(not bmc.sessions for bmc in bmcs.values())
+
+
+def test_status_where_what_was_noted_is_damaged(lab: Callable[[str], Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _ = lab("")
+    monkeypatch.setattr("provisioner.lifecycle.status.drifted", lambda *_: {})
+    (private_dir(cluster.paths.site("lab")) / "bmc.json").write_text("{")
+    assert "is damaged" in status(cluster, ask=True)["nodes"][0]["bmc"]["error"]
 
 
 def test_status_has_power_and_health(lab: Callable[[str], Lab], monkeypatch: pytest.MonkeyPatch) -> None:

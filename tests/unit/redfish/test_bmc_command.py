@@ -179,6 +179,28 @@ def test_what_a_bmc_showed_is_kept_and_read_again(
     assert asked == {name: bmc.asked for name, bmc in bmcs.items()}
 
 
+def test_the_power_of_one_machine_says_nothing_of_the_budget(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, _ = cluster
+    file.write_text(file.read_text().replace("    hosts:\n", "    power_budget_w: 1000\n    hosts:\n"))
+    run(["bmc", str(file), "status", "a.lab"])
+    assert "train-0: unknown: conditions, power budget" in capsys.readouterr().out
+    run(["bmc", str(file), "status"])
+    assert "train-0: warning: power budget: the machines of the site draw 1228 W" in capsys.readouterr().out
+
+
+def test_a_bmc_with_endless_parts_is_not_understood(
+    cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bmcs = cluster
+    thermal = bmcs["a"].known["/redfish/v1/Chassis/System.Embedded.1/Thermal"]
+    thermal["Temperatures"] = thermal["Temperatures"][:1] * 5000
+    run(["bmc", str(file), "status"])
+    out = capsys.readouterr().out
+    assert "train-0: unknown: facts" in out and "train-1: FAIL: gpus" in out
+
+
 def test_new_events_are_those_since_the_last_look(
     cluster: tuple[Path, dict[str, fake.Bmc]], capsys: pytest.CaptureFixture[str]
 ) -> None:

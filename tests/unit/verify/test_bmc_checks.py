@@ -181,6 +181,8 @@ def test_firmware_that_differs_within_a_group() -> None:
     found = firmware_differs({"a": one, "b": one, "c": other, "d": replace(one, firmware={})})
     assert {name: f.status for name, f in found.items()} == {"a": "pass", "b": "pass", "c": "warn", "d": "unknown"}
     assert "BIOS 1.9.0, not 1.8.2" in found["c"].message
+    two = firmware_differs({"a": one, "c": other})
+    assert [(f.status, "no common one" in f.message) for f in two.values()] == [("warn", True)] * 2
 
 
 BIOS = f"{SYSTEM}/Bios"

@@ -76,7 +76,8 @@ def smi(found: Smi, key: str, wanted: dict[str, Any]) -> Any:
             return [list(gpu.fabric_faults) for gpu in found.gpus]
         case "distinct_serials":
             return len({gpu.serial for gpu in found.gpus})
-    return getattr(found, key)
+    told = getattr(found, key)
+    return list(told) if isinstance(told, tuple) else told
 
 
 def matrix(found: topo.Topology, key: str, wanted: dict[str, Any]) -> Any:

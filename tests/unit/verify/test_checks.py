@@ -120,6 +120,18 @@ MIG = Group(machine=P4D, gpu=GpuOptions(mig="1g.5gb"))
 V100_PEERS = {1: 5, 2: 5, 3: 4, 4: 4}  # GPU 0 of the cube mesh has one link to 1 and 2, two to 3 and 4
 
 FAULTS: dict[str, Fault] = {
+    # leptonai/gpud, its fabric manager component's test data
+    "fabric manager logged an error": Fault(
+        P4D,
+        lambda t: t.update(
+            {
+                "fabricmanager.log": f"{t['fabricmanager.log']}[Feb 27 2025 15:10:02] [ERROR] [tid 12727] detected "
+                + "NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 61\n"
+            }
+        ),
+        {"nvswitch.fabric_log"},
+        says="error 12028",
+    ),
     "gpu lost": Fault(P4D, lose(5, P4D), {"gpu.count"}, passes={"nvlink.topology", "nvlink.links", "dcgm.exporter"}),
     "the only gpu lost": Fault(
         "workstation-rtx4090",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from provisioner.catalog import load
-from provisioner.spec.groups import Group
+from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected
 from provisioner.verify.pytest_runner import Case, Judged, judge
@@ -34,6 +34,7 @@ class Fault:
     passes: set[str] = field(default_factory=set)
     says: str = ""
     action: str = ""
+    mig: str | None = None
 
 
 def smi(gpu: int, **values: str) -> Change:
@@ -89,7 +90,52 @@ OLD_PAGES = {PAGES.format("multiple_single_bit"): "2", PAGES.format("double_bit"
 BANK = "remapped_rows__row_remapper_histogram__row_remapper_histogram_"
 AER = "pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)"
 
+
+def exported(row: str) -> Change:
+    return lambda t: t.update({"dcgm-exporter.prom": f"{t['dcgm-exporter.prom']}{row}\n"})
+
+
+def cut_up(*instances: int) -> Change:
+    """Every GPU in MIG mode, with that many instances each."""
+
+    def change(texts: Texts) -> None:
+        text = str(texts["nvidia-smi.xml"])
+        text = re.sub(r"(<(?:current|pending)_mig>)\w+", r"\1Enabled", text)
+        counts = iter(instances)
+        texts["nvidia-smi.xml"] = re.sub(
+            r"<mig_devices>.*?</mig_devices>",
+            lambda _: f"<mig_devices>{'<mig_device><index>0</index></mig_device>' * next(counts)}</mig_devices>",
+            text,
+            flags=re.S,
+        )
+
+    return change
+
+
 FAULTS: dict[str, Fault] = {
+    "instances on every GPU": Fault(P4D, cut_up(*[7] * 8), set(), passes={"gpu.mig_devices"}, mig="1g.5gb"),
+    "a GPU without instances": Fault(
+        P4D, cut_up(7, 7, 7, 0, 7, 7, 7, 7), {"gpu.mig_devices"}, says="GPU 3 has 0, others 7", mig="1g.5gb"
+    ),
+    "readings that one GPU does not give": Fault(
+        P4D,
+        smi(3, gpu_power_readings__instant_power_draw="[Unknown Error]", fan_speed="ERR!"),
+        {"gpu.readings"},
+        says="GPU 3: 2 readings",
+    ),
+    "readings that no GPU gives": Fault(P4D, sub("nvidia-smi.xml", "<fan_speed>N/A", "<fan_speed>ERR!"), set()),
+    "the exporter saw no remap fail": Fault(
+        P4D,
+        exported('DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="3",UUID="GPU-3"} 0'),
+        set(),
+        passes={"dcgm.memory"},
+    ),
+    "the exporter saw a remap fail": Fault(
+        P4D,
+        exported('DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="3",UUID="GPU-3"} 1'),
+        {"dcgm.memory"},
+        says="GPU 3: a row could not be remapped",
+    ),
     # identity and modes
     "one uuid twice": Fault(P4D, sub("nvidia-smi.xml", "GPU-00000003-", "GPU-00000004-"), {"gpu.uuids_unique"}),
     "one serial twice": Fault(P4D, smi(2, serial="1650000000001"), {"gpu.serials_unique"}),
@@ -414,7 +460,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def want(fault: Fault) -> Expected:
-    return expected(fault.machine, "stress", Group(machine=fault.machine))
+    return expected(fault.machine, "stress", Group(machine=fault.machine, gpu=GpuOptions(mig=fault.mig)))
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def sub(path: str, old: str, new: str) -> Callable[[Document], object]:
 
 
 def memory(share: float) -> Callable[[Document], object]:
-    return put("files|proc/meminfo", f"MemTotal: {int(1152 * 2**20 * share)} kB\nMemAvailable: 9 kB")
+    return put("files|proc/meminfo", f"MemTotal: {int(1152 * 2**20 * share)} kB\nMemAvailable: {9 * 2**26} kB")
 
 
 def df(place: str, size: int, used: int, inodes: str = "26214400 901223") -> Callable[[Document], object]:
@@ -116,6 +116,11 @@ CLOCK = "files|sys/devices/system/clocksource/clocksource0/current_clocksource"
 PASSWORDS = sub("sshd|text", "passwordauthentication no", "passwordauthentication yes")
 FAULTS: dict[str, Fault] = {
     "memory": Fault({"host.memory"}, memory(0.9), says="1036.8 GiB of memory, 1152 are expected"),
+    "memory in use": Fault(
+        {"host.memory_free"}, sub("files|proc/meminfo", "MemAvailable: 10", "MemAvailable: 1"), says="in use"
+    ),
+    "killed": Fault({"host.oom_kills"}, put("oom_kills", "oom_kill 7")),
+    "held down": Fault({"host.clock"}, put("cpu|mhz", [400.0, 800.0]), machine=DGX, says="above 800 MHz"),
     "cpus": Fault({"host.cpus"}, put("cpu|processors", 72)),
     "cpus without threads in a cloud": Fault({"host.cpus"}, put("cpu|processors", 48)),
     "numa": Fault({"host.numa"}, put("files|sys/devices/system/node/has_cpu", "0")),

@@ -216,3 +216,54 @@ def test_a_journal_that_is_not_kept_condemns_nobody() -> None:
     assert outcome("gpu.xid_again", dmesg__txt=CLEAN).status == "pass"
     assert outcome("gpu.xid_again", dmesg__txt=CLEAN + xid(79)).status == "skip"
     assert outcome("gpu.xid_before", dmesg__txt=CLEAN).status == "skip"
+
+
+REAL = {
+    # Ubuntu forums and public repositories, drivers 173 to 580
+    "[11.9] NVRM: The NVIDIA probe routine failed for 1 device(s).": "rm_init",
+    "[11.9] NVRM: None of the NVIDIA graphics adapters were initialized!": "rm_init",
+    "[14387.2] nvidia: probe of 0000:5d:00.0 failed with error -1": "rm_init",
+    "[4.2] nvidia 0000:01:00.0: probe with driver nvidia failed with error -1": "rm_init",
+    "2024-05-14T12:05:40.454049+01:00 g kernel: NVRM: BAR1 is 0M @ 0x0 (PCI:0000:01:00.0)": "rm_init",
+    "[12.3] NVRM: GPU7 RmInitAdapter: Cannot initialize GSP firmware RM": "rm_init",
+    "[5.6] NVRM: GPU 0000:02:00.0: rm_init_adapter failed, device minor number 0": "rm_init",
+    "NVRM: installed in this system requires use of the NVIDIA open kernel modules.": "rm_init",
+    "NVRM: nvidia.ko because it does not include the required GPU System Processor (GSP).": "rm_init",
+    # lore.kernel.org
+    "[370.0] pcieport 0000:00:1c.0: DPC: containment event, status:0x1f05 source:0x0200": "pcie_fatal",
+    "pcieport 0000:30:03.0: AER: Uncorrectable (Non-Fatal) error message received": "pcie_uncorrected",
+    "Memory failure: 0x827ca68: already hardware poisoned": "machine_check_fatal",
+    "[106.9] mce: [Hardware Error]: CPU 18: Machine Check Exception: 5 Bank 7: be00000001010091": "machine_check_fatal",
+    "h kernel: [Hardware Error]: CPU 0: Machine Check Exception: 5 Bank 4: b200000000070f0f": "machine_check_fatal",
+    "mce: [Hardware Error]: CPU 10: Machine Check Exception: 5 Bank 6: fb80000000000e0b": "machine_check_fatal",
+    "[100.1] Kernel panic - not syncing: Fatal Machine check": "machine_check_fatal",
+    "[5.8] watchdog: Watchdog detected hard LOCKUP on cpu 2": "soft_lockup",
+    "[75.2] NMI watchdog: Watchdog detected hard LOCKUP on cpu 0": "soft_lockup",
+    "BUG: unable to handle page fault for address: ffffc9000de59000": "kernel_bug",
+    "Oops: 0002 [#1] SMP PTI": "kernel_bug",
+    "general protection fault, probably for non-canonical address 0xdead000000000100: 0000 [#1] SMP": "kernel_bug",
+    "[5.9] Kernel panic - not syncing: Hard LOCKUP": "kernel_bug",
+    "blk_update_request: critical medium error, dev nvme0n1, sector 951741928 op 0x0:(READ) flags 0x0": "io_error",
+    "[215.4] Buffer I/O error on dev nvme0n1, logical block 0, async page read": "io_error",
+    "[1158185.7] md/raid:md1: Disk failure on nvme2n1p4, disabling device.": "io_error",
+    "[3.1] BTRFS error (device nvme0n1p2): parent transid verify failed on 1 wanted 2 found 3": "io_error",
+    "kernel: Aborting journal on device sdc1-8.": "fs_readonly",
+    "[9.0] BTRFS info (device nvme0n1p2): forced readonly": "fs_readonly",
+    "[204.7] mlx5_core 0000:41:00.0: health_care:350:(pid 920): handling bad device here": "nic",
+    "mlx5_core 0000:41:00.0: print_health_info:424:(pid 0): synd 0x8: unrecoverable hardware error": "nic",
+    "mlx5_core 0000:41:00.0: print_health_info:424:(pid 0): synd 0x1: firmware internal error": "nic",
+    "mlx4_core 0000:03:00.0: Internal error detected:": "nic",
+    "ena 0000:00:05.0 eth0: Keep alive watchdog timeout.": "nic",
+    "[72.6] AMD-Vi: Completion-Wait loop timed out": "iommu_fault",
+    "arm-smmu-v3 arm-smmu-v3.0.auto: event 0x10 received:": "iommu_fault",
+    "amdgpu 0000:0b:00.0: amdgpu: device lost from bus!": "amd_ring_timeout",
+    "amdgpu 0000:c1:00.0: amdgpu: socket: 4, die: 0, 2 new deferred hardware errors detected in umc block": "amd_ras",
+}
+"""Lines of public logs, and of the kernel's format strings where only those are public (mlx5 hsynd_str, mlx4 catas.c,
+ena_netdev.c, arm-smmu-v3.c, amdgpu_ras.c)."""
+
+
+@pytest.mark.parametrize("line", REAL, ids=lambda line: line[:50])
+def test_a_real_line_is_of_its_kind(line: str) -> None:
+    found = dmesg.parse(f"[0.1] Linux version 6.8.0\n{line}\n").events
+    assert [event.kind for event in found] == [REAL[line]]

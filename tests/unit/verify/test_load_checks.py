@@ -83,7 +83,30 @@ def busy(**of: Any) -> str:
     return json.dumps({"state": "busy", "busy": [{"pid": 4711, "name": "python3", **of}]})
 
 
+def port(**grown: int) -> Callable[[Texts], object]:
+    """Counters of the first port stood at zero, and have grown under load."""
+
+    def change(texts: Texts) -> None:
+        for name, counted in (("rdma.json", dict.fromkeys(grown, 0)), ("rdma-after.json", grown)):
+            document = json.loads(str(texts[name]))
+            first = next(iter(document["devices"].values()))
+            first["ports"]["1"]["counters"].update({k: str(v) for k, v in counted.items()})
+            texts[name] = json.dumps(document)
+
+    return change
+
+
+def slowed(texts: Texts) -> None:
+    """Heat slowed a GPU down for seconds, at a time when nobody looked."""
+    old = str(texts["nvidia-smi-after.xml"])
+    texts["nvidia-smi-after.xml"] = old.replace("therm_slowdown>7 us", "therm_slowdown>4200007 us", 1)
+    assert texts["nvidia-smi-after.xml"] != old
+
+
 FAULTS: dict[str, Fault] = {
+    "slowed between the looks": Fault(DGX, slowed, {"load.slowed"}, "hw_thermal_slowdown for 4.2 s"),
+    "a link went down under load": Fault(DGX, port(link_downed=1), {"load.rdma_link"}, "1 link_downed"),
+    "retries under load": Fault(P4D, port(retrans_timeout_events=4711), {"load.rdma_retries"}, "4711 retrans"),
     "died": Fault(P4D, program(rc=1, error=ERROR), {"load.completes"}, "RuntimeError: CUDA error: unspecified"),
     "killed at its deadline": Fault(P4D, program(rc=None, timed_out=True), {"load.completes"}, "timed out after 61 s"),
     "no word": Fault(
@@ -253,7 +276,8 @@ def test_without_pytorch_a_locked_node_is_unknown_and_a_foreign_one_is_not_teste
 
 
 @pytest.mark.parametrize(
-    "name", ["nvidia-smi-load.xml", "nvidia-smi-after.xml", "nvlink-errors-after.txt", "dmesg-after.txt"]
+    "name",
+    ["nvidia-smi-load.xml", "nvidia-smi-after.xml", "nvlink-errors-after.txt", "dmesg-after.txt", "rdma-after.json"],
 )
 def test_what_was_not_seen_again_is_unknown(name: str) -> None:
     texts = healthy(P4D)
@@ -261,7 +285,8 @@ def test_what_was_not_seen_again_is_unknown(name: str) -> None:
     found = judge({"hung": Case(bundle(texts), expected(P4D))})["hung"]
     blind = {
         "nvidia-smi-load.xml": {"load.throttle", "load.pcie_link"},
-        "nvidia-smi-after.xml": {"load.survives", "load.ecc", "load.pcie_replay"},
+        "nvidia-smi-after.xml": {"load.survives", "load.ecc", "load.pcie_replay", "load.slowed"},
+        "rdma-after.json": {"load.rdma_link", "load.rdma_retries"},
         "nvlink-errors-after.txt": {"load.nvlink"},
         "dmesg-after.txt": {"load.xid"},
     }

@@ -47,6 +47,7 @@ def roce_machine() -> str:
 
 
 FAULTS: dict[str, tuple[str, Change, str]] = {
+    "down for the kernel, active for ibstat": (NDV4, port(state="1: DOWN"), "rdma.ports"),
     "no device file": (NDV4, lambda d: d["uverbs"].pop(0), "rdma.uverbs"),
     "no device file on EFA": (P4D, lambda d: d["uverbs"].pop(0), "rdma.uverbs"),
     "no LID": (NDV4, port(lid="0x0"), "rdma.lid"),

@@ -1,0 +1,114 @@
+"""`--bundle` and `--host`: one machine that gpuprov did not make, or what was saved of it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from provisioner.errors import GpuprovError
+from provisioner.text import printable
+
+if TYPE_CHECKING:
+    from provisioner.verify.bundle import Bundle
+    from provisioner.verify.request import ProbeRequest
+    from provisioner.verify.run import Subject
+    from provisioner.verify.support_bundle import Supplied
+
+Level = Literal["quick", "standard", "stress"]
+
+
+def lone(bundle: Path | None, host: str | None, machine: str | None, level: Level) -> tuple[Subject, Supplied | None]:
+    """One machine that gpuprov did not make, or what was saved of it."""
+    from provisioner.catalog import load
+    from provisioner.verify.expectations import expect
+    from provisioner.verify.request import request_for
+    from provisioner.verify.run import Subject
+
+    catalog = load()
+    supplied = supplied_at(bundle) if bundle is not None else None
+    if machine is not None:
+        row = catalog.machine(machine)
+    elif supplied is not None:
+        from provisioner.verify.facts import read
+        from provisioner.verify.support_bundle.machine import tell
+
+        row, why = tell(read(supplied.bundle), supplied.told, catalog)
+        print(f"machine: {row.name}, from {printable(why)}", file=sys.stderr)
+    else:
+        raise GpuprovError("--machine TYPE is required", hint="`gpuprov catalog` lists the machine types")
+    expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level=level)
+    if supplied is not None and bundle is not None:
+        raw = supplied.bundle
+        managed: dict[str, Any] | None = {} if "bmc.json" in raw.files else None
+        as_found = replace(expected, simulated=raw.simulated, bmc=managed)
+        return Subject(bundle.absolute().name, "", "", row.name, raw, as_found), supplied
+    assert host is not None
+    connection = "local://" if host == "local" else f"ssh://{host}"
+    found = probe(host, request_for(expected))
+    as_found = replace(expected, simulated=found.simulated)
+    return Subject(host, "", "", row.name, found, as_found, host_spec=connection, reach=target(host)), None
+
+
+SHOWN = 20
+"""Lines that are said of what could not be placed."""
+
+
+def supplied_at(path: Path) -> Supplied:
+    """What lies at --bundle, with a word on how it was read where that had to be told by content."""
+    from provisioner.lifecycle.bmc_facts import with_tree
+    from provisioner.verify.support_bundle import read
+
+    supplied = read(path)
+    if path.is_dir():
+        supplied = replace(supplied, bundle=with_tree(supplied.bundle, path))
+    for piece, file in supplied.placed:
+        print(f"read as {file}: {printable(piece)}", file=sys.stderr)
+    for piece, why in supplied.unplaced[:SHOWN]:
+        print(f"not used: {printable(piece)}: {printable(why)}", file=sys.stderr)
+    if len(supplied.unplaced) > SHOWN:
+        print(f"not used: {len(supplied.unplaced) - SHOWN} more", file=sys.stderr)
+    if not supplied.bundle.files and supplied.foreign:
+        raise GpuprovError(
+            "nothing in it is the output of a tool that gpuprov reads", where=str(path),
+            hint="docs/verify.md, Bundles, lists them",
+        )  # fmt: skip
+    return supplied
+
+
+def target(host: str) -> tuple[str, ...]:
+    """The argv prefix that runs a shell command there. The host key must be in the user's known_hosts already."""
+    if host == "local":
+        return ("sh", "-c")
+    if host.startswith("-") or any(c.isspace() for c in host):
+        raise GpuprovError(f"invalid host {host!r}", hint="--host USER@ADDRESS, or --host local")
+    return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15", "--", host)
+
+
+def probe(host: str, request: ProbeRequest) -> Bundle:
+    """The raw outputs of a host that gpuprov did not make. GpuprovError where its key is not the pinned one."""
+    from provisioner.verify.collect import collect
+
+    raw = collect({host: target(host)}, request)[host]
+    if "Host key verification failed" in raw.error:
+        address = host.rpartition("@")[2]
+        if "has changed" in raw.error:
+            raise GpuprovError(
+                "host key verification failed: not the key in known_hosts; possible man-in-the-middle attack",
+                where=host,
+                hint="nothing was sent to it. If the machine was reinstalled: `ssh-keygen -R "
+                f"{shlex.quote(address)}`, and compare the new key's fingerprint with that on its console",
+            )
+        pin = f"ssh-keyscan {shlex.quote(address)} >> ~/.ssh/known_hosts, after comparing the key's fingerprint"
+        raise GpuprovError("host key is not in known_hosts", where=host, hint=pin)
+    return raw
+
+
+def origin(supplied: Supplied | None) -> dict[str, Any]:
+    """What the bundle was made of, where it was told by content."""
+    if supplied is None or not supplied.foreign:
+        return {}
+    return {"bundle": {"placed": [{"from": piece, "file": file} for piece, file in supplied.placed],
+                       "unplaced": [{"from": piece, "why": why} for piece, why in supplied.unplaced]}}  # fmt: skip

@@ -1,0 +1,52 @@
+"""`dcgmi diag -r N` as people see it: a table of tests.
+
+Traps: a message that a row cannot hold goes on in the next rows, in the midst of a word; a result may name the GPUs
+("Fail - GPU: 3", "Skip - All"); older releases underline with = only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provisioner.verify.parsers import lines
+
+_ROW = re.compile(r"^\|\s(.{1,60}?)\s*\| (.*)\|$")
+_RESULT = re.compile(r"^(Pass|Fail|Warn|Skip)\b(?: - (.*))?$")
+WIDTH = 45
+"""Characters of a message in one row; a blank at their end is one of the message's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`results`: pass, fail, warn or skip → tests; `about`: what stands under Metadata."""
+
+    results: dict[str, list[str]]
+    messages: list[str]
+    about: dict[str, str]
+
+
+def read(text: str) -> Table | None:
+    """None where the text is no such table."""
+    if "| Diagnostic " not in text:
+        return None
+    results: dict[str, list[str]] = {"pass": [], "fail": [], "warn": [], "skip": []}
+    messages: list[str] = []
+    about: dict[str, str] = {}
+    open_message = False
+    for line in lines(text):
+        if (match := _ROW.match(line)) is None or match[1] == "Diagnostic":
+            continue
+        name, value = match[1].strip(), match[2].rstrip()
+        if result := _RESULT.match(value):
+            results[result[1].lower()].append(name)
+            open_message = False
+        elif name in ("DCGM Version", "Driver Version Detected", "GPU Device IDs Detected"):
+            about[name] = value
+        elif name and re.match(r"(?:Error|Warning|Info)\b", name):
+            messages.append(match[2][:WIDTH])
+            open_message = True
+        elif not name and open_message and value:
+            messages[-1] = (messages[-1] + match[2][:WIDTH])[:1000]
+    messages = [message.strip() for message in messages]
+    return Table(results, messages, about) if any(results.values()) else None

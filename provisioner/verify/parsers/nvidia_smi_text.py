@@ -1,0 +1,295 @@
+"""What people keep of nvidia-smi beside its XML: `-q`, the table, `-L`, `--query-gpu` as CSV; and lists of GPUs of
+other tools (`dcgmi discovery -l`, `nvidia-container-cli info`). Each becomes the element that the XML would have been.
+
+Traps: `-q` names its keys otherwise than the XML, and other branches otherwise again; the table cuts names ("Tesla
+V100-SXM2..."), and has ERR! in every cell of a GPU that is lost; ECC's cell is "On" in MIG mode; a CSV can lack its
+header; deprecated keys append a sentence to their value.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from xml.etree.ElementTree import Element, SubElement
+
+from provisioner.verify.parsers import LONGEST, lines
+from provisioner.verify.parsers.nvidia_smi_keys import CSV, QUERY
+
+BUS = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
+_BLOCK = re.compile(rf"^GPU ({BUS})\s*$")
+_PAIR = re.compile(r"^( *)(\S.*?) *:(?: (.*))?$")
+_HEADING = re.compile(r"^( +)([A-Z][A-Za-z0-9 ./()-]*?) *$")
+_DEPRECATED = re.compile(r"\s*\[Deprecated[^\]]*\]?.*$|^Deprecated,.*$")
+_VERSIONS = re.compile(r"(Driver|KMD|CUDA(?: UMD)?) Version: *([0-9][0-9.]*[0-9])")
+_FIRST = re.compile(
+    rf"^\| +([0-9]{{1,3}}) +(\S.*?) +(On|Off|N/A|ERR!) *\| *({BUS}|N/A|ERR!) +(On|Off|N/A|ERR!) *\| *(\S+) *\|$"
+)
+_SECOND = re.compile(
+    r"^\| *(?:\S+) +(\S+) +(\S+) +(\S+) */ +(\S+) *\| *([0-9]+MiB|N/A|ERR!) */ +([0-9]+MiB|N/A|ERR!) *\|"
+    r" *(\S+) +(\S.*?) *\|$"
+)
+_MIG = re.compile(r"^\| +\| +\| +(Enabled|Disabled|N/A|ERR!)\*? *\|$")
+_PROCESS = re.compile(
+    r"^\| +([0-9]{1,3}) +(?:(?:N/A|[0-9]+) +(?:N/A|[0-9]+) +)?([0-9]+) +([CGM+]{1,3}) +(\S.*?) +([0-9]+MiB|N/A) *\|$"
+)
+_LISTED = re.compile(r"^GPU ([0-9]{1,3}): (\S.*?) \(UUID: (GPU-[0-9a-fA-F-]{36})\)$")
+_INSTANCE = re.compile(r"^\s+MIG \S+\s+Device\s+[0-9]+: \(UUID: ")
+_DISCOVERED = re.compile(r"^\|\s*(?:([0-9]{1,3})\s*)?\|\s*(Name|PCI Bus ID|Device UUID): (\S.*?)\s*\|$")
+_CONTAINER = re.compile(r"^(NVRM version|CUDA version|Device Index|Model|GPU UUID|Bus Location):\s+(\S.*?)\s*$")
+
+
+@dataclass
+class Listed:
+    """The document, how it was made in words where that is less than `-q -x` tells ("" where it is as much), and
+    whether it is only a part of what was printed."""
+
+    root: Element
+    made_by: str = ""
+    excerpt: bool = False
+    stray: list[str] = field(default_factory=list)
+    """Lines that belong to none of it: what the library complains of."""
+
+
+def read(text: str) -> Listed | None:
+    """The document that any of these texts stands for, or None."""
+    for form in (_query, _table, _csv, _discovery, _container, _list):
+        found = form(text)
+        if found is not None and (len(found.root.findall("gpu")) or found.stray):
+            return found
+    return None
+
+
+def put(element: Element, path: str, value: str) -> None:
+    """Set the text at a path below an element; what is there first stays."""
+    for name in path.split("/"):
+        below = element.find(name)
+        element = SubElement(element, name) if below is None else below
+    if element.text is None:
+        element.text = value
+
+
+def _query(text: str) -> Listed | None:
+    if "NVSMI LOG" not in text and not re.search(r"^Attached GPUs +:", text, re.M):
+        return None
+    found = Listed(Element("nvidia_smi_log"))
+    gpu: Element | None = None
+    open_keys: list[tuple[int, str]] = []
+    process: Element | None = None
+    said: list[bool] = []
+    elided = False
+    for line in lines(text):
+        if match := _BLOCK.match(line):
+            gpu = SubElement(found.root, "gpu", id=match[1])
+            open_keys, process = [], None
+            said.append(False)
+        elif match := _PAIR.match(line):
+            depth, key = len(match[1]), match[2]
+            value = _DEPRECATED.sub("", match[3] or "").strip()
+            if gpu is None or depth == 0:
+                _top(found.root, key, value)
+                continue
+            path = [*_above(open_keys, depth), key]
+            said[-1] = said[-1] or key == "Product Name"
+            process = _place(gpu, path, value, process)
+        elif gpu is not None and (match := _HEADING.match(line)):
+            above = _above(open_keys, len(match[1]))
+            open_keys = [*open_keys[: len(above)], (len(match[1]), match[2])]
+            if match[2] == "MIG Device":
+                put(SubElement(_child(gpu, "mig_devices"), "mig_device"), "index", "")
+        elif re.fullmatch(r"\s*(?:\[?\.\.\.+\]?|<snip>|…)\s*", line):
+            elided = True
+        elif line.strip() and "NVSMI LOG" not in line:
+            found.stray.append(line.strip())
+    attached = found.root.findtext("attached_gpus") or ""
+    short = attached.isdigit() and int(attached) > len(said)
+    found.excerpt = elided or (short and not found.stray)
+    if found.excerpt or not all(said):
+        found.made_by = "a part of `nvidia-smi -q`"
+    if found.excerpt and (top := found.root.find("attached_gpus")) is not None:
+        found.root.remove(top)
+    return found
+
+
+def _above(open_keys: list[tuple[int, str]], depth: int) -> list[str]:
+    return [key for at, key in open_keys if at < depth]
+
+
+def _child(element: Element, name: str) -> Element:
+    below = element.find(name)
+    return SubElement(element, name) if below is None else below
+
+
+def _top(root: Element, key: str, value: str) -> None:
+    names = {"Driver Version": "driver_version", "KMD Version": "kmd_version", "CUDA Version": "cuda_version",
+             "CUDA UMD Version": "cuda_umd_version", "Attached GPUs": "attached_gpus"}  # fmt: skip
+    if key in names and value:
+        put(root, names[key], value.rstrip("."))
+
+
+def _place(gpu: Element, path: list[str], value: str, process: Element | None) -> Element | None:
+    """Put one pair where the XML has it. Gives the process that further pairs are of."""
+    if path[0] == "MIG Device":
+        return None
+    if path[0] == "Processes" and len(path) > 1:
+        names = {"Process ID": "pid", "Type": "type", "Name": "process_name", "Used GPU Memory": "used_memory"}
+        name = names.get(path[-1])
+        if name == "pid" or (process is None and name):
+            process = SubElement(_child(gpu, "processes"), "process_info")
+        if name and process is not None:
+            put(process, name, value)
+        return process
+    key = "/".join(part.lower() for part in path)
+    put(gpu, QUERY.get(key, "else/value"), value)
+    if key not in QUERY:
+        SubElement(_child(gpu, "else"), "value").text = value  # "GPU is lost" counts wherever it stands
+    return process
+
+
+def _table(text: str) -> Listed | None:
+    if "NVIDIA-SMI" not in text:
+        return None
+    found = Listed(Element("nvidia_smi_log"), made_by="nvidia-smi's table")
+    gpus: dict[str, Element] = {}
+    gpu: Element | None = None
+    heading = False
+    for line in map(str.strip, lines(text)):
+        if "NVIDIA-SMI" in line and (versions := _VERSIONS.findall(line)):
+            heading = True
+            for name, value in versions:
+                put(found.root, {"Driver": "driver_version", "KMD": "kmd_version", "CUDA": "cuda_version",
+                                 "CUDA UMD": "cuda_umd_version"}[name], value)  # fmt: skip
+        elif match := _FIRST.match(line):
+            gpu = gpus[match[1]] = SubElement(found.root, "gpu", id=match[4] if ":" in match[4] else "")
+            put(gpu, "product_name", match[2])
+            put(gpu, "persistence_mode", {"On": "Enabled", "Off": "Disabled"}.get(match[3], match[3]))
+            if match[6].isdigit():
+                put(gpu, "ecc_mode/current_ecc", "Enabled")
+                put(gpu, "ecc_errors/volatile/uncorrectable", match[6])
+            elif match[6] == "Off":
+                put(gpu, "ecc_mode/current_ecc", "Disabled")
+        elif gpu is not None and (match := _SECOND.match(line)):
+            put(gpu, "temperature/gpu_temp", match[1].rstrip("C"))
+            put(gpu, "gpu_power_readings/current_power_limit", match[4])
+            put(gpu, "fb_memory_usage/used", match[5])
+            put(gpu, "fb_memory_usage/total", match[6])
+            put(gpu, "compute_mode", {"E. Process": "Exclusive_Process"}.get(match[8], match[8]))
+        elif gpu is not None and (match := _MIG.match(line)):
+            put(gpu, "mig_mode/current_mig", match[1])
+            gpu = None
+        elif (match := _PROCESS.match(line)) and match[1] in gpus:
+            process = SubElement(_child(gpus[match[1]], "processes"), "process_info")
+            for name, value in zip(("pid", "type", "process_name", "used_memory"), match.groups()[1:], strict=True):
+                put(process, name, value)
+        elif line and line[0] not in "|+" and not re.match(r"\w{3} \w{3} +\d", line):
+            found.stray.append(line)
+    return found if heading else None
+
+
+def _list(text: str) -> Listed | None:
+    if not re.search(r"^\s*GPU \d{1,3}: ", text[:HEAD], re.M):
+        return None
+    found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi -L`")
+    gpu: Element | None = None
+    for line in lines(text):
+        if match := _LISTED.match(line.strip()):
+            gpu = SubElement(found.root, "gpu")
+            put(gpu, "product_name", match[2])
+            put(gpu, "uuid", match[3])
+        elif gpu is not None and _INSTANCE.match(line):
+            put(gpu, "mig_mode/current_mig", "Enabled")
+            SubElement(_child(gpu, "mig_devices"), "mig_device")
+        elif line.strip():
+            found.stray.append(line.strip())
+    return found if gpu is not None else None
+
+
+_SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("pci.bus_id", re.compile(BUS)),
+    ("uuid", re.compile(r"GPU-[0-9a-fA-F-]{36}")),
+    ("name", re.compile(r"(?:NVIDIA|Tesla|GeForce|Quadro|GRID|A100|A10)\b.*")),
+)
+"""What values of a CSV without a header are."""
+
+
+HEAD = 65_536
+"""Characters in which a list has its first GPU."""
+_ROW = re.compile(rf"^(?:[^\n]{{0,400}}, *)?(?:{BUS}|GPU-[0-9a-fA-F]{{8}}-)", re.M)
+
+
+def _csv(text: str) -> Listed | None:
+    if not _ROW.search(text[:HEAD]):
+        return None
+    found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi --query-gpu`")
+    header: list[str] = []
+    for row in _rows(text):
+        named = [re.sub(r" \[[A-Za-z/%]+\]$", "", cell) for cell in row]
+        if not header and sum(name in CSV for name in named) >= 2:
+            header = named
+            continue
+        names = header or [next((n for n, shape in _SHAPES if shape.fullmatch(cell)), "") for cell in row]
+        if len(row) < 2 or len(row) != len(names) or not {"pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid"} & {*names}:
+            found.stray.append(", ".join(row))
+            continue
+        gpu = SubElement(found.root, "gpu")
+        for name, value in zip(names, row, strict=True):
+            if name in ("driver_version", "kmd_version"):
+                put(found.root, name, value)
+            elif path := CSV.get(name):
+                put(gpu, path, value)
+        gpu.set("id", gpu.findtext("pci/pci_bus_id") or "")
+        for total in gpu.findall("totals/*"):  # the sum counts where its parts are not there
+            if gpu.find(f"ecc_errors/{total.tag}/dram_uncorrectable") is None:
+                put(gpu, f"ecc_errors/{total.tag}/uncorrectable", total.text or "")
+    return found if len(found.root) else None
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    for line in text.splitlines():  # all columns that there are make a header of 5 KiB
+        if line.strip() and len(line) <= LONGEST:
+            yield [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
+
+
+def _discovery(text: str) -> Listed | None:
+    """The table of `dcgmi discovery -l`."""
+    if not re.search(r"^\d+ GPUs? found\.", text, re.M):
+        return None
+    found = Listed(Element("nvidia_smi_log"), made_by="`dcgmi discovery -l`")
+    return _blocks(text, found, _DISCOVERED, lambda m: (m[2], m[3]),
+                   {"Name": "product_name", "PCI Bus ID": "id", "Device UUID": "uuid"}, "Name")  # fmt: skip
+
+
+def _container(text: str) -> Listed | None:
+    """`nvidia-container-cli info`."""
+    if "NVRM version:" not in text or "Device Index:" not in text:
+        return None
+    found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-container-cli info`")
+    names = {"Model": "product_name", "Bus Location": "id", "GPU UUID": "uuid",
+             "NVRM version": "/driver_version", "CUDA version": "/cuda_version"}  # fmt: skip
+    return _blocks(text, found, _CONTAINER, lambda m: (m[1], m[2]), names, "Device Index")
+
+
+def _blocks(
+    text: str,
+    found: Listed,
+    pattern: re.Pattern[str],
+    pair: Callable[[re.Match[str]], tuple[str, str]],
+    names: dict[str, str],
+    first: str,
+) -> Listed:
+    gpu: Element | None = None
+    for line in lines(text):
+        if (match := pattern.match(line.strip())) is None:
+            continue
+        key, value = pair(match)
+        if key == first:
+            gpu = SubElement(found.root, "gpu")
+        path = names.get(key)
+        if path and path.startswith("/"):
+            put(found.root, path[1:], value)
+        elif path == "id" and gpu is not None:
+            gpu.set("id", value)
+        elif path and gpu is not None:
+            put(gpu, path, value)
+    return found

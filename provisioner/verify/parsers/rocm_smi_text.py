@@ -1,0 +1,78 @@
+"""rocm-smi and amd-smi as text, in the shape of their JSON.
+
+Traps: `GPU[0] : Card Series: …` with tabs or spaces; keys differ in their capitals between releases; --showhw is a
+table with a bus address and no name, the concise table the reverse; amd-smi's keys are in capitals,
+its levels indented.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from provisioner.verify.parsers import lines
+
+_PAIR = re.compile(r"^GPU\[([0-9]{1,3})\]\s*: +([^:]{2,60}):\s+(\S.*?)\s*$")
+_DRIVER = re.compile(r"^Driver version:\s*(\S+)")
+_ROW = re.compile(r"^([0-9]{1,3}) .*\s((?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\b")
+_CONCISE = re.compile(r"^([0-9]{1,3})\s+\[0x[0-9a-fA-F]+ : 0x[0-9a-fA-F]+\]")
+_NAME = re.compile(r"^\s+(AMD \S.*?)\s*$")
+_AMD = re.compile(r"^(\s*)([A-Z][A-Z0-9_ ]*?)(?::\s*(.*?))?\s*$")
+
+
+def read(text: str) -> tuple[dict[str, Any] | list[Any] | None, str]:
+    """The JSON document that a text stands for, and what printed it; None for any other text."""
+    if "ROCm System Management Interface" in text or re.search(r"^GPU\[\d+\]\s*:", text, re.M):
+        return _rocm(text)
+    if re.search(r"^GPU: \d+\s*$", text, re.M) and re.search(r"^\s+[A-Z_]{3,}: ", text, re.M):
+        return _amd(text), "amd-smi's text"
+    return None, ""
+
+
+def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
+    cards: dict[str, dict[str, str]] = {}
+    system: dict[str, str] = {}
+    made, open_card = "rocm-smi's text", ""
+    for line in lines(text):
+        if match := _PAIR.match(line):
+            cards.setdefault(f"card{match[1]}", {}).setdefault(match[2].strip(), match[3])
+        elif match := _DRIVER.match(line):
+            system["Driver version"] = match[1]
+        elif match := _CONCISE.match(line):
+            open_card, made = f"card{match[1]}", "rocm-smi's table"
+            cards.setdefault(open_card, {})
+        elif open_card and (match := _NAME.match(line)):
+            cards[open_card]["Card Series"] = match[1]
+            open_card = ""
+        elif "GUID" in text and (match := _ROW.match(line)):
+            cards.setdefault(f"card{match[1]}", {})["PCI Bus"] = match[2]
+            made = "`rocm-smi --showhw`"
+    # What is printed of each GPU, one thing at a time (`--showtopo`), lists none of them.
+    listed = any("card" in key.lower() or "bus" in key.lower() or "unique" in key.lower() or "vbios" in key.lower()
+                 for card in cards.values() for key in card)  # fmt: skip
+    return ({**cards, "system": system}, made) if listed else (None, "")
+
+
+def _amd(text: str) -> list[Any]:
+    found: list[Any] = []
+    stack: list[tuple[int, dict[str, Any]]] = []
+    for line in lines(text):
+        if (match := _AMD.match(line)) is None:
+            continue
+        depth, key, value = len(match[1]), match[2].strip().lower(), match[3] or ""
+        if depth == 0 and key == "gpu":
+            entry: dict[str, Any] = {"gpu": value}
+            found.append(entry)
+            stack = [(0, entry)]
+            continue
+        while len(stack) > 1 and stack[-1][0] >= depth:
+            stack.pop()
+        if not stack:
+            continue
+        if value:
+            stack[-1][1][key] = value
+        else:
+            below: dict[str, Any] = {}
+            stack[-1][1][key] = below
+            stack.append((depth, below))
+    return found

@@ -1,0 +1,90 @@
+"""Which machine type of the catalogue outputs are from, where they tell it: GPUs' model and number, the maker's name
+for the machine, whose hypervisor it is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from provisioner.catalog import Catalog
+from provisioner.catalog.models import Machine
+from provisioner.errors import GpuprovError
+from provisioner.verify.facts import Facts
+
+HYPERVISORS = (("amazonec2", "aws"), ("microsoftcorporation", "azure"), ("alibabacloud", "alicloud"),
+               ("tencentcloud", "tencent"))  # fmt: skip
+"""What clouds call their machines in DMI, without what is no letter or digit."""
+KERNELS = (("-aws", "aws"), ("-azure", "azure"))
+"""Ubuntu's kernels for clouds."""
+MAKERS = ("dell", "hpe", "supermicro", "workstation", "poweredge")
+
+
+def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
+    """The machine type, and from what that follows. Raises GpuprovError where it is not told."""
+    names = _plain(told + " " + " ".join(facts.host.system or () if facts.host else ()))
+    by_name = [m for m in catalog.machines() if (key := _key(m)) and key in names]
+    # p4d.24xlarge is in p4d.24xlarge's name alone; dgxa100 in those of two.
+    if len({m.name for m in by_name}) == 1:
+        return by_name[0], f"its firmware calls it {by_name[0].name}"
+    models = Counter(gpu.model for gpu in (facts.smi.gpus if facts.smi else ()) if gpu.model and not gpu.lost)
+    models = models or Counter(gpu.model for gpu in (facts.rocm.gpus if facts.rocm else ()) if gpu.model)
+    if not models:
+        raise GpuprovError(
+            "--machine TYPE is required: nothing in the bundle tells which machine it is from",
+            hint="`gpuprov catalog` lists the machine types",
+        )
+    model = models.most_common(1)[0][0]
+    count = _count(facts)
+    alike = [
+        m
+        for m in by_name or catalog.machines()
+        if _has(m, model, facts, catalog) and (not count or m.gpu_count == count)
+    ]
+    whose = next((provider for words, provider in HYPERVISORS if words in names), "baremetal" if names else "")
+    whose = whose or next((p for end, p in KERNELS if facts.kernel and facts.kernel.endswith(end)), "")
+    if not whose and facts.efa is not None and facts.efa.devices:
+        whose = "aws"
+    mine = [m for m in alike if m.provider == whose] if whose else alike
+    seen = f"{count or '?'} x {model}" + (f" ({whose})" if whose else "")
+    if len(mine) == 1:
+        return mine[0], seen
+    candidates = ", ".join(m.name for m in (mine or alike)[:8])
+    raise GpuprovError(
+        f"--machine TYPE is required: {seen} is "
+        + (f"any of {candidates}" if candidates else "no machine of the catalogue"),
+        hint=f"--machine {(mine or alike)[0].name}, for example" if candidates else "`gpuprov catalog` lists the types",
+    )
+
+
+def _has(machine: Machine, model: str, facts: Facts, catalog: Catalog) -> bool:
+    gpu = catalog.gpu(machine.gpu_model)
+    name = model.removeprefix("NVIDIA ").lower()
+    for known in gpu.product_names:
+        plain = known.removeprefix("NVIDIA ").lower()
+        if name == plain or (gpu.vendor == "amd" and plain.removeprefix("amd ") in name):
+            return True
+        if name.endswith("...") and plain.startswith(name[:-3].rstrip()):
+            sizes = [g.memory_mib for g in (facts.smi.gpus if facts.smi else ()) if g.memory_mib]
+            return not sizes or abs(sizes[0] - machine.gpu_memory_mib) < machine.gpu_memory_mib * 0.1
+    return False
+
+
+def _count(facts: Facts) -> int:
+    """GPUs that were there once: those listed, those that cannot be opened, those on the bus. 0 where nobody tells."""
+    if facts.smi is not None and facts.smi.excerpt:
+        return len(facts.bus.gpus) if facts.bus else 0
+    listed = len(facts.smi.gpus) + len(set(facts.smi.unreachable)) if facts.smi else facts.gpus_present or 0
+    attached = facts.smi.attached_gpus or 0 if facts.smi else 0
+    return max(listed, attached, len(facts.bus.gpus) if facts.bus else 0)
+
+
+def _key(machine: Machine) -> str:
+    """What its maker would call it in DMI: p4d24xlarge, dgxh100, sys821getnhr."""
+    name = _plain(re.sub(r"-(?:40|80)gb$", "", machine.name))
+    for maker in MAKERS:
+        name = name.removeprefix(maker)
+    return name if re.search(r"[0-9]", name) and len(name) >= 6 and machine.provider in ("aws", "baremetal") else ""
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())

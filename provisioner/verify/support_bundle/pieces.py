@@ -1,0 +1,214 @@
+"""Files out of a folder, an archive or one compressed file: (name, text), within bounds. Nothing is written to disk, so
+that no name can lead anywhere; links are not followed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from provisioner.errors import GpuprovError
+
+TOTAL = 512 * 1024 * 1024
+"""Bytes that are unpacked of everything together: a sosreport of a large node is a tenth of it."""
+FILE = 64 * 1024 * 1024
+"""Bytes of one file. Of longer ones the last are kept: the newest lines of a log."""
+MEMBERS = 50_000
+HEADER = 1024 * 1024
+"""Bytes of what a tar says of a member's name."""
+DEEP = 12
+BINARY = 0.02
+"""Share of bytes that no text has, from which on a file is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One text and where it lies; `why` says why it was not read, where it was not."""
+
+    name: str
+    text: str = ""
+    why: str = ""
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+class _Counted(io.RawIOBase):
+    """A stream that ends in _TooLargeError when more than `left` bytes were read of it."""
+
+    def __init__(self, stream: IO[bytes], budget: list[int]) -> None:
+        self.stream, self.budget = stream, budget
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        size = 1 << 20 if size < 0 or size > 1 << 20 else size
+        got = self.stream.read(size)
+        self.budget[0] -= len(got)
+        if self.budget[0] < 0:
+            raise _TooLargeError
+        return got
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose long name or further headers are no longer than a name can be."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if not self.isreg() and self.size > HEADER:
+            raise tarfile.ReadError("a header of more than 1 MiB")
+        return cast(tarfile.TarInfo, super()._proc_member(archive))  # type: ignore[misc]
+
+
+BROKEN = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, OSError, ValueError,
+          NotImplementedError, RuntimeError)  # fmt: skip
+
+
+def pieces(path: Path) -> Iterator[Piece]:
+    """Everything below a path. Raises GpuprovError where it cannot be read at all, or holds too much."""
+    budget = [TOTAL]
+    try:
+        if path.is_dir():
+            yield from _folder(path, budget)
+        else:
+            with path.open("rb") as stream:
+                yield from _opened(path.name, stream, budget, archives=True)
+    except _TooLargeError:
+        raise GpuprovError(
+            f"it unpacks to more than {TOTAL // 2**20} MiB", where=str(path), hint="pass the files that matter"
+        ) from None
+    except BROKEN as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise GpuprovError(f"cannot be read: {said or type(error).__name__}", where=str(path)) from error
+
+
+def _folder(top: Path, budget: list[int]) -> Iterator[Piece]:
+    count = 0
+    for folder, folders, names in os.walk(top, followlinks=False):
+        folders.sort()
+        if len(Path(folder).relative_to(top).parts) >= DEEP:
+            folders.clear()
+        for name in sorted(names):
+            file = Path(folder, name)
+            shown = str(file.relative_to(top))
+            count += 1
+            if count > MEMBERS:
+                raise _TooLargeError
+            kind = file.lstat().st_mode
+            if not stat.S_ISREG(kind):
+                yield Piece(shown, why="a link is not followed" if stat.S_ISLNK(kind) else "no plain file")
+                continue
+            with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+                yield from _opened(shown, stream, budget, archives=False)
+
+
+def _opened(name: str, stream: IO[bytes], budget: list[int], *, archives: bool) -> Iterator[Piece]:
+    """What a file holds: itself, or what it is compressed of. An archive is opened where `archives` says so: one within
+    an archive is not."""
+    head = stream.read(512)
+    stream.seek(0)
+    if head.startswith(b"\x1f\x8b"):
+        yield from _unpacked(name.removesuffix(".gz"), gzip.GzipFile(fileobj=stream), budget, archives)
+    elif head.startswith(b"\xfd7zXZ\x00"):
+        yield from _unpacked(name.removesuffix(".xz"), lzma.LZMAFile(stream), budget, archives)  # noqa: SIM115
+    elif head.startswith(b"BZh"):
+        yield from _unpacked(name.removesuffix(".bz2"), bz2.BZ2File(stream), budget, archives)
+    elif head.startswith(b"\x28\xb5\x2f\xfd"):
+        yield Piece(name, why="compressed by zstd: unpack it first (`unzstd`)")
+    elif head.startswith(b"PK\x03\x04") and archives:
+        yield from _zip(stream, budget)
+    else:
+        yield from _unpacked(name, stream, budget, archives)
+
+
+def _unpacked(name: str, stream: Any, budget: list[int], archives: bool) -> Iterator[Piece]:
+    counted = io.BufferedReader(cast(io.RawIOBase, _Reader(_Counted(stream, budget))), 1 << 16)
+    head = counted.peek(512)[:512]
+    if head[257:262] != b"ustar":
+        yield _piece(name, counted)
+    elif not archives:
+        yield Piece(name, why="an archive within another: unpack it first")
+    else:
+        with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Member) as archive:
+            for number, member in enumerate(archive):
+                if number > MEMBERS:
+                    raise _TooLargeError
+                yield from _member(archive, member)
+
+
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Piece]:
+    parts = member.name.split("/")
+    if ".." in parts or member.name.startswith("/"):
+        yield Piece(member.name, why="its name leads out of the archive")
+    elif member.issym() or member.islnk():
+        yield Piece(member.name, why="a link is not followed")
+    elif member.isreg():
+        content = archive.extractfile(member)
+        if content is not None:
+            head = content.read(6)
+            # A compressed log within the archive counts twice against the bound: packed and unpacked.
+            if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) and member.size <= FILE:
+                packed = io.BytesIO(head + content.read(FILE))
+                yield from _opened(member.name, packed, [FILE * 2], archives=False)
+            else:
+                yield _piece(member.name, content, head)
+
+
+def _zip(stream: IO[bytes], budget: list[int]) -> Iterator[Piece]:
+    with zipfile.ZipFile(stream) as archive:
+        if len(archive.infolist()) > MEMBERS:
+            raise _TooLargeError
+        for info in archive.infolist():
+            if info.is_dir():
+                continue
+            if stat.S_ISLNK(info.external_attr >> 16):
+                yield Piece(info.filename, why="a link is not followed")
+            elif ".." in info.filename.split("/") or info.filename.startswith("/"):
+                yield Piece(info.filename, why="its name leads out of the archive")
+            else:
+                with archive.open(info) as content:
+                    counted = io.BufferedReader(cast(io.RawIOBase, _Reader(_Counted(content, budget))), 1 << 16)
+                    yield _piece(info.filename, counted)
+
+
+class _Reader(io.RawIOBase):
+    """BufferedReader asks for readinto."""
+
+    def __init__(self, stream: _Counted) -> None:
+        self.stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        got = self.stream.read(len(buffer))
+        buffer[: len(got)] = got
+        return len(got)
+
+
+def _piece(name: str, content: IO[bytes], head: bytes = b"") -> Piece:
+    kept, size = [head], len(head)
+    while block := content.read(1 << 20):
+        kept.append(block)
+        size += len(block)
+        while size - len(kept[0]) >= FILE:
+            size -= len(kept.pop(0))
+    raw = b"".join(kept)
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return Piece(name, raw.decode("utf-16", "replace"))
+    sample = raw[:65536]
+    odd = sum(sample.count(bytes((code,))) for code in (*range(1, 9), *range(14, 27), 127)) + sample.count(b"\x00") * 2
+    if sample and odd > len(sample) * BINARY:
+        return Piece(name, why="no text")
+    return Piece(name, raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace"))

@@ -1,0 +1,189 @@
+"""Pieces to a bundle: what each output is, which of several of one kind is taken, what could not be placed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+from provisioner.verify.bundle import LIMIT, STATUS, Bundle, Output
+from provisioner.verify.facts import read_file
+from provisioner.verify.support_bundle import journals, recognise
+from provisioner.verify.support_bundle.pieces import Piece, pieces
+from provisioner.verify.support_bundle.sections import cut
+from provisioner.verify.tools import FILES
+
+PART = re.compile(r"\|\s*(?:grep|egrep|tail|head|awk|sed)\b|\b(?:grep|tail|head) ")
+"""A command that shows a part of a log."""
+HELD = 256 * 1024 * 1024
+"""Characters of recognised texts that are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supplied:
+    """A bundle, and what it was made of: (piece, file) of what was placed, (piece, why) of what was not."""
+
+    bundle: Bundle
+    placed: tuple[tuple[str, str], ...] = ()
+    unplaced: tuple[tuple[str, str], ...] = ()
+    told: str = ""
+    """What the machine's firmware and its maker are called, wherever that stood."""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether anything in it had to be told by its content."""
+        return bool(self.placed or self.unplaced)
+
+
+@dataclass
+class _Desk:
+    found: dict[str, tuple[int, str, Output]] = field(default_factory=dict)
+    logs: list[list[str]] = field(default_factory=list)
+    placed: list[tuple[str, str]] = field(default_factory=list)
+    unplaced: list[tuple[str, str]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    part: bool = False
+    whole: bool = False
+    held: int = 0
+    status: str = ""
+    """gpuprov's probe.json."""
+
+
+def read(path: Path) -> Supplied:
+    """The bundle in a directory or file: gpuprov's own, or one made of what people keep. Raises GpuprovError where
+    there is nothing to read."""
+    if not path.exists():
+        raise GpuprovError("not a bundle: no such file or directory", where=str(path), hint="a directory or an archive")
+    desk = _Desk()
+    if path.is_dir() and not _only_ours(path):
+        own = Bundle.read(path)
+        rest: Iterable[Piece] = (piece for piece in pieces(path) if not _ours(piece.name))
+    elif path.is_dir():
+        return Supplied(Bundle.read(path))
+    else:
+        own, rest = Bundle(), pieces(path)
+    for piece in rest:
+        _take(desk, piece)
+    files = {name: output for name, (_, _, output) in desk.found.items()}
+    own = _with_status(files, desk.status) if desk.status else own
+    bundle = replace(own, files={**_kernel_logs(desk), **files, **own.files})
+    return Supplied(bundle, tuple(desk.placed), tuple(desk.unplaced), " / ".join(dict.fromkeys(desk.told))[:1000])
+
+
+def _with_status(files: dict[str, Output], text: str) -> Bundle:
+    """gpuprov's own bundle, with what probe.json says of its files."""
+    try:
+        document = json.loads(text)
+        known = document["files"]
+        entries = {name: {**entry, "text": files[name].text if name in files else ""}
+                   for name, entry in known.items() if isinstance(entry, dict)}  # fmt: skip
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return Bundle()
+    return Bundle.from_json({**document, "files": entries})
+
+
+def _ours(name: str) -> bool:
+    """Whether a file of a directory is read by its name: a bundle's own, or a BMC's saved tree."""
+    return name in FILES or name == STATUS or "redfish" in name
+
+
+def _only_ours(folder: Path) -> bool:
+    """Whether a directory has nothing but files of a bundle (or nothing at all)."""
+    return all(entry.name in (*FILES, STATUS, "checks") or "redfish" in entry.name for entry in folder.iterdir())
+
+
+def _take(desk: _Desk, piece: Piece) -> None:
+    if piece.why:
+        if piece.why != "no text":  # binaries of an archive are legion
+            desk.unplaced.append((piece.name, piece.why))
+        return
+    base = piece.name.rsplit("/", 1)[-1]
+    if base == STATUS:
+        desk.status = piece.text
+        return
+    if base in FILES:  # gpuprov's own bundle in an archive
+        output = Output(piece.text[:LIMIT], truncated=len(piece.text) > LIMIT)
+        if read_file(base, Bundle({base: output}), FILES[base].parse)[1].state == "read":
+            _put(desk, base, 0, piece.name, output)
+            return
+    for section in cut(piece):
+        if section.text.strip():
+            _place(desk, section, alone=section is piece)
+
+
+def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
+    text = journals.text_of(piece.text) if recognise.is_journal(piece.text) else piece.text
+    desk.held += len(text) if len(text) > 1024 else 0
+    if desk.held > HELD:
+        raise GpuprovError(f"it holds more than {HELD // 2**20} MiB of text", where=piece.name, hint="pass less of it")
+    _hear(desk, text)
+    why, done = "", False
+    for look in recognise.kinds(text):
+        if look.file not in FILES:
+            continue
+        taken = look.take(text) if look.take else text
+        output = Output(taken[:LIMIT], truncated=len(taken) > LIMIT, partial=_part(piece.name))
+        value, source = read_file(look.file, Bundle({look.file: output}), FILES[look.file].parse)
+        if value is not None or _failure(taken):
+            rank = look.rank + bool(getattr(value, "made_by", "")) + 10 * bool(getattr(value, "excerpt", False))
+            _put(desk, look.file, rank, piece.name, output)
+            done = True
+            break
+        why = why or source.reason
+    if not done and recognise.is_kernel_log(text):
+        desk.logs.append(logs := journals.boots(text))
+        desk.placed.append((piece.name, "dmesg.txt"))
+        desk.part = desk.part or bool(_part(piece.name))
+        desk.whole = desk.whole or any("Linux version" in log for log in logs)
+        done = True
+    if not done and (alone or why):
+        desk.unplaced.append((piece.name, why or "not the output of a tool that is judged"))
+
+
+def _failure(text: str) -> bool:
+    from provisioner.verify.parsers.nvidia_smi import failure
+
+    return failure(text) is not None
+
+
+def _part(name: str) -> str:
+    command = name.rpartition(": ")[2]
+    return f"`{command}` shows a part of it" if PART.search(command) else ""
+
+
+def _put(desk: _Desk, file: str, rank: int, name: str, output: Output) -> None:
+    """The output that tells the most is taken, of two alike the first."""
+    known = desk.found.get(file)
+    if known is None or rank < known[0]:
+        desk.found[file] = (rank, name, output)
+        desk.placed = [(piece, what) for piece, what in desk.placed if known is None or piece != known[1]]
+        desk.placed.append((name, file))
+        if known is not None:
+            desk.unplaced.append((known[1], f"{name} tells more of the same"))
+    else:
+        desk.unplaced.append((name, f"{known[1]} tells the same"))
+
+
+def _kernel_logs(desk: _Desk) -> dict[str, Output]:
+    """One log of this boot, one of the boot before."""
+    found: dict[str, Output] = {}
+    now = journals.joined(logs[-1] for logs in desk.logs if logs)
+    before = journals.joined(logs[-2] for logs in desk.logs if len(logs) > 1)
+    part = "" if desk.whole and not desk.part else "the kernel log that was given does not reach back to the boot"
+    if now:
+        found["dmesg.txt"] = Output(now[-LIMIT:], partial=part)
+    if before:
+        found["dmesg-before.txt"] = Output(before[-LIMIT:])
+    return found
+
+
+_DMI = re.compile(r"\bDMI: ([^\n]{3,160})|^\s*(?:Manufacturer|Product Name): ([^\n]{2,80})", re.M)
+
+
+def _hear(desk: _Desk, text: str) -> None:
+    """Who made the machine: the kernel's DMI line, dmidecode."""
+    if len(desk.told) < 40 and ("DMI: " in text or "Product Name: " in text):
+        desk.told += [(match[1] or match[2]).strip() for match in _DMI.finditer(text[: recognise.LOOKS])][:40]

@@ -1,0 +1,135 @@
+"""Which file of a bundle a text is, told by what is in it. The parser has the last word: what it cannot read is not
+placed, and said with its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+HEAD = 65_536
+"""Characters in which a text has to show what it is."""
+LOOKS = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a text of one kind has. `rank` orders the forms of one file: the lowest tells the most."""
+
+    file: str
+    pattern: re.Pattern[str]
+    rank: int = 0
+    without: re.Pattern[str] | None = None
+    """What it must not have."""
+    take: Callable[[str], str] | None = None
+    """Makes the parser's text of it."""
+
+
+def _look(file: str, pattern: str, rank: int = 0, without: str = "", take: Callable[[str], str] | None = None) -> Look:
+    return Look(file, re.compile(pattern, re.M), rank, re.compile(without, re.M) if without else None, take)
+
+
+def _release(text: str) -> str:
+    """The release in `uname -a`, or in the head of a bug report."""
+    match = re.search(r"^(?:uname: )?Linux \S+ (\S+)", text, re.M)
+    return match[1] if match else text
+
+
+def _service(text: str) -> str:
+    """The status of fabric manager among those of other services."""
+    blocks = re.split(r"(?m)^(?=[●○×*] )", text)
+    return next((block for block in blocks if "nvidia-fabricmanager" in block[:200]), text)
+
+
+def _failed(text: str) -> str:
+    """The rows of a list of units that have failed."""
+    rows = [line for line in text.splitlines() if re.match(r"^[●○× *]*\S+\.\w+\s+\S+\s+failed\s", line)]
+    return "\n".join(rows) + "\n"
+
+
+LOOK = (
+    _look("nvidia-smi.xml", r"<nvidia_smi_log"),
+    _look("nvidia-smi.xml", r"NVSMI LOG=|^Attached GPUs +: \d", 1),
+    _look("nvidia-smi.xml", r"^\| NVIDIA-SMI \S+ .*(?:Driver|KMD) Version:", 3),
+    _look("nvidia-smi.xml", r"^\s*index, *|^(?:.*, )?(?:uuid|gpu_uuid|pci\.bus_id|gpu_bus_id)(?:,|$)", 2),
+    _look("nvidia-smi.xml", r"^\d+, [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d, ", 2),
+    _look("nvidia-smi.xml", r"^\d+ GPUs? found\.", 4),
+    _look("nvidia-smi.xml", r"^NVRM version: +[0-9.]+\n(?:.*\n){1,4}Device Index:", 5),
+    _look(
+        "nvidia-smi.xml", r"^GPU \d+: .* \(UUID: GPU-", 6, without=r"Link \d+:|all links are|[Nn]v[Ll]ink|Replay Err"
+    ),
+    _look(
+        "nvidia-smi.xml",
+        r"^Unable to determine the device handle|^(?:NVIDIA-SMI has failed|Failed to initialize NVML)|"
+        r"^No devices were found",
+        7,
+    ),
+    _look(
+        "nvlink.txt",
+        r"^\s*GPU \d+: .*\n\s*(?:NVML: ?Unable|Link \d+: (?:<?in-?active|[\d.]+ GB/s)|Nvlink queries are not|"
+        r"Device does not have)",
+        without="Replay",
+    ),
+    _look("nvlink-errors.txt", r"^\s+Link \d+: (?:Replay|CRC|Recovery)|^\s+Link \d+: .*Errors?:"),
+    _look("topo.txt", r"^\s*(?:\x1b\[\d*m)*\s*GPU0\s.*\n(?:.*\n){0,3}GPU0\s+(?:X|\x1b)"),
+    _look("nvidia-version.txt", r"^NVRM version: NVIDIA UNIX"),
+    _look("nvidia-params.txt", r"^(?:ResmanDebugLevel|RegistryDwords|EnableMSI): "),
+    _look("nvidia-dev.txt", r"^c\S{9}.? .*\d+, +\d+ .* /dev/nvidia(?:ctl|\d)"),
+    _look("ibstat.txt", r"^CA '[^']+'$"),
+    _look("ibstat.txt", r"^Infiniband device '", 1),
+    _look("ibstat.txt", r"^\s*hca_id:\s*\S", 2),
+    _look("ibstat.txt", r"^link \S+/\d+\s+state \S+ physical_state", 3),
+    _look("fi_info.txt", r"^provider: efa"),
+    _look(
+        "lspci.txt",
+        r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [^:\n]*: ",
+        without=r"^[ |]*[-+]-\[|^-\[",
+    ),
+    _look("lsblk.json", r'"blockdevices"\s*:'),
+    _look("dcgmi-diag.json", r'"DCGM (?:GPU )?Diagnostic"'),
+    _look("dcgmi-diag.json", r"^\| Diagnostic  ", 1),
+    _look("dcgm-exporter.prom", r"^DCGM_FI_DEV_\w+\{"),
+    _look(
+        "all_reduce.txt",
+        r"^(?:\S+: )?#?\s*size\s+count\s+type\s+redop|# nThread \d+ nGpus|^#\s+\(B\)\s+\(elements\)|"
+        r"^\s*\d{1,12}\s+\d{1,12}\s+(?:float|half|bfloat16)\s+sum\s|not enough slots available|"
+        r"Test NCCL failure|Test CUDA failure",
+    ),
+    _look("rocm-smi.json", r'"card\d+"\s*:|"gpu_data"\s*:|"market_name"\s*:'),
+    _look("rocm-smi.json", r"^GPU\[\d+\]\s*:|^Device +\[Model : Revision\]|ROCm System Management Interface", 1),
+    _look("rocm-smi.json", r"^GPU: \d+\n\s+[A-Z_]+:", 1),
+    _look("fabricmanager.txt", r"nvidia-fabricmanager\.service", take=_service, without=r"(?:.*\n){4000}"),
+    _look("fabricmanager.log", r"^\[\w{3} \d\d \d{4} [\d:]{8}\] \[(?:INFO|ERROR|WARNING|FATAL|CRITICAL)\] \[tid \d+\]"),
+    _look("services.txt", r"^\s*UNIT\s+LOAD\s+ACTIVE\s+SUB", take=_failed),
+    _look("os-release.txt", r"^(?:NAME|ID|PRETTY_NAME)=\S(?:.*\n)+?(?:VERSION_ID|ID)="),
+    _look(
+        "modules.txt",
+        r"^Module\s+Size\s+Used by|^(?:nvidia|nvidia_uvm|mlx5_core|amdgpu|drm)\s+\d{4,10}\s+\d+(?: |$)|"
+        r"^\w+ \d+ \d+ (?:\S+ )?(?:Live|Loading) 0x",
+    ),
+    _look("packages.txt", r"^[a-z0-9][a-z0-9+.-]+(?::\w+)?\t\d\S*(?:\t\w{2}.*)?\n[a-z0-9]"),
+    _look("kernel.txt", r"^(?:uname: )?Linux \S+ \d+\.\d+\S* #\d", take=_release, without=r"NVRM|Linux version"),
+)
+KERNEL = re.compile(
+    r"NVRM:|\bkernel: |\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"
+    r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |^NVRM|SXid|AER: |systemd-networkd\[\d+\]: \S+: lost carrier"
+    r"|^nvidia-\w+ |^\S+T\S+ \S+ kernel|has fallen off the bus|^\[\w{3}\d+ [\d:]{5}\] ",
+    re.M,
+)
+"""A kernel's line, in whatever it stands."""
+JOURNAL = re.compile(r'^\{.*"__CURSOR"|^__CURSOR=', re.M)
+
+
+def kinds(text: str) -> list[Look]:
+    """The kinds that a text looks like, the likeliest first; kernel logs are journals.py's."""
+    head = text[:HEAD]
+    return [one for one in LOOK if one.pattern.search(head) and not (one.without and one.without.search(head))]
+
+
+def is_kernel_log(text: str) -> bool:
+    """Whether the kernel's lines are in it."""
+    return bool(KERNEL.search(text[:LOOKS]))
+
+
+def is_journal(text: str) -> bool:
+    return bool(JOURNAL.search(text[:4096]))

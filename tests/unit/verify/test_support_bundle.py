@@ -1,0 +1,291 @@
+"""Bundles made of what people keep: nvidia-bug-report.log, sosreports, journals, tars and folders of loose files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from provisioner.catalog import load
+from provisioner.errors import GpuprovError
+from provisioner.verify.bundle import Bundle
+from provisioner.verify.expectations import Expected, expect
+from provisioner.verify.facts import read as read_facts
+from provisioner.verify.health import judge
+from provisioner.verify.results import CheckResult
+from provisioner.verify.support_bundle import journals, pieces, read
+from provisioner.verify.support_bundle.machine import tell
+from tests.support.healthy_bundle import capture, healthy
+
+RULE = "____________________________________________"
+BOOT = "[    0.000000] Linux version 5.15.0-1052-azure (buildd@lcy02) #60-Ubuntu SMP\n"
+XID = "[ 4711.123456] NVRM: Xid (PCI:0000:4c:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+
+
+def bug_report(**sections: str) -> str:
+    """The report's frame as branches 470 to 590 write it; a name with "_" for the blank is the section's title."""
+    head = (
+        "Start of NVIDIA bug report log file.  Please include this file\nnvidia-bug-report.sh Version: 31831145\n\n"
+        "Date: Thu Oct 27 08:50:11 PM UTC 2026\nuname: Linux node7 5.15.0-1052-azure #60-Ubuntu SMP x86_64 GNU/Linux\n"
+        "command line flags: \n"
+    )
+    text = f"\n{RULE}\n\n{head}\n"
+    for title, content in sections.items():
+        text += f"{RULE}\n\n{title.replace('__', '/').replace('_', ' ')}\n\n{content}\n"
+    return text
+
+
+def judged(bundle: Bundle, machine: str) -> dict[str, CheckResult]:
+    catalog = load()
+    row = catalog.machine(machine)
+    expected: Expected = expect(row, catalog.gpu(row.gpu_model), None, None, catalog, level="quick")
+    return {check.id: check for check in judge(bundle, expected).checks}
+
+
+def test_a_bug_report_is_cut_and_each_part_is_told_by_its_content(tmp_path: Path) -> None:
+    report = bug_report(**{
+        "*** __proc__driver__nvidia__.__version\n*** ls: -r--r--r-- 1 root": "NVRM version: NVIDIA UNIX x86_64 Kernel "
+        "Module  535.161.08  Wed Jul 1 2026\n",
+        "__usr__bin__nvidia-smi --query": capture("nvidia_smi/q-h100-8gpu-535.txt"),
+        "__usr__bin__nvidia-smi nvlink --status": capture("nvlink/h100-1gpu-18links.txt"),
+        "__bin__dmesg": BOOT + XID,
+        "__usr__bin__vulkaninfo": "Vulkan Instance Version: 1.3\n",
+    })  # fmt: skip
+    file = tmp_path / "nvidia-bug-report.log.gz"
+    file.write_bytes(gzip.compress(report.encode()))
+    supplied = read(file)
+    assert {name for _, name in supplied.placed} == {
+        "nvidia-version.txt", "nvidia-smi.xml", "nvlink.txt", "dmesg.txt", "kernel.txt"
+    }  # fmt: skip
+    facts = read_facts(supplied.bundle)
+    assert facts.gpus_present == 8 and facts.module is not None and facts.module.version == "535.161.08"
+    # Azure's kernel tells whose machine it is.
+    assert tell(facts, supplied.told, load())[0].name == "Standard_ND96isr_H100_v5"
+    checks = judged(supplied.bundle, "Standard_ND96isr_H100_v5")
+    assert checks["gpu.xid"].status == "fail" and "79" in checks["gpu.xid"].message
+    assert checks["ib.ports"].status == "unknown", "what is not in the report is never fine"
+
+
+def test_a_log_alone_is_never_healthy(tmp_path: Path) -> None:
+    file = tmp_path / "messages.txt"
+    file.write_text(BOOT + "[    9.000000] nvidia: loading out-of-tree module taints kernel.\n" * 30)
+    supplied = read(file)
+    checks = judged(supplied.bundle, "dgx-h100")
+    assert supplied.placed == (("messages.txt", "dmesg.txt"),)
+    assert checks["gpu.xid"].status == "pass"
+    assert {checks[name].status for name in ("gpu.count", "gpu.ecc", "driver.responds")} == {"unknown"}
+
+
+def test_a_part_of_a_log_shows_faults_and_no_health(tmp_path: Path) -> None:
+    session = tmp_path / "session.txt"
+    session.write_text(
+        "root@node1:~# nvidia-smi\nUnable to determine the device handle for GPU0000:A1:00.0: Unknown Error\n\n"
+        "root@node1:~# dmesg -T | grep NVRM\n[Thu Apr  4 18:03:56 2024] NVRM: loading NVIDIA UNIX x86_64 Kernel "
+        "Module  535.161.07  Sat Feb 17 22:55:48 UTC 2024\n"
+    )
+    supplied = read(session)
+    checks = judged(supplied.bundle, "dgx-a100-80gb")
+    assert checks["gpu.xid"].status == "unknown" and "does not reach back to the boot" in checks["gpu.xid"].message
+    assert checks["gpu.count"].status == "fail"
+    assert "1 of 8 GPUs cannot be opened, and nothing is said of the others" in checks["gpu.count"].message
+
+
+def test_a_list_of_gpus_passes_what_it_tells_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "smi.txt"
+    file.write_text(capture("nvidia_smi/table-v100-8gpu-460.txt"))
+    checks = judged(read(file).bundle, "Standard_ND40rs_v2")
+    assert {checks[name].status for name in ("gpu.count", "gpu.model", "gpu.memory")} == {"pass"}
+    assert checks["gpu.inforom"].status == "fail"
+    assert checks["gpu.ecc"].status == "unknown" and "nvidia-smi -q" in checks["gpu.ecc"].message
+    assert checks["gpu.reset_required"].status == "unknown"
+
+
+def test_an_excerpt_shows_its_fault_and_accuses_of_nothing_that_is_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "q.txt"
+    file.write_text(capture("nvidia_smi/q-a100-excerpt-510.txt"))
+    checks = judged(read(file).bundle, "dgx-a100-80gb")
+    assert checks["gpu.remap"].status == "fail"
+    assert checks["gpu.count"].status == "unknown"
+
+
+def test_of_several_outputs_of_one_kind_the_one_that_tells_most_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "1.txt").write_text(capture("nvidia_smi/list-h100-mig-590.txt"))
+    (tmp_path / "2.txt").write_text(capture("nvidia_smi/q-h100-8gpu-535.txt"))
+    (tmp_path / "3.txt").write_text(capture("nvidia_smi/table-a40-8gpu-525-lost.txt"))
+    (tmp_path / "4.txt").write_text("dear all, the node is slow\n")
+    supplied = read(tmp_path)
+    assert dict(supplied.placed) == {"2.txt": "nvidia-smi.xml"}
+    assert {name for name, _ in supplied.unplaced} == {"1.txt", "3.txt", "4.txt"}
+
+
+def tar_of(files: dict[str, bytes], mode: str = "w:xz", links: tuple[str, ...] = ()) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        for name in links:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(info)
+    return made.getvalue()
+
+
+def test_a_sosreport_is_read_by_content_and_links_are_not_followed(tmp_path: Path) -> None:
+    files = {
+        "sosreport-n7/sos_commands/kernel/dmesg": (BOOT + XID).encode(),
+        "sosreport-n7/sos_commands/pci/lspci_-nnvv": healthy("dgx-h100")["lspci.txt"].encode(),
+        "sosreport-n7/sos_commands/host/uname": b"Linux n7 5.15.0-97-generic #107-Ubuntu SMP x86_64 GNU/Linux\n",
+        "sosreport-n7/var/log/kern.log.1.gz": gzip.compress(
+            b"Nov 20 10:00:00 n7 kernel: [1.0] NVRM: Xid (PCI:0000:19:00): 48, pid=1, DBE\n"
+        ),
+        "sosreport-n7/sos_commands/hardware/dmidecode": b"System Information\n\tManufacturer: NVIDIA\n"
+        b"\tProduct Name: DGXH100\n",
+    }  # fmt: skip
+    file = tmp_path / "sosreport-n7.tar.xz"
+    file.write_bytes(tar_of(files, links=("sosreport-n7/dmesg",)))
+    supplied = read(file)
+    assert {name for _, name in supplied.placed} == {"dmesg.txt", "lspci.txt", "kernel.txt"}
+    assert ("sosreport-n7/dmesg", "a link is not followed") in supplied.unplaced
+    facts = read_facts(supplied.bundle)
+    assert facts.log is not None and {x.code for x in facts.log.xids} == {48, 79}, "a fault in any log counts"
+    assert tell(facts, supplied.told, load())[0].name == "dgx-h100"
+
+
+def test_gpuprovs_own_bundle_in_an_archive_is_what_it_is_as_a_folder(tmp_path: Path) -> None:
+    mine = healthy("dgx-h100")
+    file = tmp_path / "ticket.tgz"
+    file.write_bytes(tar_of({f"ticket/{name}": str(text).encode() for name, text in mine.items()}, "w:gz"))
+    (tmp_path / "ticket").mkdir()
+    for name, text in mine.items():
+        (tmp_path / "ticket" / name).write_text(str(text))
+    packed, plain = read_facts(read(file).bundle), read_facts(read(tmp_path / "ticket").bundle)
+    assert {n for n, s in packed.sources.items() if s.state == "read"} == {
+        n for n, s in plain.sources.items() if s.state == "read"
+    }
+
+
+@pytest.mark.parametrize("form", ["json", "export", "text"])
+def test_a_journal_gives_the_log_of_this_boot_and_of_the_one_before(form: str, tmp_path: Path) -> None:
+    rows = [("a", "kernel", "Linux version 5.15.0-97-generic (b@l) #1"), ("a", "kernel", "filler")]
+    rows += [("a", "kernel", f"usb 1-{n}: new device") for n in range(25)]
+    rows += [("a", "kernel", XID.split("] ", 1)[1].strip()), ("a", "sshd", "NVRM: Xid (PCI:0000:00:00): 95, said sshd")]
+    rows += [("b", "kernel", "Linux version 5.15.0-97-generic (b@l) #1"), ("b", "systemd", "Started all.")]
+    match form:
+        case "json":
+            text = "\n".join(
+                json.dumps({"__CURSOR": "s=1", "MESSAGE": said, "_BOOT_ID": boot, "_TRANSPORT": who,
+                            "SYSLOG_IDENTIFIER": who, "__MONOTONIC_TIMESTAMP": "1000000"})
+                for boot, who, said in rows
+            )  # fmt: skip
+        case "export":
+            text = "\n\n".join(
+                f"__CURSOR=s=1\n__MONOTONIC_TIMESTAMP=1000000\n_BOOT_ID={boot}\n_TRANSPORT={who}\n"
+                f"SYSLOG_IDENTIFIER={who}\nMESSAGE={said}"
+                for boot, who, said in rows
+            )
+        case _:
+            text = "\n".join(
+                f"Nov 20 10:00:00 n7 {who}[1]: {said}".replace("kernel[1]", "kernel") for _, who, said in rows
+            )
+    (tmp_path / "j").write_text(text + "\n")
+    facts = read_facts(read(tmp_path / "j").bundle)
+    assert facts.log is not None and facts.log.xids == () and facts.log.from_boot
+    assert facts.before is not None and [x.code for x in facts.before.xids] == [79]
+
+
+def test_logs_of_one_boot_count_each_line_once() -> None:
+    again = "2026-11-20T10:00:00+0000 n7 kernel: " + XID.split("] ", 1)[1]
+    both = journals.joined([BOOT + XID + "[ 1.0] more\n", again])
+    assert both.count("Xid") == 1
+
+
+BOMB = b"\0" * (64 * 1024 * 1024)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lambda raw: lzma.compress(raw, preset=0)], ids=["gzip", "xz"])
+def test_a_decompression_bomb_is_refused(pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(pieces, "TOTAL", 8 * 1024 * 1024)
+    (tmp_path / "b.log.gz").write_bytes(pack(BOMB))
+    with pytest.raises(GpuprovError, match="unpacks to more than"):
+        read(tmp_path / "b.log.gz")
+
+
+def test_what_leads_out_of_an_archive_or_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "MEMBERS", 20)
+    (tmp_path / "t.tar").write_bytes(tar_of({"../../dmesg.txt": XID.encode(), "/abs": XID.encode()}, "w:"))
+    told = dict(read(tmp_path / "t.tar").unplaced)
+    assert set(told.values()) == {"its name leads out of the archive"}
+    (tmp_path / "many.tar").write_bytes(tar_of({str(n): b"x" for n in range(40)}, "w:"))
+    with pytest.raises(GpuprovError):
+        read(tmp_path / "many.tar")
+
+
+def test_a_header_that_is_longer_than_a_name_is_refused(tmp_path: Path) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("x")
+        info.pax_headers = {"comment": "y" * (2 * 1024 * 1024)}
+        archive.addfile(info)
+    (tmp_path / "h.tgz").write_bytes(made.getvalue())
+    with pytest.raises(GpuprovError, match="header"):
+        read(tmp_path / "h.tgz")
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x1f\x8b\x08broken", b"PK\x03\x04broken", b"\xfd7zXZ\x00", b"BZh9", b"\x28\xb5\x2f\xfd"]
+)
+def test_what_is_broken_is_said_and_no_defect(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(raw)
+    try:
+        assert not read(tmp_path / "f").bundle.files
+    except GpuprovError as error:
+        assert "cannot be read" in str(error)
+
+
+def test_a_zip_is_opened_too(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("a/dmesg", BOOT + XID)
+        archive.writestr("../b", BOOT)
+    supplied = read(tmp_path / "t.zip")
+    assert supplied.placed == (("a/dmesg", "dmesg.txt"),)
+    assert dict(supplied.unplaced) == {"../b": "its name leads out of the archive"}
+
+
+def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "smi").write_text(capture("nvidia_smi/q-h100-8gpu-535.txt"))
+    facts = read_facts(read(tmp_path / "smi").bundle)
+    with pytest.raises(GpuprovError, match=r"8 x NVIDIA H100 80GB HBM3 is any of .*dgx-h100"):
+        tell(facts, "", load())
+    assert tell(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
+    with pytest.raises(GpuprovError, match="nothing in the bundle tells"):
+        tell(read_facts(Bundle()), "", load())
+
+
+CAPTURES = Path(__file__).parent / "captures"
+TOLD = {
+    "dcgm_exporter": "dcgm-exporter.prom", "dcgmi_diag": "dcgmi-diag.json", "dmesg": "dmesg.txt",
+    "fi_info": "fi_info.txt",
+    "ibstat": "ibstat.txt", "lsblk": "lsblk.json", "lspci": "lspci.txt", "nccl_tests": "all_reduce.txt",
+    "nvidia_smi": "nvidia-smi.xml", "nvlink": "nvlink.txt", "nvlink_errors": "nvlink-errors.txt",
+    "os_release": "os-release.txt", "rocm_smi": "rocm-smi.json", "topo": "topo.txt",
+}  # fmt: skip
+UNTOLD = {"no-id.txt", "h100-elided.txt", "mpi-not-enough-slots.txt"}
+"""What no parser reads either."""
+
+
+@pytest.mark.parametrize("tool", TOLD)
+def test_every_capture_is_told_by_its_content(tool: str, tmp_path: Path) -> None:
+    for number, file in enumerate(sorted((CAPTURES / tool).iterdir())):
+        if file.suffix == ".yaml" or file.name in UNTOLD:
+            continue
+        (tmp_path / f"{number}").write_bytes(file.read_bytes())
+        found = read(tmp_path / f"{number}")
+        assert [name for _, name in found.placed] == [TOLD[tool]], (file.name, found.unplaced)
