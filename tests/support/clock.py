@@ -1,4 +1,4 @@
-"""Time that passes only while somebody waits: a busy computer tries nothing less often."""
+"""Time that passes only while somebody waits: how often something is tried does not hang on how busy a computer is."""
 
 from __future__ import annotations
 

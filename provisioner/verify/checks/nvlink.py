@@ -100,14 +100,24 @@ def test_links(node: Facts, expected: Expected) -> None:
         least = wanted[index] if len(active) == len(wanted) and index < len(wanted) else min(wanted)
         if count is not None and count < least:
             short.append(f"GPU {index} has {count} of {least}")
-    # Without a switch between, the links to a GPU that is not listed are down on its neighbours too.
-    if short and (len(active) >= present or expected.large_bar):
+    if not expected.large_bar and (gone := max(0, present - len(active))):
+        # Without a switch between, the links to a GPU that is not listed are down on its neighbours too.
+        least = min(wanted) - gone * max(
+            map(_bonded, (c for cells in (expected.topology or {}).values() for c in cells))
+        )
+        short = [f"GPU {i} has {n} of {min(wanted)}" for i, n in active.items() if n is not None and n < least]
+    if short:
         fail("; ".join(short))
     if len(active) < present:
         unknown(f"nvlink -s lists {len(active)} of {present} GPUs")
     silent = [index for index, count in active.items() if count is None]
     if silent:
         unknown(f"GPU {silent[0]}: {node.nvlinks[silent[0]].note or 'the tool reported no value'}")
+
+
+def _bonded(cell: str) -> int:
+    """Links between two GPUs, by their cell in the matrix."""
+    return int(cell[2:]) if cell.startswith("NV") else 0
 
 
 @check(

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 
 _BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
 _BREAK = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --$|^={3,} Boot ")
-_KERNEL = re.compile(r"\bkernel: ?")
+_KERNEL = re.compile(r"\bkernel: ?|: lost carrier$")
+"""The kernel's own lines, and networkd's of a cable."""
 _STAMP = re.compile(
     r"^(?:<\d+>)?(?:\[[^\]]{1,40}\]|\d{1,3},\d+,\d+,[^;]*;|\S+T\S+|\w{3} +\d{1,2} [0-9:.]{8,15})?\s*(?:\S+ kernel: )?"
     r"(?:\[\s*[0-9.]+\])?\s*"

@@ -65,7 +65,10 @@ LOOK = (
         7,
     ),
     _look(
-        "nvlink.txt", r"^GPU \d+: .*\n(?:\s*(?:NVML: Unable|Link \d+: (?:<?in-?active|[\d.]+ GB/s)))", without="Replay"
+        "nvlink.txt",
+        r"^\s*GPU \d+: .*\n\s*(?:NVML: ?Unable|Link \d+: (?:<?in-?active|[\d.]+ GB/s)|Nvlink queries are not|"
+        r"Device does not have)",
+        without="Replay",
     ),
     _look("nvlink-errors.txt", r"^\s+Link \d+: (?:Replay|CRC|Recovery)|^\s+Link \d+: .*Errors?:"),
     _look("topo.txt", r"^\s*(?:\x1b\[\d*m)*\s*GPU0\s.*\n(?:.*\n){0,3}GPU0\s+(?:X|\x1b)"),
@@ -79,14 +82,19 @@ LOOK = (
     _look("fi_info.txt", r"^provider: efa"),
     _look(
         "lspci.txt",
-        r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] (?!.*(?:NVIDIA|10de)).*:",
+        r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [^:\n]*: ",
         without=r"^[ |]*[-+]-\[|^-\[",
     ),
     _look("lsblk.json", r'"blockdevices"\s*:'),
     _look("dcgmi-diag.json", r'"DCGM (?:GPU )?Diagnostic"'),
     _look("dcgmi-diag.json", r"^\| Diagnostic  ", 1),
     _look("dcgm-exporter.prom", r"^DCGM_FI_DEV_\w+\{"),
-    _look("all_reduce.txt", r"^#?\s*size\s+count\s+type\s+redop|# nThread \d+ nGpus"),
+    _look(
+        "all_reduce.txt",
+        r"^(?:\S+: )?#?\s*size\s+count\s+type\s+redop|# nThread \d+ nGpus|^#\s+\(B\)\s+\(elements\)|"
+        r"^\s*\d{1,12}\s+\d{1,12}\s+(?:float|half|bfloat16)\s+sum\s|not enough slots available|"
+        r"Test NCCL failure|Test CUDA failure",
+    ),
     _look("rocm-smi.json", r'"card\d+"\s*:|"gpu_data"\s*:|"market_name"\s*:'),
     _look("rocm-smi.json", r"^GPU\[\d+\]\s*:|^Device +\[Model : Revision\]|ROCm System Management Interface", 1),
     _look("rocm-smi.json", r"^GPU: \d+\n\s+[A-Z_]+:", 1),
@@ -94,13 +102,18 @@ LOOK = (
     _look("fabricmanager.log", r"^\[\w{3} \d\d \d{4} [\d:]{8}\] \[(?:INFO|ERROR|WARNING|FATAL|CRITICAL)\] \[tid \d+\]"),
     _look("services.txt", r"^\s*UNIT\s+LOAD\s+ACTIVE\s+SUB", take=_failed),
     _look("os-release.txt", r"^(?:NAME|ID|PRETTY_NAME)=\S(?:.*\n)+?(?:VERSION_ID|ID)="),
-    _look("modules.txt", r"^Module\s+Size\s+Used by|^\w+ \d+ \d+ (?:\S+ )?(?:Live|Loading) 0x"),
+    _look(
+        "modules.txt",
+        r"^Module\s+Size\s+Used by|^(?:nvidia|nvidia_uvm|mlx5_core|amdgpu|drm)\s+\d{4,10}\s+\d+(?: |$)|"
+        r"^\w+ \d+ \d+ (?:\S+ )?(?:Live|Loading) 0x",
+    ),
     _look("packages.txt", r"^[a-z0-9][a-z0-9+.-]+(?::\w+)?\t\d\S*(?:\t\w{2}.*)?\n[a-z0-9]"),
     _look("kernel.txt", r"^(?:uname: )?Linux \S+ \d+\.\d+\S* #\d", take=_release, without=r"NVRM|Linux version"),
 )
 KERNEL = re.compile(
     r"NVRM:|\bkernel: |\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"
-    r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] ",
+    r"|^\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |^NVRM|SXid|AER: |systemd-networkd\[\d+\]: \S+: lost carrier"
+    r"|^nvidia-\w+ |^\S+T\S+ \S+ kernel|has fallen off the bus|^\[\w{3}\d+ [\d:]{5}\] ",
     re.M,
 )
 """A kernel's line, in whatever it stands."""

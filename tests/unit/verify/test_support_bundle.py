@@ -267,3 +267,25 @@ def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None
     assert tell(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
     with pytest.raises(GpuprovError, match="nothing in the bundle tells"):
         tell(read_facts(Bundle()), "", load())
+
+
+CAPTURES = Path(__file__).parent / "captures"
+TOLD = {
+    "dcgm_exporter": "dcgm-exporter.prom", "dcgmi_diag": "dcgmi-diag.json", "dmesg": "dmesg.txt",
+    "fi_info": "fi_info.txt",
+    "ibstat": "ibstat.txt", "lsblk": "lsblk.json", "lspci": "lspci.txt", "nccl_tests": "all_reduce.txt",
+    "nvidia_smi": "nvidia-smi.xml", "nvlink": "nvlink.txt", "nvlink_errors": "nvlink-errors.txt",
+    "os_release": "os-release.txt", "rocm_smi": "rocm-smi.json", "topo": "topo.txt",
+}  # fmt: skip
+UNTOLD = {"no-id.txt", "h100-elided.txt", "mpi-not-enough-slots.txt"}
+"""What no parser reads either."""
+
+
+@pytest.mark.parametrize("tool", TOLD)
+def test_every_capture_is_told_by_its_content(tool: str, tmp_path: Path) -> None:
+    for number, file in enumerate(sorted((CAPTURES / tool).iterdir())):
+        if file.suffix == ".yaml" or file.name in UNTOLD:
+            continue
+        (tmp_path / f"{number}").write_bytes(file.read_bytes())
+        found = read(tmp_path / f"{number}")
+        assert [name for _, name in found.placed] == [TOLD[tool]], (file.name, found.unplaced)
