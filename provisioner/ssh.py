@@ -69,6 +69,14 @@ def load_pins(paths: ClusterPaths) -> Pins:
         ) from error
 
 
+def unpin(paths: ClusterPaths, machine: str) -> None:
+    """Forget the host key of a machine, by its id: it was installed anew, and has made itself another one."""
+    pins = load_pins(paths)
+    kept = {name: pin for name, pin in pins.items() if pin[0] != machine}
+    if kept != pins:
+        write_whole(paths.ssh / "pins.json", json.dumps(kept, indent=1) + "\n")
+
+
 def save(
     paths: ClusterPaths,
     nodes: Sequence[Host],

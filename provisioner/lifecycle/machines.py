@@ -240,12 +240,13 @@ def make(
     with applying(cluster, [planned for _, planned in prepared]) as unmade:
         done, failed = each(list(sites), lambda site: sites[site][0].apply(plan, sites[site][1]))
         partly: dict[str, GpuprovError] = {}
+        kept = [node for node in cluster.nodes() if node.site not in sites]
         for site, error in list(failed.items()):
             if isinstance(error, PartlyMadeError):
                 done[site], partly[site] = error.nodes, failed.pop(site)
+                kept += error.known
         unmade.update(failed)
     nodes = [node for mine in done.values() for node in mine]
-    kept = [node for node in cluster.nodes() if node.site not in sites]
     if failed:
         told = _record_incomplete(cluster, plan, [sites[site][0] for site in failed], [*kept, *nodes])
         failed = {site: _with(error, told) for site, error in failed.items()}

@@ -55,11 +55,12 @@ class Planned:
 
 
 class PartlyMadeError(ProviderError):
-    """Some of a site's machines did not come to be; `nodes` are those that did, and with which a run goes on."""
+    """Some of a site's machines did not come to be; `nodes` are those that did, and with which a run goes on. `known`:
+    those of the others that an earlier run had: they are left out, and not forgotten."""
 
-    def __init__(self, error: ProviderError, nodes: Sequence[Node]) -> None:
+    def __init__(self, error: ProviderError, nodes: Sequence[Node], known: Sequence[Node] = ()) -> None:
         super().__init__(error.message, where=error.where, hint=error.hint)
-        self.nodes = list(nodes)
+        self.nodes, self.known = list(nodes), list(known)
 
 
 class DestroyRefusedError(ProviderError):

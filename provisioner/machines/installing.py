@@ -45,11 +45,14 @@ class Installer:
     stop: threading.Event = field(default_factory=threading.Event)
     pause: Callable[[float], object] | None = None
 
-    def run(self) -> None:
-        """Raises BmcError, naming the machine, where it does not come to be."""
+    def run(self) -> bool:
+        """Whether it was installed, and not before. Raises BmcError, naming the machine, where it does not come to
+        be."""
         now = self.journal.load().get(self.host.name)
+        if now is not None and now.step in ("installed", "failed", "chosen") and not now.is_of(self.host.serial):
+            now = self._renamed(now)
         if now is not None and now.step == "installed":
-            return
+            return False
         if now is not None and now.step == "failed":
             now = self._again(now)
         if now is None or now.step not in STARTED:
@@ -62,6 +65,17 @@ class Installer:
         self._cleaned(now)
         self.journal.note(now, "installed")
         self.told("installed: ssh answers, the image is ejected, and the boot order is as it was")
+        return True
+
+    def _renamed(self, now: Installation) -> Installation | None:
+        """cluster.yaml has another serial number than was installed: the same machine by another of its names, or
+        another machine in its place, of which nothing was done yet."""
+        with self.connect() as bmc:
+            shown = inventory.identity(inventory.find_host(bmc.tree()))
+        if shown.is_called(now.serial) and shown.is_called(self.host.serial):
+            return self.journal.note(replace(now, serial=self.host.serial), now.step)
+        self.told(f"another machine than the one that was installed under this name ({now.serial})")
+        return None
 
     def _again(self, now: Installation) -> Installation | None:
         """After an installation that did not come up: it may have since; else only who says so overwrites its disks."""

@@ -35,6 +35,10 @@ class Installation:
     drive: str = ""
     """The virtual drive that it was attached to."""
 
+    def is_of(self, serial: str) -> bool:
+        """Whether that may be the machine by cluster.yaml's serial number, "" where it has none."""
+        return not serial or serial.casefold() == self.serial.casefold()
+
 
 @dataclass(slots=True)
 class Journal:

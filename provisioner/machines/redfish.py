@@ -19,7 +19,7 @@ from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.installer import iso, serve
 from provisioner.installer.seed import Target
-from provisioner.machines.base import PartlyMadeError, Planned
+from provisioner.machines.base import Action, PartlyMadeError, Planned
 from provisioner.machines.existing import Way
 from provisioner.machines.hosts import HostMachines
 from provisioner.machines.installing import Installer, greets
@@ -55,13 +55,20 @@ class RedfishMachines(HostMachines):
 
     def plan(self, plan: Plan, *, replace: Collection[str] = (), repair: bool = True) -> Planned:
         planned = super().plan(plan, replace=replace, repair=repair)
-        fresh = {node.name: host for node, host in self._to_install(plan)}
-        actions = tuple(
-            one._replace(name=f"{one.name}: install {self._installation.os or 'its distribution'} through its BMC")
-            if one.node in fresh else one
+        fresh = [node.name for node, _ in self._to_install(plan)]
+        planned_already = {one.node for one in planned.actions}
+        actions = [
+            one._replace(name=self._installs(plan, one.node)) if one.node in fresh and one.what != "delete" else one
             for one in planned.actions
-        )  # fmt: skip
-        return Planned(planned.site, planned.add, planned.change, planned.destroy, actions)
+        ]
+        # a machine of the last run, in whose place there may be another one: nothing is installed unasked
+        more = [name for name in fresh if name not in planned_already]
+        actions += [Action("replace", self._installs(plan, name), name) for name in more]
+        return Planned(planned.site, planned.add + len(more), planned.change, planned.destroy, tuple(actions))
+
+    def _installs(self, plan: Plan, node: str) -> str:
+        system = self._installation.os or plan.group(node.rpartition("-")[0]).stack.os
+        return f"{node}: install {system} through its BMC"
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         todo = self._to_install(plan)
@@ -70,7 +77,11 @@ class RedfishMachines(HostMachines):
             raise _together(self.site, failed, len(todo))
         nodes = super().apply(plan, planned, always=always)
         if failed:
-            raise PartlyMadeError(_together(self.site, failed, len(todo)), [n for n in nodes if n.id not in failed])
+            before = {node.id for node in self._known}
+            raise PartlyMadeError(
+                _together(self.site, failed, len(todo)), [node for node in nodes if node.id not in failed],
+                [node for node in nodes if node.id in failed and node.id in before],
+            )  # fmt: skip
         return nodes
 
     def destroy(self, plan: Plan | None = None) -> int:
@@ -90,14 +101,16 @@ class RedfishMachines(HostMachines):
         return super().destroy(plan)
 
     def _to_install(self, plan: Plan) -> list[tuple[Node, Host]]:
-        """Machines that are not installed, by the journal: never by whether something answers at their address."""
+        """Machines that are not installed, by the journal: never by whether something answers at their address. One
+        whose serial number in cluster.yaml is another one now may be another machine: its BMC says."""
         journal = self._journal.load()
         hosts = {host.name: host for host in self._hosts.listed([group.name for group in plan.groups])}
         todo = []
         for node in self._nodes(plan).values():
             before = journal.get(node.id)
-            if before is None or before.step != "installed":
-                todo.append((node, hosts[node.id]))
+            host = hosts[node.id]
+            if before is None or before.step != "installed" or not before.is_of(host.serial):
+                todo.append((node, host))
         return todo
 
     def _install(self, plan: Plan, todo: list[tuple[Node, Host]]) -> dict[str, Exception]:
@@ -114,8 +127,8 @@ class RedfishMachines(HostMachines):
                 for node, host in todo
             }
 
-            def install(name: str) -> None:
-                installers[name].run()
+            def install(name: str) -> bool:
+                return installers[name].run()
 
             failed: dict[str, Exception] = {}
             for outcome in each(list(hosts), install, self._wait_s + 2 * BMC_S, stop):
@@ -126,6 +139,8 @@ class RedfishMachines(HostMachines):
                 else:
                     token = self._journal.load()[outcome.machine].token
                     (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
+                    if outcome.value:
+                        ssh.unpin(self._way.paths, outcome.machine)
                     self._events("fleet", "progress", "installed", node=names[outcome.machine], unit="machine")
         return failed
 

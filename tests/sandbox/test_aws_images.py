@@ -55,7 +55,7 @@ def images(cloud: Cloud, region: str = REGION) -> dict[str, str]:
     return {row["ImageId"]: row["Name"] for row in rows if row["Name"].startswith("gpuprov-desk-")}
 
 
-def test_it_is_built_proven_copied_used_and_pruned(aws: tuple[Rehearsal, Cloud, Machines]) -> None:
+def test_it_is_built_proven_copied_and_kept(aws: tuple[Rehearsal, Cloud, Machines]) -> None:
     shell, cloud, machines = aws
     before = {region: images(cloud, region) for region in (REGION, OTHER)}
     assert before == {REGION: {}, OTHER: {}}
@@ -75,3 +75,11 @@ def test_it_is_built_proven_copied_used_and_pruned(aws: tuple[Rehearsal, Cloud, 
         for one in row["Instances"]
     }  # fmt: skip
     assert states == {"terminated"}
+
+    # A second night has nothing new, and an image that channels have is never pruned.
+    again = shell.run("image", "nightly", shell.file, "--json")
+    assert again.status == 0, again.stderr
+    assert again.json["nights"][0]["outcome"] == "unchanged", again.json
+    pruned = shell.run("image", "prune", shell.file, "--yes", "--json")
+    assert pruned.status == 0, pruned.stderr
+    assert set(images(cloud)) == {target["ids"][REGION]}

@@ -85,7 +85,7 @@ class Machines:
         ulimits = dict(item.split("=") for item in limits()[1::2])
         name = self._name(f"{tags['gpuprov-node']}-{instance.id[-6:]}")
         self._run("create", "node", name, {
-            "IMAGE": self.images.get(instance.image_id) or self.made.image_of(self.lock.groups[group]),
+            "IMAGE": self.images.get(getattr(instance, "image_id", "")) or self.made.image_of(self.lock.groups[group]),
             "NODE": tags["gpuprov-node"], "PRIVATE_IP": instance.private_ip, "PUBLIC_IP": address,
             "MIRROR_IP": self._mirror, "HARDWARE": str(file), "USER": user["name"],
             "SSH_KEY": user["ssh_authorized_keys"][0], "USER_DATA": "",

@@ -47,6 +47,8 @@ class Box:
     group: str
     key: str
     lifecycle: str = ""
+    image_id: str = ""
+    """Of no image that a test has made: it boots what its lock says."""
 
     @property
     def user_data(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Time that passes only while somebody waits: how often something is tried does not hang on how busy the computer is."""
+"""Time that passes only while somebody waits: how often something is tried does not hang on how busy a computer is."""
 
 from __future__ import annotations
 

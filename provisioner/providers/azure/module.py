@@ -77,6 +77,7 @@ class AzureModule(Module):
             **({"network": {"subnet_id": site.subnet}} if site.subnet else {}),
             **({"identities": list(site.identities)} if site.identities else {}),
             **({"disk": disk} if any(disk.values()) else {}),
+            **({"spot": {"max_price": site.spot_max_price}} if site.spot_max_price is not None else {}),
             **({"files": site.storage.files.model_dump()} if site.storage.files else {}),
             **({"create_timeout": f"{wait}s"} if wait != CREATE_S else {}),
         }

@@ -10,7 +10,7 @@ from pydantic import Field
 from provisioner.spec.base import Model
 from provisioner.spec.groups import Group
 from provisioner.spec.shared_storage import SharedFileSystem
-from provisioner.spec.site import CloudSite
+from provisioner.spec.site import CloudSite, SpotPrice
 from provisioner.spec.source_map import Finding, Loc
 from provisioner.spec.stack_request import StackRequest
 
@@ -126,6 +126,13 @@ class AzureSite(CloudSite):
         "EncryptionAtHost",
     )
 
+    spot_max_price: SpotPrice | None = Field(
+        default=None,
+        title="a price an hour above 0, or null",
+        description="Most that a spot machine may cost an hour, in US dollars: one that costs more is evicted; null: "
+        "none is evicted for its price, which is at most the price on demand",
+        examples=[9.5],
+    )
     storage: AzureStorage = Field(default=AzureStorage(), description="File systems that all nodes of the site share")
 
     def file_systems(self) -> tuple[SharedFileSystem, ...]:

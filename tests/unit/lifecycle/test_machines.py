@@ -92,7 +92,8 @@ class Partly:
         self.nodes = nodes
 
     def apply(self, *_: object, **__: object) -> list[Node]:
-        raise PartlyMadeError(ProviderError("1 of 3: d1.lab: wrong password", where="site rack"), self.nodes)
+        known = [Node("train-1", "train", "rack", "dgx-h100", "d1.lab", "", "d1.lab", "")]
+        raise PartlyMadeError(ProviderError("1 of 3: d1.lab: wrong password", where="site rack"), self.nodes, known)
 
 
 def test_machines_of_ones_own_that_fail_do_not_hold_up_the_others(
@@ -113,6 +114,9 @@ def test_machines_of_ones_own_that_fail_do_not_hold_up_the_others(
     assert ([node.name for node in made.nodes], made.failed) == (["train-0"], {})
     assert "d1.lab: wrong password" in str(made.partly["rack"]) and "train-2: no way in" in str(made.partly["rack"])
     assert made.partly["rack"].exit_code == Exit.PROVIDER_FAILED
+    assert {node.name for node in found.nodes()} == {"train-0", "train-1", "train-2"}, (
+        "none that was there is forgotten"
+    )
     monkeypatch.setattr(machines, "contact", lambda *_, **__: {"train-0": refused, "train-2": refused})
     none = machines.make(found, plan, [(Partly(nodes), Planned("rack", add=3))], found.events)  # type: ignore[list-item]
     assert (none.nodes, list(none.failed), none.partly) == ([], ["rack"], {})

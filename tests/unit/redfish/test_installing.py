@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +284,36 @@ def test_a_machine_keeps_the_serial_number_that_it_had_first(rack: Callable[...,
     with pytest.raises(ProviderError, match="that of the machine OTHER, not of GPU-0000"):
         up(mine, count=1)
     assert bmc.changes == before and list(mine.installed().values()) == [0]
+
+
+def test_another_machine_in_the_place_of_an_installed_one_is_installed(rack: Callable[..., Rack]) -> None:
+    """Whoever replaces a chassis writes its serial number into cluster.yaml. Another name of the same machine is no
+    other machine."""
+    mine = rack(named=2, neighbours=1, trees=("dell-poweredge-r750-h100pcie",))
+    up(mine, count=2)
+    name, pins = mine.named[0], ClusterPaths(mine.folder / "cluster.yaml", "lab", sandbox=False).ssh / "pins.json"
+    pins.parent.mkdir(parents=True, exist_ok=True)
+    pins.write_text(json.dumps({"train-0": [name, "ssh-ed25519 A"], "train-1": [mine.named[1], "ssh-ed25519 B"]}))
+    original = mine.listed
+    called = [replace(host, serial=f"CH-{number:04d}") for number, host in enumerate(original())]
+    mine.listed = lambda groups=(): called  # type: ignore[method-assign, assignment]
+    known = mine.machines(wanted(2))
+    known._known = list(known._nodes(wanted(2)).values())
+    asked = known.plan(wanted(2))
+    assert (asked.total, {one.what for one in asked.actions}) == (2, {"replace"}), "nothing is installed unasked"
+    up(mine, count=2)
+    assert list(mine.installed().values()) == [1, 1, 0], "the serial number of its chassis"
+    assert set(json.loads(pins.read_text())) == {"train-0", "train-1"}
+    mine.listed = original  # type: ignore[method-assign]
+    mine.bmcs[name].system.update(SerialNumber="NEW-1", PowerState="Off")
+    mine.bmcs[name].known["/redfish/v1/Chassis/System.Embedded.1"]["SerialNumber"] = "NEW-CH"
+    mine.sshds[name].up = False
+    up(mine, count=2)
+    assert list(mine.installed().values()) == [2, 1, 0]
+    assert set(json.loads(pins.read_text())) == {"train-1"}, "it has made itself another host key"
+    up(mine, count=2)
+    assert list(mine.installed().values()) == [2, 1, 0]
+    untouched(mine)
 
 
 def test_an_address_of_another_machine_is_not_taken_for_it(rack: Callable[..., Rack]) -> None:

@@ -204,6 +204,7 @@ def test_what_a_site_may_say_arrives(root: Root, cloud: Cloud) -> None:
     root.write(
         groups, zones=["1", "2"], resource_group="mine", subnet=SUBNET, internet="nat", identities=[identity],
         disk_encryption_set=encryption, encryption_at_host=True, tags={"cost-center": "ml"},
+        spot_max_price=9.5,
     )  # fmt: skip
     root.run("init", "-no-color", "-input=false")
     root.apply()
@@ -215,7 +216,7 @@ def test_what_a_site_may_say_arrives(root: Root, cloud: Cloud) -> None:
         "d-0": (None, "Spot"),
     }  # fmt: skip
     spot = made[f"{name}d-0"]
-    assert (spot["eviction_policy"], spot["max_bid_price"], spot["availability_set_id"]) == ("Delete", -1, None)
+    assert (spot["eviction_policy"], spot["max_bid_price"], spot["availability_set_id"]) == ("Delete", 9.5, None)
     assert made[f"{name}b-0"]["capacity_reservation_group_id"] == RESERVATION
     assert {one["resource_group_name"] for one in made.values()} == {"mine"}
     node = made[f"{name}c-0"]
