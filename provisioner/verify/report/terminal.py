@@ -45,6 +45,8 @@ def table(report: Report) -> Group:
         nodes.add_column(column, overflow="fold", no_wrap=column in ("node", "verdict"))
     for node in report.nodes:
         verdict = Text("healthy", "green") if node.ok else Text("NOT HEALTHY", "bold red")
+        if not node.ok and not node.error and not any(c.condemns and c.status == "fail" for c in node.checks):
+            verdict = Text("UNKNOWN", "bold yellow")  # nothing wrong was seen, and not all was seen
         if node.ok and node.quarantine is not None:
             verdict = Text("QUARANTINED", "yellow")
         nodes.add_row(Text(node.name), Text(node.machine), verdict, Text(summary(node)))

@@ -145,6 +145,16 @@ def test_a_changed_host_key_warns_and_says_not_to_take_the_new_one(tmp_path: Pat
     assert "ssh-keyscan" not in done.stderr
 
 
+def test_a_log_without_a_fault_is_unknown_and_exit_one(tmp_path: Path) -> None:
+    (tmp_path / "messages").write_text(
+        "[    0.000000] Linux version 5.15.0-1052-azure\n[    9.1] usb 1-1: new device\n"
+    )
+    done = gpuprov("verify", "--bundle", tmp_path / "messages", "--machine", P4D)
+    assert done.returncode == 1
+    assert "UNKNOWN" in done.stdout and "NOT HEALTHY" not in done.stdout
+    assert "read as dmesg.txt: messages" in done.stderr
+
+
 def test_a_file_that_holds_no_output_is_no_bundle(tmp_path: Path) -> None:
     archive = tmp_path / "bundle.tar.gz"
     archive.write_bytes(b"x")
