@@ -40,11 +40,11 @@ TOGETHER = {
         "sandbox/test_faults",
         "sandbox/test_half_dead_nodes",
         "sandbox/test_quarantine",
-        "sandbox/test_roles",
         "sandbox/test_up",
     ),
     "lone": (
         "sandbox/test_carried",
+        "sandbox/test_configured_again",
         "sandbox/test_driver",
         "sandbox/test_hostile_node",
         "sandbox/test_mounts",

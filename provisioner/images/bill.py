@@ -27,15 +27,19 @@ def write(file: Path, name: str, target: Target, *, made: str) -> None:
 
     bom = Bom(serial_number=uuid.uuid5(_NAMESPACE, name))
     bom.metadata.timestamp = datetime.strptime(made, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-    bom.metadata.component = Component(
-        name=name, type=ComponentType.OPERATING_SYSTEM, version=made, bom_ref=name, description=target.stack.os
-    )
+    bom.metadata.component = Component(name=name, type=ComponentType.PLATFORM, version=made, bom_ref=name)
+    # The distribution by its own name and release, once: scanners choose their list of vulnerabilities by it, and take
+    # its dependencies for the packages that it is about.
+    distribution, _, release = target.stack.os.partition("-")
+    system = Component(name=distribution, type=ComponentType.OPERATING_SYSTEM, version=release, bom_ref=target.stack.os)
     bom.metadata.tools.components.add(
         Component(name="gpuprov", type=ComponentType.APPLICATION, version=__version__, bom_ref="gpuprov")
     )
-    for component in _components(target):
-        bom.components.add(component)
-    bom.register_dependency(bom.metadata.component, bom.components)
+    parts = list(_components(target))
+    packages = [part for part in parts if part.type == ComponentType.LIBRARY]
+    bom.components.update([system, *parts])
+    bom.register_dependency(bom.metadata.component, [system, *(part for part in parts if part not in packages)])
+    bom.register_dependency(system, packages)
     text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=1)
     write_whole(file, text + "\n", mode=0o644)
 
@@ -50,6 +54,9 @@ def _components(target: Target) -> Iterator[Component]:
     for name, version in sorted(target.packages.items()):
         plain, _, arch = name.partition(":")
         qualifiers = {"distro": f"{distribution}-{release}"} | ({"arch": arch} if arch else {})
+        source, _, of = target.sources.get(plain, "").partition(" ")
+        if source:  # as syft writes it, which scanners read
+            qualifiers["upstream"] = f"{source}@{of}" if of != version else source
         url = PackageURL("deb", distribution, plain, version, qualifiers)
         yield Component(name=name, type=ComponentType.LIBRARY, version=version, purl=url, bom_ref=str(url))
     for image in target.stack.images:

@@ -46,6 +46,8 @@ class Target(Part):
     stack: Stack
     roles: dict[str, RoleOnImage]
     packages: dict[str, str]
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Package → "source version", for packages whose source package has another name or version."""
     proofs: tuple[Proof, ...]
     residue: tuple[str, ...] = ()
     """What generalising removed, one line each."""

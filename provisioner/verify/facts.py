@@ -114,6 +114,8 @@ class Facts:
     fabric_log: fabric_manager_log.FabricLog | None = None
     failed_units: tuple[str, ...] | None = None
     packages: dict[str, str] | None = None
+    package_sources: dict[str, str] | None = None
+    """Package → source package and its version, where they are not the package's own."""
     holds: tuple[str, ...] | None = None
     images: tuple[images.LocalImage, ...] | None = None
     frameworks: tuple[framework.Framework, ...] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,8 @@ class Installed:
     roles: dict[str, dict[str, str]]
     packages: dict[str, str]
     kernel: str
+    sources: dict[str, str] = field(default_factory=dict)
+    """Package → "source version", where they are not the package's own."""
 
 
 @dataclass(slots=True)
@@ -200,4 +202,4 @@ def _installed(bundle: Bundle, wanted: dict[str, Any]) -> Installed:
     facts = read(bundle)
     packages = dict(facts.packages or {})
     roles = {name: {"digest": stamp.digest, "installed": stamp.installed or ""} for name, stamp in wanted.items()}
-    return Installed(roles, packages, newest_kernel(packages) or facts.kernel or "")
+    return Installed(roles, packages, newest_kernel(packages) or facts.kernel or "", facts.package_sources or {})

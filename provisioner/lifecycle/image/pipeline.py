@@ -176,6 +176,7 @@ def _target(work: Build, name: str) -> Target:
         builder=str(journal.of(name, "builder")), ids=journal.of(name, "published"),
         base=(base.id if base else None) or "", kernel=installed.kernel, stack=work.lock.groups[name],
         roles={role: RoleOnImage(**one) for role, one in installed.roles.items()}, packages=installed.packages,
+        sources=installed.sources,
         proofs=tuple(Proof(**one) for one in journal.of(name, "proven")),
         residue=tuple(journal.of(name, "generalised")),
     )  # fmt: skip

@@ -9,7 +9,9 @@ from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line, lines
 from provisioner.verify.tool import Tool
 
-_PACKAGE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?\t(\S*)(?:\t([a-z][a-zA-Z]).*)?$")
+_PACKAGE = re.compile(
+    r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?\t(\S*)(?:\t([a-z][a-zA-Z])[^\t]*(?:\t(\S+)\t(\S+))?.*)?$"
+)
 _NAME = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?$")
 
 
@@ -25,6 +27,17 @@ def parse(text: str) -> dict[str, str]:
             found[match[1]] = match[2]
     if not found:
         raise Unreadable(f"no package in it: {first_line(text)}")
+    return found
+
+
+def parse_sources(text: str) -> dict[str, str]:
+    """Package → "source version", for packages whose source package has another name or version: vulnerabilities are
+    listed by source package."""
+    found = {}
+    for line in lines(text):
+        match = _PACKAGE.match(line)
+        if match and match[4] and (match[4], match[5]) != (match[1], match[2]):
+            found[match[1]] = f"{match[4]} {match[5]}"
     return found
 
 
@@ -52,16 +65,20 @@ def parse_holds(text: str) -> tuple[str, ...]:
     return tuple(held)
 
 
+_SHOWN = "\t".join(
+    f"${{{name}}}" for name in ("binary:Package", "Version", "db:Status-Abbrev", "source:Package", "source:Version")
+)
 PACKAGES = Tool(
     file="packages.txt",
     field="packages",
     parse=parse,
-    command=("dpkg-query", "-W", "-f", "${binary:Package}\t${Version}\t${db:Status-Abbrev}\n"),
+    command=("dpkg-query", "-W", "-f", f"{_SHOWN}\n"),
     drift=True,
     label="dpkg-query -W",
 )
 TOOLS = (
     PACKAGES,
+    replace(PACKAGES, field="package_sources", parse=parse_sources, document={}),
     replace(PACKAGES, field="unfinished", parse=parse_unfinished, document={"unfinished_packages": plain}),
     Tool(file="holds.txt", field="holds", parse=parse_holds, drift=True, empty=True, label="apt-mark showhold"),
 )

@@ -102,7 +102,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     def install(self: Builder, _node: Any) -> Installed:
         there.step(f"install {self.group}")
-        return Installed({"base": {"digest": "a", "installed": "b"}}, {"jq": "1.7"}, "6.8")
+        return Installed({"base": {"digest": "a", "installed": "b"}}, {"jq": "1.7-2build1"}, "6.8", {"jq": "jq 1.7-2"})
 
     def generalise(self: Builder, _node: Any, identity: dict[str, str]) -> list[str]:
         assert set(identity) == {"image", "build", "target"}
@@ -167,7 +167,12 @@ def test_a_build_leaves_its_images_and_no_machine(tmp_path: Path, world: World) 
     assert sorted(made.files) == ["p4d-boot-1.json", "p4d.cdx.json", "p5-boot-1.json", "p5.cdx.json"]
     bill = json.loads((book.build(made.build) / "p4d.cdx.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    assert {"pkg:deb/ubuntu/jq@1.7?distro=ubuntu-24.04"} <= {one.get("purl") for one in bill["components"]}
+    jq = "pkg:deb/ubuntu/jq@1.7-2build1?distro=ubuntu-24.04&upstream=jq%401.7-2"
+    assert jq in {one.get("purl") for one in bill["components"]}
+    # a scanner takes the only operating system for the distribution, and what depends on it for its packages
+    systems = [(one["name"], one["version"]) for one in bill["components"] if one["type"] == "operating-system"]
+    assert (systems, bill["metadata"]["component"]["type"]) == ([("ubuntu", "24.04")], "platform")
+    assert [one["ref"] for one in bill["dependencies"] if jq in one.get("dependsOn", ())] == ["ubuntu-24.04"]
     assert not any(opened(tmp_path).folder.iterdir())
 
 

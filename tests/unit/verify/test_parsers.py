@@ -69,6 +69,12 @@ APT = (
     'Unattended-Upgrade::Package-Blacklist "";\nUnattended-Upgrade::Package-Blacklist:: "^nvidia-";\n'
     'Unattended-Upgrade::Package-Blacklist:: "[";\n'
 )
+# dpkg-query of Debian 12.11: the source has another name, another version (a rebuild), or neither
+DPKG = (
+    "libssl3:amd64\t3.0.19-1~deb12u2\tii \topenssl\t3.0.19-1~deb12u2\n"
+    "bash\t5.2.15-2+b8\tii \tbash\t5.2.15-2\n"
+    "adduser\t3.134\tii \tadduser\t3.134\n"
+)
 OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
     "packages": (packages.parse, "adduser\t3.134\tii \nlibc6:amd64\t2.36-9\tii \n"),
     "holds": (packages.parse_holds, "libnccl2\nnvidia-open\n"),
@@ -78,6 +84,7 @@ OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
     "kernel": (kernel.parse, "6.8.0-1024-aws\n"),
     "modules": (kernel.parse_modules, "nvidia 14376960 1 nvidia_uvm, Live 0x0 (O)\n"),
     "unfinished packages": (packages.parse_unfinished, "libnccl2\t2.27.7-1\thF \nlibc6:amd64\t2.36-9\tii \n"),
+    "sources": (packages.parse_sources, DPKG),
     "reboot": (kernel.parse_reboot, "*** System restart required ***\nlibc6\n"),
     "stamp": (stamp.parse, '{"fingerprint": "0f", "node": "train-0"}'),
     "units": (systemd.parse_units, UNITS),
@@ -177,6 +184,9 @@ def test_packages_of_every_state() -> None:
     text += "held\t2:1.0~rc1-1\thi \n"
     assert packages.parse(text) == {"libnccl2": "2.27.7-1+cuda13.0", "libc6": "2.36-9", "held": "2:1.0~rc1-1"}
     assert packages.parse("libnccl2\t2.27.7-1\n") == {"libnccl2": "2.27.7-1"}
+    assert packages.parse(DPKG) == {"libssl3": "3.0.19-1~deb12u2", "bash": "5.2.15-2+b8", "adduser": "3.134"}
+    assert packages.parse_sources(DPKG) == {"libssl3": "openssl 3.0.19-1~deb12u2", "bash": "bash 5.2.15-2"}
+    assert packages.parse_sources(text) == {}
     assert packages.parse_holds("") == ()
 
 
