@@ -11,13 +11,14 @@ from provisioner.verify.checks import (
     ethernet,
     fleet_host,
     host,
+    host_state,
     security,
     services,
     storage,
     tuning,
 )
 
-AREA = (container_runtime, ethernet, fleet_host, host, security, services, storage, tuning)
+AREA = (container_runtime, ethernet, fleet_host, host, host_state, security, services, storage, tuning)
 HOST_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}
 """Ids of the checks that test_host_checks.py proves."""
 NOW = 1_700_000_000.0

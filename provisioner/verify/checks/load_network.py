@@ -1,10 +1,10 @@
-"""Counters of network ports that grew while the node worked."""
+"""Network ports seen twice: counters that grew while the node worked, states that two tools do not agree on."""
 
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.load import LOAD, NEEDS, worked
-from provisioner.verify.checks.rdma import NO_RDMA, RDMA
+from provisioner.verify.checks.rdma import EXPLAINED, NO_RDMA, RDMA
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
@@ -79,3 +79,29 @@ def test_retries(node: Facts, expected: Expected) -> None:
     saw(expected=f"{most:g} at most of each", actual=wrong or "not more")
     if wrong:
         fail("; ".join(wrong[:6]), unverified=expected.unsupported("load.rdma_retries"))
+
+
+@check(
+    "rdma.ports",
+    severity="warn",
+    action="reconfigure",
+    needs=("rdma.json", "ibstat.txt"),
+    follows=EXPLAINED,
+    applies=lambda e: e.network in ("infiniband", "roce"),
+    otherwise="this machine has neither InfiniBand nor RoCE",
+    says="The kernel and ibstat do not agree on a port: it went down or came up while it was looked at. Look again.",
+)
+def test_ports_agree(node: Facts) -> None:
+    assert node.rdma is not None and node.ib is not None
+    kernel = {(d.name, p.number): p for d in node.rdma for p in d.ports}
+    both = [(kernel[p.device, p.port], p) for p in node.ib.ports if (p.device, p.port) in kernel]
+    differ = [
+        f"{ib.device}/{ib.port} is {own.state or '?'} for the kernel, {ib.state} for ibstat"
+        for own, ib in both
+        if own.state is not None and ib.state is not None and own.up != (ib.state == "Active")
+    ]
+    saw(expected="the same of each port", actual=differ or f"{len(both)} ports alike")
+    if differ:
+        fail("; ".join(differ[:4]))
+    if not both:
+        unknown("ibstat and the kernel list no port with the same name")

@@ -233,32 +233,6 @@ def test_peermem(node: Facts, expected: Expected) -> None:
         )
 
 
-@check(
-    "rdma.ports",
-    severity="warn",
-    action="reconfigure",
-    needs=("rdma.json", "ibstat.txt"),
-    follows=EXPLAINED,
-    applies=lambda e: e.network in ("infiniband", "roce"),
-    otherwise="this machine has neither InfiniBand nor RoCE",
-    says="The kernel and ibstat do not agree on a port: it went down or came up while it was looked at. Look again.",
-)
-def test_ports_agree(node: Facts) -> None:
-    assert node.rdma is not None and node.ib is not None
-    kernel = {(d.name, p.number): p for d in node.rdma for p in d.ports}
-    both = [(kernel[p.device, p.port], p) for p in node.ib.ports if (p.device, p.port) in kernel]
-    differ = [
-        f"{ib.device}/{ib.port} is {own.state or '?'} for the kernel, {ib.state} for ibstat"
-        for own, ib in both
-        if own.state is not None and ib.state is not None and own.up != (ib.state == "Active")
-    ]
-    saw(expected="the same of each port", actual=differ or f"{len(both)} ports alike")
-    if differ:
-        fail("; ".join(differ[:4]))
-    if not both:
-        unknown("ibstat and the kernel list no port with the same name")
-
-
 COUNTERS = (
     "local_link_integrity_errors", "excessive_buffer_overrun_errors", "symbol_error", "link_error_recovery",
     "link_downed", "port_rcv_errors",

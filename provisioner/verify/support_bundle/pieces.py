@@ -78,6 +78,8 @@ BROKEN = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.e
 def pieces(path: Path) -> Iterator[Piece]:
     """Everything below a path. Raises GpuprovError where it cannot be read at all, or holds too much."""
     budget = [TOTAL]
+    if not path.is_dir() and not path.is_file():
+        raise GpuprovError("no plain file and no directory", where=str(path), hint="a pipe or a device may never end")
     try:
         if path.is_dir():
             yield from _folder(path, budget)

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -248,6 +249,12 @@ def test_what_is_broken_is_said_and_no_defect(raw: bytes, tmp_path: Path) -> Non
         assert not read(tmp_path / "f").bundle.files
     except GpuprovError as error:
         assert "cannot be read" in str(error)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(GpuprovError, match="no plain file"):
+        read(tmp_path / "pipe")
 
 
 def test_a_zip_is_opened_too(tmp_path: Path) -> None:
