@@ -13,7 +13,6 @@ from provisioner.fleet import Node
 from provisioner.plan import PlannedGroup
 from provisioner.providers.base import Place
 from provisioner.providers.images import (
-    IMAGE_S,
     PAUSE_S,
     STOP_S,
     Image,
@@ -23,6 +22,9 @@ from provisioner.providers.images import (
     not_ours,
     until,
 )
+
+SETTLED_S = 300.0
+"""How long removing waits for an image that is still being made; the next `prune` or build removes what it could not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ class RegionalImages(ABC):
             found = self.described(region, number)
             return None if found is not None and found.pending else (found,)
 
-        (found,) = until(look, f"{number} is not ready", IMAGE_S, where=self._place.site, pause_s=self._pause_s)
+        said = f"{number} in {region} cannot be removed while it is being made, and is not ready"
+        (found,) = until(look, said, SETTLED_S, where=self._place.site, pause_s=self._pause_s)
         return found
 
     def _find(self, region: str, name: str) -> Image | None:

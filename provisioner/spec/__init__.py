@@ -55,12 +55,13 @@ def problem_at(path: str | os.PathLike[str], where: str, message: str, hint: str
 
 
 def placer(path: str | os.PathLike[str]) -> Callable[[str], str]:
-    """A function from a key of the file (dotted) to where it stands: "cluster.yaml:12", or the place of the nearest
+    """A function from a key of the file (dotted) to where it stands: "cluster.yaml:12:3", or the place of the nearest
     key around it."""
     source = read(path)
 
     def place(where: str) -> str:
-        return f"{source.file}:{source.mark(_nearest(source, where)).key[0]}"
+        line, column = source.mark(_nearest(source, where)).key
+        return f"{source.file}:{line}:{column}"
 
     return place
 

@@ -15,12 +15,13 @@ from provisioner import process
 from provisioner.stack import still_there
 
 HEAVY = (
-    "terraform_aws", "cli/test_terminal.py", "cli/test_exit.py", "configure/test_extending_stack.py",
+    "terraform_", "workspace/test_terraform.py", "providers/test_module_contract.py", "cli/test_terminal.py",
+    "cli/test_exit.py", "configure/test_extending_stack.py",
     "providers/test_extending_provider.py", "verify/test_extending_docs.py", "verify/test_verify_command.py",
     "verify/test_pytest_runner.py", "verify/test_hostile_nodes.py", "verify/test_healthy_variations.py",
     "verify/test_quick_bundles.py", "sandbox/test_sandbox_faults.py", "test_shared_files.py", "test_wheel.py",
 )  # fmt: skip
-"""Files and folders whose tests start Terraform, a terminal or many processes: two thirds of the time of this folder.
+"""Files and folders whose tests start Terraform, a terminal or many processes.
 `make test-fast` leaves them out."""
 
 

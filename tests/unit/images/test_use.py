@@ -105,7 +105,7 @@ def test_a_pin_that_the_image_does_not_have_is_refused_at_its_line(
     file = cluster(folder, stack='{ driver: "570" }')
     with pytest.raises(GpuprovError, match=r"has driver 5[89].*; cluster.yaml asks for driver 570") as error:
         locking.renew(open_cluster(file), Events())
-    assert error.value.where == f"{file}:5"
+    assert error.value.where == f"{file}:5:35"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import yaml
 
 from provisioner.errors import ProviderError
 from provisioner.fleet import Node
+from provisioner.providers import regional_images
 from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.images import EcsImages
 from provisioner.providers.alicloud.site import AlicloudSite
@@ -201,6 +202,18 @@ def test_one_that_is_being_made_is_removed_once_it_is_there(ecs: Ecs, images: Ec
     number = images.create("i-1", NAME, TAGS)
     images.delete({HOME: number}, TAGS)
     assert (ecs.images, ecs.snapshots) == ({}, {})
+
+
+def test_one_that_takes_hours_to_be_made_is_left_to_the_next_run(
+    ecs: Ecs, images: EcsImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regional_images, "SETTLED_S", 0)
+    ecs.state = "Stopped"
+    number = images.create("i-1", NAME, TAGS)
+    ecs.images[number]["state"] = "Waiting"
+    with pytest.raises(ProviderError, match="cannot be removed while it is being made") as caught:
+        images.delete({HOME: number}, TAGS)
+    assert (caught.value.hint, list(ecs.images)) == ("run it again", [number])
 
 
 def test_machines_that_were_made_of_it_are_known(ecs: Ecs, images: EcsImages) -> None:

@@ -259,7 +259,7 @@ def refused(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
     [
         (
             ("key: {url}/efa.asc", "key: nowhere.asc"),
-            "cluster.yaml:25: cannot read signing key nowhere.asc: No such file",
+            "cannot read signing key nowhere.asc: No such file",
         ),
         (("key: {url}/efa.asc", "key: cluster.yaml"), "is not an OpenPGP public key"),
         (("{url}/efa/", "{url}/nowhere/"), "no repository at"),
