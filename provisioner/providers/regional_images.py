@@ -24,7 +24,7 @@ from provisioner.providers.images import (
 )
 
 SETTLED_S = 300.0
-"""How long removing waits for an image that is still being made; the next `prune` or build removes what it could not."""
+"""How long removing waits for an image that is being made; the next `prune` or build removes what it could not."""
 
 
 @dataclass(frozen=True, slots=True)
