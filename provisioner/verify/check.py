@@ -171,9 +171,9 @@ def fail(message: str, *, action: Action | None = None, unverified: tuple[str, .
     raise Failed(message, action, unverified)
 
 
-def unknown(reason: str, unread: str = "") -> NoReturn:
+def unknown(reason: str, unread: str = "", *, action: Action | None = None) -> NoReturn:
     """The check applies and cannot be answered; `unread` is the file that could not be read, where that is why."""
-    raise Unknown(reason, unread)
+    raise Unknown(reason, unread, action)
 
 
 def skip(reason: str) -> NoReturn:

@@ -109,11 +109,11 @@ def enough(declared: Check, node: NodeUnderTest) -> None:
     """What lists GPUs and says little of them proves nothing by showing nothing wrong; nor does a part of a log."""
     for file in declared.needs:
         if (output := node.facts.outputs.get(file)) is not None and output.partial:
-            raise Unknown(f"nothing wrong is seen, but {output.partial}")
+            raise Unknown(f"nothing wrong is seen, but {output.partial}", action="none")
     listed = node.facts.listed_by
     if listed and not declared.listing and {"gpus", node.expected.gpu_file} & {*declared.needs}:
         whole = "rocm-smi --json" if node.expected.vendor == "amd" else "nvidia-smi -q"
-        raise Unknown(f"the GPUs are known from {listed} alone, which does not tell: `{whole}` does")
+        raise Unknown(f"the GPUs are known from {listed} alone, which does not tell: `{whole}` does", action="none")
 
 
 def ready(declared: Check, node: NodeUnderTest) -> None:
@@ -131,8 +131,9 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
         if not FILES[need].by_hand and source.state == "absent" and facts.collected is None and facts.outputs:
             raise Skipped(f"{need} is written by gpuprov's probe alone, and this bundle was not collected by gpuprov")
         if source.state != "read":
-            # A busy node may have been slow to answer: that alone calls for another look and for nothing else.
-            raise Unknown(source.reason, need, "none" if source.state == "hung" else None)
+            # A busy node was slow to answer, or nobody copied the file: that calls for another look and nothing else.
+            look = source.state == "hung" or source.reason == f"{need} is not in the bundle"
+            raise Unknown(source.reason, need, "none" if look else None)
 
 
 def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, str | None]:

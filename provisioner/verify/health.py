@@ -120,8 +120,9 @@ def judge(bundle: Bundle, expected: Expected) -> NodeReport:
 def result(declared: Check, outcome: check_runner.Outcome) -> CheckResult:
     status = outcome.status if outcome.status in VALUE else "skip"
     lowered = outcome.unverified and declared.severity == "fatal"
-    return CheckResult(  # its status was looked at above
-        declared.id, "warn" if lowered else declared.severity, status, declared.action, declared.says,  # type: ignore[arg-type]
+    action = outcome.action or declared.action
+    return CheckResult(  # its status was looked at above, and its action is a check's
+        declared.id, "warn" if lowered else declared.severity, status, action, declared.says,  # type: ignore[arg-type]
         message=outcome.message, unread=outcome.unread, lowered=lowered,
     )  # fmt: skip
 

@@ -18,8 +18,8 @@ ROOT = Path(provisioner.__file__).parent
 MODE = {"read_text": None, "write_text": None, "TextIOWrapper": None, "open": 0, "fdopen": 1, "NamedTemporaryFile": 0}
 """What opens a text → where its mode stands; `open` of no path has it one later."""
 BYTES_UNASKED = ("NamedTemporaryFile",)
-NO_TEXTS = ("os", "tarfile", "zipfile", "lzma", "gzip")
-"""Modules whose `open` gives no text if it is not asked for one."""
+NO_TEXTS = ("os", "tarfile", "zipfile", "lzma", "gzip", "archive")
+"""Modules, and what archives are called here, whose `open` gives no text if it is not asked for one."""
 
 
 def unsaid(tree: ast.AST) -> Iterator[int]:

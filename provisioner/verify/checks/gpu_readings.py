@@ -7,6 +7,9 @@ from provisioner.verify.checks.gpu import answering
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
+UNSAID = {"addressing_mode"}
+"""What drivers answer with Unknown Error on healthy GPUs, too."""
+
 
 @check(
     "gpu.readings",
@@ -20,7 +23,7 @@ from provisioner.verify.facts import Facts
 def test_readings(node: Facts) -> None:
     gpus = answering(node)
     # What no GPU of the node gives is the driver's way, not one GPU's fault.
-    usual = set.intersection(*(set(gpu.errors) for gpu in gpus)) if len(gpus) > 1 else set()
+    usual = set.intersection(*(set(gpu.errors) for gpu in gpus)) | UNSAID if len(gpus) > 1 else UNSAID
     wrong = {f"GPU {gpu.index}": [path for path in gpu.errors if path not in usual] for gpu in gpus}
     wrong = {name: paths for name, paths in wrong.items() if paths}
     saw(expected="a value wherever the other GPUs have one", actual=wrong or "as there")

@@ -31,7 +31,7 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     if not models:
         raise GpuprovError(
             "--machine TYPE is required: nothing in the bundle tells which machine it is from",
-            hint="`gpuprov catalog` lists the machine types",
+            hint="`gpuprov catalog` lists the types; `gpuprov facts --bundle PATH` tells what was read without one",
         )
     model = models.most_common(1)[0][0]
     count = _count(facts)
@@ -52,7 +52,9 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     raise GpuprovError(
         f"--machine TYPE is required: {seen} is "
         + (f"any of {candidates}" if candidates else "no machine of the catalogue"),
-        hint=f"--machine {(mine or alike)[0].name}, for example" if candidates else "`gpuprov catalog` lists the types",
+        hint="the one that it is; `gpuprov facts --bundle PATH` tells what was read without a type"
+        if candidates
+        else "`gpuprov catalog` lists the types; `gpuprov facts --bundle PATH` tells what was read without one",
     )
 
 

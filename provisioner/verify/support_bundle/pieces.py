@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -27,6 +27,8 @@ MEMBERS = 50_000
 HEADER = 1024 * 1024
 """Bytes of what a tar says of a member's name."""
 DEEP = 12
+CUT = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+"""What reading ends with where a file was cut or damaged: what came before it counts."""
 BINARY = 0.02
 """Share of bytes that no text has, from which on a file is none."""
 
@@ -38,6 +40,8 @@ class Piece:
     name: str
     text: str = ""
     why: str = ""
+    cut: str = ""
+    """Why its end is missing, where that is."""
 
 
 class _TooLargeError(Exception):
@@ -45,17 +49,22 @@ class _TooLargeError(Exception):
 
 
 class _Counted(io.RawIOBase):
-    """A stream that ends in _TooLargeError when more than `left` bytes were read of it."""
+    """A stream that ends in _TooLargeError when more than `left` bytes were read of it. One that is cut or damaged ends
+    there, and `cut` says why."""
 
     def __init__(self, stream: IO[bytes], budget: list[int]) -> None:
-        self.stream, self.budget = stream, budget
+        self.stream, self.budget, self.cut = stream, budget, ""
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         size = 1 << 20 if size < 0 or size > 1 << 20 else size
-        got = self.stream.read(size)
+        try:
+            got: bytes = getattr(self.stream, "read1", self.stream.read)(size)  # of what can be read nothing is lost
+        except CUT as error:
+            self.cut = str(error) or type(error).__name__
+            return b""
         self.budget[0] -= len(got)
         if self.budget[0] < 0:
             raise _TooLargeError
@@ -135,18 +144,23 @@ def _opened(name: str, stream: IO[bytes], budget: list[int], *, archives: bool) 
 
 
 def _unpacked(name: str, stream: Any, budget: list[int], archives: bool) -> Iterator[Piece]:
-    counted = io.BufferedReader(cast(io.RawIOBase, _Reader(_Counted(stream, budget))), 1 << 16)
+    source = _Counted(stream, budget)
+    counted = io.BufferedReader(cast(io.RawIOBase, _Reader(source)), 1 << 16)
     head = counted.peek(512)[:512]
     if head[257:262] != b"ustar":
-        yield _piece(name, counted)
+        piece = _piece(name, counted)
+        yield replace(piece, cut=source.cut) if piece.text else replace(piece, why=piece.why or source.cut)
     elif not archives:
         yield Piece(name, why="an archive within another: unpack it first")
     else:
         with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Member) as archive:
-            for number, member in enumerate(archive):
-                if number > MEMBERS:
-                    raise _TooLargeError
-                yield from _member(archive, member)
+            try:
+                for number, member in enumerate(archive):
+                    if number > MEMBERS:
+                        raise _TooLargeError
+                    yield from _member(archive, member)
+            except CUT as error:
+                yield Piece(name, why=f"the archive is cut or damaged, what came before is read: {error}")
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Piece]:
@@ -200,17 +214,22 @@ class _Reader(io.RawIOBase):
 
 
 def _piece(name: str, content: IO[bytes], head: bytes = b"") -> Piece:
-    kept, size = [head], len(head)
-    while block := content.read(1 << 20):
-        kept.append(block)
-        size += len(block)
-        while size - len(kept[0]) >= FILE:
-            size -= len(kept.pop(0))
+    kept, size, cut = [head], len(head), ""
+    try:
+        while block := content.read(1 << 16):
+            kept.append(block)
+            size += len(block)
+            while size - len(kept[0]) >= FILE:
+                size -= len(kept.pop(0))
+    except CUT as error:
+        cut = str(error) or type(error).__name__
+        if size == len(head):
+            return Piece(name, why=f"cannot be read: {cut}")
     raw = b"".join(kept)
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return Piece(name, raw.decode("utf-16", "replace"))
+        return Piece(name, raw.decode("utf-16", "replace"), cut=cut)
     sample = raw[:65536]
     odd = sum(sample.count(bytes((code,))) for code in (*range(1, 9), *range(14, 27), 127)) + sample.count(b"\x00") * 2
     if sample and odd > len(sample) * BINARY:
         return Piece(name, why="no text")
-    return Piece(name, raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace"))
+    return Piece(name, raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace"), cut=cut)

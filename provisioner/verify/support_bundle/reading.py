@@ -45,8 +45,12 @@ class _Desk:
     placed: list[tuple[str, str]] = field(default_factory=list)
     unplaced: list[tuple[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    seen: dict[str, list[tuple[str, set[str], str | None]]] = field(default_factory=dict)
+    """File → (piece, its GPUs' UUIDs, its driver) of each output of it."""
     part: bool = False
     whole: bool = False
+    folder: bool = False
+    """Whether somebody put the files together; what an archive of everything has beside texts is legion."""
     held: int = 0
     status: str = ""
     """gpuprov's probe.json."""
@@ -65,11 +69,21 @@ def read(path: Path) -> Supplied:
         return Supplied(Bundle.read(path))
     else:
         own, rest = Bundle(), pieces(path)
+    desk.folder = path.is_dir()
+    for name in own.files:
+        desk.placed.append((name, name))
+        _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0] if name in FILES else None)
     for piece in rest:
         _take(desk, piece)
     files = {name: output for name, (_, _, output) in desk.found.items()}
     own = _with_status(files, desk.status) if desk.status else own
-    bundle = replace(own, files={**_kernel_logs(desk), **files, **own.files})
+    logs = [own.files[name].text for name in ("dmesg-before.txt", "dmesg.txt") if name in own.files]
+    if desk.logs and logs:
+        desk.logs.insert(0, logs)
+        desk.whole = True
+    # of what was saved twice the one counts that shows a fault
+    faults = {name: output for name, (rank, _, output) in desk.found.items() if rank < 0} if not desk.status else {}
+    bundle = replace(own, files={**files, **own.files, **_kernel_logs(desk), **faults})
     return Supplied(bundle, tuple(desk.placed), tuple(desk.unplaced), " / ".join(dict.fromkeys(desk.told))[:1000])
 
 
@@ -97,8 +111,13 @@ def _only_ours(folder: Path) -> bool:
 
 def _take(desk: _Desk, piece: Piece) -> None:
     if piece.why:
-        if piece.why != "no text":  # binaries of an archive are legion
+        if piece.why != "no text" or desk.folder:
             desk.unplaced.append((piece.name, piece.why))
+        return
+    if piece.cut:
+        desk.unplaced.append((piece.name, f"its end is missing ({piece.cut}): what is before it is used"))
+    if not piece.text.strip() and desk.folder:
+        desk.unplaced.append((piece.name, "empty"))
         return
     base = piece.name.rsplit("/", 1)[-1]
     if base == STATUS:
@@ -111,7 +130,7 @@ def _take(desk: _Desk, piece: Piece) -> None:
             return
     for section in cut(piece):
         if section.text.strip():
-            _place(desk, section, alone=section is piece)
+            _place(desk, replace(section, cut=piece.cut), alone=section is piece)
 
 
 def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
@@ -125,18 +144,23 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
         if look.file not in FILES:
             continue
         taken = look.take(text) if look.take else text
-        output = Output(taken[:LIMIT], truncated=len(taken) > LIMIT, partial=_part(piece.name))
+        output = Output(taken[:LIMIT], truncated=len(taken) > LIMIT, partial=_part(piece))
         value, source = read_file(look.file, Bundle({look.file: output}), FILES[look.file].parse)
         if value is not None or _failure(taken):
             rank = look.rank + bool(getattr(value, "made_by", "")) + 10 * bool(getattr(value, "excerpt", False))
+            # an older output that shows all well must not stand for one that shows a fault
+            rank -= 100 * (_failure(taken) or _lost(value))
+            _refuse_two_machines(desk, look.file, piece.name, value)
             _put(desk, look.file, rank, piece.name, output)
             done = True
             break
         why = why or source.reason
-    if not done and recognise.is_kernel_log(text):
+    if not done and recognise.is_page(text):
+        why = why or "a document, not the output of a tool"
+    elif not done and recognise.is_kernel_log(text):
         desk.logs.append(logs := journals.boots(text))
         desk.placed.append((piece.name, "dmesg.txt"))
-        desk.part = desk.part or bool(_part(piece.name))
+        desk.part = desk.part or bool(_part(piece))
         desk.whole = desk.whole or any("Linux version" in log for log in logs)
         done = True
     if not done and (alone or why):
@@ -149,8 +173,31 @@ def _failure(text: str) -> bool:
     return failure(text) is not None
 
 
-def _part(name: str) -> str:
-    command = name.rpartition(": ")[2]
+def _lost(value: object) -> bool:
+    """Whether an output shows a GPU that does not answer."""
+    gpus = getattr(value, "gpus", ()) or ()
+    return bool(getattr(value, "unreachable", ())) or any(getattr(gpu, "lost", False) for gpu in gpus)
+
+
+def _refuse_two_machines(desk: _Desk, file: str, name: str, value: object) -> None:
+    """Raise GpuprovError where two outputs name other GPUs, or another driver: one verdict over two machines, or over
+    two drivers, would be of neither."""
+    uuids = {gpu.uuid for gpu in getattr(value, "gpus", ()) or () if getattr(gpu, "uuid", None)}
+    driver = getattr(value, "driver_version", None)
+    for known, theirs, their_driver in desk.seen.setdefault(file, []):
+        if (uuids and theirs and not uuids & theirs) or (driver and their_driver and driver != their_driver):
+            what = "GPUs" if uuids and theirs and not uuids & theirs else f"drivers ({their_driver}, {driver})"
+            raise GpuprovError(
+                f"{known} and {name} have other {what}: outputs of two machines, or of two times", where=name,
+                hint="pass those of one machine at one time",
+            )  # fmt: skip
+    desk.seen[file].append((name, uuids, driver))
+
+
+def _part(piece: Piece) -> str:
+    command = piece.name.rpartition(": ")[2]
+    if piece.cut:
+        return f"the end of {piece.name} is missing"
     return f"`{command}` shows a part of it" if PART.search(command) else ""
 
 
@@ -162,9 +209,13 @@ def _put(desk: _Desk, file: str, rank: int, name: str, output: Output) -> None:
         desk.placed = [(piece, what) for piece, what in desk.placed if known is None or piece != known[1]]
         desk.placed.append((name, file))
         if known is not None:
-            desk.unplaced.append((known[1], f"{name} tells more of the same"))
+            desk.unplaced.append((known[1], _instead(name, file, output, known[2])))
     else:
-        desk.unplaced.append((name, f"{known[1]} tells the same"))
+        desk.unplaced.append((name, _instead(known[1], file, known[2], output)))
+
+
+def _instead(name: str, file: str, taken: Output, other: Output) -> str:
+    return f"{name} is the same" if taken.text == other.text else f"{name} is taken for {file}"
 
 
 def _kernel_logs(desk: _Desk) -> dict[str, Output]:
@@ -172,7 +223,8 @@ def _kernel_logs(desk: _Desk) -> dict[str, Output]:
     found: dict[str, Output] = {}
     now = journals.joined(logs[-1] for logs in desk.logs if logs)
     before = journals.joined(logs[-2] for logs in desk.logs if len(logs) > 1)
-    part = "" if desk.whole and not desk.part else "the kernel log that was given does not reach back to the boot"
+    back = "is a part of it" if desk.whole else "does not reach back to the boot"
+    part = f"the kernel log that was given {back}" if desk.part or not desk.whole else ""
     if now:
         found["dmesg.txt"] = Output(now[-LIMIT:], partial=part)
     if before:

@@ -131,5 +131,10 @@ def is_kernel_log(text: str) -> bool:
     return bool(KERNEL.search(text[:LOOKS]))
 
 
+def is_page(text: str) -> bool:
+    """Whether it is a web page, XML or JSON, which may quote a kernel's lines: a report of gpuprov's does."""
+    return bool(re.match(r'\s*(?:<!|<\?|<[a-zA-Z]|\{\s*"|\[\s*[\[{"])', text[:4096])) and not is_journal(text)
+
+
 def is_journal(text: str) -> bool:
     return bool(JOURNAL.search(text[:4096]))

@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import os
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -116,12 +117,17 @@ def test_an_excerpt_shows_its_fault_and_accuses_of_nothing_that_is_not_there(tmp
 
 
 def test_of_several_outputs_of_one_kind_the_one_that_tells_most_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "1.txt").write_text(capture("nvidia_smi/list-h100-mig-590.txt"))
-    (tmp_path / "2.txt").write_text(capture("nvidia_smi/q-h100-8gpu-535.txt"))
-    (tmp_path / "3.txt").write_text(capture("nvidia_smi/table-a40-8gpu-525-lost.txt"))
+    whole = capture("nvidia_smi/q-h100-8gpu-535.txt")
+    uuids = re.findall(r"GPU UUID +: (\S+)", whole)
+    (tmp_path / "1.txt").write_text("".join(f"GPU {n}: NVIDIA H100 (UUID: {one})\n" for n, one in enumerate(uuids)))
+    (tmp_path / "2.txt").write_text(whole)
+    (tmp_path / "3.txt").write_text(whole)
     (tmp_path / "4.txt").write_text("dear all, the node is slow\n")
     supplied = read(tmp_path)
     assert dict(supplied.placed) == {"2.txt": "nvidia-smi.xml"}
+    assert [why for name, why in sorted(supplied.unplaced) if name != "4.txt"] == [
+        "2.txt is taken for nvidia-smi.xml", "2.txt is the same"
+    ]  # fmt: skip
     assert {name for name, _ in supplied.unplaced} == {"1.txt", "3.txt", "4.txt"}
 
 
@@ -296,3 +302,98 @@ def test_every_capture_is_told_by_its_content(tool: str, tmp_path: Path) -> None
         (tmp_path / f"{number}").write_bytes(file.read_bytes())
         found = read(tmp_path / f"{number}")
         assert [name for _, name in found.placed] == [TOLD[tool]], (file.name, found.unplaced)
+
+
+GOOD, LOST = (
+    "nvidia_smi/h100-sxm-8gpu-580.xml",
+    "Unable to determine the device handle for GPU0000:4C:00.0: GPU is lost.  ",
+)
+
+
+@pytest.mark.parametrize("name", ["yesterday.xml", "nvidia-smi.xml"])
+def test_a_fault_counts_beside_an_older_output_that_shows_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(capture(GOOD))
+    (tmp_path / "now.txt").write_text(f"{LOST}Reboot the system to recover this GPU\n")
+    supplied = read(tmp_path)
+    assert judged(supplied.bundle, "dgx-h100")["gpu.count"].status == "fail"
+    (tmp_path / "now.txt").unlink()
+    assert judged(read(tmp_path).bundle, "dgx-h100")["gpu.count"].status == "pass"
+
+
+def test_a_kernel_log_beside_one_of_our_own_counts(tmp_path: Path) -> None:
+    (tmp_path / "dmesg.txt").write_text(BOOT)
+    (tmp_path / "console.log").write_text(XID)
+    assert judged(read(tmp_path).bundle, "dgx-h100")["gpu.xid"].status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (capture(GOOD).replace("<uuid>GPU-0", "<uuid>GPU-f"), "have other GPUs"),
+        (capture("nvidia_smi/table-a40-8gpu-525-lost.txt"), "have other drivers"),
+    ],
+    ids=["GPUs", "driver"],
+)
+def test_outputs_of_two_machines_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    for folder, output in (("gpu01", capture(GOOD)), ("gpu02", text)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "smi").write_text(output)
+    with pytest.raises(GpuprovError, match=said) as caught:
+        read(tmp_path)
+    assert "gpu01/smi and gpu02/smi" in str(caught.value)
+
+
+def test_what_quotes_a_kernel_line_is_no_kernel_log(tmp_path: Path) -> None:
+    quoted = json.dumps({"nodes": [{"checks": [{"message": XID}]}]}, indent=1)
+    for name, text in {"report.json": quoted, "report.html": f"<!doctype html>\n<li>{XID}</li>"}.items():
+        (tmp_path / name).write_text(text)
+    supplied = read(tmp_path)
+    assert supplied.bundle.files == {}
+    assert {why for _, why in supplied.unplaced} == {"a document, not the output of a tool"}
+
+
+def test_what_is_cut_is_read_to_its_end_and_never_whole(tmp_path: Path) -> None:
+    """As a copy that a full disk or a lost connection has ended."""
+    noise = "".join(f"[ {n}.000000] usb 1-1: new device {n * 7919 % 10007}\n" for n in range(5000, 25000))
+    packed = gzip.compress((BOOT + noise).encode())
+    (tmp_path / "kern.log.gz").write_bytes(packed[: len(packed) // 2])
+    (tmp_path / "smi.txt").write_text(capture(GOOD))
+    supplied = read(tmp_path)
+    assert any(name == "kern.log" and why.startswith("its end is missing") for name, why in supplied.unplaced)
+    checks = judged(supplied.bundle, "dgx-h100")
+    assert (checks["gpu.xid"].status, checks["gpu.count"].status) == ("unknown", "pass")
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
+        for name, text in (("a.log", XID), ("b.log", noise)):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    (tmp_path / "day.tar.gz").write_bytes(tar.getvalue()[: len(tar.getvalue()) // 2])
+    cut = read(tmp_path / "day.tar.gz")
+    assert judged(cut.bundle, "dgx-h100")["gpu.xid"].status == "fail"
+    assert any("cut" in why or "missing" in why for _, why in cut.unplaced)
+
+
+def test_nothing_of_a_folder_vanishes_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "smi.txt").write_text(capture(GOOD))
+    (tmp_path / "topo.txt").write_text(capture("topo/h100-8gpu-8nic-legend.txt"))
+    (tmp_path / "photo.jpg").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "nothing.txt").write_text("")
+    supplied = read(tmp_path)
+    assert set(supplied.placed) == {("smi.txt", "nvidia-smi.xml"), ("topo.txt", "topo.txt")}
+    assert set(supplied.unplaced) == {("photo.jpg", "no text"), ("nothing.txt", "empty")}
+
+
+def test_xids_that_were_seen_are_named_where_a_log_is_not_whole(tmp_path: Path) -> None:
+    (tmp_path / "kern.log").write_text(XID.replace("79,", "94,").replace("GPU has fallen off the bus", "Contained"))
+    found = judged(read(tmp_path).bundle, "dgx-h100")["gpu.xid"]
+    assert (found.status, found.action) == ("unknown", "none")
+    assert "none of it fatal by itself: Xid 94 on 0000:4c:00" in found.message
+
+
+def test_a_file_that_nobody_copied_is_no_reason_to_reconfigure(tmp_path: Path) -> None:
+    (tmp_path / "smi.txt").write_text(capture(GOOD))
+    checks = judged(read(tmp_path).bundle, "dgx-h100").values()
+    missing = [c for c in checks if c.status == "unknown" and c.message.endswith("is not in the bundle")]
+    assert missing
+    assert {check.action for check in missing} == {"none"}
