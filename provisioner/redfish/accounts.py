@@ -70,8 +70,16 @@ def _of_file(path: Path, host: str, bmc: str) -> Account:
         where = f"{path}:{line + 1}" if isinstance(line, int) else str(path)
         raise BmcError("is no YAML", where=where, kind="credentials", hint=hint) from None
     rows = found if isinstance(found, Mapping) else {}
-    row = next((rows[name] for name in (host, bmc, "all") if name in rows), None)
-    user, password = (row.get("user"), row.get("password")) if isinstance(row, Mapping) else (None, None)
-    if not isinstance(user, str) or not isinstance(password, str) or not user or not password:
-        raise BmcError(f"has no user and password for {host}", where=str(path), kind="credentials", hint=hint)
-    return Account(user, password)
+    name = next((name for name in (host, bmc, "all") if name in rows), None)
+    if name is None:
+        said = f"has no user and password for {host}: no line for {host}, {bmc} or all"
+        raise BmcError(said, where=str(path), kind="credentials", hint=hint)
+    row, values = rows[name], list[str]()
+    for key in ("user", "password"):  # no value is told, and no key that is not known: either may be a password
+        value = row.get(key) if isinstance(row, Mapping) else None
+        if not isinstance(value, str) or not value:
+            wrong = f"its {key} is no text: quote it" if value not in (None, "") else f"it has no {key}"
+            said = f"has no user and password for {host}: the line {name} is read, and {wrong}"
+            raise BmcError(said, where=str(path), kind="credentials", hint=hint)
+        values.append(value)
+    return Account(*values)

@@ -94,6 +94,14 @@ class NodeReport:
         )
 
     @property
+    def verdict(self) -> str:
+        """healthy; not healthy; unknown where nothing wrong was seen, and not all was seen."""
+        if self.ok:
+            return "healthy"
+        wrong = self.error or any(check.condemns and check.status == "fail" for check in self.checks)
+        return "not healthy" if wrong else "unknown"
+
+    @property
     def ok(self) -> bool:
         """It was looked at, no fatal check failed or is unknown, and something was found right."""
         return (

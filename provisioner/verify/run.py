@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,11 +76,10 @@ def verify(
     `checks` are directories of the user's own checks; `workdir`, where given, keeps each node's bundle under
     bundles/<name>. `probe_s` is the deadline of one node's probe (default: its commands' own and 20 s), `judge_s` that
     of all checks together (default: JUDGE_S and NODE_S more for each node).
-    Raises GpuprovError for a directory of checks that is not there, before anything is probed.
+    Raises GpuprovError for a directory of checks that is not there or has none, before anything is probed.
     """
     for path in checks:
-        if not path.is_dir():
-            raise GpuprovError("verify.checks: no such directory", where=str(path), hint="it starts at cluster.yaml")
+        _refuse_no_checks(path)
     started, begun = time.time(), time.monotonic()
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
     requests = {s.name: request_for(s.expected) for s in subjects if s.name in targets}
@@ -163,3 +163,20 @@ def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, event
         for name, later in collect(targets, requests, parallel=WAITING, events=events).items():
             found[name] = bundles[name].joined(later, requests[name].files)
     return found
+
+
+def _refuse_no_checks(folder: Path) -> None:
+    """Raise GpuprovError for a directory of own checks that is none, or in which no test function stands: a misspelled
+    name would be a check that never says anything. One that cannot be read is told by the run itself."""
+    if not folder.is_dir():
+        hint = "a directory with Python files; in cluster.yaml its path starts at that file"
+        raise GpuprovError("verify.checks: no such directory", where=str(folder), hint=hint)
+    for file in folder.rglob("*.py"):
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):
+            return
+        if any(isinstance(one, ast.FunctionDef) and one.name.startswith("test") for one in ast.walk(tree)):
+            return
+    hint = "a check is a function called test_… in a .py file (docs/verify.md)"
+    raise GpuprovError("verify.checks: no check in it", where=str(folder), hint=hint)

@@ -44,9 +44,8 @@ def table(report: Report) -> Group:
     for column in ("node", "machine", "verdict", "checks"):
         nodes.add_column(column, overflow="fold", no_wrap=column in ("node", "verdict"))
     for node in report.nodes:
-        verdict = Text("healthy", "green") if node.ok else Text("NOT HEALTHY", "bold red")
-        if not node.ok and not node.error and not any(c.condemns and c.status == "fail" for c in node.checks):
-            verdict = Text("UNKNOWN", "bold yellow")  # nothing wrong was seen, and not all was seen
+        style = {"healthy": "green", "unknown": "bold yellow"}.get(node.verdict, "bold red")
+        verdict = Text("healthy" if node.ok else node.verdict.upper(), style)
         if node.ok and node.quarantine is not None:
             verdict = Text("QUARANTINED", "yellow")
         nodes.add_row(Text(node.name), Text(node.machine), verdict, Text(summary(node)))

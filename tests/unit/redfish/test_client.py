@@ -195,6 +195,24 @@ def test_a_file_of_accounts_that_is_none_is_told_without_its_text(tmp_path: Path
         accounts.find("file:bmc.yaml", "dgx01", "bmc", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dgx1: {user: a, password: b}", "no line for dgx01, bmc or all"),
+        ("dgx01: {user: a, pass: s3cret}", "the line dgx01 is read, and it has no password"),
+        ("all: {user: a, password: 1234}", "the line all is read, and its password is no text: quote it"),
+        ("all: admin:s3cret", "the line all is read, and it has no user"),
+    ],
+)
+def test_what_a_file_of_accounts_lacks_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "bmc.yaml"
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(BmcError) as told:
+        accounts.find("file:bmc.yaml", "dgx01", "bmc", tmp_path)
+    assert said in str(told.value) and "s3cret" not in str(told.value) and "1234" not in str(told.value)
+
+
 def test_one_that_wants_basic_authentication_first(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from provisioner.catalog import load
+from provisioner.errors import GpuprovError
 from provisioner.events import Event, Events
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.report import write
@@ -177,6 +178,30 @@ def test_a_healthy_fleet_says_so(fleet: Report) -> None:
     assert "not healthy</span>" not in page
     empty = html(replace(fleet, nodes=()))
     assert "nothing was looked at" in empty
+
+
+def test_a_node_of_which_not_all_was_seen_is_unknown_and_not_failed(fleet: Report) -> None:
+    good = next(node for node in fleet.nodes if node.ok)
+    fatal = next(check for check in good.checks if check.severity == "fatal" and check.status == "pass")
+    unseen = replace(fatal, status="unknown", message="nobody asked")
+    report = replace(fleet, nodes=(replace(good, checks=(unseen, *good.checks[1:])),))
+    assert (report.nodes[0].ok, report.nodes[0].verdict) == (False, "unknown")
+    page = html(report)
+    assert "unknown</title>" in page
+    assert "✗ unknown</span>" in page
+    assert "UNKNOWN" in render(report) and "NOT HEALTHY" not in render(report)
+
+
+@pytest.mark.parametrize("text", [None, "", "def tset_x(host):\n    pass\n", "x = 1\n"])
+def test_a_folder_of_own_checks_without_one_is_refused(tmp_path: Path, text: str | None) -> None:
+    """A misspelled name would be a check that never says anything."""
+    if text is not None:
+        (tmp_path / "own.py").write_text(text)
+    subject = Subject("a", "", "", P4D, bundle(nth(P4D, 0)), expected(P4D), simulated=True)
+    with pytest.raises(GpuprovError, match="no check in it"):
+        verify([subject], checks=[tmp_path], events=Events())
+    (tmp_path / "second.py").write_text("def test_one(node):\n    pass\n")
+    assert verify([subject], checks=[tmp_path], events=Events()).nodes
 
 
 def render(report: Report) -> str:
