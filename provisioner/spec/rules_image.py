@@ -25,6 +25,9 @@ def image_target(
         if not re.fullmatch(provider.region, region):
             hint = f"one is called {provider.example_region}"
             yield Finding((*at, "copy_to", index), f"{shown(region)} is not a region of {provider.title}", hint)
+        elif near := provider.region_typo(region):
+            said = f"{provider.title} has no region {region}"
+            yield Finding((*at, "copy_to", index), said, f"did you mean {near}?")
     # where a cloud has no such key, its own `Images.check` says before a build whether an image can be shared
     if target.share_with and "kms_key" in type(site).model_fields and not getattr(site, "kms_key", None):
         said = "disks are encrypted, and with the account's own key no other account can use them"
