@@ -157,7 +157,7 @@ def test_help_and_the_nodes_own_options_are_no_answer(capsys: pytest.CaptureFixt
     ("line", "code"),
     [
         ("validate " + BAD, 2),
-        ("verify --bundle tests --machine p4d.24xlarge", 1),
+        ("verify --bundle tests/unit/verify/captures/topo --machine p4d.24xlarge", 1),
         ("catalog", 0),
     ],
 )
