@@ -14,7 +14,7 @@ from provisioner.verify import check as dsl
 from provisioner.verify.baseline import Baseline
 from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
-from provisioner.verify.facts import Facts
+from provisioner.verify.facts import Facts, not_given
 from provisioner.verify.peers import Peers
 from provisioner.verify.tools import FILES
 from provisioner.verify.watch import TooLong
@@ -132,7 +132,7 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
             raise Skipped(f"{need} is written by gpuprov's probe alone, and this bundle was not collected by gpuprov")
         if source.state != "read":
             # A busy node was slow to answer, or nobody copied the file: that calls for another look and nothing else.
-            look = source.state == "hung" or source.reason == f"{need} is not in the bundle"
+            look = source.state == "hung" or source == not_given(need)
             raise Unknown(source.reason, need, "none" if look else None)
 
 

@@ -65,6 +65,11 @@ class Source:
     reason: str = ""
 
 
+def not_given(name: str) -> Source:
+    """Of a file that nobody has collected or copied."""
+    return Source("absent", f"{name} is not in the bundle")
+
+
 @dataclass(frozen=True, slots=True)
 class After:
     """What counts errors, asked again when the load had ended; None where it did not answer."""
@@ -146,7 +151,7 @@ class Facts:
     """What its management controller shows."""
 
     def source(self, name: str) -> Source:
-        return self.sources.get(name, Source("absent", f"{name} is not in the bundle"))
+        return self.sources.get(name, not_given(name))
 
     @property
     def gpus(self) -> tuple[nvidia_smi.Gpu, ...] | None:
@@ -230,7 +235,7 @@ def read_file(name: str, bundle: Bundle, parse: Callable[[str], T], seconds: flo
     """One file's value, and how that came out; `seconds` of a processor are left for it. Never raises."""
     output = bundle.files.get(name)
     if output is None:
-        return None, Source("absent", bundle.error[:REASON] or f"{name} is not in the bundle")
+        return None, Source("absent", bundle.error[:REASON]) if bundle.error else not_given(name)
     tool = FILES[name]
     command = tool.source
     if output.unfit:

@@ -98,8 +98,7 @@ class NodeReport:
         """healthy; not healthy; unknown where nothing wrong was seen, and not all was seen."""
         if self.ok:
             return "healthy"
-        wrong = self.error or any(check.condemns and check.status == "fail" for check in self.checks)
-        return "not healthy" if wrong else "unknown"
+        return "not healthy" if self.error or any(c.status == "fail" for c in self.condemned) else "unknown"
 
     @property
     def ok(self) -> bool:
@@ -174,6 +173,13 @@ class Report:
     """Limits that the nodes are held to; a machine type's own count for each type."""
     unverified: int = 0
     """Those of them that no measurement or document supports: they warn and condemn nobody."""
+
+    @property
+    def verdict(self) -> str:
+        """healthy; unknown where nothing wrong was seen on any node; not healthy."""
+        if self.ok:
+            return "healthy"
+        return "not healthy" if not self.nodes or "not healthy" in {node.verdict for node in self.nodes} else "unknown"
 
     @property
     def evidence(self) -> str:

@@ -143,24 +143,37 @@ def _opened(name: str, stream: IO[bytes], budget: list[int], *, archives: bool) 
         yield from _unpacked(name, stream, budget, archives)
 
 
-def _unpacked(name: str, stream: Any, budget: list[int], archives: bool) -> Iterator[Piece]:
+def _counted(stream: Any, budget: list[int]) -> tuple[io.BufferedReader, _Counted]:
+    """A stream within bounds, and what knows afterwards whether it was cut."""
     source = _Counted(stream, budget)
-    counted = io.BufferedReader(cast(io.RawIOBase, _Reader(source)), 1 << 16)
+    return io.BufferedReader(cast(io.RawIOBase, _Reader(source)), 1 << 16), source
+
+
+def _whole(name: str, counted: io.BufferedReader, source: _Counted) -> Piece:
+    """All of a stream as one piece, with a word where its end is missing."""
+    piece = _piece(name, counted)
+    return replace(piece, cut=source.cut) if piece.text else replace(piece, why=piece.why or source.cut)
+
+
+def _unpacked(name: str, stream: Any, budget: list[int], archives: bool) -> Iterator[Piece]:
+    counted, source = _counted(stream, budget)
     head = counted.peek(512)[:512]
     if head[257:262] != b"ustar":
-        piece = _piece(name, counted)
-        yield replace(piece, cut=source.cut) if piece.text else replace(piece, why=piece.why or source.cut)
+        yield _whole(name, counted, source)
     elif not archives:
         yield Piece(name, why="an archive within another: unpack it first")
     else:
         with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Member) as archive:
+            broken = ""
             try:
                 for number, member in enumerate(archive):
                     if number > MEMBERS:
                         raise _TooLargeError
                     yield from _member(archive, member)
             except CUT as error:
-                yield Piece(name, why=f"the archive is cut or damaged, what came before is read: {error}")
+                broken = str(error)
+            if broken := broken or source.cut:  # one that is cut between two members looks whole to tarfile
+                yield Piece(name, why=f"the archive is cut or damaged, what came before is read: {broken}")
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Piece]:
@@ -194,8 +207,7 @@ def _zip(stream: IO[bytes], budget: list[int]) -> Iterator[Piece]:
                 yield Piece(info.filename, why="its name leads out of the archive")
             else:
                 with archive.open(info) as content:
-                    counted = io.BufferedReader(cast(io.RawIOBase, _Reader(_Counted(content, budget))), 1 << 16)
-                    yield _piece(info.filename, counted)
+                    yield _whole(info.filename, *_counted(content, budget))
 
 
 class _Reader(io.RawIOBase):

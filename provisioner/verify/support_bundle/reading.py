@@ -18,6 +18,8 @@ from provisioner.verify.tools import FILES
 
 PART = re.compile(r"\|\s*(?:grep|egrep|tail|head|awk|sed)\b|\b(?:grep|tail|head) ")
 """A command that shows a part of a log."""
+GPUS = ("nvidia-smi.xml", "rocm-smi.json")
+"""Files that name the GPUs and their driver: outputs of two machines differ there."""
 HELD = 256 * 1024 * 1024
 """Characters of recognised texts that are held at once."""
 
@@ -70,9 +72,9 @@ def read(path: Path) -> Supplied:
     else:
         own, rest = Bundle(), pieces(path)
     desk.folder = path.is_dir()
-    for name in own.files:
-        desk.placed.append((name, name))
-        _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0] if name in FILES else None)
+    desk.placed += [(name, name) for name in own.files]
+    for name in (name for name in GPUS if name in own.files):
+        _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0])
     for piece in rest:
         _take(desk, piece)
     files = {name: output for name, (_, _, output) in desk.found.items()}
@@ -146,11 +148,13 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
         taken = look.take(text) if look.take else text
         output = Output(taken[:LIMIT], truncated=len(taken) > LIMIT, partial=_part(piece))
         value, source = read_file(look.file, Bundle({look.file: output}), FILES[look.file].parse)
-        if value is not None or _failure(taken):
+        failed = _failure(taken)
+        if value is not None or failed:
             rank = look.rank + bool(getattr(value, "made_by", "")) + 10 * bool(getattr(value, "excerpt", False))
             # an older output that shows all well must not stand for one that shows a fault
-            rank -= 100 * (_failure(taken) or _lost(value))
-            _refuse_two_machines(desk, look.file, piece.name, value)
+            rank -= 100 * (failed or _lost(value))
+            if look.file in GPUS:
+                _refuse_two_machines(desk, look.file, piece.name, value)
             _put(desk, look.file, rank, piece.name, output)
             done = True
             break
@@ -185,8 +189,10 @@ def _refuse_two_machines(desk: _Desk, file: str, name: str, value: object) -> No
     uuids = {gpu.uuid for gpu in getattr(value, "gpus", ()) or () if getattr(gpu, "uuid", None)}
     driver = getattr(value, "driver_version", None)
     for known, theirs, their_driver in desk.seen.setdefault(file, []):
-        if (uuids and theirs and not uuids & theirs) or (driver and their_driver and driver != their_driver):
-            what = "GPUs" if uuids and theirs and not uuids & theirs else f"drivers ({their_driver}, {driver})"
+        what = "GPUs" if uuids and theirs and not uuids & theirs else ""
+        if not what and driver and their_driver and driver != their_driver:
+            what = f"drivers ({their_driver}, {driver})"
+        if what:
             raise GpuprovError(
                 f"{known} and {name} have other {what}: outputs of two machines, or of two times", where=name,
                 hint="pass those of one machine at one time",

@@ -10,6 +10,7 @@ import os
 import re
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -372,6 +373,25 @@ def test_what_is_cut_is_read_to_its_end_and_never_whole(tmp_path: Path) -> None:
     cut = read(tmp_path / "day.tar.gz")
     assert judged(cut.bundle, "dgx-h100")["gpu.xid"].status == "fail"
     assert any("cut" in why or "missing" in why for _, why in cut.unplaced)
+
+
+def test_an_archive_that_ends_between_two_members_is_not_whole(tmp_path: Path) -> None:
+    whole = tar_of({"a.log": BOOT.encode(), "b.log": XID.encode()}, "w")
+    packer = zlib.compressobj(wbits=31)
+    (tmp_path / "day.tar.gz").write_bytes(packer.compress(whole[:1024]) + packer.flush(zlib.Z_SYNC_FLUSH))
+    cut = read(tmp_path / "day.tar.gz")
+    assert [name for name, _ in cut.placed] == ["a.log"]
+    assert any("cut or damaged" in why for _, why in cut.unplaced)
+
+
+def test_a_damaged_member_of_a_zip_is_not_whole(tmp_path: Path) -> None:
+    file = tmp_path / "day.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("kern.log", BOOT + "[    1.000000] usb 1-1: new device\n")
+    file.write_bytes(file.read_bytes().replace(b"usb 1-1", b"usb 9-9"))
+    damaged = read(file)
+    assert damaged.bundle.files == {}
+    assert any(name == "kern.log" and "CRC" in why for name, why in damaged.unplaced)
 
 
 def test_nothing_of_a_folder_vanishes_without_a_word(tmp_path: Path) -> None:
