@@ -175,3 +175,13 @@ def forgotten(place: Place, there: Removal, events: Events, *, mine: str = "") -
     events("down", "log", f"{region}: {len(things)} things that Terraform had forgotten")
     left = there.remove(things, lambda line: events("down", "progress", line)) if things else []
     return [*left, *(f"{thing}: {thing.kept}" for thing in things if thing.kept), *found.unknown]
+
+
+def described_role(kind: str, place: str, name: str, description: str) -> Iterator[Thing]:
+    """A role of a whole account, where its name and gpuprov's tags in its description say that a cluster made it."""
+    tags = {key: value for key, _, value in (word.partition("=") for word in description.split())}
+    if name.startswith("gpuprov-") and tags.get("gpuprov-cluster"):
+        yield Thing(
+            kind, name, tags["gpuprov-cluster"], tags.get("gpuprov-site", ""), place, kept=SOMEWHERE,
+            identity=tags.get("gpuprov-id", ""),
+        )  # fmt: skip

@@ -5,7 +5,8 @@ A cloud's SDK has hundreds of error codes; what follows for whoever asked depend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from provisioner.preflight import Finding
@@ -42,3 +43,13 @@ def signed_in(ask: Callable[[], Mapping[str, Any]], account: str, credentials: C
     except Trouble as trouble:
         return credentials(trouble)
     return Finding("ok", "credentials", f"{caller.get('Arn')}, account {caller.get(account)}")
+
+
+@contextmanager
+def gone_is_fine() -> Iterator[None]:
+    """For what removes something: that it is gone already is no trouble."""
+    try:
+        yield
+    except Trouble as trouble:
+        if trouble.kind != "absent":
+            raise

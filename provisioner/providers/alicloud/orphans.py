@@ -12,7 +12,7 @@ from provisioner.providers.alicloud.client import Region
 from provisioner.providers.alicloud.findings import credentials
 from provisioner.providers.orphans import Found, Thing
 from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal, asked
-from provisioner.providers.trouble import Trouble
+from provisioner.providers.trouble import Trouble, gone_is_fine
 
 HOW: Mapping[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
     "instance": ("ecs", "DeleteInstance", lambda number: {"InstanceId": number, "Force": True}),
@@ -47,13 +47,11 @@ class InRegion(Removal):
 
     def delete(self, thing: Thing) -> None:
         if thing.kind == roles.KIND:
-            return roles.delete(self._region, thing.id)
+            roles.delete(self._region, thing.id)
+            return
         service, call, arguments = HOW[thing.kind]
-        try:
+        with gone_is_fine():
             self._region.ask(service, call, **arguments(thing.id))
-        except Trouble as trouble:
-            if trouble.kind != "absent":
-                raise
 
     def standing(self, kind: str) -> set[str]:
         return tagged_resources.standing(self._region, kind)

@@ -6,26 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from provisioner.providers.alicloud import tags
 from provisioner.providers.alicloud.client import MOST_PAGES, Region
 from provisioner.providers.orphans import Thing
-from provisioner.providers.removal import SOMEWHERE
-from provisioner.providers.trouble import Trouble
+from provisioner.providers.removal import described_role
+from provisioner.providers.trouble import Trouble, gone_is_fine
 
 KIND = "RAM role"
-BEGIN = "gpuprov-"
 
 
 def find(region: Region) -> Iterator[Thing]:
     """Raises Trouble."""
     for row in _listed(region):
-        words = str(row.get("Description") or "").split()
-        found = {key: value for key, _, value in (word.partition("=") for word in words)}
-        if str(row["RoleName"]).startswith(BEGIN) and found.get(tags.CLUSTER):
-            yield Thing(
-                KIND, str(row["RoleName"]), found[tags.CLUSTER], found.get(tags.SITE, ""), "RAM", kept=SOMEWHERE,
-                identity=found.get(tags.IDENTITY, ""),
-            )  # fmt: skip
+        yield from described_role(KIND, "RAM", str(row["RoleName"]), str(row.get("Description") or ""))
 
 
 def delete(region: Region, name: str) -> None:
@@ -37,11 +29,8 @@ def delete(region: Region, name: str) -> None:
 
 
 def _gone(region: Region, action: str, **arguments: str) -> None:
-    try:
+    with gone_is_fine():
         region.ask("ram", action, **arguments)
-    except Trouble as trouble:
-        if trouble.kind != "absent":
-            raise
 
 
 def _listed(region: Region) -> Iterator[dict[str, Any]]:

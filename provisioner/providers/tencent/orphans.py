@@ -9,7 +9,7 @@ from provisioner.providers.removal import PAUSE_S, WAIT_S, Order, Removal, asked
 from provisioner.providers.tencent import roles, tagged_resources
 from provisioner.providers.tencent.client import Region
 from provisioner.providers.tencent.findings import credentials
-from provisioner.providers.trouble import Trouble
+from provisioner.providers.trouble import Trouble, gone_is_fine
 
 BUSY = (
     "ResourceInUse", "MutexOperation", "DesOperation.MutexTaskRunning", "OperationDenied.InstanceOperationInProgress",
@@ -54,13 +54,11 @@ class InRegion(Removal):
 
     def delete(self, thing: Thing) -> None:
         if thing.kind == roles.KIND:
-            return roles.delete(self._region, thing.id)
+            roles.delete(self._region, thing.id)
+            return
         service, call, argument, several = HOW[thing.kind]
-        try:
+        with gone_is_fine():
             self._region.ask(service, call, **{argument: [thing.id] if several else thing.id})
-        except Trouble as trouble:
-            if trouble.kind != "absent":
-                raise
 
     def standing(self, kind: str) -> set[str]:
         return tagged_resources.standing(self._region, kind)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from provisioner.providers.orphans import Thing
-from provisioner.providers.removal import SOMEWHERE
+from provisioner.providers.removal import described_role
 from provisioner.providers.tencent.client import MOST_PAGES, Region
-from provisioner.providers.trouble import Trouble
+from provisioner.providers.trouble import Trouble, gone_is_fine
 
 KIND = "CAM role"
-BEGIN = "gpuprov-"
 ROWS = 200
 """On one page, CAM's most."""
 
@@ -20,13 +19,7 @@ ROWS = 200
 def find(region: Region) -> Iterator[Thing]:
     """Raises Trouble."""
     for row in _listed(region, "DescribeRoleList"):
-        words = str(row.get("Description") or "").split()
-        tags = {key: value for key, _, value in (word.partition("=") for word in words)}
-        if str(row["RoleName"]).startswith(BEGIN) and tags.get("gpuprov-cluster"):
-            yield Thing(
-                KIND, str(row["RoleName"]), tags["gpuprov-cluster"], tags.get("gpuprov-site", ""), "CAM",
-                kept=SOMEWHERE, identity=tags.get("gpuprov-id", ""),
-            )  # fmt: skip
+        yield from described_role(KIND, "CAM", str(row["RoleName"]), str(row.get("Description") or ""))
 
 
 def delete(region: Region, name: str) -> None:
@@ -40,11 +33,8 @@ def delete(region: Region, name: str) -> None:
 
 
 def _gone(region: Region, action: str, **arguments: Any) -> None:
-    try:
+    with gone_is_fine():
         region.ask("cam", action, **arguments)
-    except Trouble as trouble:
-        if trouble.kind != "absent":
-            raise
 
 
 def _listed(region: Region, action: str, **arguments: Any) -> Iterator[dict[str, Any]]:
