@@ -15,6 +15,9 @@ from provisioner.errors import Exit, GpuprovError, InputError, Problem
 from provisioner.paths import write_whole
 
 Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="One or more cluster.yaml files.")]
+Rehearsal = Annotated[
+    bool, typer.Option("--sandbox", help="As a rehearsal reads them, which needs neither hosts nor their keys.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -41,13 +44,13 @@ def init(
     except (OSError, ValueError) as error:
         raise GpuprovError(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=file) from None
     typer.echo(f"wrote {file}; next: gpuprov up {file}{'' if host else ' --sandbox'}", err=True)
-    for problem in _problems(file):
+    for problem in _problems(file, sandbox=not host):
         typer.echo(f"but: {problem}", err=True)
 
 
-def validate(files: Files, as_json: AsJson = False) -> None:
+def validate(files: Files, sandbox: Rehearsal = False, as_json: AsJson = False) -> None:
     """Show every problem as file:line:column: message. Exits with 2 where there is one."""
-    problems = [problem for file in files for problem in _problems(file)]
+    problems = [problem for file in files for problem in _problems(file, sandbox=sandbox)]
     if as_json:
         json_output.write({"ok": not problems, "problems": [asdict(problem) for problem in problems]})
     else:
@@ -61,15 +64,17 @@ def validate(files: Files, as_json: AsJson = False) -> None:
         raise typer.Exit(Exit.BAD_INPUT)
 
 
-def _problems(file: str) -> list[Problem]:
-    """What the file itself has wrong; where that is nothing, whether any set of versions has what it pins."""
+def _problems(file: str, *, sandbox: bool) -> list[Problem]:
+    """What the file itself has wrong; where that is nothing, whether any set of versions has what it pins, and what it
+    lacks that only a rehearsal does without."""
     try:
-        stack.solve(spec.load(file), place=spec.placer(file))
+        loaded = spec.load(file)
+        stack.solve(loaded, place=spec.placer(file))
     except InputError as error:
         return error.problems
     except stack.StackConflict as error:
         return [spec.problem_at(file, error.paths[0], error.message, error.hint)]
-    return []
+    return [] if sandbox else spec.unready(file, loaded)
 
 
 def schema(

@@ -9,7 +9,7 @@ from typing import Any
 from provisioner import catalog
 from provisioner.cost import summary
 from provisioner.lifecycle import block_ends, configuring, locking, machines, status
-from provisioner.lifecycle.sites import chosen, each, refuse_recipe, together
+from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
 from provisioner.release import Ledger, assigned_releases, changes, same
@@ -30,8 +30,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
     prices, None for a rehearsal."""
     refuse_recipe(cluster)
     sites = chosen(cluster, only)
-    for site in sites:
-        cluster.providers.at(site).refuse_missing_files()  # before anything is written, or anybody asked
+    refuse_unready(cluster, sites)  # before anything is written, or anybody asked
     untouched = cluster.paths.untouched()
     with cluster.exclusively("plan", make=False) as run_dir:
         new_lock = not cluster.paths.locked()

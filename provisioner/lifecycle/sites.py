@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from provisioner import process
-from provisioner.errors import GpuprovError, Interrupted, ProviderError
+from provisioner import process, spec
+from provisioner.errors import GpuprovError, InputError, Interrupted, ProviderError
 from provisioner.events import Events, Stage
 from provisioner.plan import Plan
 from provisioner.session import Cluster
@@ -43,6 +43,15 @@ def refuse_recipe(cluster: Cluster) -> None:
             f"`gpuprov image build {cluster.file}` builds and proves its images, `gpuprov image prune` removes old ones"
         )
         raise GpuprovError("is a recipe of images, not a fleet", where=str(cluster.file), hint=hint)
+
+
+def refuse_unready(cluster: Cluster, sites: Collection[str]) -> None:
+    """Raise InputError, with the place in the file, for what these sites lack and a rehearsal does without; and
+    GpuprovError for a file or variable that they name and that can't be used. Called before anything else."""
+    if not cluster.sandbox and (problems := spec.unready(cluster.file, cluster.spec, sites)):
+        raise InputError(problems)
+    for site in sites:
+        cluster.providers.at(site).refuse_missing_files()
 
 
 class Remaining:

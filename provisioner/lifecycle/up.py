@@ -14,7 +14,7 @@ from provisioner.errors import ConfigureError, Exit, GpuprovError
 from provisioner.events import Stage
 from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends, configuring, locking, machines, verifying
-from provisioner.lifecycle.sites import Remaining, chosen, each, refuse_recipe
+from provisioner.lifecycle.sites import Remaining, chosen, each, refuse_recipe, refuse_unready
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan, build_plan
 from provisioner.release import Ledger, Release, changes, same
@@ -87,8 +87,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     """
     refuse_recipe(cluster)
     sites = chosen(cluster, only)
-    for site in sites:
-        cluster.providers.at(site).refuse_missing_files()  # before anything is written, or anybody asked
+    refuse_unready(cluster, sites)  # before anything is written, or anybody asked
     with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), sites) as run:
         events = cluster.events
         with run.stage("stack"):

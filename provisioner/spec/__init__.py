@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from provisioner.errors import InputError, Problem
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
-from provisioner.spec.problems import add_problems, to_json
+from provisioner.spec.problems import add_problems, refuse_blocks_without_value, to_json
 from provisioner.spec.rules import Draft, findings
 from provisioner.spec.sites import SITE
 from provisioner.spec.source import read
@@ -28,7 +28,7 @@ from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import AnyState, LocalState, State
 
-__all__ = ["ClusterSpec", "check", "load", "placer", "problem_at"]
+__all__ = ["ClusterSpec", "check", "load", "placer", "problem_at", "unready"]
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _STATE: TypeAdapter[State] = TypeAdapter(AnyState)
@@ -66,6 +66,19 @@ def placer(path: str | os.PathLike[str]) -> Callable[[str], str]:
     return place
 
 
+def unready(path: str | os.PathLike[str], spec: ClusterSpec, sites: Collection[str] | None = None) -> list[Problem]:
+    """What a run at these sites, or all, lacks that a rehearsal of the same file does without."""
+    names = spec.sites if sites is None else sites
+    lacking = [finding for name in names for finding in spec.sites[name].unready(("sites", name))]
+    if not lacking:
+        return []
+    source = read(path)
+    for finding in lacking:
+        mark = source.mark(finding.loc)
+        source.report(mark.key if finding.at_key else mark.value, finding.loc, finding.message, finding.hint)
+    return sorted(source.problems, key=lambda p: (p.line, p.column))
+
+
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
 
 
@@ -79,6 +92,7 @@ def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec |
     spec = None
     if source.complete:
         folder = Path(path).absolute().parent
+        refuse_blocks_without_value(source)
         spec = _located(_validate(source), folder)
         _apply_rules(source, spec, catalog, folder)
     problems = sorted(dict.fromkeys(source.problems), key=lambda p: (p.line, p.column))

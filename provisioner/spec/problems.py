@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any
 
 from pydantic import ValidationError
 
 from provisioner.spec.base import NAME_TITLE, REFUSED
-from provisioner.spec.models import ClusterSpec
+from provisioner.spec.keys import all_keys, branches_of, resolved, schema_of, union_key
 from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted, shown
 
 _KINDS: Mapping[type, str] = {
@@ -51,6 +50,8 @@ def add_problems(source: Source, error: ValidationError, root: Loc = ()) -> None
             continue
         if any(loc[:n] in source.broken for n in range(len(loc) + 1)):
             continue
+        if tail and any(one[: len(loc)] == loc for one in seen) and isinstance(_at(source.value, loc), list):
+            continue  # a union's other member: what is wrong inside the list is said already
         if item["type"] == "too_short" and loc in source.partial:
             continue
         seen.add(loc)
@@ -86,10 +87,10 @@ def _add(source: Source, item: dict[str, Any], loc: Loc, tail: Loc) -> None:
 def _missing(source: Source, parent: Loc, key: str) -> None:
     if parent in source.partial or (*parent, key) in source.broken:
         return
-    schema = _schema(parent, key, value=source.value)
-    members = _resolve(_schema(parent)).get("discriminator", {}).get("mapping", {})
+    schema = schema_of(parent, key, value=source.value)
+    members = resolved(schema_of(parent)).get("discriminator", {}).get("mapping", {})
     usual = schema.get("title") or schema.get("description", "")
-    what = f"one of {', '.join(members)}" if key == _union(parent) else usual
+    what = f"one of {', '.join(members)}" if key == union_key(parent) else usual
     where = f" in {dotted(parent)}" if parent else ""
     source.report(source.mark(parent).key, (*parent, key), f'"{key}" is missing{where}', _lower(what))
 
@@ -106,7 +107,7 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
         if isinstance(value, str) and len(choices) > 1:
             return _refused(loc, value, source.value) or _not_one_of(value, choices)
         title = title or " or ".join(choices)
-    if _schema(loc, value=source.value).get("writeOnly"):  # a secret may stand there by mistake
+    if schema_of(loc, value=source.value).get("writeOnly"):  # a secret may stand there by mistake
         return f"{_name(loc)} is not {title}", "user and password never stand in cluster.yaml"
     if kind in _BOUNDS and isinstance(value, int):
         key, words = _BOUNDS[kind]
@@ -119,7 +120,8 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
         return _bad_network(value, item["msg"])
     if value is None:
         return f"{_name(loc)} has no value: it wants {title or _WANTED.get(kind, 'one')}", ""
-    wants_text = kind == "string_type" and isinstance(value, bool | int | float)
+    takes_text = kind == "string_type" or _takes_text(schema_of(loc, value=source.value))
+    wants_text = takes_text and isinstance(value, bool | int | float)
     if wants_text and raw is not None:
         reads = f"the number {value}" if str(value) != raw and not isinstance(value, bool) else _KINDS[type(value)]
         return f"{_name(loc)} wants text; unquoted, {raw} is {reads}", f'quote it: "{raw}"'
@@ -130,10 +132,30 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     return f"{_name(loc)} wants {wanted or title or _WANTED.get(kind, 'something else')}, not {found}", ""
 
 
+def _takes_text(node: Mapping[str, Any]) -> bool:
+    """Whether a place takes a text, or a list of texts."""
+    return {"string", "array"} <= {child.get("type") for child in branches_of(dict(node))}
+
+
+def refuse_blocks_without_value(source: Source) -> None:
+    """A key with nothing behind it where a block stands, or nothing: whoever wrote `nas:` asked for one."""
+    for loc, mark in source.marks.items():
+        if mark.raw != "" or not loc or loc in source.broken:
+            continue
+        node = schema_of(loc, value=source.value)
+        kinds = {child.get("type") for child in branches_of(node)}
+        if "null" in kinds and any("properties" in child for child in branches_of(node)):
+            needed = [key for child in branches_of(node) for key in child.get("required", ())]
+            full = "{" + ", ".join(f"{key}: …" for key in needed) + "}"
+            source.broken.add(loc)
+            hint = f"write {loc[-1]}: {full}{'' if needed else ' for what is usual'}, or leave the key out for none"
+            source.report(mark.key, loc, f"{_name(loc)} has no value", hint)
+
+
 def _refused(loc: Loc, word: str, value: Any) -> tuple[str, str] | None:
     """Why a key of a block, or one of a key's values, is left out on purpose (`refused` in spec/base.py), and what to
     do instead."""
-    for child in _children(_schema(loc, value=value)):
+    for child in branches_of(schema_of(loc, value=value)):
         if word in (found := child.get(REFUSED, {})):
             why, instead = found[word]
             return why, instead
@@ -188,34 +210,28 @@ def _right_key(source: Source, parent: Loc, key: str) -> str:
         return f"it belongs to {' or '.join(members)}"
     if near := nearest(key, known):
         return f"did you mean {near[0]}?"
-    homes = [where for where, keys in _all_keys().items() if key in keys]
+    homes = [where for where, keys in all_keys().items() if key in keys]
     if homes and homes[0].rpartition(".")[2] != str(parent[-1] if parent else ""):  # another cloud's block of that name
         return f"it belongs to {homes[0] or 'the top of the file'}"
     return f"known here: {', '.join(known)}" if known else ""
 
 
-UNIONS: Mapping[Loc, str] = {("sites", "*"): "provider", ("state",): "backend"}
-"""Blocks that have other keys for each value of one of them (`*`: any name): where they stand, and that key."""
-
-
-def _union(loc: Loc) -> str | None:
-    """The key that decides about a block's other keys; None for a block that is no union."""
-    return UNIONS.get(("sites", "*") if len(loc) == 2 and loc[0] == "sites" else loc)
-
-
 def _untagged(loc: Loc) -> Loc:
     """Drops the name of the union member that pydantic puts behind the place of a block that is a union."""
     for depth in range(1, len(loc)):
-        if _union(loc[:depth]) and loc[depth] != "[key]":
+        if union_key(loc[:depth]) and loc[depth] != "[key]":
             return loc[:depth] + loc[depth + 1 :]
     return loc
 
 
 def _locate(value: Any, loc: Loc) -> tuple[Loc, Loc]:
     """The part of `loc` that is in the file, and the rest (union members, a missing key, "[key]")."""
+    whole = value
     for depth, part in enumerate(loc):
         known: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
         if part not in known:
+            if isinstance(value, list) and loc[depth + 1 :] and isinstance(part, str):  # which member of a union it is
+                return _locate(whole, loc[:depth] + loc[depth + 1 :])
             return loc[:depth], loc[depth:]
         value = value[part]
     return loc, ()
@@ -227,73 +243,19 @@ def _at(value: Any, loc: Loc) -> Any:
     return value
 
 
-@cache
-def _json_schema() -> dict[str, Any]:
-    return ClusterSpec.model_json_schema()
-
-
-def _resolve(node: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" in node:
-        target: dict[str, Any] = _json_schema()["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-        return {
-            **target,
-            **{k: v for k, v in node.items() if k not in ("$ref", "default")},
-            "_title": node.get("title"),
-        }
-    return node
-
-
-def _children(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield _resolve(node)
-    for branch in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
-        yield from _children(branch)
-
-
-def _step(node: dict[str, Any], part: str | int, member: tuple[str, str] | None = None) -> dict[str, Any] | None:
-    """The schema of a part of a block; `member`: of a union, the key that decides and its value."""
-    for child in _children(node):
-        if member and child.get("properties", {}).get(member[0], {}).get("const", member[1]) != member[1]:
-            continue
-        if isinstance(part, int) and isinstance(child.get("items"), dict):
-            return dict(child["items"])
-        if part in child.get("properties", {}):
-            return dict(child["properties"][part])
-        if isinstance(part, str) and "patternProperties" in child:
-            return dict(next(iter(child["patternProperties"].values())))
-    return None
-
-
-def _schema(loc: Loc, *more: str, value: Any = None) -> dict[str, Any]:
-    """The schema of a place. Blocks of a union may have the same key: of which one it is, the file's own `value`
-    decides."""
-    node: dict[str, Any] | None = _json_schema()
-    for depth, part in enumerate((*loc, *more)):
-        decides = _union(loc[:depth]) if depth <= len(loc) else None
-        tag = value.get(decides) if decides and isinstance(value, dict) else None
-        node = (
-            _step(_resolve(node), part, (decides, tag) if decides and isinstance(tag, str) else None) if node else None
-        )
-        value = value.get(part) if isinstance(value, dict) else value[part] if _within(value, part) else None
-    return node or {}
-
-
-def _within(value: Any, part: str | int) -> bool:
-    return isinstance(value, list) and isinstance(part, int) and part < len(value)
-
-
 def _title(loc: Loc, value: Any) -> str:
     """What finishes "this is not ...", from the model; empty for blocks."""
     if len(loc) == 2 and loc[0] in ("sites", "groups"):
         return ""
-    node = _schema(loc, value=value)
+    node = schema_of(loc, value=value)
     title = node.get("title")
     if not title and loc and isinstance(loc[-1], int):
-        title = _schema(loc[:-1], value=value).get("title")
+        title = schema_of(loc[:-1], value=value).get("title")
     return str(title or "")
 
 
 def _choices(loc: Loc, value: Any) -> list[str]:
-    for child in _children(_schema(loc, value=value)):
+    for child in branches_of(schema_of(loc, value=value)):
         if "enum" in child:
             return list(child["enum"])
         if "const" in child:
@@ -302,9 +264,9 @@ def _choices(loc: Loc, value: Any) -> list[str]:
 
 
 def _keys(source: Source, parent: Loc) -> list[str]:
-    node = _schema(parent, value=source.value)
-    branches = list(_children(node))
-    decides = _union(parent)
+    node = schema_of(parent, value=source.value)
+    branches = list(branches_of(node))
+    decides = union_key(parent)
     member = _at(source.value, parent).get(decides) if decides else None
     keys: list[str] = []
     for child in branches:
@@ -316,25 +278,9 @@ def _keys(source: Source, parent: Loc) -> list[str]:
 
 def _members(parent: Loc, key: str) -> list[str]:
     """Values of the deciding key with which a block has `key`: ["backend: s3"]; empty for a block that is no union."""
-    decides = _union(parent)
-    with_it = (child.get("properties", {}) for child in _children(_schema(parent))) if decides else ()
+    decides = union_key(parent)
+    with_it = (child.get("properties", {}) for child in branches_of(schema_of(parent))) if decides else ()
     return [f"{decides}: {found[decides]['const']}" for found in with_it if key in found and decides in found]
-
-
-@cache
-def _all_keys() -> Mapping[str, tuple[str, ...]]:
-    """Every block of the file with its keys, nearest to the top first."""
-    homes: dict[str, tuple[str, ...]] = {}
-    todo: list[tuple[str, dict[str, Any]]] = [("", _json_schema())]
-    while todo:
-        where, node = todo.pop(0)
-        for child in _children(node):
-            if properties := child.get("properties"):
-                homes[where] = (*homes.get(where, ()), *properties)
-                todo += [(f"{where}.{key}".strip("."), value) for key, value in properties.items()]
-            for value in child.get("patternProperties", {}).values():
-                todo.append((f"{where}.<name>", value))
-    return homes
 
 
 def to_json(value: Any) -> str:

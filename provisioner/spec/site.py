@@ -6,7 +6,7 @@ A provider's folder has the model of its own sites (`providers/<name>/site.py`);
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from provisioner.spec.base import Model, Text
 from provisioner.spec.groups import Group
 from provisioner.spec.shared_storage import SharedFileSystem
-from provisioner.spec.source_map import Finding, Loc
+from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.spec.stack_request import StackRequest
 
 Region = Annotated[
@@ -84,6 +84,23 @@ class Site(Model):
         """What cannot work at this site, beside what holds for all sites. `at`: where the site stands in the file;
         `groups`: those at this site; `stack`: None where it could not be read."""
         return iter(())
+
+    def unready(self, at: Loc) -> Iterator[Finding]:  # noqa: ARG002
+        """What a run lacks here that a rehearsal does without. `at` as above; files of this computer are looked for,
+        and nobody is asked."""
+        return iter(())
+
+
+def among_zones(at: Loc, zone: str, region: str, zones: Collection[str]) -> Iterator[Finding]:
+    """Of a zone that something of a site stands in; `zones`: the site's, whose names begin with its region."""
+    if zone in zones:
+        return
+    if not zone.startswith(region):
+        said, hint = f"{shown(zone)} is not a zone of {region}", f"its zones are called {region}-…"
+    else:
+        said = f"{shown(zone)} is not among the site's zones"
+        hint = f"write zones: [{zone}, …] at the site"
+    yield Finding(at, said, f"one of {', '.join(zones)}" if zones else hint)
 
 
 def _price(value: object) -> object:

@@ -32,6 +32,9 @@ PAUSE = 0.5
 """Seconds before the second try; twice as long before each further one."""
 TRIES = 7
 """Tries of one file: half a minute of pauses, where nobody asks to wait longer."""
+TRIES_ALONE = 3
+"""Tries of a file while nobody at all has answered yet, and no connection is made: this computer has no network, and
+patience mends none."""
 SILENCE = 20.0
 """Seconds without a byte after which an answer counts as none."""
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -63,6 +66,8 @@ class Fetch:
     deadline_s: float = field(default_factory=lambda: DEADLINE)
     pause_s: float = field(default_factory=lambda: PAUSE)
     _began: float = field(default_factory=time.monotonic)
+    _reached: bool = False
+    """Whether anybody has answered yet."""
     _ended: threading.Event = field(default_factory=threading.Event)
     _pools: dict[str, urllib3.PoolManager] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -83,6 +88,7 @@ class Fetch:
         self._watch()
         while True:
             wait, tries = pause, tries + 1
+            most = TRIES
             try:
                 answer = self._once(url, who, limit, method, headers or {}, redirect=redirect, into=into)
             except urllib3.exceptions.HTTPError as error:
@@ -90,12 +96,15 @@ class Fetch:
                 reason = getattr(error, "reason", error)
                 if isinstance(reason, urllib3.exceptions.SSLError | urllib3.exceptions.ResponseError):
                     raise self._failed(who, url, said) from None  # no certificate, or round in circles: it stays so
+                if not self._reached and isinstance(reason, urllib3.exceptions.NewConnectionError):
+                    most = TRIES_ALONE
             else:
+                self._reached = True
                 if answer.status not in PASSING:
                     return answer
                 status = answer.status
                 said, wait = f"HTTP {status}", max(pause, _asked_to_wait(answer))
-            if self._ended.is_set() or wait >= self._left() or tries >= TRIES:
+            if self._ended.is_set() or wait >= self._left() or tries >= most:
                 after = f"{tries} {'try' if tries == 1 else 'tries'}"
                 wanted = f", Retry-After {wait:.0f} s" if wait > pause else ""
                 raise self._failed(who, url, f"{said}{wanted}; gave up after {after}", status)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from provisioner.providers.alicloud.site import AlicloudSite
 from provisioner.spec.groups import Group
+from provisioner.spec.site import among_zones
 from provisioner.spec.source_map import Finding, Loc, shown
 
 LEAST_GIB: Mapping[str, int] = {"PL0": 20, "PL1": 20, "PL2": 461, "PL3": 1261}
@@ -76,7 +77,5 @@ def network(at: Loc, site: AlicloudSite) -> Iterator[Finding]:
                 said = f"no vSwitch of the VPC is named for {zone}"
                 yield Finding((*at, "zones"), said, f"vpc.vswitches: {{{zone}: vsw-…}}, or leave the zone out")
     zones = site.zones or tuple(site.vpc.vswitches if site.vpc else ())
-    if site.storage.nas and site.storage.nas.zone and site.storage.nas.zone not in zones:
-        hint = f"one of {', '.join(zones)}" if zones else f"write zones: [{site.storage.nas.zone}, …] at the site"
-        said = f"{shown(site.storage.nas.zone)} is not among the site's zones"
-        yield Finding((*at, "storage", "nas", "zone"), said, hint)
+    if site.storage.nas and site.storage.nas.zone:
+        yield from among_zones((*at, "storage", "nas", "zone"), site.storage.nas.zone, site.region, zones)

@@ -198,7 +198,8 @@ def _as_many(one: _Given, key: str, names: list[str]) -> tuple[list[str], list[F
     port = key == "bmc"
     if bad := [text for text in found if not _is_address(text, port=port)]:
         said = f"{shown(bad[0])} is not a host name or an IP address{', host[:port]' if port else ''}"
-        return [], [_at(one, (key,), said)]
+        bare = re.sub(r"^[a-z]+://([^/]*).*$", r"\1", pattern)
+        return [], [_at(one, (key,), said, f"without the scheme: {bare}" if bare != pattern else "")]
     if len(found) != len(names):
         said = f"{shown(pattern)} is a range of {len(found)}, and {one.pattern} of {len(names)}"
         return [], [_at(one, (key,), said, "as many of one as of the other")]

@@ -103,9 +103,6 @@ class BareMetal(Provider):
             return
         installation = self.management.installation
         hosts = self._hosts.listed(())
-        if not hosts:
-            hint = f"add sites.{self.place.site}.hosts, or rehearse the file with --sandbox"
-            raise GpuprovError("lists no hosts", where=f"site {self.place.site}", hint=hint)
         for host in hosts:
             self._hosts.host_key(host.name)
             if installation is not None:

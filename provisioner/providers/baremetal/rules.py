@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rapidfuzz.distance import OSA
 
 from provisioner.providers.baremetal.listing import listed
 from provisioner.spec.groups import Group
-from provisioner.spec.source_map import Finding, Loc
+from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.text import counted
 
 if TYPE_CHECKING:
@@ -23,9 +26,16 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
     if site.maas is not None:
         yield Finding((*at, "maas"), "maas belongs to method: maas", "method: maas, or leave it out", at_key=True)
     yield from _management(site, at)
-    for name in site.firmware:
+    for name, parts in site.firmware.items():
         if name not in groups:
-            yield Finding((*at, "firmware", name), f"there is no group {name} at this site", at_key=True)
+            from provisioner.spec.problems import did_you_mean  # it knows all of cluster.yaml, and this is a part of it
+
+            hint = did_you_mean(name, list(groups))
+            yield Finding((*at, "firmware", name), f"there is no group {name} at this site", hint, at_key=True)
+        for part in parts:
+            if right := _misspelled(part):
+                said = f"{shown(part)} is no part that a BMC lists"
+                yield Finding((*at, "firmware", name, part), said, f"did you mean {right}?", at_key=True)
     if site.hosts and site.inventory:
         yield Finding((*at, "inventory"), "hosts and inventory are both here", "leave out one of them", at_key=True)
         return
@@ -34,6 +44,28 @@ def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Itera
         yield Finding((*at, *problem.loc), problem.message, problem.hint, problem.at_key)
     if (site.hosts or site.inventory) and not problems:
         yield from _counts(str(at[-1]), Counter(host.group for host in hosts), groups)
+
+
+def unready(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+    """What only a rehearsal does without: the machines, and the file of their host keys."""
+    if site.method == "maas":
+        return
+    if not site.hosts and not site.inventory:
+        hint = 'hosts: { local: {} } for this very machine, or { "dgx[01-04].lab": {} }; only a rehearsal does without'
+        yield Finding(at, "the site lists no hosts", hint, at_key=True)
+    if site.host_keys is not None and not Path(site.host_keys).is_file():
+        said = f"there is no file {shown(site.host_keys, 200)}"
+        yield Finding((*at, "host_keys"), said, "`ssh-keyscan -t ed25519 HOST` writes one; or leave host_keys out")
+
+
+def _misspelled(part: str) -> str:
+    """BIOS or BMC, the two parts that have the same name on every machine, where something else was meant to be one of
+    them: another case, or one slip. The names of all other parts are the machine's own."""
+    for right in ("BIOS", "BMC"):
+        near = part.isalpha() and OSA.distance(part.upper(), right) <= 1
+        if near and part != right:
+            return right
+    return ""
 
 
 def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:

@@ -201,6 +201,9 @@ class BareMetalSite(Site):
     def findings(self, at: Loc, groups: Mapping[str, Group], stack: StackRequest | None) -> Iterator[Finding]:  # noqa: ARG002
         return rules.findings(self, at, groups)
 
+    def unready(self, at: Loc) -> Iterator[Finding]:
+        return rules.unready(self, at)
+
     def machines(self, groups: Collection[str]) -> list[Host]:
         """The hosts in the order of the file, each with its group. Raises GpuprovError where they can't be told."""
         hosts, problems = listed(self, groups)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from provisioner.providers.tencent.site import TencentSite
+from provisioner.spec.site import among_zones as among
 from provisioner.spec.source_map import Finding, Loc, shown
 
 BY_TRAFFIC, ABROAD = 100, 200
@@ -66,6 +67,4 @@ def network(at: Loc, site: TencentSite) -> Iterator[Finding]:
 def among_zones(at: Loc, zone: str, site: TencentSite) -> Iterator[Finding]:
     """Of a zone that something of the site stands in."""
     zones = site.zones or (tuple(site.vpc.subnets) if site.vpc else ())
-    if zone not in zones:
-        hint = f"one of {', '.join(zones)}" if zones else f"write zones: [{zone}, …] at the site"
-        yield Finding(at, f"{shown(zone)} is not among the site's zones", hint)
+    yield from among(at, zone, site.region, zones)

@@ -124,10 +124,13 @@ class TencentNfs(Model):
     )
 
 
+NO_TURBO = (TURBO[0], f"cfs: {{type: HP}}{TURBO[1].removeprefix('type: HP')}")
+
+
 class TencentStorage(Model):
     """File systems that all nodes of a site share."""
 
-    model_config = ConfigDict(json_schema_extra=refused(turbo=TURBO))
+    model_config = ConfigDict(json_schema_extra=refused(turbo=NO_TURBO, cfs_turbo=NO_TURBO))
 
     cfs: TencentCfs | None = Field(
         default=None,

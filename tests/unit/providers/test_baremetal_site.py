@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from provisioner import spec
+from provisioner.cli.main import app
 from provisioner.errors import GpuprovError
 from provisioner.providers.baremetal import inventory
 from provisioner.providers.baremetal.known_hosts import host_key
@@ -148,8 +150,6 @@ def test_what_is_missing_on_this_computer_is_said_before_anybody_is_asked(
 ) -> None:
     """A file of host keys, the installer's image, the BMCs' account."""
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("somebody was asked"))
-    with pytest.raises(GpuprovError, match="site here: lists no hosts"):
-        provider(tmp_path).refuse_missing_files()
     with pytest.raises(GpuprovError, match="there is no file"):
         provider(tmp_path, hosts={"a": {}}, host_keys=str(tmp_path / "none")).refuse_missing_files()
     monkeypatch.delenv("BMC_USER", raising=False)
@@ -163,6 +163,26 @@ def test_what_is_missing_on_this_computer_is_said_before_anybody_is_asked(
     with pytest.raises(GpuprovError, match="is not there") as told:
         provider(tmp_path, **installed).refuse_missing_files()
     assert told.value.where == str(tmp_path / "none.iso")
+
+
+def test_what_only_a_rehearsal_does_without_is_refused_at_its_place(tmp_path: Path) -> None:
+    """No hosts, and a file of host keys that is not there: `validate` exits with 2, `validate --sandbox` with 0."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "name: lab\nsites:\n  rack: { provider: baremetal }\n"
+        "  desk:\n    provider: baremetal\n    host_keys: known\n    hosts: { a: {} }\n"
+        "groups:\n  g: { machine: dgx-h100, site: rack }\n  h: { machine: dgx-h100, site: desk }\n"
+    )
+    loaded = spec.load(file)
+    found = [(one.line, one.column, one.path) for one in spec.unready(file, loaded)]
+    assert found == [(3, 3, "sites.rack"), (6, 16, "sites.desk.host_keys")]
+    assert [one.path for one in spec.unready(file, loaded, ["desk"])] == ["sites.desk.host_keys"]
+    (tmp_path / "known").touch()
+    assert [one.path for one in spec.unready(file, loaded)] == ["sites.rack"]
+    runner = CliRunner()
+    refused = runner.invoke(app, ["validate", str(file)])
+    assert (refused.exit_code, refused.output.splitlines()[0].partition(" ")[0]) == (2, f"{file}:3:3:")
+    assert runner.invoke(app, ["validate", "--sandbox", str(file)]).exit_code == 0
 
 
 def test_preflight_says_which_hosts_do_not_answer(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,17 @@ def test_what_is_no_image_for_the_nodes(body: bytes, what: str, vendors: Vendors
 def test_a_manifest_that_is_too_long(vendors: Vendors) -> None:
     vendors.manifests["acme/train", "1"] = b" " * (registry.MANIFEST_LIMIT + 1)
     assert "larger than the limit" in refused(vendors)
+
+
+def test_a_computer_without_a_network_is_told_so_at_once(vendors: Vendors) -> None:
+    """Patience is for vendors that are busy: where nobody has answered yet, three tries are enough."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+    told: list[str] = []
+    fetch = Fetch(told.append, deadline_s=20, pause_s=0.01)
+    with pytest.raises(GpuprovError, match="gave up after 3 tries"):
+        fetch.get(nobody, who="them", limit=10)
+    assert len(told) == 2
+    assert fetch.get(f"http://127.0.0.1:{vendors.port}/none", who="us", limit=1000).status == 404
+    with pytest.raises(GpuprovError, match="gave up after 7 tries"):
+        fetch.get(nobody, who="them", limit=10)
