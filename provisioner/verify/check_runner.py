@@ -89,8 +89,13 @@ def asks(function: Callable[..., None]) -> tuple[str, ...]:
 
 def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, peers: Peers) -> Outcome:
     """Call a plain check on a node."""
-    given = {"node": node.facts, "expected": node.expected, "name": node.name, "peers": peers}
-    given["baseline"] = node.baseline
+    given = {
+        "node": node.facts,
+        "expected": node.expected,
+        "name": node.name,
+        "peers": peers,
+        "baseline": node.baseline,
+    }
     dsl.saw()
     try:
         ready(declared, node)
@@ -107,11 +112,13 @@ def run(function: Callable[..., None], declared: Check, node: NodeUnderTest, pee
 
 def enough(declared: Check, node: NodeUnderTest) -> None:
     """What lists GPUs and says little of them proves nothing by showing nothing wrong; nor does a part of a log."""
+    outputs = node.facts.outputs
     for file in declared.needs:
-        if (output := node.facts.outputs.get(file)) is not None and output.partial:
+        if (output := outputs.get(file)) is not None and output.partial:
             raise Unknown(f"nothing wrong is seen, but {output.partial}", action="none")
-    listed = node.facts.listed_by
-    if listed and not declared.listing and {"gpus", node.expected.gpu_file} & {*declared.needs}:
+    if declared.listing or not (listed := node.facts.listed_by):
+        return
+    if {"gpus", node.expected.gpu_file} & {*declared.needs}:
         whole = "rocm-smi --json" if node.expected.vendor == "amd" else "nvidia-smi -q"
         raise Unknown(f"the GPUs are known from {listed} alone, which does not tell: `{whole}` does", action="none")
 
@@ -122,10 +129,10 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
     if reason := declared.inapplicable(expected):
         raise Skipped(reason)
     needs = [expected.gpu_file if need == "gpus" else need for need in declared.needs]
-    asked = LEVELS.index(expected.level) >= LEVELS.index(declared.level)
-    absent = [facts.source(file).state == "absent" for file in needs or declared.reads]
-    if not asked and (any(absent) if needs else all(absent)):
-        raise Skipped(f"only from level {declared.level} on")
+    if LEVELS.index(expected.level) < LEVELS.index(declared.level):
+        absent = [facts.source(file).state == "absent" for file in needs or declared.reads]
+        if any(absent) if needs else all(absent):
+            raise Skipped(f"only from level {declared.level} on")
     for need in needs:
         source = facts.source(need)
         if not FILES[need].by_hand and source.state == "absent" and facts.collected is None and facts.outputs:

@@ -35,10 +35,15 @@ OURS = Path(__file__).parent / "checks"
 PROCESSOR_S, CLOCK_S = 2.0, 30.0
 """A check on one node ends after one to two times these seconds, of the processor or of the clock. The slowest of
 gpuprov's own takes some milliseconds."""
+TOGETHER = 256
+"""Results of gpuprov's own checks that are written at once: a fleet of a thousand nodes has 270,000. What a user's own
+check has found is written before the next begins, which may end the program."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--gpuprov-in", help="JSON: bundles and expectations by node")
+    parser.addoption(
+        "--gpuprov-in", help="JSON: what is expected of the nodes; beside it their bundles (pytest_runner.py)"
+    )
     parser.addoption("--gpuprov-out", help="JSON lines: what was found")
 
 
@@ -48,13 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Judgement:
-    """One run over all nodes; every result is written as soon as it is there."""
+    """One run over all nodes; what was found is written while it goes on."""
 
     def __init__(self, config: pytest.Config) -> None:
         out = Path(config.getoption("--gpuprov-out"))
         self.out: IO[str] = out.open("w", encoding="utf-8")
         self.nodes: dict[str, NodeUnderTest] = {}
         self.outcomes: dict[Hashable, int] = {}
+        self.results: list[tuple[str, int]] = []
+        gc.disable()  # nothing that reading makes goes in circles
         for node, document in nodes_of(Path(config.getoption("--gpuprov-in"))):
             self.nodes[node.name] = node
             self.out.write(document)
@@ -63,6 +70,7 @@ class Judgement:
         self.late: dict[str, str] = {}
         """Node → the check of gpuprov's own that had not ended on it in its time: none other of them is begun there."""
         gc.freeze()  # facts stay until the end: no collection need go through them
+        gc.enable()
         self.watch = Watch(PROCESSOR_S, CLOCK_S)
 
     def write(self, **record: Any) -> None:
@@ -73,8 +81,9 @@ class Judgement:
         """Write how a check ended on a node."""
         self.record(node, test, Outcome.of(_plainly(error), called=called))
 
-    def record(self, node: str, test: str, outcome: Outcome) -> None:
-        """An outcome is written once; the nodes on which a check ended so name it by its number."""
+    def record(self, node: str, test: str, outcome: Outcome, *, together: bool = False) -> None:
+        """An outcome is written once; the nodes on which a check ended so name it by its number. `together`: the line
+        may wait for others."""
         # 1, 1.0 and True are one key of a mapping, and three values in a report.
         key: Hashable = test, outcome, type(outcome.expected), type(outcome.actual)
         try:
@@ -85,7 +94,15 @@ class Judgement:
             record = _outcome(test, outcome.bounded())
             number = self.outcomes[key] = len(self.outcomes)
             self.write(kind="outcome", number=number, **record)
-        self.write(kind="result", node=node, outcome=number)
+        self.results.append((node, number))
+        if not together or len(self.results) >= TOGETHER:
+            self.write_results()
+
+    def write_results(self) -> None:
+        """What was recorded and is not written yet."""
+        if self.results:
+            self.write(kind="results", of=self.results)
+            self.results.clear()
 
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
         if check_runner.plain(obj) is not None:
@@ -225,7 +242,8 @@ class FleetItem(pytest.Item):
                     outcome = Outcome.of(raised, called=False)
                     if ours:
                         judgement.late[node.name] = declared.id
-            judgement.record(node.name, self.nodeid, outcome)
+            judgement.record(node.name, self.nodeid, outcome, together=ours)
+        judgement.write_results()
 
 
 def node_of(item: pytest.Item) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import multiprocessing
 import os
@@ -31,33 +30,29 @@ MANY = 32
 
 
 def nodes_of(given: Path) -> Iterator[tuple[NodeUnderTest, str]]:
-    """The nodes of pytest_runner.py's file (a line for each expectation, then a line for each node) with their `facts`
-    documents as lines for the output. Facts of many nodes are read on all cores."""
-    with given.open("rb") as lines:
-        count = json.loads(next(lines))
-        expectations = [Expected.from_json(json.loads(next(lines))) for _ in range(count["expectations"])]
-        ends = itertools.accumulate(map(len, lines), initial=lines.tell())
-        places = [(given, start) for start in list(ends)[: count["nodes"]]]
+    """The nodes that pytest_runner.py gives, with their `facts` documents as lines for the output. Facts of many nodes
+    are read on all cores."""
+    data = json.loads(given.read_bytes())
+    expectations = [Expected.from_json(one) for one in data["expectations"]]
+    places = [(given.with_suffix(".nodes"), start) for start in data["nodes"]]
     cores = min(len(os.sched_getaffinity(0)), 8)
     with ExitStack() as stack:
         found: Iterable[tuple[Facts, str, dict[str, Any]]] = map(_read, places)
-        if count["nodes"] >= MANY and cores > 1:
-            # Nothing that reading makes goes in circles, so it is not looked for.
+        if len(places) >= MANY and cores > 1:
             pool = stack.enter_context(multiprocessing.get_context("fork").Pool(cores, gc.disable))
             found = pool.imap(_read, places, chunksize=8)
-        for facts, document, data in found:
-            expected = expectations[data["expects"]]
-            record = Baseline.from_json(data["baseline"]) if data["baseline"] is not None else None
-            yield NodeUnderTest(data["node"], facts, expected, data["host"], data["group"], record), document
+        for facts, document, node in found:
+            expected = expectations[node["expects"]]
+            record = Baseline.from_json(node["baseline"]) if node["baseline"] is not None else None
+            yield NodeUnderTest(node["node"], facts, expected, node["host"], node["group"], record), document
 
 
 def _read(place: tuple[Path, int]) -> tuple[Facts, str, dict[str, Any]]:
-    """Facts of the node whose line begins at a place of the file, their document as a line, and what else was given of
-    the node."""
-    with place[0].open("rb") as lines:
-        lines.seek(place[1])
-        data = json.loads(next(lines))
-    facts = read(Bundle.from_json(data.pop("bundle")))
+    """Facts of the node that begins at a place of the file, their document as a line, and what else was given of it."""
+    with place[0].open("rb") as stream:
+        stream.seek(place[1])
+        bundle, data = Bundle.receive(stream)
+    facts = read(bundle)
     try:
         document, reached = to_json(facts_document(facts)), measured(facts)
         why = f"its answers hold more than {DOCUMENT // 2**20} MiB of facts" if len(document) > DOCUMENT else ""

@@ -29,7 +29,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.results import CheckResult, blame
 
 CHECKS = Path(__file__).parent / "checks"
-GIVEN, FOUND, LOG = "in.jsonl", "out.jsonl", "log.txt"
+GIVEN, FOUND, LOG = "in.json", "out.jsonl", "log.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,18 @@ def judge(cases: Mapping[str, Case], *, checks: Sequence[Path] = (), deadline_s:
 
 
 def _give(file: Path, cases: Mapping[str, Case]) -> None:
-    """Lines of JSON for plugin_nodes.nodes_of. Nodes of one group mostly share what is expected of them."""
+    """What plugin_nodes.nodes_of reads: what is expected, which nodes of one group mostly share, and beside it the
+    nodes with their outputs."""
     expected = {id(case.expected): case.expected for case in cases.values()}
     place = {key: index for index, key in enumerate(expected)}
-    with file.open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps({"expectations": len(expected), "nodes": len(cases)}) + "\n")
-        stream.writelines(json.dumps(one.to_json()) + "\n" for one in expected.values())
+    starts = []
+    with file.with_suffix(".nodes").open("wb") as stream:
         for name, case in cases.items():
+            starts.append(stream.tell())
             given = {"node": name, "expects": place[id(case.expected)], "host": case.host, "group": case.group}
             given["baseline"] = case.baseline.to_json() if case.baseline is not None else None
-            stream.write(json.dumps(given | {"bundle": case.bundle.to_json()}) + "\n")
+            case.bundle.send(stream, given)
+    file.write_text(json.dumps({"expectations": [one.to_json() for one in expected.values()], "nodes": starts}))
 
 
 def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
@@ -155,9 +157,10 @@ class _Records:
             case "outcome":
                 test = record["test"]
                 self.outcomes[record["number"]] = test, _result(self.tests[test], record)
-            case "result":
-                test, result = self.outcomes[record["outcome"]]
-                self.results[record["node"]][test] = result
+            case "results":
+                for node, number in record["of"]:
+                    test, result = self.outcomes[number]
+                    self.results[node][test] = result
 
 
 def _judged(name: str, records: _Records, trouble: str) -> Judged:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 PCI = r"(?:[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?|[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
@@ -242,17 +243,11 @@ def events(rows: list[str]) -> tuple[Event, ...]:
     texts: dict[tuple[str, str], str] = {}
     whole = "\n".join(rows)
     words = [word for word in _WORDS if word in whole]
-    for row, there in (part for one in rows for part in _apart(one, words)):
-        for kind in KINDS:
-            if there.isdisjoint(kind.words):
-                continue
-            match = kind.pattern.search(row)
-            if match is None or (kind.but is not None and kind.but.search(row)):
-                continue
-            key = (kind.name, _where(row, match.start()))
-            counts[key] = counts.get(key, 0) + 1
-            texts.setdefault(key, _plain(row))
-            break
+    for row in rows:
+        if any(word in row for word in words):
+            for kind, where, text in _messages(row):
+                counts[kind, where] = counts.get((kind, where), 0) + 1
+                texts.setdefault((kind, where), text)
     # AER announces an error in one line and describes it in another: the description counts where there is one.
     described = {name for name, _ in counts}
     found = []
@@ -260,6 +255,22 @@ def events(rows: list[str]) -> tuple[Event, ...]:
         plain = name.removesuffix("_message")
         if plain == name or plain not in described:
             found.append(Event(plain, where, count, texts[name, where]))
+    return tuple(found)
+
+
+@lru_cache(8192)
+def _messages(row: str) -> tuple[tuple[str, str, str], ...]:
+    """(kind, device, text) of each message in a row. What stands in a log stands there again after the load."""
+    found = []
+    for part, there in _apart(row, list(_WORDS)):
+        for kind in KINDS:
+            if there.isdisjoint(kind.words):
+                continue
+            match = kind.pattern.search(part)
+            if match is None or (kind.but is not None and kind.but.search(part)):
+                continue
+            found.append((kind.name, _where(part, match.start()), _plain(part)))
+            break
     return tuple(found)
 
 

@@ -27,6 +27,9 @@ UNREACHABLE = re.compile(
 )
 """A GPU's address, in newer branches behind its index; in some there is no space before either."""
 
+BETWEEN = re.compile(r">[ \t\r\n]+<")
+"""What only indents: a third of the time that reading the document takes."""
+
 Failure = Literal["mismatch", "no-driver"]
 
 
@@ -60,7 +63,8 @@ def parse(text: str) -> Smi:
         raise Unreadable(f"no complete XML document, it was cut after: {first_line(text.rstrip().splitlines()[-1])}")
     end += len("</nvidia_smi_log>")
     try:
-        root = ElementTree.fromstring(text[start:end].encode("utf-8", "replace"))  # noqa: S314
+        document = BETWEEN.sub("><", text[start:end])
+        root = ElementTree.fromstring(document.encode("utf-8", "replace"))  # noqa: S314
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise Unreadable(f"not XML: {error}") from error
     return _smi(root, [text[:start], text[end:]])

@@ -44,99 +44,102 @@ _T = TypeVar("_T")
 
 
 def read_gpu(index: int, element: ElementTree.Element, gpu: Texts) -> Gpu:
-    states = _states(element)
+    said = "\n".join(element.itertext()).lower()
+    states = _states(element, said)
+    text = gpu.get
     name = given(gpu, "product_name")
     volatile, aggregate = element.find("ecc_errors/volatile"), element.find("ecc_errors/aggregate")
     address = element.get("id") or given(gpu, "pci/pci_bus_id")
-    link, heat, rows, pages = "pci/pci_gpu_link_info", "temperature", "remapped_rows", "retired_pages"
     # Branch 520 moved the limits from power_readings to gpu_power_readings and renamed them.
-    old, power = "power_readings", "gpu_power_readings"
     return Gpu(
         index=index,
         pci=pci(address) if address else None,
         model=name,
-        uuid=given(gpu, "uuid"),
-        serial=given(gpu, "serial"),
-        board_part=given(gpu, "board_part_number"),
-        vbios=given(gpu, "vbios_version"),
-        inforom=given(gpu, "inforom_version/img_version"),
-        gsp_firmware=given(gpu, "gsp_firmware_version"),
-        minor_number=whole(given(gpu, "minor_number")),
-        memory_mib=whole(given(gpu, "fb_memory_usage/total")),
-        memory_used_mib=whole(given(gpu, "fb_memory_usage/used")),
-        bar1_mib=whole(given(gpu, "bar1_memory_usage/total")),
+        uuid=_said(text("uuid")),
+        serial=_said(text("serial")),
+        board_part=_said(text("board_part_number")),
+        vbios=_said(text("vbios_version")),
+        inforom=_said(text("inforom_version/img_version")),
+        gsp_firmware=_said(text("gsp_firmware_version")),
+        minor_number=_whole(text("minor_number")),
+        memory_mib=_whole(text("fb_memory_usage/total")),
+        memory_used_mib=_whole(text("fb_memory_usage/used")),
+        bar1_mib=_whole(text("bar1_memory_usage/total")),
         lost="gpu is lost" in states or (name or "").lower() in ("err!", "unknown error", "gpu is lost"),
-        reset_required=(
-            True if "gpu requires reset" in states else _yes(given(gpu, "gpu_reset_status/reset_required"))
-        ),
-        drain_and_reset=_yes(given(gpu, "gpu_reset_status/drain_and_reset_recommended")),
-        recovery_action=given(gpu, "gpu_recovery_action"),
-        compute_mode=given(gpu, "compute_mode"),
-        display_active=_yes(given(gpu, "display_active")),
-        ecc_mode=given(gpu, "ecc_mode/current_ecc"),
-        ecc_pending=given(gpu, "ecc_mode/pending_ecc"),
+        reset_required=True if "gpu requires reset" in states else _yes(text("gpu_reset_status/reset_required")),
+        drain_and_reset=_yes(text("gpu_reset_status/drain_and_reset_recommended")),
+        recovery_action=_said(text("gpu_recovery_action")),
+        compute_mode=_said(text("compute_mode")),
+        display_active=_yes(text("display_active")),
+        ecc_mode=_said(text("ecc_mode/current_ecc")),
+        ecc_pending=_said(text("ecc_mode/pending_ecc")),
         ecc_volatile=_total(volatile, "uncorrectable", "double_bit"),
         ecc_sram=_total(aggregate, "sram_uncorrectable"),
         ecc_aggregate=_total(aggregate, "uncorrectable", "double_bit"),
         ecc_correctable=_total(aggregate, "_correctable", "single_bit"),
         ecc_sram_correctable=_total(aggregate, "sram_correctable"),
         ecc_dram_correctable=_total(aggregate, "dram_correctable"),
-        sram_threshold=_yes(given(gpu, "ecc_errors/aggregate/sram_threshold_exceeded")),
-        channel_repair=_yes(given(gpu, "ecc_errors/channel_repair_pending")),
-        tpc_repair=_yes(given(gpu, "ecc_errors/tpc_repair_pending")),
-        remap_correctable=whole(given(gpu, f"{rows}/remapped_row_corr")),
-        remap_uncorrectable=whole(given(gpu, f"{rows}/remapped_row_unc")),
-        remap_pending=_yes(given(gpu, f"{rows}/remapped_row_pending")),
-        remap_failure=_yes(given(gpu, f"{rows}/remapped_row_failure")),
-        banks_low=whole(given(gpu, f"{rows}/row_remapper_histogram/row_remapper_histogram_low")),
-        banks_none=whole(given(gpu, f"{rows}/row_remapper_histogram/row_remapper_histogram_none")),
-        retired_sbe=whole(given(gpu, f"{pages}/multiple_single_bit_retirement/retired_count")),
-        retired_dbe=whole(given(gpu, f"{pages}/double_bit_retirement/retired_count")),
+        sram_threshold=_yes(text("ecc_errors/aggregate/sram_threshold_exceeded")),
+        channel_repair=_yes(text("ecc_errors/channel_repair_pending")),
+        tpc_repair=_yes(text("ecc_errors/tpc_repair_pending")),
+        remap_correctable=_whole(text("remapped_rows/remapped_row_corr")),
+        remap_uncorrectable=_whole(text("remapped_rows/remapped_row_unc")),
+        remap_pending=_yes(text("remapped_rows/remapped_row_pending")),
+        remap_failure=_yes(text("remapped_rows/remapped_row_failure")),
+        banks_low=_whole(text("remapped_rows/row_remapper_histogram/row_remapper_histogram_low")),
+        banks_none=_whole(text("remapped_rows/row_remapper_histogram/row_remapper_histogram_none")),
+        retired_sbe=_whole(text("retired_pages/multiple_single_bit_retirement/retired_count")),
+        retired_dbe=_whole(text("retired_pages/double_bit_retirement/retired_count")),
         retired_pending=_first(
-            _yes(given(gpu, f"{pages}/pending_retirement")), _yes(given(gpu, f"{pages}/pending_blacklist"))
+            _yes(text("retired_pages/pending_retirement")), _yes(text("retired_pages/pending_blacklist"))
         ),
-        mig_mode=given(gpu, "mig_mode/current_mig"),
-        mig_pending=given(gpu, "mig_mode/pending_mig"),
+        mig_mode=_said(text("mig_mode/current_mig")),
+        mig_pending=_said(text("mig_mode/pending_mig")),
         mig_devices=len(element.findall("mig_devices/mig_device")),
-        persistence=_yes(given(gpu, "persistence_mode")),
-        pcie_gen=whole(given(gpu, f"{link}/pcie_gen/current_link_gen")),
-        pcie_gen_max=whole(given(gpu, f"{link}/pcie_gen/max_link_gen")),
-        pcie_gen_device=whole(given(gpu, f"{link}/pcie_gen/max_device_link_gen")),
-        pcie_gen_host=whole(given(gpu, f"{link}/pcie_gen/max_host_link_gen")),
-        pcie_width=whole(given(gpu, f"{link}/link_widths/current_link_width")),
-        pcie_width_max=whole(given(gpu, f"{link}/link_widths/max_link_width")),
-        pcie_replays=whole(given(gpu, "pci/replay_counter")),
-        pcie_rollovers=whole(given(gpu, "pci/replay_rollover_counter")),
-        temperature=whole(given(gpu, f"{heat}/gpu_temp")),
-        temperature_slowdown=whole(given(gpu, f"{heat}/gpu_temp_slow_threshold")),
-        margin=whole(given(gpu, f"{heat}/gpu_temp_tlimit")),
-        margin_slowdown=whole(given(gpu, f"{heat}/gpu_temp_slow_tlimit_threshold")),
-        memory_temperature=whole(given(gpu, f"{heat}/memory_temp")),
-        memory_temperature_max=whole(given(gpu, f"{heat}/gpu_temp_max_mem_threshold")),
+        persistence=_yes(text("persistence_mode")),
+        pcie_gen=_whole(text("pci/pci_gpu_link_info/pcie_gen/current_link_gen")),
+        pcie_gen_max=_whole(text("pci/pci_gpu_link_info/pcie_gen/max_link_gen")),
+        pcie_gen_device=_whole(text("pci/pci_gpu_link_info/pcie_gen/max_device_link_gen")),
+        pcie_gen_host=_whole(text("pci/pci_gpu_link_info/pcie_gen/max_host_link_gen")),
+        pcie_width=_whole(text("pci/pci_gpu_link_info/link_widths/current_link_width")),
+        pcie_width_max=_whole(text("pci/pci_gpu_link_info/link_widths/max_link_width")),
+        pcie_replays=_whole(text("pci/replay_counter")),
+        pcie_rollovers=_whole(text("pci/replay_rollover_counter")),
+        temperature=_whole(text("temperature/gpu_temp")),
+        temperature_slowdown=_whole(text("temperature/gpu_temp_slow_threshold")),
+        margin=_whole(text("temperature/gpu_temp_tlimit")),
+        margin_slowdown=_whole(text("temperature/gpu_temp_slow_tlimit_threshold")),
+        memory_temperature=_whole(text("temperature/memory_temp")),
+        memory_temperature_max=_whole(text("temperature/gpu_temp_max_mem_threshold")),
         power_limit_w=_first(
-            number(given(gpu, f"{power}/current_power_limit")),
-            number(given(gpu, f"{power}/enforced_power_limit")),
-            number(given(gpu, f"{old}/enforced_power_limit")),
+            _number(text("gpu_power_readings/current_power_limit")),
+            _number(text("gpu_power_readings/enforced_power_limit")),
+            _number(text("power_readings/enforced_power_limit")),
         ),
         power_default_w=_first(
-            number(given(gpu, f"{power}/default_power_limit")), number(given(gpu, f"{old}/default_power_limit"))
+            _number(text("gpu_power_readings/default_power_limit")),
+            _number(text("power_readings/default_power_limit")),
         ),
-        clock_sm_mhz=whole(given(gpu, "clocks/sm_clock")),
-        clock_application_mhz=whole(given(gpu, "applications_clocks/graphics_clock")),
-        clock_default_mhz=whole(given(gpu, "default_applications_clocks/graphics_clock")),
-        clock_max_mhz=whole(given(gpu, "max_clocks/graphics_clock")),
-        fabric_state=given(gpu, "fabric/state"),
-        fabric_status=given(gpu, "fabric/status"),
-        fabric_clique=given(gpu, "fabric/cliqueId"),
-        fabric_cluster=given(gpu, "fabric/clusterUuid"),
-        fabric_health=given(gpu, "fabric/health/summary"),
-        fabric_bandwidth=given(gpu, "fabric/health/bandwidth"),
+        clock_sm_mhz=_whole(text("clocks/sm_clock")),
+        clock_application_mhz=_whole(text("applications_clocks/graphics_clock")),
+        clock_default_mhz=_whole(text("default_applications_clocks/graphics_clock")),
+        clock_max_mhz=_whole(text("max_clocks/graphics_clock")),
+        fabric_state=_said(text("fabric/state")),
+        fabric_status=_said(text("fabric/status")),
+        fabric_clique=_said(text("fabric/cliqueId")),
+        fabric_cluster=_said(text("fabric/clusterUuid")),
+        fabric_health=_said(text("fabric/health/summary")),
+        fabric_bandwidth=_said(text("fabric/health/bandwidth")),
         fabric_faults=tuple(_faults(gpu)),
         processes=tuple(_processes(element)),
         throttle=tuple(dict.fromkeys(_throttle(gpu))),
         slowed_us=tuple(_slowed(gpu)),
-        errors=tuple(path for path, text in gpu.items() if text and text.strip().strip("[]").lower() in ERRORS),
+        errors=_errors(gpu) if any(word in said for word in ERRORS) else (),
     )
+
+
+def _errors(gpu: Texts) -> tuple[str, ...]:
+    return tuple(path for path, text in gpu.items() if text and text.strip().strip("[]").lower() in ERRORS)
 
 
 def _throttle(gpu: Texts) -> Iterator[str]:
@@ -148,7 +151,7 @@ def _throttle(gpu: Texts) -> Iterator[str]:
 
 def _slowed(gpu: Texts) -> Iterator[tuple[str, int]]:
     for name, reason in SLOWED.items():
-        counted = whole(given(gpu, f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}"))
+        counted = _whole(gpu.get(f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}"))
         if counted is not None:
             yield reason, counted
 
@@ -172,9 +175,9 @@ def _processes(gpu: ElementTree.Element) -> Iterator[Process]:
         )
 
 
-def _states(gpu: ElementTree.Element) -> set[str]:
-    """Of the states that stand in the values' place, those that say what is wrong with the whole GPU."""
-    said = "\n".join(gpu.itertext()).lower()
+def _states(gpu: ElementTree.Element, said: str) -> set[str]:
+    """Of the states that stand in the values' place, those that say what is wrong with the whole GPU; `said` is all
+    text of the element in small letters."""
     if "gpu is lost" not in said and "gpu requires reset" not in said:
         return set()
     return {(element.text or "").strip().strip("[]").lower() for element in gpu.iter()}
@@ -183,14 +186,32 @@ def _states(gpu: ElementTree.Element) -> set[str]:
 def given(texts: Texts, path: str) -> str | None:
     """The text at a path; None where the tool said that it does not know."""
     text = texts.get(path)
-    return None if text is None else _value(text, path == "product_name")
+    if path == "product_name":  # a name may be a word that stands for nothing elsewhere
+        return (text or "").strip()[:200] or None
+    return _said(text)
 
 
 @lru_cache(4096)
-def _value(text: str, name: bool) -> str | None:
-    """A value's text, the same object for the same text. A name may be a word that stands for nothing elsewhere."""
-    text = text.strip()
-    return None if not text or (not name and text.strip("[]").lower() in BLANK) else text[:200]
+def _said(text: str | None) -> str | None:
+    """A value's text, the same object for the same text; None where it stands for nothing. This and the three below
+    read a hundred values of each GPU, most of which all GPUs of a fleet have in common."""
+    text = (text or "").strip()
+    return None if not text or text.strip("[]").lower() in BLANK else text[:200]
+
+
+@lru_cache(4096)
+def _whole(text: str | None) -> int | None:
+    return whole(_said(text))
+
+
+@lru_cache(1024)
+def _number(text: str | None) -> float | None:
+    return number(_said(text))
+
+
+@lru_cache(1024)
+def _yes(text: str | None) -> bool | None:
+    return {"yes": True, "enabled": True, "no": False, "disabled": False}.get((_said(text) or "").lower())
 
 
 def _first(*values: _T | None) -> _T | None:
@@ -218,7 +239,3 @@ def _total(counters: ElementTree.Element | None, *keys: str) -> int | None:
 @lru_cache(1024)
 def _named(tag: str, keys: tuple[str, ...]) -> bool:
     return any(key in tag for key in keys)
-
-
-def _yes(text: str | None) -> bool | None:
-    return {"yes": True, "enabled": True, "no": False, "disabled": False}.get((text or "").lower())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -27,6 +28,20 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert Bundle.read(tmp_path / "node") == whole
     assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "node").iterdir())
+
+
+def test_what_is_sent_to_the_checks_arrives() -> None:
+    """Whatever a node wrote, halves of characters and line ends too, and whatever was known of it."""
+    files = dict(bundle(healthy("p4d.24xlarge")).files)
+    files["topo.txt"] = Output("GPU0\r\n\ud800 \u20ac\x00\n", rc=0, seconds=0.5, error="\udcff", partial="a part")
+    files["ibstat.txt"] = Output("", missing=True, error="ibstat is not installed")
+    whole, empty = Bundle(files, collected=12.5, seconds=3.0, received=13.0), Bundle(error="no route to host")
+    stream = io.BytesIO()
+    for place, one in enumerate((whole, empty)):
+        one.send(stream, {"node": place})
+    stream.seek(0)
+    assert Bundle.receive(stream) == (whole, {"node": 0})
+    assert Bundle.receive(stream) == (empty, {"node": 1})
 
 
 def test_files_copied_by_hand_are_a_bundle(tmp_path: Path) -> None:

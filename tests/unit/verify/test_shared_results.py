@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from provisioner.verify import document
+from provisioner.verify import facts as facts_module
 from provisioner.verify.facts import read
 from provisioner.verify.facts_document import facts_document
 from provisioner.verify.parsers import Unreadable, nvidia_smi
@@ -117,3 +118,30 @@ def test_elements_without_an_end_are_not_walked() -> None:
     deep = "<a>" * 20_000 + "</a>" * 20_000
     with pytest.raises(Unreadable):
         nvidia_smi.parse(f"<nvidia_smi_log><gpu id='0:1:0.0'>{deep}</gpu></nvidia_smi_log>")
+
+
+def test_a_text_that_nodes_share_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def parse(text: str) -> tuple[str]:
+        calls.append(text)
+        if text == "bad":
+            raise Unreadable("bad")
+        return (text,)
+
+    def given(text: str) -> object:
+        return facts_module.read_file("kernel.txt", bundle({"kernel.txt": text}), parse)[0]
+
+    monkeypatch.setattr(facts_module, "_known", {})
+    assert given("6.8.0") is given("6.8.0") and given("6.9.0") == ("6.9.0",)
+    assert calls == ["6.8.0", "6.9.0"]
+    assert given("bad") is None and given("bad") is None  # what cannot be read says so on each node
+    for i in range(facts_module.ALIKE - 1):
+        given("6.8.0")
+        given(f"other {i}")
+    assert calls.count("6.8.0") == 1  # what comes again and again stays
+    assert calls.count("6.9.0") == 1 and given("6.9.0") and calls.count("6.9.0") == 2
+    given("x" * (facts_module.LARGE + 1))
+    given("x" * (facts_module.LARGE + 1))
+    assert calls[-2:] == ["x" * (facts_module.LARGE + 1)] * 2
+    assert len(facts_module._known) == facts_module.ALIKE
