@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from provisioner import catalog
-from provisioner.catalog.models import Ceiling, CopyLimit, Limit, ScratchLimit
+from provisioner.catalog.models import Ceiling, CopyLimit, GpuLimit, Limit, ScratchLimit
 from provisioner.sandbox.sources import shown
 from provisioner.stack.facts import rows
 from provisioner.verify.check import Check
@@ -18,7 +18,7 @@ from provisioner.verify.registry import declared
 
 PAGE = Path(__file__).parent.parent / "docs" / "evidence.md"
 BEGINS = "## In short"
-UNITS = {"nccl": "GB/s", "copies": "GB/s", "fabric": "GB/s", "scratch": "GB/s", "rdma": "Gbit/s"}
+UNITS = {"nccl": "GB/s", "copies": "GB/s", "fabric": "GB/s", "scratch": "GB/s", "rdma": "Gbit/s", "gpus": "GB/s"}
 
 
 def text() -> str:
@@ -72,9 +72,10 @@ def _limits(rows: Iterable[tuple[str, tuple[Limit, ...]]]) -> list[str]:
     lines.append("| --- | --- | --- | --- | --- |")
     for test, limits in rows:
         for row in limits:
-            name = f"{test}, {row.way}" if isinstance(row, CopyLimit | ScratchLimit) else test
-            machines = ", ".join(f"`{machine}`" for machine in row.machines)
-            lines.append(f"| {name} | {machines} | {row.threshold:g} {UNITS[test]} | {row.basis} | {row.source} |")
+            name = f"{test}, {row.way}" if isinstance(row, CopyLimit | ScratchLimit | GpuLimit) else test
+            unit = "TFLOP/s" if name == "gpus, compute" else UNITS[test]
+            machines = ", ".join(f"`{one}`" for one in (row.gpus if isinstance(row, GpuLimit) else row.machines))
+            lines.append(f"| {name} | {machines} | {row.threshold:g} {unit} | {row.basis} | {row.source} |")
     return [*lines, ""]
 
 

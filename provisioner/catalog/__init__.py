@@ -22,6 +22,7 @@ from provisioner.catalog.models import (
     CopyLimit,
     FabricLimit,
     Gpu,
+    GpuLimit,
     Limit,
     ListPrices,
     Machine,
@@ -92,10 +93,11 @@ class Catalog:
 
     @cached_property
     def limit_rows(self) -> Mapping[str, tuple[Limit, ...]]:
-        """The rows of limits.yaml by the test that they are for: nccl, copies, fabric, scratch, rdma."""
+        """The rows of limits.yaml by the test that they are for: nccl, copies, gpus, fabric, scratch, rdma."""
         return {
             "nccl": _rows("limits", "nccl", NcclLimit),
             "copies": _rows("limits", "copies", CopyLimit),
+            "gpus": _rows("limits", "gpus", GpuLimit),
             "fabric": _rows("limits", "fabric", FabricLimit),
             "scratch": _rows("limits", "scratch", ScratchLimit),
             "rdma": _rows("limits", "rdma", RdmaLimit),
@@ -103,10 +105,11 @@ class Catalog:
 
     def limits(self, machine: Machine) -> dict[str, Basis]:
         """What each limit that a node of this type is held to rests on, by the limit's name: those of health.yaml, and
-        busbw, host_copy, peer_copy, scratch_read, scratch_write, fabric, rdma, nvlink where there is one."""
+        busbw, host_copy, peer_copy, gpu_compute, gpu_memory, scratch_read, scratch_write, fabric, rdma, nvlink where
+        there is one."""
         found: dict[str, Basis] = {row.name: row.basis for row in self.ceiling_rows}
         rows = (row for rows in self.limit_rows.values() for row in rows)
-        found |= {row.name: row.basis for row in rows if machine.name in row.machines}
+        found |= {row.name: row.basis for row in rows if row.of(machine)}
         if machine.nvlink.links_per_gpu:
             captured = machine.nvlink.generation in _document("limits")["nvlink"]["measured"]
             found["nvlink"] = "measured" if captured else "unverified"
@@ -184,6 +187,10 @@ class Catalog:
         """host_copy and peer_copy, GB/s, that each GPU of a healthy node reaches; without what nobody has published."""
         rows = [row for row in _rows("limits", "copies", CopyLimit) if machine.name in row.machines]
         return {row.name: row.threshold for row in rows}
+
+    def gpu_limits(self, machine: Machine) -> dict[str, float]:
+        """gpu_compute, TFLOP/s, and gpu_memory, GB/s, that a healthy GPU reaches; without what is unknown."""
+        return {row.name: row.threshold for row in _rows("limits", "gpus", GpuLimit) if row.of(machine)}
 
     def scratch_limits(self, machine: Machine) -> dict[str, float]:
         """scratch_read and scratch_write, GB/s, that a healthy node reaches; without what nobody has published."""

@@ -199,6 +199,10 @@ class Limit(Row):
         """What the limit is called in `Expected.least` and in reports."""
         raise NotImplementedError
 
+    def of(self, machine: Machine) -> bool:
+        """Whether a machine type is held to it."""
+        return machine.name in self.machines
+
 
 class NcclLimit(Limit):
     """Single-node all_reduce bus bandwidth, GB/s, at message size `size`; `measured` on a healthy node."""
@@ -232,6 +236,23 @@ class CopyLimit(Limit):
     @property
     def name(self) -> str:
         return f"{self.way}_copy"
+
+
+class GpuLimit(Limit):
+    """One GPU by itself, whatever machine it is in: dense products in half precision, TFLOP/s, or bytes read and
+    written by a copy within its memory, GB/s. `line_rate`: the data sheet's; `measured`: what a healthy one reached."""
+
+    machines: tuple[str, ...] = ()
+    gpus: tuple[str, ...]
+    way: Literal["compute", "memory"]
+    measured: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"gpu_{self.way}"
+
+    def of(self, machine: Machine) -> bool:
+        return machine.gpu_model in self.gpus
 
 
 class ScratchLimit(Limit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from provisioner.sandbox.fault_list import Change, Fault, Json, _has_links, _nvidia
@@ -69,6 +70,11 @@ def _several(machine: Json) -> bool:
     return _nvidia(machine) and len(machine["gpus"]) > 1
 
 
+def _limited(limit: str) -> Callable[[Json], bool]:
+    """GPUs of which somebody has published what they reach."""
+    return lambda machine: limit in machine["reaches"].get("gpu_limits", ())
+
+
 def _wide(machine: Json) -> bool:
     return _nvidia(machine) and machine["gpus"][0]["pcie"]["gen"] > 1
 
@@ -90,6 +96,7 @@ def _local_disks(machine: Json) -> bool:
     return bool(machine["disks"])
 
 
+RATED = "GPUs with a published rate"
 MORE = "more than one NVIDIA GPU"
 DISKS = "local disks"
 WIDTH = "pci__pci_gpu_link_info__link_widths__current_link_width"
@@ -105,6 +112,10 @@ FAULTS: tuple[Fault, ...] = (
           _gpu(tflops=0.8)),
     Fault("memory-slow", "one GPU's memory is a fifth slower than its neighbours'", "load.memory", _several, MORE,
           _gpu(memory_gbps=0.8)),
+    Fault("gpus-slow", "all GPUs multiply at a fifth of their rate", "load.compute_rate", _limited("gpu_compute"),
+          RATED, _all(tflops=0.2)),
+    Fault("memories-slow", "the memory of all GPUs goes at a quarter of its rate", "load.memory_rate",
+          _limited("gpu_memory"), RATED, _all(memory_gbps=0.25)),
     Fault("clocks-fall", "all GPUs fall to 70 % after the first second", "load.sustained", change=_all(sustained=0.7)),
     Fault("host-copy-slow", "one GPU's copies with the host go at half their rate", "load.host_copy", _several, MORE,
           _gpu(h2d_gbps=0.45, d2h_gbps=0.45)),

@@ -3,6 +3,8 @@ samples/s. They are made up from what is published for its kind, and every one o
 
 from __future__ import annotations
 
+from typing import Any
+
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine
 
@@ -30,7 +32,7 @@ def between(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float | s
     }
 
 
-def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float]:
+def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, Any]:
     """Of one healthy GPU, and `busbw` and `samples_per_s` of the whole node."""
     arch = "cdna" if gpu.vendor == "amd" else gpu.arch
     least, limit = catalog.copy_limits(machine), catalog.nccl_limit(machine)
@@ -47,6 +49,7 @@ def reaches(machine: Machine, gpu: Gpu, catalog: Catalog) -> dict[str, float]:
         "tflops": tflops,
         "busbw": limit.threshold * ABOVE if limit else wire * 0.75,
         **({"limited": limit.threshold} if limit else {}),
+        "gpu_limits": sorted(catalog.gpu_limits(machine)),
         "samples_per_s": round(tflops * machine.gpu_count * 0.9, 1),
         "scratch_read": max(DISK[0] * disks, limits.get("scratch_read", 0) * ABOVE),
         "scratch_write": max(DISK[1] * disks, limits.get("scratch_write", 0) * ABOVE),

@@ -144,8 +144,8 @@ class Expected:
     xids: Mapping[str, Mapping[str, str]] | None = None
     min_busbw_gbps: float | None = None
     least: Mapping[str, float] = field(default_factory=dict)
-    """host_copy, peer_copy: GB/s that a healthy GPU reaches, where somebody has published it; fabric: that its nodes
-    do together; scratch_read: all local disks."""
+    """host_copy, peer_copy, gpu_memory: GB/s that a healthy GPU reaches, and gpu_compute: TFLOP/s, where somebody has
+    published it; fabric: that its nodes do together; scratch_read: all local disks."""
     fabric: Literal["", "rdma", "sockets"] = ""
     """How the nodes of its group are joined for one job over several of them; "" where each is for itself."""
     gpudirect: bool = False
@@ -272,6 +272,7 @@ def expect(
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
         min_busbw_gbps=limit.threshold if limit else None,
         least=catalog.copy_limits(machine)
+        | catalog.gpu_limits(machine)
         | catalog.scratch_limits(machine)
         | ({"fabric": together.threshold} if together else {}),
         fabric=joined,

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from provisioner.catalog import load
 from provisioner.catalog.models import Machine
 from provisioner.verify.parsers.load import MARK
 
@@ -13,7 +14,7 @@ LOAD_CHECKS = {
     "load.completes", "load.results", "load.compute", "load.memory", "load.sustained", "load.host_copy",
     "load.peer_copy", "load.training", "load.throttle", "load.pcie_link", "load.survives", "load.ecc", "load.nvlink",
     "load.pcie_replay", "load.xid", "load.stray_process", "nccl.transport", "load.slowed", "load.rdma_link",
-    "load.rdma_retries",
+    "load.rdma_retries", "load.compute_rate", "load.memory_rate",
 }  # fmt: skip
 """Judged by test_load_checks.py."""
 RATES = {"h2d_gbps": 56.0, "d2h_gbps": 55.0, "memory_gbps": 2900.0, "peer_gbps": 390.0, "tflops": 640.0}
@@ -24,10 +25,14 @@ def result(row: Machine, busbw: float = 900.0) -> dict[str, Any]:
     count = row.gpu_count
     linked = any(cell.startswith("NV") for cell in row.peer_cells)
     gpu = {**RATES, "peer_gbps": RATES["peer_gbps"] if count > 1 else None}
+    least = load().gpu_limits(row)
+    gpu["memory_gbps"] = max(gpu["memory_gbps"] or 0, least.get("gpu_memory", 0) * 1.2)
+    gpu["tflops"] = max(gpu["tflops"] or 0, least.get("gpu_compute", 0) * 1.2)
+    last = gpu["tflops"] - 20
     return {
         "torch": "2.9.0", "cuda": "13.0", "nccl": "2.27.7", "device": "cuda", "ranks": count, "dtype": "bfloat16",
         "gpus": [
-            {**gpu, "rank": i, "index": i, "tflops_last": 620.0 + i, "digest": -77, "wrong_products": 0, "numa_node": 0}
+            {**gpu, "rank": i, "index": i, "tflops_last": last + i, "digest": -77, "wrong_products": 0, "numa_node": 0}
             for i in range(count)
         ],
         "all_reduce": [{"bytes": 1 << 30, "busbw_gbps": busbw * 0.96}, {"bytes": 8 << 30, "busbw_gbps": busbw}]

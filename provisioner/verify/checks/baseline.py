@@ -20,10 +20,18 @@ DISKS = (*(f"storage.{name}" for name in ("io", "bandwidth", "latency", "raid", 
 FOLLOWS = {
     "host_copy": ("load.host_copy", "fleet.slow_host_copy", "load.pcie_link", "gpu.pcie", "gpu.pcie_gen"),
     "peer_copy": ("load.peer_copy", "nvlink.links", "nvlink.speed", "nvlink.topology", "nvswitch.fabric"),
-    "memory": ("load.memory", "fleet.slow_memory", "load.throttle", "gpu.ecc"),
+    "memory": ("load.memory_rate", "load.memory", "fleet.slow_memory", "load.throttle", "gpu.ecc"),
     "clock": ("load.throttle", "gpu.throttle", "gpu.clocks", "gpu.power_limit", "gpu.power_brake"),
     "compute": (
-        *("load.compute", "load.sustained", "fleet.slow_compute", "baseline.clock", "load.throttle", "gpu.throttle"),
+        *(
+            "load.compute_rate",
+            "load.compute",
+            "load.sustained",
+            "fleet.slow_compute",
+            "baseline.clock",
+            "load.throttle",
+            "gpu.throttle",
+        ),
         *("gpu.clocks", "gpu.power_limit", "gpu.power_brake"),
     ),
     "busbw": (
@@ -34,6 +42,7 @@ FOLLOWS = {
         *("load.training", "fleet.slow_training", "gpu.count"),
         *(f"baseline.{name}" for name in ("host_copy", "peer_copy", "memory", "clock", "compute", "busbw")),
         *(f"load.{name}" for name in ("host_copy", "peer_copy", "memory", "compute", "sustained", "throttle")),
+        *("load.memory_rate", "load.compute_rate"),
         *("nccl.bandwidth", "nccl.transport", "fleet.slow_nccl", "fleet.slow_compute", "fleet.slow_memory"),
     ),
     "scratch_write": DISKS,

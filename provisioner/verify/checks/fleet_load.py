@@ -53,7 +53,15 @@ def test_slow_nccl(node: Facts, expected: Expected, peers: Peers) -> None:
     level="standard",
     needs=NEEDS,
     follows=(
-        *(LOAD, "load.compute", "load.sustained", "load.throttle", "gpu.throttle", "gpu.power_brake"),
+        *(
+            LOAD,
+            "load.compute_rate",
+            "load.compute",
+            "load.sustained",
+            "load.throttle",
+            "gpu.throttle",
+            "gpu.power_brake",
+        ),
         *("gpu.clocks", "gpu.power_limit", "fleet.hot"),
     ),
     says="This node's slowest GPU multiplies matrices slower than the rest of the group: every step waits for it.",
@@ -68,7 +76,7 @@ def test_slow_compute(node: Facts, expected: Expected, peers: Peers) -> None:
     action="vendor",
     level="standard",
     needs=NEEDS,
-    follows=(LOAD, "load.memory", "load.throttle", "gpu.ecc"),
+    follows=(LOAD, "load.memory_rate", "load.memory", "load.throttle", "gpu.ecc"),
     says="This node's GPU memory is slower than the rest of the group's. Look at ECC, remapped rows and temperature.",
 )
 def test_slow_memory(node: Facts, expected: Expected, peers: Peers) -> None:
@@ -96,7 +104,8 @@ def test_slow_host_copy(node: Facts, expected: Expected, peers: Peers) -> None:
     needs=NEEDS,
     follows=(
         *(LOAD, "load.training", "gpu.count", "nccl.bandwidth", "nccl.transport", "load.throttle"),
-        *(f"load.{name}" for name in ("compute", "memory", "host_copy", "peer_copy", "sustained")),
+        *(f"load.{name}" for name in ("compute_rate", "compute", "memory_rate", "memory")),
+        *(f"load.{name}" for name in ("host_copy", "peer_copy", "sustained")),
         *(f"fleet.slow_{name}" for name in ("nccl", "compute", "memory", "host_copy")),
     ),
     says="The reference model trains slower here than on the rest of the group, though no single part is that slow.",

@@ -44,7 +44,7 @@ def _floor(expected: Expected, limit: str, rates: Mapping[str, float]) -> tuple[
     action="vendor",
     level="standard",
     needs=NEEDS,
-    follows=(LOAD, "load.throttle", "gpu.clocks", "gpu.power_limit", "gpu.throttle"),
+    follows=(LOAD, "load.compute_rate", "load.throttle", "gpu.clocks", "gpu.power_limit", "gpu.throttle"),
     applies=lambda e: e.gpu_count > 1,
     otherwise="needs at least two GPUs",
     says="A GPU multiplies matrices slower than its neighbours: all of them wait for it in every step.",
@@ -59,7 +59,7 @@ def test_compute(node: Facts, expected: Expected) -> None:
     action="vendor",
     level="standard",
     needs=NEEDS,
-    follows=(LOAD, "load.throttle", "gpu.ecc"),
+    follows=(LOAD, "load.memory_rate", "load.throttle", "gpu.ecc"),
     applies=lambda e: e.gpu_count > 1,
     otherwise="needs at least two GPUs",
     says="A GPU's memory is slower than its neighbours'. Look at its remapped rows and temperature, then the vendor.",
@@ -77,6 +77,50 @@ def _alike(node: Facts, expected: Expected, of: str, unit: str) -> None:
     )
     if behind := _lag(found, share):
         fail(f"{'; '.join(behind)} {unit}")
+
+
+PUBLISHED = "nobody has published what such a GPU reaches"
+
+
+@check(
+    "load.compute_rate",
+    severity="fatal",
+    documented="github stas00/ml-engineering compute/accelerator: what GPUs reach of their data sheet; limits.yaml",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "load.throttle", "load.slowed", "load.sustained", "gpu.clocks", "gpu.power_limit", "gpu.throttle",
+             "gpu.power_brake"),
+    applies=lambda e: "gpu_compute" in e.least,
+    otherwise=PUBLISHED,
+    says="GPUs multiply matrices far slower than their model does, be it all of them alike: clocks, power or cooling.",
+)  # fmt: skip
+def test_compute_rate(node: Facts, expected: Expected) -> None:
+    _at_least(node, expected, "tflops_last", "gpu_compute", "TFLOP/s")
+
+
+@check(
+    "load.memory_rate",
+    severity="fatal",
+    documented="github NVIDIA/nccl#1264, NVIDIA/cuda-samples#392: copies within a healthy GPU's memory; limits.yaml",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "load.throttle", "gpu.ecc"),
+    applies=lambda e: "gpu_memory" in e.least,
+    otherwise=PUBLISHED,
+    says="The memory of GPUs is far slower than their model's, be it of all alike. Look at its clock, then the vendor.",
+)
+def test_memory_rate(node: Facts, expected: Expected) -> None:
+    _at_least(node, expected, "memory_gbps", "gpu_memory", "GB/s")
+
+
+def _at_least(node: Facts, expected: Expected, of: str, limit: str, unit: str) -> None:
+    least, found = expected.least[limit], _fastest(node, expected, of)
+    saw(expected=f"{least:g} {unit} or more", actual={gpu: round(value, 1) for gpu, value in found.items()})
+    if low := [f"{gpu}: {value:.4g}" for gpu, value in found.items() if value < least]:
+        limits = expected.unsupported_floor(limit, min(found.values()), least)
+        fail(f"{'; '.join(low)} {unit}{_wanted(least)}", unverified=limits)
 
 
 @check(

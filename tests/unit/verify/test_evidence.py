@@ -83,6 +83,8 @@ def judged() -> dict[str, Judged]:
             "another GPU's NUMA node is unknown": Case(
                 bundle(healthy(ndv4) | {"load.json": ran(elsewhere)}), expected(ndv4)
             ),
+            "unverified compute": slow("p3dn.24xlarge", tflops=61.0, tflops_last=60.0),
+            "far below unverified compute": slow("p3dn.24xlarge", tflops=11.0, tflops_last=11.0),
             "link of a virtual machine": link("p4d.24xlarge"),
             "link of bare metal": link("dgx-h100"),
         }
@@ -101,6 +103,8 @@ def judged() -> dict[str, Judged]:
         ("far below its neighbours", "load.host_copy", "fatal", ""),
         ("far below, of an unknown NUMA node", "load.host_copy", "fatal", ""),
         ("another GPU's NUMA node is unknown", "load.host_copy", "fatal", ""),
+        ("unverified compute", "load.compute_rate", "warn", "gpu_compute"),
+        ("far below unverified compute", "load.compute_rate", "fatal", ""),
         ("link of a virtual machine", "load.pcie_link", "warn", "the PCIe generation in a virtual machine"),
         ("link of bare metal", "load.pcie_link", "fatal", ""),
     ],

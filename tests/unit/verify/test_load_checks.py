@@ -46,6 +46,18 @@ def gpu(index: int, machine: str = P4D, **values: Any) -> Callable[[Texts], obje
     return change
 
 
+def every(machine: str = P4D, **values: Any) -> Callable[[Texts], object]:
+    """All GPUs gave other values."""
+
+    def change(texts: Texts) -> None:
+        found = deepcopy(result(load().machine(machine)))
+        for one in found["gpus"]:
+            one.update(values)
+        texts["load.json"] = ran(found)
+
+    return change
+
+
 def whole(machine: str = P4D, **values: Any) -> Callable[[Texts], object]:
     """The program's result has other values."""
     return lambda t: t.update({"load.json": ran(result(load().machine(machine)) | values)})
@@ -129,6 +141,13 @@ FAULTS: dict[str, Fault] = {
     "other bits": Fault(P4D, gpu(3, digest=-78), {"load.results"}, "GPU 3"),
     "slow GPU": Fault(P4D, gpu(3, tflops=560.0, tflops_last=540.0), {"load.compute"}, "GPU 3: 540"),
     "slow memory": Fault(P4D, gpu(3, memory_gbps=2400.0), {"load.memory"}, "GPU 3"),
+    "all GPUs multiply slowly": Fault(
+        P4D, every(tflops=150.0, tflops_last=148.0), {"load.compute_rate"}, "187.2 expected"
+    ),
+    "one GPU at a quarter": Fault(
+        P4D, gpu(3, tflops=155.0, tflops_last=150.0), {"load.compute_rate"}, "GPU 3: 150", {"load.compute"}
+    ),
+    "all GPUs have slow memory": Fault(DGX, every(DGX, memory_gbps=1500.0), {"load.memory_rate"}, "2010 expected"),
     "falls back": Fault(RTX, gpu(0, RTX, tflops_last=430.0), {"load.sustained"}, "GPU 0: 430 after 640"),
     "slow to the GPU": Fault(DGX, gpu(3, DGX, h2d_gbps=30.0), {"load.host_copy"}, "GPU 3: 30.0"),
     "slow from the GPU": Fault(DGX, gpu(3, DGX, d2h_gbps=30.0), {"load.host_copy"}, "GPU 3: 30.0"),
