@@ -178,8 +178,9 @@ class ClusterPaths:
         return self.root.is_dir()
 
     def made(self) -> bool:
-        """Whether machines were made, or were about to be: not so where somebody only looked."""
-        return self.intent.exists() or self.nodes.exists() or any(self.root.glob("sites/*/terraform.tfstate"))
+        """Whether machines were made or installed, or were about to be: not so where somebody only looked."""
+        kept = ("terraform.tfstate", "netboot.json")
+        return self.intent.exists() or self.nodes.exists() or any(any(self.root.glob(f"sites/*/{one}")) for one in kept)
 
     def untouched(self) -> bool:
         """Whether nothing is there but what a look has left: Terraform's providers."""

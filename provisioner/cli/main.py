@@ -52,6 +52,7 @@ COMMANDS: dict[str, Entry] = {
     "image": Entry("provisioner.cli.image:app", "Build golden images, prove them, move them through channels."),
     "down": Entry("provisioner.cli.lifecycle:down", "Remove everything that `up` created."),
     "bmc": Entry("provisioner.cli.bmc:bmc", "Ask bare metal's BMCs: status, power, event logs."),
+    "netboot": Entry("provisioner.cli.netboot:netboot", "Install bare metal that starts from the network."),
     "catalog": Entry("provisioner.cli.catalog:catalog", "Show the known machine types."),
     "cost": Entry("provisioner.cli.cost:cost", "Show what a fleet or a machine costs, here and in other regions."),
     "doctor": Entry("provisioner.cli.doctor:doctor", "Show what this machine lacks and how to install it."),

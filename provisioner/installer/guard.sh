@@ -3,8 +3,10 @@
 # Called with `machine` (is it the one that is meant?) and `disks` (do they hold anything?).
 serials='@SERIALS@'
 reinstall='@REINSTALL@'
+report='@REPORT@'
 
-stop() {
+stop() { # why, and in a word
+    [ -z "$report" ] || wget -q -T 10 -O /dev/null "$report/refused/$2" 2>/dev/null
     for tty in /dev/console /dev/ttyS0 /dev/tty1; do
         [ -w "$tty" ] && echo "gpuprov: NOT INSTALLED: $1" > "$tty" 2>/dev/null
     done
@@ -26,7 +28,7 @@ machine() {
             same "$mine" "$wanted" && return 0
         done
     done
-    stop "this machine is not the one that it was made for ($serials)"
+    stop "this machine is not the one that it was made for ($serials)" machine
 }
 
 whole_disks() { # that can be written to and stay: no CD, no USB stick, no virtual drive of the BMC
@@ -51,10 +53,10 @@ blank() { # the first and the last MiB: partition tables, file systems, RAID and
 
 disks() {
     found=$(whole_disks)
-    [ -n "$found" ] || stop "no disk was found to install on"
+    [ -n "$found" ] || stop "no disk was found to install on" no-disk
     if [ "$reinstall" != yes ]; then
         for name in $found; do
-            blank "$name" || stop "disk /dev/$name holds data; say reinstall for this machine to overwrite it"
+            blank "$name" || stop "disk /dev/$name holds data; say reinstall for this machine to overwrite it" data
         done
     fi
 }
@@ -66,7 +68,7 @@ smallest() { # of at least 32 GB
         [ "$size" -ge 62500000 ] || continue
         if [ -z "$best" ] || [ "$size" -lt "$least" ]; then best=$name least=$size; fi
     done
-    [ -n "$best" ] || stop "no disk of at least 32 GB was found"
+    [ -n "$best" ] || stop "no disk of at least 32 GB was found" small
     echo "/dev/$best"
 }
 

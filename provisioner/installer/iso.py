@@ -20,7 +20,7 @@ from provisioner.installer.seed import Target
 
 BUILD_S = 600
 
-_CONSOLES = "console=tty0 console=ttyS0,115200n8"
+CONSOLES = "console=tty0 console=ttyS0,115200n8"
 """The last one has the installer's own screen: BMCs show it as serial over LAN."""
 
 
@@ -37,11 +37,11 @@ class Layout:
 
 LAYOUTS = {
     "debian": Layout(
-        "/install.amd/vmlinuz", "/install.amd/initrd.gz", f"auto=true priority=critical {_CONSOLES}",
+        "/install.amd/vmlinuz", "/install.amd/initrd.gz", f"auto=true priority=critical {CONSOLES}",
         {"/boot/grub/grub.cfg": "grub", "/isolinux/isolinux.cfg": "isolinux"},
     ),
     "ubuntu": Layout(
-        "/casper/vmlinuz", "/casper/initrd", f"autoinstall ds=nocloud\\;s=/cdrom/nocloud/ {_CONSOLES}",
+        "/casper/vmlinuz", "/casper/initrd", f"autoinstall ds=nocloud\\;s=/cdrom/nocloud/ {CONSOLES}",
         {"/boot/grub/grub.cfg": "grub"},
     ),
 }  # fmt: skip
@@ -72,15 +72,14 @@ def _of_netboot(installer: Path, layout: Layout, target: Target, work: Path, out
     tree = work / "tree"
     (tree / "boot" / "grub").mkdir(parents=True)
     (tree / "install.amd").mkdir()
-    shutil.copyfile(_within(installer, "linux"), tree / layout.kernel.lstrip("/"))
-    (tree / layout.initrd.lstrip("/")).write_bytes(
-        _within(installer, "initrd.gz").read_bytes() + _seed_in_memory(target)
-    )
+    shutil.copyfile(within(installer, "linux"), tree / layout.kernel.lstrip("/"))
+    (tree / layout.initrd.lstrip("/")).write_bytes(within(installer, "initrd.gz").read_bytes() + seed_in_memory(target))
     (tree / "boot" / "grub" / "grub.cfg").write_text(_menu("grub", layout), encoding="utf-8")
     _run(["grub-mkrescue", "-o", str(out), str(tree)], "grub-pc-bin grub-efi-amd64-bin grub-common xorriso mtools")
 
 
-def _within(installer: Path, name: str) -> Path:
+def within(installer: Path, name: str) -> Path:
+    """A file of Debian's netboot images. Raises GpuprovError where the folder has none of that name."""
     found = sorted(installer.rglob(name))
     if not found:
         raise GpuprovError(f"has no {name}", where=str(installer), hint="give the folder of Debian's netboot images")
@@ -88,12 +87,18 @@ def _within(installer: Path, name: str) -> Path:
 
 
 def _of_debian(installer: Path, layout: Layout, target: Target, work: Path, out: Path) -> None:
-    initrd = work / "initrd.gz"
-    _run(["xorriso", "-osirrox", "on", "-indev", str(installer), "-extract", layout.initrd, str(initrd)], "xorriso")
-    initrd.chmod(0o600)
+    initrd = extract(installer, layout.initrd, work / "initrd.gz")
     with initrd.open("ab") as file:
-        file.write(_seed_in_memory(target))
+        file.write(seed_in_memory(target))
     _changed(installer, out, {layout.initrd: initrd, **_menus(layout, work)})
+
+
+def extract(image: Path, where: str, out: Path) -> Path:
+    """A file of an ISO image, which is written anew."""
+    out.unlink(missing_ok=True)
+    _run(["xorriso", "-osirrox", "on", "-indev", str(image), "-extract", where, str(out)], "xorriso")
+    out.chmod(0o600)
+    return out
 
 
 def _of_ubuntu(installer: Path, layout: Layout, target: Target, work: Path, out: Path) -> None:
@@ -143,7 +148,7 @@ def _changed(installer: Path, out: Path, put: Mapping[str, Path]) -> None:
     _run(command, "xorriso")
 
 
-def _seed_in_memory(target: Target) -> bytes:
+def seed_in_memory(target: Target) -> bytes:
     """What is appended to Debian's initrd: the installer finds its preseed there before it looks for anything else."""
     files = {"preseed.cfg": seed.preseed(target), "gpuprov-guard": seed.guard(target)}
     return gzip.compress(_cpio({name: text.encode() for name, text in files.items()}), mtime=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,26 @@ _SHAPES = {
     "mirror": r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?",
     "serial": r"[A-Za-z0-9._:/-]{2,64}",
     "token": r"[a-f0-9]{16,64}",
+    "report": r"http://[0-9.]+:[0-9]+/[a-f0-9]{16,64}",
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A fixed address of a machine. `address`: with its prefix, 10.0.0.11/24; `gateway`: "" for none."""
+
+    address: IPv4Interface
+    gateway: str = ""
+    dns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """One machine to be installed. `serials`: what the machine itself must say (DMI serial number, chassis, UUID), any
     one of them; `reinstall`: overwrite what is on its disks; `token`: left on the machine in /etc/gpuprov-installed, so
-    that this installation is known from another one; `mac`: the port that asks for an address, "" for any."""
+    that this installation is known from another one; `mac`: the port that asks for an address, "" for any;
+    `fixed`: its address, None for the one that DHCP gives it; `report`: URL that the installer calls with /installed at
+    its end, and with /refused/WORD where it refuses, "" for none."""
 
     name: str
     user: str
@@ -40,6 +53,8 @@ class Target:
     reinstall: bool = False
     mirror: str = "http://deb.debian.org/debian"
     mac: str = ""
+    fixed: Address | None = None
+    report: str = ""
 
     def __post_init__(self) -> None:
         values = {
@@ -60,14 +75,20 @@ class Target:
             )  # fmt: skip
         if self.mac and not re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", self.mac):
             raise GpuprovError(f"{self.mac!r} is no MAC address", where=self.name)
+        if self.report and not re.fullmatch(_SHAPES["report"], self.report):
+            raise GpuprovError(f"{self.report[:60]!r} can't be given to an installer", where=self.name)
 
 
 def guard(target: Target) -> str:
     """The script that keeps an installer from the wrong machine, and from disks that hold data."""
     text = _GUARD.read_text(encoding="utf-8")
-    return text.replace("@SERIALS@", " ".join(target.serials)).replace(
-        "@REINSTALL@", "yes" if target.reinstall else "no"
-    )
+    filled = text.replace("@SERIALS@", " ".join(target.serials)).replace("@REPORT@", target.report)
+    return filled.replace("@REINSTALL@", "yes" if target.reinstall else "no")
+
+
+def _reported(target: Target) -> list[str]:
+    """The last command of an installation. That it is not heard changes nothing: it was given its installer once."""
+    return [f"wget -q -T 20 -O /dev/null {target.report}/installed || true"] if target.report else []
 
 
 def preseed(target: Target) -> str:
@@ -85,6 +106,7 @@ def preseed(target: Target) -> str:
         "chmod 440 /target/etc/sudoers.d/90-gpuprov",
         "echo 'PasswordAuthentication no' > /target/etc/ssh/sshd_config.d/10-gpuprov.conf",
         f"echo {target.token} > /target/etc/gpuprov-installed",
+        *(f"{{ {one}; }}" for one in _reported(target)),
     ]
     chosen = "$(sh /gpuprov-guard smallest)" if target.disk == "by-size" else f"$(readlink -f {target.disk})"
     disks = (
@@ -133,6 +155,15 @@ def preseed(target: Target) -> str:
         "finish-install/reboot_in_progress": ("note", ""),
         "cdrom-detect/eject": ("boolean", "true"),
     }
+    if target.fixed:
+        lines |= {
+            "netcfg/disable_autoconfig": ("boolean", "true"),
+            "netcfg/get_ipaddress": ("string", str(target.fixed.address.ip)),
+            "netcfg/get_netmask": ("string", str(target.fixed.address.netmask)),
+            "netcfg/get_gateway": ("string", target.fixed.gateway),
+            "netcfg/get_nameservers": ("string", " ".join(target.fixed.dns)),
+            "netcfg/confirm_static": ("boolean", "true"),
+        }
     text = "".join(f"d-i {key} {kind} {value}".rstrip() + "\n" for key, (kind, value) in lines.items())
     return (
         text.replace("d-i popularity-contest/", "popularity-contest popularity-contest/")
@@ -143,12 +174,15 @@ def preseed(target: Target) -> str:
 def autoinstall(target: Target) -> str:
     """user-data for Ubuntu's installer; `guard` lies at /cdrom/nocloud/guard.sh.
     https://canonical-subiquity.readthedocs-hosted.com/en/latest/reference/autoinstall-reference.html"""
-    guard_at = "/cdrom/nocloud/guard.sh"
+    guard_at, fetched = "/cdrom/nocloud/guard.sh", []
+    if target.report:
+        guard_at = "/run/gpuprov-guard.sh"
+        fetched = [f"wget -q -T 60 -O {guard_at} {target.report}/guard.sh"]
     match = {"size": "smallest"} if target.disk == "by-size" else {"path": target.disk}
     document: dict[str, Any] = {
         "version": 1,
         # The installer has an sshd of its own: nobody is to take it for the machine's.
-        "early-commands": ["systemctl stop ssh || true", f"sh {guard_at} machine", f"sh {guard_at} disks"],
+        "early-commands": ["systemctl stop ssh || true", *fetched, f"sh {guard_at} machine", f"sh {guard_at} disks"],
         "locale": "en_US.UTF-8",
         "keyboard": {"layout": "us"},
         "identity": {"hostname": target.name.partition(".")[0], "username": target.user, "password": "!"},
@@ -161,9 +195,15 @@ def autoinstall(target: Target) -> str:
             f"echo '{target.user} ALL=(ALL) NOPASSWD:ALL' > /target/etc/sudoers.d/90-gpuprov",
             "chmod 440 /target/etc/sudoers.d/90-gpuprov",
             f"echo {target.token} > /target/etc/gpuprov-installed",
+            *_reported(target),
         ],
     }
     if target.mac:
-        port = {"match": {"macaddress": target.mac}, "dhcp4": True}
+        port: dict[str, Any] = {"match": {"macaddress": target.mac}, "dhcp4": target.fixed is None}
+        if target.fixed:
+            port["addresses"] = [str(target.fixed.address)]
+            port["nameservers"] = {"addresses": list(target.fixed.dns)}
+            if target.fixed.gateway:
+                port["routes"] = [{"to": "default", "via": target.fixed.gateway}]
         document["network"] = {"version": 2, "ethernets": {"install": port}}
     return "#cloud-config\n" + yaml.safe_dump({"autoinstall": document}, sort_keys=False)

@@ -69,14 +69,14 @@ class _Handler(BaseHTTPRequestHandler):
         token, file = found
         with file.open("rb") as image:
             size = os.fstat(image.fileno()).st_size
-            part = _part(self.headers.get("Range"), size)
-            if part is None:
+            asked = part(self.headers.get("Range"), size)
+            if asked is None:
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{size}")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            first, last = part
+            first, last = asked
             whole = self.headers.get("Range") is None
             self.send_response(200 if whole else 206)
             self.send_header("Content-Type", "application/octet-stream")
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-def _part(header: str | None, size: int) -> tuple[int, int] | None:
+def part(header: str | None, size: int) -> tuple[int, int] | None:
     """First and last byte that a Range asks for; the whole file for a header that is none, as RFC 9110 wants it. None
     for a part that is not there."""
     found = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", (header or "").strip())

@@ -7,7 +7,6 @@ finds that written down waits for it, and never starts it again.
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -218,13 +217,3 @@ class Installer:
             order = machine.boot().order
             if now.order and order and set(order) == set(now.order) and order != now.order:
                 self.told(f"its boot order is {', '.join(order)} now; it was {', '.join(now.order)}")
-
-
-def greets(address: str, port: int, timeout_s: float = 5.0) -> bool:
-    """Whether an sshd answers."""
-    try:
-        with socket.create_connection((address, port), timeout=timeout_s) as connection:
-            connection.settimeout(timeout_s)
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False

@@ -14,11 +14,12 @@ from typing import Any
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
 
-STEPS = ("chosen", "attaching", "starting", "installing", "cleaning", "installed", "failed")
+STEPS = ("chosen", "attaching", "starting", "installing", "cleaning", "offered", "started", "installed", "failed")
 """chosen: nothing was changed. attaching: an image may be attached, and the boot override set; the machine is off.
 starting: it may have been switched on, once. installing: it was; only waiting is left. cleaning: it answers by ssh; the
-image is being taken out. installed: over. failed: it was started, and did not come up."""
-STARTED = STEPS[2:6]
+image is being taken out. Over the network: offered: it was told where its installer is. started: it has all of it.
+installed: over. failed: it was started, and did not come up."""
+STARTED = ("starting", "installing", "cleaning", "installed")
 
 
 @dataclass(frozen=True, slots=True)

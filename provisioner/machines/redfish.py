@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import socket
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,9 +18,10 @@ from provisioner.fleet import Node
 from provisioner.installer import iso, serve
 from provisioner.installer.seed import Target
 from provisioner.machines.base import Action, PartlyMadeError, Planned
+from provisioner.machines.came_up import came_up
 from provisioner.machines.existing import Way
 from provisioner.machines.hosts import HostMachines
-from provisioner.machines.installing import Installer, greets
+from provisioner.machines.installing import Installer
 from provisioner.machines.journal import Installation as Journaled
 from provisioner.machines.journal import Journal
 from provisioner.paths import private_dir
@@ -212,29 +211,8 @@ class RedfishMachines(HostMachines):
         )  # fmt: skip
 
     def _came_up(self, host: Host, now: Journaled | None) -> bool:
-        """Whether the machine that this installation made answers: an installer may run an sshd of its own, and an
-        address may be another machine's. Its host key is pinned later, by whoever sends it anything."""
-        carried = self._proxy(host.name)
-        if now is None:
-            return not carried and greets(host.address, host.port)
-        if not carried and not greets(host.address, host.port):
-            return False
-        with tempfile.TemporaryDirectory() as folder:
-            options = {
-                "BatchMode": "yes", "ConnectTimeout": "10", "StrictHostKeyChecking": "accept-new",
-                "UserKnownHostsFile": f"{folder}/known_hosts", "GlobalKnownHostsFile": "/dev/null", "LogLevel": "ERROR",
-                "IdentitiesOnly": "yes", "ForwardAgent": "no", "IdentityFile": str(ssh.identity(self._way.paths)),
-            } | ({"ProxyCommand": carried} if carried else {})  # fmt: skip
-            given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-            where = ["-p", str(host.port), f"{host.user or self._user}@{host.address}"]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(
-                    ["ssh", "-F", "/dev/null", *given, *where, "cat /etc/gpuprov-installed"],
-                    capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=40,
-                    check=False, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
-                return done.stdout.strip() == now.token
-        return False
+        user, carried = host.user or self._user, self._proxy(host.name)
+        return came_up(self._way.paths, host, user, carried, now.token if now is not None else "")
 
 
 def bmc_of(

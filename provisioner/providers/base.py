@@ -160,6 +160,18 @@ class Installation:
     reinstall: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Netboot:
+    """How machines that start from the network are installed. `interface`: of this computer, the only one that answers;
+    `proxy`: another server gives their addresses; `gateway`, `dns`: of those that have theirs from cluster.yaml."""
+
+    installation: Installation
+    interface: str
+    proxy: bool
+    gateway: str
+    dns: tuple[str, ...]
+
+
 class Management(Protocol):
     """BMCs of machines that exist."""
 
@@ -199,6 +211,8 @@ class Provider(ABC):
     """The machines, where they exist already."""
     management: Management | None = None
     """How the machines are reached by their BMCs."""
+    netboot: Netboot | None = None
+    """How machines that have no operating system yet are installed over the network; None where they are not."""
     images: Images | None = None
     """How images of its machines are made."""
     rehearsal: Rehearsal | None = None

@@ -22,6 +22,9 @@ class Host:
     bmc: str = ""
     serial: str = ""
     """Serial number that its BMC must show before anything is changed through it; empty where the file has none."""
+    mac: str = ""
+    """MAC address of the port that it starts from the network with, 52:54:00:12:34:56; empty where the file has
+    none."""
 
     @property
     def management(self) -> tuple[str, int]:

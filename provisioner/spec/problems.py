@@ -120,7 +120,10 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
         return _bad_network(value, item["msg"])
     if value is None:
         return f"{_name(loc)} has no value: it wants {title or _WANTED.get(kind, 'one')}", ""
-    takes_text = kind == "string_type" or _takes_text(schema_of(loc, value=source.value))
+    text_or_list = _takes_text(schema_of(loc, value=source.value))
+    if text_or_list and isinstance(value, str):
+        return f"{shown(value)} is not {title}", ""
+    takes_text = kind == "string_type" or text_or_list
     wants_text = takes_text and isinstance(value, bool | int | float)
     if wants_text and raw is not None:
         reads = f"the number {value}" if str(value) != raw and not isinstance(value, bool) else _KINDS[type(value)]

@@ -14,7 +14,7 @@ from pathlib import Path
 LIMIT = 4 << 20
 KEYS = {
     "ansible_host": "address", "ansible_port": "port", "ansible_user": "user", "jump": "jump", "bmc": "bmc",
-    "serial": "serial",
+    "serial": "serial", "mac": "mac",
 }  # fmt: skip
 """Variables of a host that are read, and the key of `hosts` that each stands for."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.,:\[\]-]*")

@@ -36,6 +36,7 @@ class _Given(NamedTuple):
     jump: str | None
     bmc: str | None
     serials: tuple[str, ...]
+    macs: tuple[str, ...]
     loc: Loc
     where: str = ""
 
@@ -49,6 +50,7 @@ def listed(site: BareMetalSite, groups: Collection[str]) -> tuple[list[Host], li
     called: dict[tuple[str, int], str] = {}
     managed: dict[str, str] = {}
     serials: dict[str, str] = {}
+    cards: dict[str, str] = {}
     try:
         given = list(_given(site))
     except inventory.InventoryError as error:
@@ -58,6 +60,8 @@ def listed(site: BareMetalSite, groups: Collection[str]) -> tuple[list[Host], li
         problems += wrong
         for host in found:
             clash = _clash(host, one, named, called, managed)
+            if not clash and host.mac and cards.setdefault(host.mac, host.name) != host.name:
+                clash = f"{cards[host.mac]} and {host.name} have the same MAC address, {host.mac}"
             if not clash and host.serial and serials.setdefault(host.serial.lower(), host.name) != host.name:
                 clash = f"{serials[host.serial.lower()]} and {host.name} have the same serial number, {host.serial}"
             if clash:
@@ -95,16 +99,16 @@ def _given(site: BareMetalSite) -> Iterator[_Given]:
         _check(line)
         yield _Given(
             line.pattern, line.group, keys.get("address"), int(keys.get("port", site.port)), keys.get("user"),
-            keys.get("jump"), keys.get("bmc"), tuple(filter(None, (keys.get("serial"),))), ("inventory",), line.where,
+            keys.get("jump"), keys.get("bmc"), tuple(filter(None, (keys.get("serial"),))),
+            tuple(filter(None, (keys.get("mac"),))), ("inventory",), line.where,
         )  # fmt: skip
 
 
 def _of_file(site: BareMetalSite, name: str, entry: HostEntry) -> _Given:
-    serial = entry.serial
-    serials = (serial,) if isinstance(serial, str) else serial or ()
+    serials, macs = (((one,) if isinstance(one, str) else one or ()) for one in (entry.serial, entry.mac))
     return _Given(
         name, entry.group or "", entry.address, entry.port or site.port, entry.user, entry.jump, entry.bmc, serials,
-        ("hosts", name),
+        macs, ("hosts", name),
     )  # fmt: skip
 
 
@@ -112,6 +116,8 @@ def _check(line: inventory.Line) -> None:
     port = line.keys.get("port", "22")
     if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
         raise inventory.InventoryError(f"{line.where}: ansible_port is not a port")
+    if not re.fullmatch(r"[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}", line.keys.get("mac", "00:00:00:00:00:00")):
+        raise inventory.InventoryError(f"{line.where}: mac is not a MAC address such as b8:59:9f:00:00:01")
     for key, reads in (("user", _USER), ("jump", _JUMP)):
         try:
             reads.validate_python(line.keys.get(key, "me"))
@@ -144,16 +150,19 @@ def _hosts(one: _Given, groups: Collection[str]) -> tuple[list[Host], list[Findi
         problems.append(_at(one, (away[0],), said, "leave it out", at_key=True))
     addresses, wrong = _as_many(one, "address", names)
     bmcs, also = _as_many(one, "bmc", names)
-    if one.serials and len(one.serials) != len(names):
-        said = f"{counted(len(one.serials), 'serial number')} for the {counted(len(names), 'host')} of {one.pattern}"
-        problems.append(_at(one, ("serial",), said, "as many of one as of the other", at_key=True))
+    for key, given, what in (("serial", one.serials, "serial number"), ("mac", one.macs, "MAC address")):
+        if given and len(given) != len(names):
+            said = f"{counted(len(given), what)} for the {counted(len(names), 'host')} of {one.pattern}"
+            problems.append(_at(one, (key,), said, "as many of one as of the other", at_key=True))
     if wrong or also or problems:
         return [], [*problems, *wrong, *also]
     group = one.group or (next(iter(groups)) if len(groups) == 1 else "")
     empty = [""] * len(names)
-    made = zip(names, addresses or names, bmcs or empty, one.serials or empty, strict=True)
+    macs = [mac.lower().replace("-", ":") for mac in one.macs]
+    made = zip(names, addresses or names, bmcs or empty, one.serials or empty, macs or empty, strict=True)
     return [
-        Host(name, group, address, one.port, one.user, one.jump, bmc, serial) for name, address, bmc, serial in made
+        Host(name, group, address, one.port, one.user, one.jump, bmc, serial, mac)
+        for name, address, bmc, serial, mac in made
     ], []
 
 

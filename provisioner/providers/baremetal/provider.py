@@ -19,7 +19,7 @@ from provisioner.providers.baremetal import maas
 from provisioner.providers.baremetal.known_hosts import key_of
 from provisioner.providers.baremetal.maas import MaasApi, MaasModule
 from provisioner.providers.baremetal.site import BareMetalSite
-from provisioner.providers.base import Installation, Place, Provider
+from provisioner.providers.base import Installation, Netboot, Place, Provider
 from provisioner.providers.hosts import Host
 from provisioner.redfish import accounts
 from provisioner.stack.models import BaseImage
@@ -61,15 +61,17 @@ class BareMetalManagement:
         self.credentials = settings.credentials or "env:BMC"
         self.firmware: Mapping[str, Mapping[str, str]] = settings.firmware
         self.power_budget_w = settings.power_budget_w
-        install = settings.install
-        self.installation = (
-            Installation(
-                install.os, install.disk, Path(install.iso), install.sha256 or "", install.serve or "", install.mirror,
-                install.reinstall,
-            )
-            if settings.method == "redfish" and install is not None and install.iso
-            else None
-        )  # fmt: skip
+        self.installation = _installation(settings) if settings.method == "redfish" else None
+
+
+def _installation(settings: BareMetalSite) -> Installation | None:
+    install = settings.install
+    if install is None or install.iso is None:
+        return None
+    return Installation(
+        install.os, install.disk, Path(install.iso), install.sha256 or "", install.serve or "", install.mirror,
+        install.reinstall,
+    )  # fmt: skip
 
 
 class BareMetal(Provider):
@@ -89,6 +91,10 @@ class BareMetal(Provider):
         else:
             self.hosts = self.access = self._hosts
             self.management = BareMetalManagement(settings)
+            installation, pxe = _installation(settings), settings.pxe
+            if settings.method == "pxe" and pxe is not None and installation is not None:
+                proxy, gateway = pxe.dhcp == "proxy", pxe.gateway or ""
+                self.netboot = Netboot(installation, pxe.interface, proxy, gateway, pxe.dns)
 
     def base_image(self, system: str) -> BaseImage:
         if self.module is not None:
@@ -142,7 +148,12 @@ class BareMetal(Provider):
         with ThreadPoolExecutor(max_workers=64) as pool:
             why = dict(zip(asked, pool.map(lambda one: _silence(*one), asked.values()), strict=True))
         return [
-            Finding("warning", "answers", f"{name} ({asked[name][0]} port {asked[name][1]}) does not answer: {said}")
+            Finding(
+                "warning",
+                "answers",
+                f"{name} ({asked[name][0]} port {asked[name][1]}) does not answer: {said}",
+                "`gpuprov netboot FILE` installs it" if self.netboot is not None else "",
+            )
             for name, said in why.items()
             if said
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,18 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     if managed and site.credentials is None:
         said = f"{managed[0]} has a BMC, and its user and password are nowhere"
         yield Finding((*at, "hosts", managed[0], "bmc"), said, "credentials: env:BMC, or file:bmc.yaml of the site")
+    if site.method == "pxe":
+        yield from _of_pxe(site, at)
+        return
+    if site.pxe is not None:
+        yield Finding((*at, "pxe"), "pxe belongs to method: pxe", "method: pxe, or leave it out", at_key=True)
+    for name, entry in site.hosts.items():
+        if entry.mac is not None:
+            said = f"{name} has a mac, which belongs to method: pxe"
+            yield Finding((*at, "hosts", name, "mac"), said, "leave it out", at_key=True)
     if site.method != "redfish":
         if site.install is not None:
-            yield Finding((*at, "install"), "install belongs to method: redfish", "leave it out", at_key=True)
+            yield Finding((*at, "install"), "install belongs to method: redfish or pxe", "leave it out", at_key=True)
         return
     if not site.hosts and not site.inventory:
         said = "method: redfish needs the machines' BMCs, and no host is listed"
@@ -85,21 +95,64 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         if entry.bmc is None:
             said = f"{name} has no bmc, and method: redfish installs machines through theirs"
             yield Finding((*at, "hosts", name), said, "bmc: its address, or a range of as many", at_key=True)
+    yield from _image(site, at)
+
+
+def _image(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     install = site.install
     if install is None or install.iso is None:
         where = (*at, "install") if install is not None else (*at, "method")
-        said = "method: redfish needs the installer's image"
+        said = f"method: {site.method} needs the installer's image"
         yield Finding(where, said, "install: { iso: ubuntu-24.04.3-live-server-amd64.iso, sha256: … }", at_key=True)
     elif install.iso.endswith(".iso") and install.sha256 is None:
         said = "install.sha256 is missing: an image is not installed from unverified"
         yield Finding((*at, "install", "iso"), said, "the distribution publishes it as SHA256SUMS", at_key=True)
 
 
+def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+    """What starting from the network needs: who is answered, where, with what."""
+    if site.pxe is None:
+        said = "method: pxe needs the interface on which machines are answered"
+        yield Finding((*at, "method"), said, "pxe: { interface: eth1 }")
+    elif site.pxe.dhcp == "proxy" and (site.pxe.gateway or site.pxe.dns):
+        key = "gateway" if site.pxe.gateway else "dns"
+        yield Finding((*at, "pxe", key), f"with dhcp: proxy the network's own server gives the {key}", "leave it out")
+    yield from _image(site, at)
+    if site.install is not None and site.install.os is None:
+        yield Finding((*at, "install"), "install.os is missing: method: pxe installs before versions are chosen",
+                      "os: debian-12 or ubuntu-24.04", at_key=True)  # fmt: skip
+    elif site.install is not None and (site.install.os or "").startswith("debian") and site.install.sha256:
+        said = "Debian starts from the network by its netboot images, a folder, which has no SHA-256"
+        yield Finding((*at, "install", "sha256"), said, "iso: the folder of debian-installer-12-netboot-amd64")
+    for host in listed(site, ())[0]:
+        name = next((one for one in site.hosts if one == host.name), None)
+        where = (*at, "hosts", name) if name else (*at, "inventory" if site.inventory else "hosts")
+        if host.local:
+            yield Finding(where, f"{host.name} is the machine that gpuprov runs on", "method: ssh", at_key=True)
+        elif not host.mac:
+            said = f"{host.name} has no mac, by which method: pxe knows machines"
+            yield Finding(where, said, "mac: of the port that it starts from, or a list of as many", at_key=True)
+        elif site.pxe is not None and site.pxe.dhcp == "static" and not _is_ipv4(host.address):
+            said = f"{host.name} has no IPv4 address to be given"
+            yield Finding(where, said, "address: 10.0.0.11, or a range; or pxe: { dhcp: proxy }", at_key=True)
+        else:
+            continue
+        return  # one of a range is enough
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        IPv4Address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _of_maas(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
     if site.maas is None:
         yield Finding((*at, "method"), "method: maas needs the address of a MAAS", "add maas: { url: … }")
         return
-    for key in ("hosts", "inventory", "host_keys", "credentials", "install", "firmware", "power_budget_w"):
+    for key in ("hosts", "inventory", "host_keys", "credentials", "install", "pxe", "firmware", "power_budget_w"):
         if getattr(site, key):
             yield Finding(
                 (*at, key), f"{key} is not for method: maas: MAAS has the machines", "leave it out", at_key=True

@@ -20,6 +20,10 @@ from provisioner.spec.stack_request import StackRequest
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 SerialNumber = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{2,64}$", title="a serial number")]
+MacAddress = Annotated[
+    str, Field(pattern=r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$", title="a MAC address such as b8:59:9f:00:00:01")
+]
+Ipv4 = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$", title="an IPv4 address")]
 FilePath = Annotated[Text, Field(title="the path of a file")]
 
 
@@ -45,6 +49,12 @@ class HostEntry(Model):
         title="an address, or a range of as many",
         description="Address of its management controller (BMC), host[:port]",
         examples=["bmc-dgx[01-04].lab"],
+    )
+    mac: Annotated[tuple[MacAddress, ...], Field(max_length=10_000)] | MacAddress | None = Field(
+        default=None,
+        title="a MAC address, or a list of as many",
+        description="Of the port that it starts from the network with (method: pxe)",
+        examples=["b8:59:9f:00:00:01"],
     )
     serial: Annotated[tuple[SerialNumber, ...], Field(max_length=10_000)] | SerialNumber | None = Field(
         default=None,
@@ -99,6 +109,30 @@ class Install(Model):
     )
 
 
+class Pxe(Model):
+    """How machines that start from the network are answered."""
+
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,14}$")] = Field(
+        title="a network interface of this computer",
+        description="The interface of this computer on which machines are answered, and no other",
+        examples=["eth1"],
+    )
+    dhcp: Literal["static", "proxy"] = Field(
+        default="static",
+        description="static: each host gets its `address`, and nobody else gets one; proxy: the network has a DHCP "
+        "server, and only what to start from is added to its answers",
+    )
+    gateway: Ipv4 | None = Field(
+        default=None, title="an IPv4 address, or null", description="Default route of the hosts, for dhcp: static"
+    )
+    dns: Annotated[tuple[Ipv4, ...], Field(max_length=3)] = Field(
+        default=(),
+        title="a list of IPv4 addresses",
+        description="Name servers of the hosts, for dhcp: static",
+        examples=[["10.0.0.2"]],
+    )
+
+
 class Maas(Model):
     """Which machines of a MAAS are taken."""
 
@@ -126,10 +160,10 @@ class BareMetalSite(Site):
     """Machines that are yours already."""
 
     provider: Literal["baremetal"] = Field(description="Machines that are yours already")
-    method: Literal["ssh", "maas", "redfish"] = Field(
+    method: Literal["ssh", "maas", "redfish", "pxe"] = Field(
         default="ssh",
         description="How they are reached: ssh takes machines that run already, redfish installs them through their "
-        "BMC, maas deploys machines of a MAAS",
+        "BMC, pxe those that start from the network, maas deploys machines of a MAAS",
     )
     hosts: dict[Annotated[str, Field(pattern=r"^.+$", max_length=255)], HostEntry] = Field(
         default_factory=dict,
@@ -161,7 +195,10 @@ class BareMetalSite(Site):
     )
     maas: Maas | None = Field(default=None, description="Which machines of a MAAS are taken, for method: maas")
     install: Install | None = Field(
-        default=None, description="What is installed on machines that have only a BMC (method: redfish)"
+        default=None, description="What is installed on machines that have no operating system (method: redfish, pxe)"
+    )
+    pxe: Pxe | None = Field(
+        default=None, description="How machines are answered that start from the network (method: pxe)"
     )
 
     firmware: dict[Text, dict[Text, Text]] = Field(
@@ -193,6 +230,8 @@ class BareMetalSite(Site):
     def not_rehearsed(self) -> tuple[str, ...]:
         if self.method == "redfish":
             return ("a rehearsal installs nothing and asks no BMC: its nodes are simulated ones",)
+        if self.method == "pxe":
+            return ("a rehearsal answers no machine on the network: its nodes are simulated ones",)
         return ("a rehearsal asks no MAAS: its nodes are simulated ones",) if self.method == "maas" else ()
 
     def this_machine(self) -> bool:

@@ -23,6 +23,7 @@ from provisioner.events import Events
 from provisioner.installer import iso
 from provisioner.installer.seed import Target
 from provisioner.machines import installing, redfish
+from provisioner.machines.came_up import greets
 from provisioner.machines.existing import Way
 from provisioner.machines.redfish import RedfishMachines
 from provisioner.paths import ClusterPaths
@@ -144,7 +145,7 @@ def rack(tmp_path: Path, pem: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
             def came_up(self: RedfishMachines, host: Host, now: Any) -> bool:
                 sshd = made.sshds[host.name]
-                return sshd.up if now is None else installing.greets(host.address, host.port) and sshd.says == now.token
+                return sshd.up if now is None else greets(host.address, host.port) and sshd.says == now.token
 
             monkeypatch.setattr(iso, "make", write)
             monkeypatch.setattr(RedfishMachines, "_came_up", came_up)

@@ -186,7 +186,7 @@ def test_a_reset_whose_answer_is_lost_is_not_sent_twice(start: Start, tmp_path: 
     ],
 )
 def test_parts_of_an_image(header: str | None, part: tuple[int, int] | None) -> None:
-    assert serve._part(header, 100) == part
+    assert serve.part(header, 100) == part
 
 
 @pytest.mark.parametrize(

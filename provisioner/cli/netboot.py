@@ -1,0 +1,57 @@
+"""`gpuprov netboot`: machines without an operating system, installed over the network."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provisioner.cli.options import File, Yes
+from provisioner.errors import Declined, Exit
+from provisioner.text import counted, printable
+
+
+def netboot(
+    file: File,
+    site: Annotated[str | None, typer.Option("--site", metavar="NAME", help="The site, of several.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Answer the machines and install them. Needs root.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Write the configuration with which machines start from the network; with --run, install them."""
+    from provisioner.cli.confirm import confirmed
+    from provisioner.lifecycle import netboot as lifecycle
+    from provisioner.session import open_cluster
+
+    cluster = open_cluster(file, sandbox=False)
+    if not run:
+        with cluster.exclusively("netboot"):
+            ready = lifecycle.ready(cluster, site)
+            typer.echo(f"wrote {lifecycle.write(ready)}")
+            for host, step in lifecycle.steps(ready).items():
+                typer.echo(f"{host}: {step or 'would be installed'}")
+        command = f"sudo gpuprov netboot {file} --run"
+        typer.echo(f"nothing was started; `{command}` answers them on {ready.how.interface}", err=True)
+        return
+    cluster.events.subscribe(
+        lambda event: (
+            typer.echo(f"{event.node}: {event.message}" if event.node else event.message, err=True)
+            if event.stage == "fleet"
+            else None
+        )
+    )
+    with cluster.exclusively("netboot"):
+        ready = lifecycle.ready(cluster, site)
+        lost = ", ".join(f"{host.name} ({host.serial})" for host in ready.overwritten())
+        question = (
+            f"Answer {counted(len(ready.hosts), 'machine')} on {ready.how.interface} and install them"
+            f"{f', overwriting the disks of {lost}' if lost else ''}?"
+        )
+        if not confirmed(question, yes=yes, where=str(file), declined="nothing was started"):
+            raise Declined("nothing was started")
+        done = lifecycle.run(ready)
+    for host, step in done.items():
+        typer.echo(printable(f"{host}: {step or 'did not ask for its installer'}"))
+    if all(step == "installed" for step in done.values()):
+        typer.echo(f"next: gpuprov up {file}", err=True)
+        return
+    raise typer.Exit(Exit.PROVIDER_FAILED)

@@ -1,0 +1,235 @@
+"""`gpuprov netboot`: machines of cluster.yaml that have no operating system, installed over the network.
+
+What is written down of each machine (netboot.json in its site's folder) decides what it is answered; see
+netboot/ipxe.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+
+from provisioner import ssh
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.installer.seed import Address, Target
+from provisioner.machines.came_up import came_up
+from provisioner.machines.journal import Installation as Journaled
+from provisioner.machines.journal import Journal
+from provisioner.netboot import dnsmasq, media, serve
+from provisioner.netboot.ipxe import Asked
+from provisioner.netboot.media import Media
+from provisioner.paths import private_dir, write_whole
+from provisioner.providers.base import Netboot
+from provisioner.providers.hosts import Host
+from provisioner.session import Cluster
+
+LOOK_S = 5.0
+"""Seconds between two looks at who answers by ssh."""
+PORT = 8077
+"""Of the web server, where install.serve has none."""
+NEEDS = "sudo apt-get install -y dnsmasq-base ipxe iproute2"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A site that can be answered. `here`: this computer's address on the interface; `port`: of the web server."""
+
+    cluster: Cluster
+    site: str
+    how: Netboot
+    hosts: tuple[Host, ...]
+    here: IPv4Interface
+    port: int
+    journal: Journal
+    folder: Path
+    key: str = field(repr=False)
+
+    def overwritten(self) -> list[Host]:
+        """Those on whose disks an installation may overwrite data."""
+        known = {name: one.serial for name, one in self.journal.load().items()}
+        return [host for host in self.hosts if self.may_overwrite(host.serial or known.get(host.name, ""))]
+
+    def may_overwrite(self, serial: str) -> bool:
+        return serial.casefold() in {one.casefold() for one in self.how.installation.reinstall}
+
+    def config(self, url: str) -> str:
+        """dnsmasq.conf for the web server at `url`."""
+        machines = [dnsmasq.Machine(host.mac, host.address) for host in self.hosts]
+        how = self.how
+        return dnsmasq.config(
+            how.interface, self.here, machines, f"{url}/boot.ipxe", proxy=how.proxy, gateway=how.gateway, dns=how.dns
+        )
+
+    def make(self, host: Host, now: Journaled, asked: Asked, url: str) -> Media:
+        """The installer of one machine, made when it asks for it."""
+        installation, fixed = self.how.installation, None
+        if not self.how.proxy:
+            address = IPv4Interface(f"{host.address}/{self.here.network.prefixlen}")
+            fixed = Address(address, self.how.gateway, self.how.dns)
+        target = Target(
+            name=host.name.lower(), user=host.user or self.cluster.spec.user(self.site),
+            ssh_key=" ".join(self.key.split()[:2]), serials=tuple(dict.fromkeys((now.serial, *asked.names))),
+            token=now.token, disk=installation.disk, reinstall=self.may_overwrite(now.serial),
+            mirror=installation.mirror, mac=host.mac, fixed=fixed, report=url,
+        )  # fmt: skip
+        return media.make(installation.os or "", installation.iso, target, self.folder / now.token)
+
+
+def ready(cluster: Cluster, site: str | None) -> Ready:
+    """The site, where all that answering its machines needs is there. Changes nothing but to make the cluster's key.
+    Raises GpuprovError for what is missing."""
+    name, how, hosts = _site(cluster, site)
+    if lacks := dnsmasq.missing():
+        raise GpuprovError(f"{', '.join(lacks)} is not installed on this computer", hint=NEEDS)
+    _verify(how)
+    address, colon, port = how.installation.serve.rpartition(":")
+    wanted = address if colon else port
+    here = _address(how.interface, wanted, f"site {name}")
+    if not how.proxy:
+        for host in hosts:
+            if IPv4Address(host.address) not in here.network or IPv4Address(host.address) == here.ip:
+                raise GpuprovError(
+                    f"{host.name} is to have the address {host.address}, which is not one of {here.network} that is "
+                    "free", where=f"site {name}", hint=f"{how.interface} is {here}: give it an address there",
+                )  # fmt: skip
+    folder = cluster.paths.site(name)
+    private_dir(folder)
+    key = ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
+    return Ready(
+        cluster, name, how, tuple(hosts), here, int(port) if colon else PORT, Journal(folder / "netboot.json"),
+        private_dir(folder / "netboot"), key,
+    )  # fmt: skip
+
+
+def write(one: Ready) -> Path:
+    """dnsmasq's configuration, as `run` would start it; nothing is started."""
+    file = one.folder / "dnsmasq.conf"
+    write_whole(file, one.config(f"http://{one.here.ip}:{one.port}"))
+    return file
+
+
+def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, str]:
+    """Answer the site's machines until each is installed, has failed, or has not come up in time (timeouts.machine_s).
+
+    Gives host → how far it is. Raises GpuprovError where nobody can be answered. The caller holds the cluster's
+    lock."""
+    if os.geteuid() != 0:
+        raise GpuprovError("answering DHCP needs root", hint="sudo gpuprov netboot FILE --run")
+    for host in one.hosts:  # one that failed, and is to be overwritten, begins anew; by this run, and once
+        before = one.journal.load().get(host.name)
+        if before is not None and before.step == "failed" and one.may_overwrite(before.serial):
+            one.journal.note(Journaled(host.name, before.serial), "chosen")
+    events, stop = one.cluster.events, threading.Event()
+
+    def told(host: Host, sentence: str) -> None:
+        events("fleet", "log", sentence, node=host.name)
+
+    answers = serve.Answers({host.mac: host for host in one.hosts}, one.journal, one.make, told)
+    with serve.serving(str(one.here.ip), one.port, answers):
+        file = one.folder / "dnsmasq.conf"
+        write_whole(file, one.config(answers.url))
+        with dnsmasq.running(file, lambda line: events("fleet", "log", line)) as daemon:
+            events("fleet", "log", f"answering {len(one.hosts)} machines on {one.how.interface}; switch them on")
+            _follow(one, daemon, stop, pause_s)
+    return steps(one)
+
+
+def _follow(one: Ready, daemon: subprocess.Popen[str], stop: threading.Event, pause_s: float) -> None:
+    wait_s, since = float(one.cluster.spec.timeouts.machine_s), {host.name: time.monotonic() for host in one.hosts}
+    seen: dict[str, str] = {}
+    while True:
+        waiting = False
+        for host in one.hosts:
+            now = one.journal.load().get(host.name)
+            step = now.step if now is not None else ""
+            if seen.get(host.name) != step:
+                seen[host.name], since[host.name] = step, time.monotonic()
+            if now is not None and step == "started" and _answers(one, host, now):
+                one.journal.note(now, "installed")
+                ssh.unpin(one.cluster.paths, host.name)
+                one.cluster.events("fleet", "progress", "installed: it answers by ssh", node=host.name, unit="machine")
+            elif step not in ("installed", "failed"):
+                late = time.monotonic() - since[host.name] > wait_s
+                if late and now is not None and step == "started":
+                    one.journal.note(now, "failed")
+                waiting = waiting or not late
+        if not waiting:
+            return
+        if daemon.poll() is not None:
+            raise ProviderError(f"dnsmasq ended by itself ({daemon.returncode})", where=f"site {one.site}")
+        stop.wait(pause_s)
+
+
+def _answers(one: Ready, host: Host, now: Journaled) -> bool:
+    access = one.cluster.providers.at(one.site).access
+    carried = access.proxy(host.name) if access is not None else None
+    return came_up(one.cluster.paths, host, host.user or one.cluster.spec.user(one.site), carried, now.token)
+
+
+def steps(one: Ready) -> dict[str, str]:
+    """Host → how far its installation is, "" for one that never asked."""
+    journal: Mapping[str, Journaled] = one.journal.load()
+    return {host.name: journal[host.name].step if host.name in journal else "" for host in one.hosts}
+
+
+def _site(cluster: Cluster, asked: str | None) -> tuple[str, Netboot, list[Host]]:
+    found = {name: cluster.providers.at(name) for name in cluster.spec.sites}
+    sites = {name: one for name, one in found.items() if one.netboot is not None and asked in (None, name)}
+    if len(sites) != 1:
+        what = f"{len(sites)} sites have method: pxe" if sites else "no site has method: pxe"
+        what = f"site {asked} does not have method: pxe" if asked else what
+        hint = f"--site {' or '.join(sites)}" if sites else "method: pxe, with pxe: { interface: … } and install: {…}"
+        raise GpuprovError(what, where=str(cluster.file), hint=hint)
+    ((name, provider),) = sites.items()
+    groups = [group for group in cluster.spec.groups if cluster.spec.site_of(group) == name]
+    if provider.netboot is None or provider.hosts is None or not (hosts := provider.hosts.listed(groups)):
+        raise GpuprovError("the site lists no hosts", where=f"site {name}", hint="sites.*.hosts, each with its mac")
+    return name, provider.netboot, hosts
+
+
+def _verify(how: Netboot) -> None:
+    file, wanted = how.installation.iso, how.installation.sha256
+    if not file.exists():
+        raise GpuprovError("is not there", where=str(file), hint="install.iso: the distribution's installer")
+    if file.is_file():
+        with file.open("rb") as image:
+            found = hashlib.file_digest(image, "sha256").hexdigest()
+        if found != wanted:
+            raise GpuprovError(
+                f"has the SHA-256 {found}, not {wanted or 'any that cluster.yaml names'}", where=str(file),
+                hint="download it again, and compare install.sha256 with the distribution's signed SHA256SUMS",
+            )  # fmt: skip
+
+
+def _address(interface: str, wanted: str, where: str) -> IPv4Interface:
+    """This computer's address on an interface: the wanted one, or the first."""
+    try:
+        done = subprocess.run(
+            ["ip", "-json", "-4", "address", "show", "dev", interface],
+            capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=10, check=False,
+        )  # fmt: skip
+        rows = json.loads(done.stdout or "[]") if done.returncode == 0 else []
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise GpuprovError(f"cannot list this computer's addresses: {error}", where=where, hint=NEEDS) from None
+    if not rows and not re.search(rf"^\s*{re.escape(interface)}:", Path("/proc/net/dev").read_text(), re.M):
+        raise GpuprovError(
+            f"this computer has no network interface {interface}", where=f"{where}: pxe.interface",
+            hint="`ip -brief address` lists them",
+        )  # fmt: skip
+    found = [IPv4Interface(f"{one['local']}/{one['prefixlen']}") for row in rows for one in row.get("addr_info", ())]
+    chosen = next((one for one in found if wanted in ("", str(one.ip))), None)
+    if chosen is None:
+        has = ", ".join(map(str, found)) or "none"
+        raise GpuprovError(
+            f"{interface} has no IPv4 address{f' {wanted}' if wanted else ''}: it has {has}", where=where,
+            hint="give it one, or correct pxe.interface and install.serve",
+        )  # fmt: skip
+    return chosen

@@ -1,0 +1,48 @@
+"""Whether a machine that was installed answers by ssh, and by its own mark."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import tempfile
+
+from provisioner import ssh
+from provisioner.paths import ClusterPaths
+from provisioner.providers.hosts import Host
+
+
+def came_up(paths: ClusterPaths, host: Host, user: str, carried: str | None, token: str) -> bool:
+    """Whether the machine that this installation made answers: an installer may run an sshd of its own, and an address
+    may be another machine's. `carried`: ssh's ProxyCommand; `token`: of the installation, "" for any sshd. Its host key
+    is pinned later, by whoever sends it anything."""
+    if not carried and not greets(host.address, host.port):
+        return False
+    if not token:
+        return not carried
+    with tempfile.TemporaryDirectory() as folder:
+        options = {
+            "BatchMode": "yes", "ConnectTimeout": "10", "StrictHostKeyChecking": "accept-new",
+            "UserKnownHostsFile": f"{folder}/known_hosts", "GlobalKnownHostsFile": "/dev/null", "LogLevel": "ERROR",
+            "IdentitiesOnly": "yes", "ForwardAgent": "no", "IdentityFile": str(ssh.identity(paths)),
+        } | ({"ProxyCommand": carried} if carried else {})  # fmt: skip
+        given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        where = ["-p", str(host.port), f"{user}@{host.address}"]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                ["ssh", "-F", "/dev/null", *given, *where, "cat /etc/gpuprov-installed"],
+                capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=40,
+                check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            return done.stdout.strip() == token
+    return False
+
+
+def greets(address: str, port: int, timeout_s: float = 5.0) -> bool:
+    """Whether an sshd answers."""
+    try:
+        with socket.create_connection((address, port), timeout=timeout_s) as connection:
+            connection.settimeout(timeout_s)
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

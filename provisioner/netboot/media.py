@@ -1,0 +1,47 @@
+"""A distribution's installer for one machine, as files that iPXE and the installer fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+from provisioner.installer import iso, seed
+from provisioner.installer.seed import Target
+from provisioner.paths import private_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Name → file, and the kernel's command line. `linux` and `initrd.gz` are always there."""
+
+    files: Mapping[str, Path]
+    words: str
+
+
+def make(system: str, installer: Path, target: Target, folder: Path) -> Media:
+    """`folder`: of this machine's files. Raises GpuprovError for what can't be installed so."""
+    layout = iso.LAYOUTS.get(system.partition("-")[0])
+    if layout is None:
+        raise GpuprovError(f"can't install {system} unattended", hint="install.os: debian-12 or ubuntu-24.04")
+    if system.startswith("debian"):
+        if not installer.is_dir():
+            raise GpuprovError(
+                "is an ISO image, and Debian's installer on it looks for a CD", where=str(installer),
+                hint="install.iso: the folder of Debian's netboot images (debian-installer-12-netboot-amd64)",
+            )  # fmt: skip
+        initrd = private_dir(folder) / "initrd.gz"
+        initrd.write_bytes(iso.within(installer, "initrd.gz").read_bytes() + iso.seed_in_memory(target))
+        return Media({"linux": iso.within(installer, "linux"), "initrd.gz": initrd}, layout.words)
+    if installer.is_dir():
+        raise GpuprovError("is a folder", where=str(installer), hint="install.iso: Ubuntu's live server image")
+    texts = {"user-data": seed.autoinstall(target), "meta-data": "", "vendor-data": "", "guard.sh": seed.guard(target)}
+    files = {"installer.iso": installer}
+    for name, text in texts.items():
+        files[name] = private_dir(folder) / name
+        files[name].write_text(text, encoding="utf-8")
+    for name, where in (("linux", layout.kernel), ("initrd.gz", layout.initrd)):
+        files[name] = iso.extract(installer, where, folder.parent / name)
+    words = f"ip=dhcp url={target.report}/installer.iso autoinstall ds=nocloud;s={target.report}/ {iso.CONSOLES}"
+    return Media(files, words)

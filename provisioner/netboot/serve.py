@@ -1,0 +1,236 @@
+"""The web server that machines ask which start from the network: plain HTTP, because iPXE as distributions build it
+knows no authority of ours (https://ipxe.org/crypto). What it gives holds no secret but a machine's token, with which
+nothing can be done but to end that machine's installation."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import re
+import socket
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from provisioner.errors import GpuprovError
+from provisioner.installer import serve
+from provisioner.machines.journal import Installation, Journal
+from provisioner.netboot import ipxe
+from provisioner.netboot.ipxe import Asked
+from provisioner.netboot.media import Media
+from provisioner.providers.hosts import Host
+
+_PIECE = 256 * 1024
+_IDLE_S = 60
+WHY = {
+    "machine": "it is not the machine that the installer was made for", "data": "a disk of it holds data",
+    "no-disk": "it has no disk to install on", "small": "it has no disk of at least 32 GB",
+}  # fmt: skip
+"""What an installer reports by a word (installer/guard.sh)."""
+Make = Callable[[Host, Installation, Asked, str], Media]
+"""The media of a machine; the last is the URL under which they lie."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """What machines are told. `hosts`: by MAC address; `told`: of a machine, for a person; `url`: of this server."""
+
+    hosts: Mapping[str, Host]
+    journal: Journal
+    make: Make
+    told: Callable[[Host, str], object]
+    url: str = ""
+    _media: dict[str, Media] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def script(self, asked: Asked) -> str:
+        """What iPXE does next; written down before it is said."""
+        host = self.hosts.get(asked.mac)
+        if host is None:
+            return ipxe.from_disk("cluster.yaml does not name this machine")
+        with self._lock:
+            before = self.journal.load().get(host.name)
+            answer = ipxe.decide(host, before, asked)
+            if not answer.install:
+                self.told(host, f"starts from its own disk: {answer.why}")
+                return ipxe.from_disk(answer.why)
+            again = before is not None and asked.is_called(before.serial)
+            now = before if before is not None and again else Installation(host.name, host.serial or asked.names[0])
+            url = f"{self.url}/{now.token}"
+            try:
+                media = self._media.get(now.token) or self.make(host, now, asked, url)
+            except GpuprovError as error:
+                self.told(host, f"is not installed: {error}")
+                return ipxe.from_disk("its installer could not be made")
+            self._media[now.token] = media
+            self.journal.note(now, "offered", url=url)
+        self.told(host, f"asked for its installer ({now.serial})")
+        return ipxe.installer(url, host.name, media.words)
+
+    def file(self, token: str, name: str) -> Path | None:
+        """A file of an installation, while it is allowed to begin; what its installer fetches itself, until its end."""
+        media = next((one for known, one in self._media.items() if hmac.compare_digest(known, token)), None)
+        now = self._of(token)
+        if media is None or now is None:
+            return None
+        begins = name in ("linux", "initrd.gz")
+        return media.files.get(name) if now.step == "offered" or (now.step == "started" and not begins) else None
+
+    def started(self, token: str) -> bool:
+        """To be called before the last byte of the initrd leaves: from then on the machine can install. Whether it
+        may."""
+        with self._lock:
+            now = self._of(token)
+            if now is None or now.step != "offered":
+                return False
+            self.journal.note(now, "started")
+        self._said(now, "has its installer: its next start is from its own disk")
+        return True
+
+    def reported(self, token: str, words: list[str]) -> bool:
+        """What an installer says of itself; whether anybody knows it."""
+        with self._lock:
+            now = self._of(token)
+            if now is None or now.step != "started":
+                return False
+            if words == ["installed"]:
+                self._said(now, "reports the end of its installation")
+                return True
+            if len(words) == 2 and words[0] == "refused" and words[1] in WHY:
+                self.journal.note(now, "failed")
+                self._said(now, f"was not installed, nothing was written: {WHY[words[1]]}")
+                return True
+        return False
+
+    def _said(self, now: Installation, sentence: str) -> None:
+        host = next((one for one in self.hosts.values() if one.name == now.host), None)
+        if host is not None:
+            self.told(host, sentence)
+
+    def _of(self, token: str) -> Installation | None:
+        known = self.journal.load().values()
+        return next((one for one in known if hmac.compare_digest(one.token, token)), None)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "gpuprov"
+    sys_version = ""
+    timeout = _IDLE_S
+    answers: Answers
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a URL has a token."""
+
+    def do_GET(self) -> None:
+        found = urlsplit(self.path)
+        parts = found.path.strip("/").split("/")
+        if parts == ["boot.ipxe"]:
+            self._text(ipxe.first(self.answers.url))
+        elif parts == ["machine"]:
+            self._text(self.answers.script(_asked(found.query)))
+        elif len(parts) < 2 or not re.fullmatch(r"[a-f0-9]{16,64}", parts[0]):
+            self._refuse(404)
+        elif self.answers.reported(parts[0], parts[1:]):
+            self._text("")
+        elif len(parts) == 2 and (file := self.answers.file(*parts)) is not None:
+            self._send(file, parts[0] if parts[1] == "initrd.gz" else "")
+        else:
+            self._refuse(404)
+
+    def _text(self, text: str) -> None:
+        body = text.encode("ascii", "replace")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _send(self, file: Path, starts: str) -> None:
+        """A file, or a part of it. `starts`: the token of the machine that can install with its last byte."""
+        with file.open("rb") as content:
+            size = file.stat().st_size
+            part = serve.part(None if starts else self.headers.get("Range"), size)
+            if part is None:
+                self._refuse(416)
+                return
+            first, last = part
+            whole = (first, last) == (0, size - 1)
+            self.send_response(200 if whole else 206)
+            self.send_header("Content-Length", str(last - first + 1))
+            self.send_header("Accept-Ranges", "none" if starts else "bytes")
+            if not whole:
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+            self.end_headers()
+            content.seek(first)
+            left = last - first + 1
+            while left > 1 and (piece := content.read(min(_PIECE, left - 1))):
+                self.wfile.write(piece)
+                left -= len(piece)
+            if starts and not (_arrived(self.connection) and self.answers.started(starts)):
+                self.close_connection = True
+                return
+            self.wfile.write(content.read(left))
+
+    def _refuse(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def _arrived(connection: socket.socket) -> bool:
+    """Whether all that was sent has been received (tcp(7), SIOCOUTQ): megabytes of it can wait in this computer while
+    the machine has hung up."""
+    end, waiting = time.monotonic() + _IDLE_S, bytearray(4)
+    while time.monotonic() < end:
+        fcntl.ioctl(connection, termios.TIOCOUTQ, waiting)
+        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            return False
+        if not int.from_bytes(waiting, sys.byteorder):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _asked(query: str) -> Asked:
+    try:
+        values = {key: one[0][:128] for key, one in parse_qs(query, max_num_fields=8).items()}
+    except ValueError:
+        return Asked("")
+    return Asked(values.get("mac", "").lower().replace("-", ":"), values.get("serial", ""), values.get("uuid", ""))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A machine that hangs up is asked nothing."""
+
+
+@contextlib.contextmanager
+def serving(address: str, port: int, answers: Answers) -> Iterator[Answers]:
+    """Serve until the block ends; `port` 0: any that is free. Raises GpuprovError where the address is not this
+    computer's, or the port is taken."""
+    handler = type("Handler", (_Handler,), {"answers": answers})
+    try:
+        server = _Server((address, port), handler)
+    except OSError as error:
+        raise GpuprovError(
+            f"installers can't be served at {address}:{port}: {error.strerror}", where="install.serve",
+            hint="another host:port: one of this interface, with a port that is free",
+        ) from error  # fmt: skip
+    answers.url = f"http://{address}:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name="netboot").start()
+    try:
+        yield answers
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,206 @@
+"""`gpuprov netboot`: what it needs, what it writes, and how it ends; the web server is real, dnsmasq is not started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from provisioner.cli.main import app
+from provisioner.errors import GpuprovError
+from provisioner.lifecycle import netboot
+from provisioner.machines.journal import Installation, Journal
+from provisioner.netboot import dnsmasq
+from provisioner.session import open_cluster
+
+CLUSTER = """name: rack
+sites:
+  lab:
+    provider: baremetal
+    method: pxe
+    pxe: {{ interface: {interface} }}
+    install: {{ os: debian-12, iso: netboot, serve: "{serve}", reinstall: [GPU-0002] }}
+    hosts:
+      n1.lab: {{ mac: "52:54:00:00:00:01", serial: GPU-0001, address: {address} }}
+      n2.lab: {{ mac: "52:54:00:00:00:02", serial: GPU-0002, address: 127.0.0.12 }}
+groups: {{ train: {{ machine: dgx-h100, count: 2 }} }}
+"""
+
+
+class Daemon:
+    """A dnsmasq that runs."""
+
+    returncode = 0
+
+    def poll(self) -> None:
+        """It never ends."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(dnsmasq, "missing", list)
+    (tmp_path / "netboot").mkdir()
+    for name in ("linux", "initrd.gz"):
+        (tmp_path / "netboot" / name).write_bytes(b"x" * 1000)
+    return tmp_path
+
+
+def cluster(folder: Path, interface: str = "lo", serve: str = "127.0.0.1:0", address: str = "127.0.0.11") -> Path:
+    file = folder / "cluster.yaml"
+    file.write_text(CLUSTER.format(interface=interface, serve=serve, address=address))
+    return file
+
+
+def journal(folder: Path) -> Journal:
+    return Journal(folder / ".gpuprov/rack/sites/lab/netboot.json")
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"interface": "nosuch0"}, "no network interface nosuch0"),
+        ({"serve": "127.7.7.7:80"}, "has no IPv4 address 127.7.7.7: it has 127.0.0.1/8"),
+        ({"address": "10.9.9.9"}, "which is not one of 127.0.0.0/8 that is free"),
+        ({"address": "127.0.0.1"}, "which is not one of 127.0.0.0/8 that is free"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(folder: Path, keys: dict[str, str], why: str) -> None:
+    done = CliRunner().invoke(app, ["netboot", str(cluster(folder, **keys)), "--run", "--yes"])
+    assert isinstance(done.exception, GpuprovError)
+    assert why in str(done.exception)
+
+
+def test_what_is_missing_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dnsmasq, "missing", lambda: ["dnsmasq-base"])
+    done = CliRunner().invoke(app, ["netboot", str(cluster(folder))])
+    assert "dnsmasq-base is not installed" in str(done.exception)
+    (folder / "netboot").rename(folder / "gone")
+    monkeypatch.setattr(dnsmasq, "missing", list)
+    assert "is not there" in str(CliRunner().invoke(app, ["netboot", str(folder / "cluster.yaml")]).exception)
+    other = folder / "other.yaml"
+    other.write_text("name: o\nsites: { a: { provider: baremetal, hosts: { b: {} } } }\n"
+                     "groups: { g: { machine: dgx-h100 } }\n")  # fmt: skip
+    assert "no site has method: pxe" in str(CliRunner().invoke(app, ["netboot", str(other)]).exception)
+
+
+def test_without_run_it_only_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dnsmasq, "running", lambda *_: pytest.fail("dnsmasq was started"))
+    done = CliRunner().invoke(app, ["netboot", str(cluster(folder, serve="127.0.0.1:8077"))])
+    assert done.exit_code == 0, done.output
+    written = folder / ".gpuprov/rack/sites/lab/netboot/dnsmasq.conf"
+    assert f"wrote {written}" in done.output
+    assert "n1.lab: would be installed" in done.output
+    assert "dhcp-boot=tag:ipxe,http://127.0.0.1:8077/boot.ipxe" in written.read_text()
+    assert journal(folder).load() == {}
+
+
+def test_a_run_ends_when_every_machine_is_installed_or_has_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """n1 asks, gets all of its installer and answers by ssh with its own mark; n2, which failed before and is named
+    under `reinstall`, is given another one, refuses it, and is not given a third."""
+    journal(folder).file.parent.mkdir(parents=True)
+    failed = Installation("n2.lab", "GPU-0002")
+    journal(folder).note(failed, "failed")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    asked: list[tuple[str, str]] = []
+
+    def came_up(_: Any, host: Any, user: str, carried: str | None, token: str) -> bool:
+        asked.append((host.name, token))
+        assert (user, carried) == ("ubuntu", None)
+        return host.name == "n1.lab"
+
+    monkeypatch.setattr(netboot, "came_up", came_up)
+    scripts: list[str] = []
+
+    def boot(url: str) -> None:
+        for number in (1, 2):
+            who = f"mac=52-54-00-00-00-0{number}&serial=GPU-000{number}"
+            script = get(f"{url}/machine?{who}")
+            base = script.split("kernel ")[1].split("/linux")[0]
+            get(f"{base}/initrd.gz")
+            if number == 2:
+                get(f"{base}/refused/data")
+                scripts.append(get(f"{url}/machine?{who}"))
+
+    @contextlib.contextmanager
+    def running(file: Path, _: object) -> Iterator[Daemon]:
+        url = file.read_text().split("dhcp-boot=tag:ipxe,")[1].split("/boot.ipxe")[0]
+        threading.Thread(target=boot, args=(url,), daemon=True).start()
+        yield Daemon()
+
+    monkeypatch.setattr(dnsmasq, "running", running)
+    one = netboot.ready(open_cluster(cluster(folder), sandbox=False), None)
+    assert [host.name for host in one.overwritten()] == ["n2.lab"]
+    assert netboot.run(one, pause_s=0.05) == {"n1.lab": "installed", "n2.lab": "failed"}
+    known = journal(folder).load()
+    assert ("n1.lab", known["n1.lab"].token) in asked
+    assert known["n2.lab"].token != failed.token
+    assert "install.reinstall" in scripts[0]
+    preseed = subprocess.run(
+        ["zcat"], input=(one.folder / known["n2.lab"].token / "initrd.gz").read_bytes()[1000:], capture_output=True,
+        check=True,
+    ).stdout.decode()  # fmt: skip
+    assert "reinstall='yes'" in preseed
+    assert "serials='GPU-0002'" in preseed
+    assert "netcfg/get_ipaddress string 127.0.0.12" in preseed
+
+
+def test_who_does_not_come_up_in_time_has_failed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was started; one that never asked is left as it is."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(netboot, "came_up", lambda *_: False)
+    monkeypatch.setattr(dnsmasq, "running", lambda *_: contextlib.nullcontext(Daemon()))
+    journal(folder).file.parent.mkdir(parents=True)
+    journal(folder).note(Installation("n1.lab", "GPU-0001"), "started")
+    file = cluster(folder)
+    file.write_text(file.read_text() + "timeouts: { machine_s: 60 }\n")
+    clock = iter(range(0, 100_000, 20))
+    monkeypatch.setattr(netboot.time, "monotonic", lambda: float(next(clock)))
+    one = netboot.ready(open_cluster(file, sandbox=False), "lab")
+    assert netboot.run(one, pause_s=0.01) == {"n1.lab": "failed", "n2.lab": ""}
+
+
+def test_a_run_that_is_cut_short_forgets_no_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its next start would be into the installer once more."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    @contextlib.contextmanager
+    def running(file: Path, _: object) -> Iterator[Daemon]:
+        url = file.read_text().split("dhcp-boot=tag:ipxe,")[1].split("/boot.ipxe")[0]
+        script = get(f"{url}/machine?mac=52-54-00-00-00-01&serial=GPU-0001")
+        get(script.split("kernel ")[1].split("/linux")[0] + "/initrd.gz")
+        raise KeyboardInterrupt
+        yield Daemon()
+
+    monkeypatch.setattr(dnsmasq, "running", running)
+    done = CliRunner().invoke(app, ["netboot", str(cluster(folder)), "--run", "--yes"])
+    assert done.exit_code != 0
+    assert journal(folder).load()["n1.lab"].step == "started"
+
+
+def test_root_is_needed_to_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = netboot.ready(open_cluster(cluster(folder), sandbox=False), None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(GpuprovError, match="needs root"):
+        netboot.run(one)
+
+
+def test_a_dnsmasq_that_cannot_start_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "dnsmasq.conf"
+    file.write_text("no-such-option\n")
+    with pytest.raises((GpuprovError, FileNotFoundError), match=r"dnsmasq"), dnsmasq.running(file, lambda _: None):
+        pass
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return str(answer.read().decode(errors="replace"))
