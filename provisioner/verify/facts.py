@@ -22,6 +22,7 @@ from provisioner.verify.parsers import (
     fio,
     first_line,
     framework,
+    gpu_samples,
     host,
     ibstat,
     image_identity,
@@ -147,6 +148,8 @@ class Facts:
     load: load.Load | None = None
     under_load: nvidia_smi.Smi | None = None
     """nvidia-smi in the middle of the load program's matrix products."""
+    samples: tuple[gpu_samples.Samples, ...] | None = None
+    """What the GPUs showed from then to the end of the load, every few seconds."""
     after: After | None = None
     fabric: fabric.Fabric | None = None
     """How it did with other nodes of its group."""

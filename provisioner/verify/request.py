@@ -60,6 +60,11 @@ DEPTHS: Mapping[str, Depth] = {
 minutes, so -r 3 gets three times its word. 300 s of products: imbue-ai/cluster-health's stress test."""
 
 
+EVERY_S = 5.0
+"""Between two questions to the GPUs while they work: heat takes longer than that to come, and asking takes 0.1 s."""
+MOMENTS = ("during", "throughout", "after")
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
     """What the probe is to run: file → deadline in seconds, and the images of the lock."""
@@ -103,7 +108,7 @@ class ProbeRequest:
     def _tools(self) -> dict[str, Any]:
         """How each file is made that no function of the probe's makes."""
         load = self.load or {}
-        names = [*self.files, *load.get("during", ()), *load.get("after", ())]
+        names = [*self.files, *(n for moment in MOMENTS for n in load.get(moment, ()))]
         return {name: made for name in names if (made := FILES[name].to_json()) is not None}
 
 
@@ -157,7 +162,8 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         "reference": image and image["reference"],
         "options": {"seconds": depth.products_s, "budget": depth.messages_s},
         "settle": 0.3 if expected.simulated else SETTLE_S,
-        **{moment: _beside(moment, expected) for moment in ("during", "after")},
+        "every": 0.3 if expected.simulated else EVERY_S,
+        **{moment: _beside(moment, expected) for moment in MOMENTS},
     }
     if expected.scratch and depth.scratch:
         files["fio.json"] = FIO_S if not expected.simulated else REHEARSED_S

@@ -16,10 +16,10 @@ from provisioner.verify.document import plain
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Expected
 
-Asked = Literal["look", "load", "during", "after", "elsewhere"]
+Asked = Literal["look", "load", "during", "throughout", "after", "elsewhere"]
 """When a tool runs: with every look at a node; as a load of its own (from level standard on, by request.py); beside the
-load program in the middle of its matrix products; when the load has ended; never on the node, because this computer
-asks somebody else about it."""
+load program in the middle of its matrix products; again and again from then to its end; when the load has ended; never
+on the node, because this computer asks somebody else about it."""
 
 
 @dataclass(frozen=True, slots=True)

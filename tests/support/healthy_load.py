@@ -14,7 +14,7 @@ LOAD_CHECKS = {
     "load.completes", "load.results", "load.compute", "load.memory", "load.sustained", "load.host_copy",
     "load.peer_copy", "load.training", "load.throttle", "load.pcie_link", "load.survives", "load.ecc", "load.nvlink",
     "load.pcie_replay", "load.xid", "load.stray_process", "nccl.transport", "load.slowed", "load.rdma_link",
-    "load.rdma_retries", "load.compute_rate", "load.memory_rate",
+    "load.rdma_retries", "load.compute_rate", "load.memory_rate", "load.temperature",
 }  # fmt: skip
 """Judged by test_load_checks.py."""
 RATES = {"h2d_gbps": 56.0, "d2h_gbps": 55.0, "memory_gbps": 2900.0, "peer_gbps": 390.0, "tflops": 640.0}
@@ -66,7 +66,18 @@ def load_files(row: Machine, texts: dict[str, Any]) -> dict[str, str]:
     if "nvidia-smi-load.xml" in found:
         # The captured GPU was idle at its full PCIe generation; under load it says the same of every machine.
         found["nvidia-smi-load.xml"] = _awake(found["nvidia-smi-load.xml"])
+        found["nvidia-smi-samples.csv"] = samples(row, 2)
     return {"load.json": ran(result(row)), **found}
+
+
+def samples(row: Machine, times: int, hot: tuple[int, int, int] = (-1, 0, 0)) -> str:
+    """nvidia-smi-samples.csv: all GPUs cool but one, `hot` as its index, its own degrees and its memory's."""
+    head = "index, temperature.gpu, temperature.memory, clocks.current.sm [MHz], power.draw [W]\n"
+    rows = [
+        "{}, {}, {}, 1410 MHz, 391.20 W\n".format(i, *(hot[1:] if i == hot[0] else (30, "N/A")))
+        for i in range(row.gpu_count)
+    ]
+    return (head + "".join(rows)) * times
 
 
 def _awake(xml: str) -> str:

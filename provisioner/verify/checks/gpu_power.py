@@ -9,7 +9,7 @@ from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.nvidia_smi import Gpu
 
 
-def _left(gpu: Gpu) -> int | None:
+def degrees_left(gpu: Gpu) -> int | None:
     """Degrees to the GPU's own slowdown; None where it does not say."""
     if gpu.margin is not None:
         return gpu.margin - (gpu.margin_slowdown or 0)
@@ -29,7 +29,7 @@ def _left(gpu: Gpu) -> int | None:
 )
 def test_temperature(node: Facts, expected: Expected) -> None:
     gpus = answering(node)
-    left = {f"GPU {gpu.index}": degrees for gpu in gpus if (degrees := _left(gpu)) is not None}
+    left = {f"GPU {gpu.index}": degrees for gpu in gpus if (degrees := degrees_left(gpu)) is not None}
     least = expected.most.get("temperature.margin", 0)
     saw(
         expected=f"more than {least:g} °C below slowdown",

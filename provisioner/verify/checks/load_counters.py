@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.gpu_power import degrees_left
 from provisioner.verify.checks.load import LOAD, NEEDS, reached, worked
 from provisioner.verify.checks.nvlink_health import COUNTERS, errors_of
 from provisioner.verify.expectations import Expected
@@ -62,6 +63,42 @@ def test_slowed(node: Facts, expected: Expected) -> None:
     saw(expected=f"{most:g} s at most", actual={gpu: reasons for gpu, reasons in told.items() if reasons} or "none")
     if wrong := [f"{gpu}: {reason} for {s}" for gpu, reasons in told.items() for reason, s in reasons.items()]:
         fail("; ".join(wrong), unverified=expected.unsupported("load.slowed_s"))
+
+
+@check(
+    "load.temperature",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    vendor="nvidia",
+    follows=(LOAD, "load.throttle", "load.slowed", "gpu.throttle", "gpu.temperature", "gpu.memory_temperature"),
+    says="GPUs came close to the temperature at which they slow down while they worked: a warm day or a longer job is "
+    "enough. Look at fans, air flow and liquid cooling.",
+)
+def test_temperature(node: Facts, expected: Expected) -> None:
+    least = expected.most.get("temperature.margin", 0.0)
+    sampled = {one.index: one for one in node.samples or ()}
+    left: dict[str, float] = {}
+    for gpu in _working(node, expected):
+        seen = sampled.get(gpu.index)
+        degrees = degrees_left(gpu)
+        if degrees is not None:
+            hotter = (seen.temperature or 0) - gpu.temperature if seen and gpu.temperature is not None else 0
+            left[f"GPU {gpu.index}"] = degrees - max(hotter, 0)
+        if gpu.memory_temperature is not None and gpu.memory_temperature_max is not None:
+            hottest = max(gpu.memory_temperature, (seen.memory_temperature if seen else None) or 0)
+            left[f"memory of GPU {gpu.index}"] = gpu.memory_temperature_max - hottest
+    looks = max((one.count for one in sampled.values()), default=0) + 1
+    saw(
+        expected=f"more than {least:g} °C below the limit",
+        actual={what: f"{degrees:g} °C" for what, degrees in left.items()},
+        note=f"{looks} looks in the course of the load",
+    )
+    if not left:
+        skip("these GPUs report no temperature at which they slow down")
+    if hot := [f"{what}: {degrees:g} °C left" for what, degrees in left.items() if degrees <= least]:
+        fail("; ".join(hot), unverified=expected.unsupported("temperature.margin"))
 
 
 @check(

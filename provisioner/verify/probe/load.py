@@ -4,7 +4,7 @@ Runs only where a level asks for it. load.json says what became of the load prog
 {"state": "ran", "busy" or "absent", "launcher", "why", "busy": [{"pid", "name"}], "rc", "timed_out", "seconds",
 "output", "error"}. Busy means that a process has the GPUs, so nothing was started; each has its "cgroup" (proc(5)) and
 its "parent" too, which tell whose it is. Beside it lie the files of the request's "during" (in the middle of the
-matrix products) and "after".
+matrix products), "throughout" (again and again from then on) and "after".
 
 Standard library only, Python 3.8 or newer. Nothing is written on the node: the program travels through a pipe.
 """
@@ -24,6 +24,8 @@ from typing import Any
 from provisioner.verify.probe.runner import COLLECTORS, PATH, job, listed, result, run
 
 LOAD_MARK = "@gpuprov-load-1 "
+SAMPLES = 1 << 20
+"""Characters of answers that are kept of what is asked again and again."""
 ASK_S = 30.0
 """For every tool that is asked beside the load and after it."""
 IN_CONTAINER = "cat > /tmp/gpuprov-load.py && exec torchrun {} /tmp/gpuprov-load.py {}"
@@ -45,12 +47,25 @@ def load(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     def look() -> None:
         watched.update({name: job(name, ASK_S, request) for name in asked["during"]})
 
-    told = follow(command, feed, seconds, look, float(asked.get("settle", 2.0)))
+    def again() -> None:
+        for name in asked.get("throughout", ()):
+            watched[name] = appended(watched.get(name), job(name, ASK_S, request))
+
+    told = follow(command, feed, seconds, look, float(asked.get("settle", 2.0)), again, float(asked.get("every", 5.0)))
     if told["timed_out"] and command[0] == "docker":
         run(["docker", "rm", "--force", container()], ASK_S)
     watched.update({name: job(name, ASK_S, request) for name in asked["after"]})
     told.update(state="ran", launcher=launcher)
     return document(told, watched)
+
+
+def appended(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
+    """An answer behind those before it; one that is none is told where there is no other."""
+    if before is None or before["rc"] != 0:
+        return now
+    if now["rc"] == 0 and len(before["text"]) < SAMPLES:
+        before["text"] += now["text"]
+    return before
 
 
 def document(content: dict[str, Any], beside: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -123,10 +138,16 @@ def launch(asked: dict[str, Any], request: dict[str, Any]) -> tuple[list[str] | 
 
 
 def follow(
-    command: list[str], feed: bytes, deadline: float, look: Callable[[], None] | None, settle: float
+    command: list[str],
+    feed: bytes,
+    deadline: float,
+    look: Callable[[], None] | None,
+    settle: float,
+    again: Callable[[], None] | None = None,
+    every: float = 5.0,
 ) -> dict[str, Any]:
     """Run it to its end or its deadline; its marked lines, and the end of what it complained of. `look` is called in a
-    thread, `settle` seconds after the matrix products have begun."""
+    thread, `settle` seconds after the matrix products have begun; then `again`, `every` so many seconds."""
     started = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -139,11 +160,15 @@ def follow(
     kept: list[str] = []
     complaints: list[str] = []
     looks: list[threading.Thread] = []
+    ended = threading.Event()
 
     def watch() -> None:
         time.sleep(settle)
         if look is not None and process.poll() is None:
             look()
+        while again is not None and not ended.is_set() and process.poll() is None:
+            again()
+            ended.wait(every)
 
     def read() -> None:
         for raw in process.stdout:  # type: ignore[union-attr]
@@ -174,6 +199,7 @@ def follow(
         timed_out = True
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
+    ended.set()
     seconds = time.monotonic() - started
     for thread in [*readers, *looks]:
         thread.join(ASK_S if thread in looks else 5.0)

@@ -7,8 +7,8 @@ node.
 The request: {"deadline": seconds for everything, "files": {name: seconds}, "tools": {name: {"argv", "merge", "omit"} or
 {"paths", "empty"}} (tool.py: Tool), "images": [{"reference", "pull"}], "gpus": [docker's options that give a container
 the GPUs], "gpu_count": n, "port": of the DCGM exporter, "units": [names], "shared": [paths], "diag": dcgmi's run level,
-"load": {"vendor", "program", "image", "reference", "options", "settle", "during": [names], "after": [names],
-"scratch": {"place", "bytes", "write_s", "read_s"}}}.
+"load": {"vendor", "program", "image", "reference", "options", "settle", "every", "during": [names],
+"throughout": [names], "after": [names], "scratch": {"place", "bytes", "write_s", "read_s"}}}.
 With "load" the files are made one after the other, in their order, because each of them loads the node.
 """
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from provisioner.verify.parsers import Unreadable, dcgmi_diag, dmesg, ibstat, lsblk, nvlink, nvlink_errors, topo
+from provisioner.verify.parsers import (
+    Unreadable,
+    dcgmi_diag,
+    dmesg,
+    gpu_samples,
+    ibstat,
+    lsblk,
+    nvlink,
+    nvlink_errors,
+    topo,
+)
 from provisioner.verify.parsers.dcgm_exporter import Exported
 from provisioner.verify.parsers.nvidia_smi import Gpu, Smi
 from provisioner.verify.parsers.rocm_smi import Rocm
@@ -191,6 +202,10 @@ def disks(found: tuple[lsblk.Disk, ...], key: str, wanted: dict[str, Any]) -> An
     return dict(Counter(disk.model for disk in found))
 
 
+def samples(found: tuple[gpu_samples.Samples, ...], key: str, wanted: dict[str, Any]) -> Any:
+    return len(found) if key == "gpus" else asdict(found[0])
+
+
 READERS = {
     "nvidia_smi": smi,
     "topo": matrix,
@@ -204,4 +219,5 @@ READERS = {
     "rocm_smi": amd,
     "dcgmi_diag": diag,
     "lsblk": disks,
+    "gpu_samples": samples,
 }

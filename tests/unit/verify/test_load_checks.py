@@ -16,7 +16,7 @@ from provisioner.verify.bundle import Output
 from provisioner.verify.parsers.load import parse
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
-from tests.support.healthy_load import LOAD_CHECKS, ran, result
+from tests.support.healthy_load import LOAD_CHECKS, ran, result, samples
 
 P4D, DGX, RTX, G5 = "p4d.24xlarge", "dgx-h100", "workstation-rtx4090", "g5.48xlarge"
 Texts = dict[str, str | Output]
@@ -115,10 +115,36 @@ def slowed(texts: Texts) -> None:
     assert texts["nvidia-smi-after.xml"] != old
 
 
+def warmed(index: int, degrees: int, memory: int) -> Callable[[Texts], object]:
+    """A GPU was that warm at the last look but one."""
+
+    def change(texts: Texts) -> None:
+        row = load().machine(P4D if "A100" in str(texts["nvidia-smi.xml"]) else DGX)
+        texts["nvidia-smi-samples.csv"] = samples(row, 3) + samples(row, 1, (index, degrees, memory)) + samples(row, 1)
+
+    return change
+
+
 FAULTS: dict[str, Fault] = {
     "slowed between the looks": Fault(DGX, slowed, {"load.slowed"}, "hw_thermal_slowdown for 4.2 s"),
     "a link went down under load": Fault(DGX, port(link_downed=1), {"load.rdma_link"}, "1 link_downed"),
     "retries under load": Fault(P4D, port(retrans_timeout_events=4711), {"load.rdma_retries"}, "4711 retrans"),
+    "hot in the course of the load": Fault(P4D, warmed(3, 88, 40), {"load.temperature"}, "GPU 3: 1 °C left"),
+    "hot memory in the course of the load": Fault(
+        P4D, warmed(5, 40, 94), {"load.temperature"}, "memory of GPU 5: 1 °C left"
+    ),
+    "warm at the one look": Fault(
+        P4D,
+        both(lambda t: t.pop("nvidia-smi-samples.csv"), smi("nvidia-smi-load.xml", 3, temperature__gpu_temp="86 C")),
+        {"load.temperature"},
+        "GPU 3: 3 °C left",
+    ),
+    "a GPU that says how far it is from slowing down": Fault(
+        DGX,
+        both(smi("nvidia-smi-load.xml", 2, temperature__gpu_temp_tlimit="54 C"), warmed(2, 84, 40)),
+        {"load.temperature"},
+        "GPU 2: 3 °C left",
+    ),
     "died": Fault(P4D, program(rc=1, error=ERROR), {"load.completes"}, "RuntimeError: CUDA error: unspecified"),
     "killed at its deadline": Fault(P4D, program(rc=None, timed_out=True), {"load.completes"}, "timed out after 61 s"),
     "no word": Fault(
@@ -303,7 +329,7 @@ def test_what_was_not_seen_again_is_unknown(name: str) -> None:
     texts[name] = Output("", timed_out=True, seconds=30.0)
     found = judge({"hung": Case(bundle(texts), expected(P4D))})["hung"]
     blind = {
-        "nvidia-smi-load.xml": {"load.throttle", "load.pcie_link"},
+        "nvidia-smi-load.xml": {"load.throttle", "load.pcie_link", "load.temperature"},
         "nvidia-smi-after.xml": {"load.survives", "load.ecc", "load.pcie_replay", "load.slowed"},
         "rdma-after.json": {"load.rdma_link", "load.rdma_retries"},
         "nvlink-errors-after.txt": {"load.nvlink"},

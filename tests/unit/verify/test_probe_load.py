@@ -100,6 +100,36 @@ def test_the_node_is_looked_at_meanwhile_and_afterwards(node: Path) -> None:
     assert facts.source("dmesg-after.txt").state != "absent"
 
 
+SAMPLING = """#!/bin/sh
+case "$*" in
+  *compute-apps*) exit 0;;
+  *query-gpu*) echo x >> FOLDER/asked; n=$(wc -l < FOLDER/asked); [ $n = 2 ] && exit 15
+    echo "index, temperature.gpu, clocks.current.sm [MHz]"; echo "0, $((40 + n)), $((1400 + n)) MHz";;
+  *) echo "<nvidia_smi_log><attached_gpus>0</attached_gpus></nvidia_smi_log>";;
+esac
+"""
+
+
+def test_the_gpus_are_asked_again_and_again_until_the_load_ends(node: Path) -> None:
+    program(node, "nvidia-smi", SAMPLING.replace("FOLDER", str(node)))
+    torchrun(node, "phase compute", then="sleep 2")
+    facts = ask(every=0.1)
+    asked_times = len((node / "asked").read_text().splitlines())
+    assert asked_times > 3 and facts.samples is not None
+    (gpu,) = facts.samples
+    assert gpu.count == asked_times - 1  # one gave no answer
+    assert (gpu.temperature, gpu.clock_sm_mhz, gpu.memory_temperature) == (40 + asked_times, 1401, None)
+
+
+def test_gpus_that_never_answer_under_load_say_why(node: Path) -> None:
+    program(
+        node, "nvidia-smi", SMI.replace("*) echo", "*query-gpu*) exit 15;; *) echo").replace("apps 2", f"{node}/apps 2")
+    )
+    torchrun(node, "phase compute", then="sleep 1")
+    facts = ask(every=0.1)
+    assert facts.samples is None and facts.source("nvidia-smi-samples.csv").state == "unreadable"
+
+
 def test_a_job_on_the_gpus_is_left_alone(node: Path) -> None:
     torchrun(node, good())
     (node / "apps").write_text("4711, python3 train.py\n4712, /opt/x\n")
