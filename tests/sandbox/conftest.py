@@ -5,17 +5,19 @@ Every cluster has its own folder and a name that no example has, so that a devel
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.rehearsal import EXAMPLES, Done, Rehearsal
+from tests.support.rehearsal import EXAMPLES, ROOT, Done, Rehearsal
 from tests.support.terminal import answered
 
 pytestmark = pytest.mark.sandbox
 
+CALLBACKS = ROOT / "tests" / "support" / "ansible_callbacks"
 ELSEWHERE = ("aws-p4d", "rtx4090", "three-sites")
 """Examples whose fleets other tests have: fixture `p4d` here, `desk` of test_upgrade.py, test_sites.py."""
 MARKS = dict.fromkeys(("alicloud-gn7", "azure-ndv4", "tencent-gn10xp"), pytest.mark.slow)
@@ -35,6 +37,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if left:
         argv = ["podman", "rm", "--force", "--volumes", "--time", "0", *left]
         subprocess.run(argv, capture_output=True, check=False, timeout=120)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packed_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One folder of packed modules (tests/support/ansible_callbacks) for all processes of this run."""
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUPROV_TEST_MODULES", str(place / "ansible-modules"))
+        patch.setenv("ANSIBLE_CALLBACK_PLUGINS", str(CALLBACKS))
+        yield
 
 
 @pytest.fixture(scope="session")
