@@ -20,7 +20,7 @@ from tests.support.azure_machines import VM, behind
 from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
 from tests.support.schema_provider import Cloud
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 ND = "Standard_ND96asr_v4"
 HPC = "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901"
 
