@@ -61,6 +61,7 @@ def verify(
     from provisioner.lifecycle.verifying import keeping
 
     _one_of(file, bundle, host)
+    _of_a_fleet(file, sandbox, node)
     supplied = None
     if report is not None:
         _room(report)
@@ -180,6 +181,7 @@ def facts(
     from provisioner.verify.facts_document import facts_document
 
     _one_of(file, bundle, host)
+    _of_a_fleet(file, sandbox, None)
     raw = _fetch(file, node, bundle, host, sandbox)
     found = read(raw)
     document = facts_document(found)
@@ -213,6 +215,16 @@ def collect(
 def _one_of(file: Path | None, bundle: Path | None, host: str | None) -> None:
     if sum(given is not None for given in (file, bundle, host)) != 1:
         raise GpuprovError("pass exactly one of FILE, --bundle PATH and --host USER@ADDRESS")
+
+
+def _of_a_fleet(file: Path | None, sandbox: bool | None, nodes: Sequence[str] | None) -> None:
+    """What says something of a fleet alone is refused beside one machine, and not passed over."""
+    if file is None and sandbox is not None:
+        given = "--sandbox" if sandbox else "--no-sandbox"
+        hint = "a bundle, or a machine, says itself whether it is simulated"
+        raise GpuprovError(f"{given} is for the fleet of a cluster.yaml", hint=hint)
+    if file is None and nodes:
+        raise GpuprovError("--node is for the fleet of a cluster.yaml", hint="a bundle, or a machine, is one node")
 
 
 def _cluster(file: Path, sandbox: bool | None) -> Any:

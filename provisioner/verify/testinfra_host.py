@@ -19,6 +19,9 @@ from provisioner.verify.check import Unknown
 from provisioner.verify.facts import Facts
 
 Answer = tuple[int, str]
+ANSWERS = (("dpkg-query ", "packages.txt"), ("test -d /run/systemd/system", "units.txt"), ("cat /etc/os-release", "os-release.txt"), ("systemctl ", "units.txt"),
+           ("uname ", "kernel.txt"), ("sysctl ", "host.json"), ("test -e /dev/nvidia", "nvidia-dev.txt"))  # fmt: skip
+"""How commands of testinfra's begin, and the file of a bundle that answers them."""
 STOPPED = 3
 """systemctl is-active: the unit is not active (LSB: program is not running)."""
 
@@ -39,15 +42,22 @@ class Collected(BaseBackend):  # type: ignore[misc]  # testinfra has no types
         if answer is not None:
             return self.result(answer[0], whole.encode(), answer[1], "")
         if self.live is None:
-            raise Unknown(f"not collected: `{whole[:200]}`, and there is no connection to the node")
+            raise Unknown(self._missing(whole))
         return testinfra.get_host(self.live).run(command, *args, **kwargs)
+
+    def _missing(self, command: str) -> str:
+        """Why nothing answers, by the file that would."""
+        said = f"not collected: `{command[:200]}`, and there is no connection to the node"
+        file = next((file for start, file in ANSWERS if command.startswith(start)), None)
+        source = self.facts.source(file) if file else None
+        return f"{said} ({source.reason})" if source is not None and source.reason else said
 
     def _answer(self, words: list[str]) -> Answer | None:
         """Exit status and output; None where nothing of it was collected."""
         facts = self.facts
         match words:
-            case ["uname", "-s"]:
-                return (0, "Linux\n") if facts.kernel else None
+            case ["uname", "-s"]:  # asked before each question about a package; the probe runs on Linux alone
+                return (0, "Linux\n") if facts.kernel or self.live is None else None
             case ["uname", "-r"]:
                 return (0, f"{facts.kernel}\n") if facts.kernel else None
             case ["uname", "-m"]:  # testinfra asks it beside the distribution; without a node nobody knows

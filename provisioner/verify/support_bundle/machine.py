@@ -46,6 +46,9 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
         whose = "aws"
     mine = [m for m in alike if m.provider == whose] if whose else alike
     seen = f"{count or '?'} x {model}" + (f" ({whose})" if whose else "")
+    if not whose and count == 1 and facts.listed_by:
+        # A line about one GPU, without a word of the machine, may be from any machine that has such GPUs.
+        alike = mine = [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
     if len(mine) == 1:
         return mine[0], seen
     candidates = ", ".join(m.name for m in (mine or alike)[:8])

@@ -63,6 +63,9 @@ def read(path: Path) -> Supplied:
     there is nothing to read."""
     if not path.exists():
         raise GpuprovError("not a bundle: no such file or directory", where=str(path), hint="a directory or an archive")
+    if path.is_dir() and not any(path.iterdir()):
+        raise GpuprovError("the bundle is empty: there is no file in it", where=str(path),
+                           hint="the directory that has what the tools printed")  # fmt: skip
     desk = _Desk()
     if path.is_dir() and not _only_ours(path):
         own = Bundle.read(path)

@@ -17,7 +17,7 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.errors import GpuprovError
-from provisioner.verify.bundle import Bundle
+from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected, expect
 from provisioner.verify.facts import read as read_facts
 from provisioner.verify.health import judge
@@ -278,6 +278,11 @@ def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None
     facts = read_facts(read(tmp_path / "smi").bundle)
     with pytest.raises(GpuprovError, match=r"8 x NVIDIA H100 80GB HBM3 is any of .*dgx-h100"):
         tell(facts, "", load())
+    line = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-e18afb8d-1627-f8ff-2ba3-c05c5a8e9e67)\n"
+    one = read_facts(Bundle({"nvidia-smi.xml": Output(line)}))
+    with pytest.raises(GpuprovError, match=r"1 x NVIDIA H100 80GB HBM3 is any of p5\.4xlarge, .*dgx-h100"):
+        tell(one, "", load())  # -L of one GPU may be a line of eight
+    assert tell(one, "Amazon EC2", load())[0].name == "p5.4xlarge"
     assert tell(facts, "Supermicro SYS-821GE-TNHR/X13DEG-OAD", load())[0].name == "supermicro-sys-821ge-tnhr"
     with pytest.raises(GpuprovError, match="nothing in the bundle tells"):
         tell(read_facts(Bundle()), "", load())

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.check import Unknown
 from provisioner.verify.facts import Facts, read
 from provisioner.verify.testinfra_host import NodeHost
@@ -72,6 +73,17 @@ def test_nothing_is_fine_where_nothing_was_read(facts: Facts) -> None:
     ):
         with pytest.raises(Unknown):
             ask()
+
+
+def test_what_no_bundle_has_is_told_by_its_file() -> None:
+    log_alone = NodeHost("a", read(Bundle({"dmesg.txt": Output("x")})), None)
+    with pytest.raises(Unknown, match=r"os-release\.txt is not in the bundle"):
+        _ = log_alone.package("nvidia-open").is_installed
+    system = NodeHost("a", read(Bundle({"os-release.txt": Output('ID=ubuntu\nVERSION_ID="24.04"\n')})), None)
+    with pytest.raises(Unknown, match=r"packages\.txt is not in the bundle"):
+        _ = system.package("nvidia-open").is_installed
+    with pytest.raises(Unknown, match=r"units\.txt is not in the bundle"):
+        _ = system.service("nvidia-dcgm").is_running
 
 
 def test_the_rest_is_asked_live(facts: Facts) -> None:

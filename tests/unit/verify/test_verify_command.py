@@ -73,10 +73,26 @@ def test_an_absent_file_is_unknown_and_not_healthy(node: Path) -> None:
     assert "fail" not in checks.values()
 
 
-def test_an_empty_bundle_is_not_healthy(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert gpuprov("verify", "--bundle", tmp_path / "empty", "--machine", P4D).returncode == 1
-    assert gpuprov("facts", "--bundle", tmp_path / "empty").returncode == 1
+@pytest.mark.parametrize("command", [("verify", "--machine", P4D), ("facts",)])
+def test_an_empty_bundle_is_refused(command: tuple[str, ...], tmp_path: Path) -> None:
+    done = gpuprov(*command, "--bundle", tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path}: the bundle is empty" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("verify", "--machine", P4D, "--sandbox"), "--sandbox is for the fleet of a cluster.yaml"),
+        (("verify", "--machine", P4D, "--no-sandbox"), "--no-sandbox is for the fleet"),
+        (("verify", "--machine", P4D, "--node", "train-0"), "--node is for the fleet"),
+        (("facts", "--sandbox"), "--sandbox is for the fleet"),
+    ],
+)
+def test_what_is_for_a_fleet_is_refused_beside_a_bundle(arguments: tuple[str, ...], said: str, node: Path) -> None:
+    done = gpuprov(*arguments, "--bundle", node)
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize(
