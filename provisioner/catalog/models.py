@@ -317,6 +317,8 @@ class Provider(Row):
     """Model of a machine's own NVMe disks."""
     adapter_slot: str = "0000:{bus:02x}:00.0"
     """PCI address of a machine's InfiniBand adapters: `number` counts from 0, `bus` is that of a DGX's."""
+    machine_type: str = ""
+    """A pattern that the names of all its machine types have; empty where it sells none."""
     builder: str | None = None
     """A machine type without GPUs on which images are built; null where it sells none."""
     source: str

@@ -125,6 +125,7 @@ def _located(spec: ClusterSpec | None, folder: Path) -> ClusterSpec | None:
 
 def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog, folder: Path) -> None:
     draft = _draft_of(spec) if spec is not None else _draft_from(source.value, folder)
+    draft.folder = folder
     for finding in findings(draft, catalog):
         if len(source.problems) > MAX_PROBLEMS:
             return

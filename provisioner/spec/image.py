@@ -5,11 +5,34 @@ A recipe is a cluster.yaml: each of its groups is one machine of which an image 
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from provisioner.spec.base import Command, Model, Name, Text
+
+
+def recipe_file(folder: Path, name: str) -> Path:
+    """The recipe of a reference's name (`groups.*.image` before its @): a plain name is one of the folder `images`
+    beside cluster.yaml, whose folder is given."""
+    return folder / (f"{name}.yaml" if "/" in name else f"images/{name}.yaml")
+
+
+class DiskImage(Model):
+    """Files that machines of one's own boot from."""
+
+    path: Text = Field(
+        title="the path of a folder",
+        description="Folder that the disk images are published in; relative to the recipe",
+        examples=["disks"],
+    )
+    formats: Annotated[tuple[Literal["raw", "qcow2"], ...], Field(min_length=1, max_length=2)] = Field(
+        default=("raw", "qcow2"),
+        title="a list of raw, qcow2",
+        description="Formats: raw for MAAS and for writing onto a disk, qcow2 for libvirt",
+        examples=[["raw"]],
+    )
 
 
 class ImageTarget(Model):
@@ -35,6 +58,9 @@ class ImageTarget(Model):
         title="a list of accounts",
         description="Further accounts that may start machines of it",
         examples=[["123456789012"]],
+    )
+    disk: DiskImage | None = Field(
+        default=None, description="Disk image for machines of your own: needed for a group of bare metal, of no other"
     )
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Machine
 from provisioner.errors import GpuprovError
 from provisioner.spec.groups import Group
-from provisioner.spec.image import ImageRecipe
+from provisioner.spec.image import ImageRecipe, ImageTarget
 from provisioner.spec.models import Access, Hooks, Monitoring, Verify
 from provisioner.spec.problems import did_you_mean, nearest
-from provisioner.spec.rules_image import image_target
+from provisioner.spec.rules_image import disk_needed, image_target, recipe_there
 from provisioner.spec.rules_mounts import SYSTEM, mount_points
 from provisioner.spec.rules_sites import account, places, spot_price
 from provisioner.spec.site import Site
@@ -29,8 +30,8 @@ _LIST = "see gpuprov catalog --provider "
 
 @dataclass(slots=True)
 class Draft:
-    """What of the file could be read by itself. `site_names` has the broken ones too; `whole`: nothing is missing;
-    `dropped`: places that had to be left out of a group for the rest of it to be read."""
+    """What of the file could be read by itself. `site_names` has the broken ones too; `folder`: that the file is in;
+    `whole`: nothing is missing; `dropped`: places that had to be left out of a group for the rest of it to be read."""
 
     sites: dict[str, Site] = field(default_factory=dict)
     site_names: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Draft:
     hooks: Hooks | None = None
     state: State | None = None
     image: ImageRecipe | None = None
+    folder: Path | None = None
     whole: bool = False
     dropped: set[Loc] = field(default_factory=set)
 
@@ -74,6 +76,11 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
             yield Finding((*loc, "image"), "an image is not built of another one", "leave it out", at_key=True)
         if draft.image is not None and group.count != 1:
             yield Finding((*loc, "count"), "an image is built of one machine", "leave it out")
+        if draft.image is not None:
+            target = draft.image.targets.get(name, ImageTarget())
+            yield from disk_needed(name, machine, site_or_none, target, catalog)
+        elif group.image is not None and draft.folder is not None:
+            yield from recipe_there((*loc, "image"), group.image, draft.folder)
     yield from _repositories(draft)
     yield from _fleet(draft, catalog)
     for name, target in draft.image.targets.items() if draft.image is not None else ():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from provisioner.catalog import Catalog
-from provisioner.spec.image import ImageTarget
+from provisioner.catalog.models import Machine, Provider
+from provisioner.spec.image import ImageTarget, recipe_file
+from provisioner.spec.problems import did_you_mean
 from provisioner.spec.site import CloudSite, Site
 from provisioner.spec.source_map import Finding, Loc, shown
 
@@ -18,9 +21,13 @@ def image_target(
     at: Loc = ("image", "targets", name)
     if name not in groups:
         yield Finding(at, f"the recipe has no group {name}", f"groups: {', '.join(groups)}", at_key=True)
-    if not isinstance(site, CloudSite):
+    if site is None:
         return
     provider = catalog.provider(site.provider)
+    yield from _builder(at, target, provider)
+    yield from _disk(at, target, provider)
+    if not isinstance(site, CloudSite):
+        return
     for index, region in enumerate(target.copy_to):
         if not re.fullmatch(provider.region, region):
             hint = f"one is called {provider.example_region}"
@@ -32,3 +39,56 @@ def image_target(
     if target.share_with and "kms_key" in type(site).model_fields and not getattr(site, "kms_key", None):
         said = "disks are encrypted, and with the account's own key no other account can use them"
         yield Finding((*at, "share_with"), said, "give the site a kms_key that those accounts may use", at_key=True)
+
+
+def disk_needed(
+    name: str, machine: Machine | None, site: Site | None, target: ImageTarget, catalog: Catalog
+) -> Iterator[Finding]:
+    """What a group of a recipe needs at a provider that sells no machines: a disk image."""
+    if site is None or catalog.provider(site.provider).sells:
+        return
+    at: Loc = ("groups", name)
+    if target.disk is None:
+        title = catalog.provider(site.provider).title
+        hint = f"image.targets.{name}.disk: {{ path: disks }}, for `gpuprov image build --sandbox`"
+        yield Finding(at, f"an image for {title} is a disk, and the recipe says nowhere to put it", hint, at_key=True)
+    elif machine is not None and machine.cpu != "amd64":
+        said = f"{machine.name} has processors of {machine.cpu}, and disk images are made for amd64"
+        yield Finding((*at, "machine"), said, "leave the group out of the recipe")
+
+
+def recipe_there(at: Loc, reference: str, folder: Path) -> Iterator[Finding]:
+    """Whether the recipe that a group's image names is there."""
+    name = reference.partition("@")[0]
+    file = recipe_file(folder, name)
+    if file.is_file():
+        return
+    shown_as = recipe_file(Path(), name)
+    near = did_you_mean(Path(name).name, sorted(one.stem for one in file.parent.glob("*.yaml")))
+    hint = near or "the name is that of a recipe, docs/images.md shows one"
+    yield Finding(at, f"there is no recipe {name}: {shown_as} does not exist beside this file", hint)
+
+
+def _builder(at: Loc, target: ImageTarget, provider: Provider) -> Iterator[Finding]:
+    if target.builder is None:
+        return
+    if not provider.sells:
+        said = f"{provider.title} has no machine types to build on"
+        yield Finding((*at, "builder"), said, "leave builder out: disk images are built on this computer", at_key=True)
+    elif not re.fullmatch(provider.machine_type, target.builder):
+        said = f"{shown(target.builder)} is not a machine type of {provider.title}"
+        yield Finding((*at, "builder"), said, f"one is called {provider.builder or provider.example_machine}")
+
+
+def _disk(at: Loc, target: ImageTarget, provider: Provider) -> Iterator[Finding]:
+    if provider.sells:
+        if target.disk is not None:
+            said = f"{provider.title} makes images of its own, and boots none from a file"
+            yield Finding((*at, "disk"), said, "leave disk out", at_key=True)
+        return
+    for key in ("copy_to", "share_with"):
+        if getattr(target, key):
+            said = f"{provider.title} has no {'regions' if key == 'copy_to' else 'accounts'}"
+            yield Finding((*at, key), said, "leave it out: disk.path is the folder of its images", at_key=True)
+    if target.disk is not None and len(set(target.disk.formats)) != len(target.disk.formats):
+        yield Finding((*at, "disk", "formats"), "a format is named twice", "name each once")

@@ -15,6 +15,7 @@ from provisioner.images import signing
 from provisioner.images.book import Book, sha256
 from provisioner.images.manifest import Manifest, Target
 from provisioner.paths import ClusterPaths, below
+from provisioner.spec import image as recipes
 from provisioner.spec import load
 from provisioner.spec.models import ClusterSpec
 from provisioner.spec.site import CloudSite, Site
@@ -35,9 +36,8 @@ def region_of(site: Site) -> str:
 
 
 def recipe_file(cluster_file: Path, name: str) -> Path:
-    """The recipe of a reference's name: a plain name is one of the folder `images` beside cluster.yaml."""
-    folder = cluster_file.absolute().parent
-    return folder / (f"{name}.yaml" if "/" in name else f"images/{name}.yaml")
+    """The recipe of a reference's name, in a cluster.yaml."""
+    return recipes.recipe_file(cluster_file.absolute().parent, name)
 
 
 def paths_of(recipe: Path, name: str, *, sandbox: bool) -> ClusterPaths:

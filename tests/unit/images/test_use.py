@@ -32,6 +32,7 @@ def cluster(folder: Path, image: str = "pytorch@nightly", machine: str = "p4d.24
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     keep(book_of(recipe(tmp_path), "pytorch", sandbox=False), manifest(BUILD))
+    recipe(tmp_path, name="other")  # that was never built
     return tmp_path
 
 
