@@ -32,6 +32,24 @@ class Proof(Part):
     unknown: int
 
 
+class DiskFile(Part):
+    """One file of a disk image: its name in the folder of disks, and its size in bytes."""
+
+    file: str
+    sha256: str
+    bytes: int
+
+
+class Disk(Part):
+    """The disk image of a group. `files`: format → file; `root`: UUID of its root file system; `kernel`: what it boots;
+    `proofs`: a boot of a virtual machine each."""
+
+    files: dict[str, DiskFile]
+    root: str
+    kernel: str
+    proofs: tuple[Proof, ...]
+
+
 class Target(Part):
     """The image of one group of the recipe. `ids`: region → the provider's id; a provider without regions has the empty
     one. `packages`: name → version of every package on it. `base`: what it was built on."""
@@ -51,6 +69,8 @@ class Target(Part):
     proofs: tuple[Proof, ...]
     residue: tuple[str, ...] = ()
     """What generalising removed, one line each."""
+    disk: Disk | None = None
+    """For machines of one's own."""
 
 
 class Inputs(Part):

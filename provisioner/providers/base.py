@@ -22,7 +22,7 @@ from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.capacity import Capacity
 from provisioner.providers.hosts import Host
-from provisioner.providers.images import Images
+from provisioner.providers.images import Disks, Images
 from provisioner.providers.market import Market
 from provisioner.providers.orphans import Orphans
 from provisioner.spec import folders
@@ -215,6 +215,8 @@ class Provider(ABC):
     """How machines that have no operating system yet are installed over the network; None where they are not."""
     images: Images | None = None
     """How images of its machines are made."""
+    disks: Disks | None = None
+    """How those become disks."""
     rehearsal: Rehearsal | None = None
 
     def __init__(self, place: Place) -> None:

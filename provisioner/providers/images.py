@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from provisioner import catalog
@@ -72,6 +74,15 @@ class Images(Protocol):
     def used(self, ids: Mapping[str, str]) -> list[str]:
         """The machines of this account that were started from it and still exist; [] where none was. Raises where that
         can't be known."""
+
+
+class Disks(Protocol):
+    """Images of one site as root file systems on this computer, of which disks are made. All methods raise
+    ProviderError."""
+
+    def root(self, image: str, esp: Path, environment: Mapping[str, str], script: str) -> AbstractContextManager[Path]:
+        """The files of an image that `capture` gave, as a tree, once the script has run in it as root with the folder
+        `esp` at /boot/efi. The tree is a copy, and gone afterwards."""
 
 
 def builder_of(provider: str, group: PlannedGroup, wanted: str | None) -> str:

@@ -21,8 +21,8 @@ from filelock import FileLock, Timeout
 from provisioner.errors import LockedError
 from provisioner.events import Events
 from provisioner.paths import cache, private_dir, write_whole
+from provisioner.sandbox import disk_layer, registry, repository, vendor_layer
 from provisioner.sandbox import image as node_image
-from provisioner.sandbox import registry, repository, vendor_layer
 from provisioner.sandbox.keys import MIRROR_HOST, Keys, keys
 from provisioner.sandbox.runtime import ARCHITECTURES, Podman, find_podman
 from provisioner.stack.models import Archive, Image, Repository, Stack
@@ -108,12 +108,24 @@ def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
             mirror = _mirror(home, wanted, secrets, busybox, architecture, events)
             vendors = {s.vendor.name: vendor_layer.prepare(podman, s, architecture) for s in wanted if s.vendor}
     except Timeout as error:
-        raise LockedError(
-            "another gpuprov has been preparing the sandbox for 15 minutes", where=str(home / "lock")
-        ) from error
+        raise _busy(home) from error
     reference = node_image.node_reference()
     events("sandbox", "done", f"image {reference}", data={"seconds": round(time.monotonic() - started, 2)})
     return Assets(reference, mirror, podman, secrets.fingerprint, secrets.ca, architecture, busybox, vendors)
+
+
+def disk_image(podman: Podman) -> str:
+    """The image of nodes of which a disk is made. Raises ProviderError where it cannot be made."""
+    home = private_dir(cache() / "sandbox")
+    try:
+        with FileLock(home / "lock", timeout=WAIT):
+            return disk_layer.prepare(podman)
+    except Timeout as error:
+        raise _busy(home) from error
+
+
+def _busy(home: Path) -> LockedError:
+    return LockedError("another gpuprov has been preparing the sandbox for 15 minutes", where=str(home / "lock"))
 
 
 def _sweep(home: Path) -> None:

@@ -235,8 +235,8 @@ python3 -m compileall -q /usr/lib/gpuprov-sandbox
 """.replace("DISABLED", " ".join(DISABLED)).replace("MASKED", " ".join(MASKED))
 
 
-def build_node(podman: Podman) -> None:
-    """The base with the simulator in it, committed under its name when everything has succeeded."""
+def build_node(podman: Podman, base: str = "", reference: str = "") -> None:
+    """The base, or another one, with the simulator in it, committed under its name when everything has succeeded."""
     with _container(
         podman,
         "run",
@@ -246,7 +246,7 @@ def build_node(podman: Podman) -> None:
         *limits(),
         "--env",
         "LC_ALL=C",
-        base_reference(),
+        base or base_reference(),
         stdin=tar(node_files()),
         after=("sh", "-c", SETUP),
     ) as name:
@@ -260,7 +260,7 @@ def build_node(podman: Podman) -> None:
             "--change",
             "LABEL org.gpuprov.simulated=true",
             name,
-            node_reference(),
+            reference or node_reference(),
             deadline=300,
         )
 

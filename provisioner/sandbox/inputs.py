@@ -11,13 +11,15 @@ from provisioner.paths import private_dir, write_whole
 from provisioner.plan import Plan
 from provisioner.roles.interruption import watched
 from provisioner.sandbox import site_faults
-from provisioner.sandbox.assets import Assets
+from provisioner.sandbox.assets import Assets, disk_image
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.network import allocate_octet, node_numbers
 from provisioner.sandbox.runtime import limits, network_prefix
 from provisioner.sandbox.systems import system
 
 HARDWARE = "hardware"
+DISK_BUILDER = "sandbox.disk-builder"
+"""A simulated machine without a GPU, of which a disk is made."""
 
 
 def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dict[str, Any]:
@@ -45,6 +47,8 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         paths[name] = str(path)
     images = {name: assets.image_of(group.stack) for name, group in wanted.items() if group.stack.vendor is not None}
     images |= {name: plan.images[group.name].id for name, group in wanted.items() if group.name in plan.images}
+    if on_disk := [name for name, group in wanted.items() if group.machine.name == DISK_BUILDER]:
+        images |= dict.fromkeys(on_disk, disk_image(assets.podman))
     ulimits = dict(item.split("=") for item in limits()[1::2])
     return {
         "image": assets.image,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,20 @@ def reboot(cluster: Cluster, node: Node) -> None:
         if now and now != before and _ask(cluster, node, SETTLED) not in STARTING:
             return
     raise GpuprovError(f"it did not come back within {REBOOT_S:.0f} s after a reboot", where=node.name)
+
+
+def settle(cluster: Cluster, node: Node, seconds: float, look: Callable[[], None]) -> None:
+    """Return once a machine's services are up. `look` is called meanwhile and raises where the machine is gone. Raises
+    GpuprovError after so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        look()
+        if _ask(cluster, node, SETTLED) not in STARTING:
+            return
+        time.sleep(2)
+    raise GpuprovError(
+        f"its services are not up after {seconds:.0f} s", where=node.name, hint="look at its console's log"
+    )
 
 
 def _ask(cluster: Cluster, node: Node, command: str, seconds: float = 30) -> str:

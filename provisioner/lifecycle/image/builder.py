@@ -16,7 +16,7 @@ from provisioner.fleet import Node
 from provisioner.lifecycle import configuring, machines
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.plan import Plan, PlannedGroup, build_plan
-from provisioner.providers.images import Images
+from provisioner.providers.images import Disks, Images
 from provisioner.release import Ledger, Release, identity
 from provisioner.session import Cluster
 from provisioner.spec.groups import Capacity
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 GENERALISE_S = 900
 CLEAN_MOST = 10
 """Lines of what is wrong that an error has."""
+
+
+def disks_of(cluster: Cluster, group: str) -> Disks:
+    """How disks are made at a group's site. Raises GpuprovError for a provider that makes none."""
+    site = cluster.spec.site_of(group)
+    found = cluster.providers.at(site).disks
+    if found is None:
+        provider = cluster.spec.sites[site].provider
+        hint = "rehearse it with --sandbox"
+        raise GpuprovError(f"gpuprov makes no disk images at {provider}", where=str(cluster.file), hint=hint)
+    return found
 
 
 def images_of(cluster: Cluster, group: str) -> Images:
@@ -127,9 +138,21 @@ class Builder:
             half = drift.Pass(half="install")
             refuse_failures(configure(cluster.paths, [node], file, run_dir, cluster.events, half), run_dir)
             bundle = self._look(node, releases)
-            group = plan.group(self.group)
-            self._prove(bundle, drift.desired_state(plan, group, wanted, ()), node.name)
+            self._prove(bundle, drift.desired_state(plan, plan.group(self.group), wanted, ()), node.name)
         return _installed(bundle, wanted)
+
+    def prove_installed(self, node: Node) -> Bundle:
+        """What a machine of the image shows, once level `image` has passed. Raises ConfigureError naming what is not as
+        locked."""
+        from provisioner.configure import drift, stamps
+
+        cluster, plan = self.cluster, self.plan
+        releases = {node.name: Release(identity(self.lock), self.lock, plan)}
+        with cluster.exclusively("image"):
+            wanted = stamps.desired(plan, self.group, configuring.role_variables(cluster, releases))
+            bundle = self._look(node, releases)
+            self._prove(bundle, drift.desired_state(plan, plan.group(self.group), wanted, ()), node.name)
+        return bundle
 
     def _look(self, node: Node, releases: dict[str, Release]) -> Bundle:
         subjects = subjects_of(self.cluster, [node], releases)
@@ -147,7 +170,7 @@ class Builder:
             said = "\n  ".join(one.message for one in left[:CLEAN_MOST])
             more = f"\n  and {len(left) - CLEAN_MOST} more" if len(left) > CLEAN_MOST else ""
             raise ConfigureError(
-                f"what was installed is not what is locked:\n  {said}{more}", where=f"builder {node}",
+                f"what was installed is not what is locked:\n  {said}{more}", where=f"machine {node}",
                 hint="the log of Ansible is in the build's folder",
             )  # fmt: skip
 

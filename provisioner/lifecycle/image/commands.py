@@ -12,7 +12,7 @@ from provisioner.errors import GpuprovError
 from provisioner.images import manifest as manifests
 from provisioner.images.book import CHANNELS
 from provisioner.images.manifest import Manifest
-from provisioner.lifecycle.image import page, pipeline
+from provisioner.lifecycle.image import failure, page, pipeline, work
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe
 from provisioner.paths import private_dir
@@ -38,7 +38,7 @@ def build(recipe: Recipe, binary: Binary, *, anew: bool = False) -> Manifest:
 def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
     """As `build`, for who holds the recipe's lock. `solve` is asked where no build goes on."""
     _clean_up(recipe, binary)
-    begun = pipeline.unfinished(recipe)
+    begun = work.unfinished(recipe)
     for old in begun[:-1]:
         _abandon(recipe, binary, old, "a later build was begun")
     if begun:
@@ -48,22 +48,22 @@ def made(recipe: Recipe, binary: Binary, solve: Callable[[], Lock]) -> Manifest:
             _abandon(recipe, binary, begun[-1], "the recipe, or gpuprov's roles, have changed since it was begun")
         else:
             recipe.cluster.events("image", "log", f"going on with build {begun[-1]}")
-            return pipeline.build(pipeline.Build(recipe, binary, begun[-1], lock))
-    return pipeline.build(pipeline.Build(recipe, binary, pipeline.new_id(), solve()))
+            return pipeline.build(work.Build(recipe, binary, begun[-1], lock))
+    return pipeline.build(work.Build(recipe, binary, work.new_id(), solve()))
 
 
 def _abandon(recipe: Recipe, binary: Binary, build_id: str, why: str) -> None:
     """Remove what an older build that was killed has left. Raises GpuprovError where something stays."""
     Journal(recipe.folder / build_id).fail("abandoned", "", why)
-    left = pipeline.cleaned(recipe, binary, build_id)
+    left = failure.cleaned(recipe, binary, build_id)
     if left:
         raise GpuprovError(f"build {build_id} could not be removed: {'; '.join(left)}", where=recipe.name)
 
 
 def _clean_up(recipe: Recipe, binary: Binary) -> None:
     """Try again what earlier builds could not remove."""
-    for old in pipeline.unclean(recipe):
-        for sentence in pipeline.cleaned(recipe, binary, old):
+    for old in work.unclean(recipe):
+        for sentence in failure.cleaned(recipe, binary, old):
             recipe.cluster.events("image", "warning", f"build {old} left something that costs money: {sentence}")
 
 
@@ -98,7 +98,7 @@ def failed(recipe: Recipe) -> list[dict[str, str]]:
     """Builds that failed and whose evidence is kept, newest first."""
     return [
         {"build": one.build, **one.failed, "evidence": str(one.file.parent)}
-        for one in reversed(pipeline.journals(recipe))
+        for one in reversed(work.journals(recipe))
         if one.failed is not None
     ]
 

@@ -20,7 +20,7 @@ from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Kind
 from provisioner.images.book import now
 from provisioner.images.manifest import Inputs
-from provisioner.lifecycle.image import commands, page, pipeline
+from provisioner.lifecycle.image import commands, page, pipeline, work
 from provisioner.lifecycle.image.recipe import Recipe
 from provisioner.spec import load
 from provisioner.text import printable
@@ -83,7 +83,7 @@ def _night(file: Path, opened: Callable[[Path], Recipe], binary: Callable[[], Bi
 
 def _built(recipe: Recipe, binary: Binary, *, force: bool) -> Night:
     with commands.held(recipe, "nightly"):
-        if pipeline.unfinished(recipe):
+        if work.unfinished(recipe):
             made = commands.made(recipe, binary, lambda: pipeline.solved(recipe, anew=True))
             return Night(recipe.name, "built", made.build)
         lock = pipeline.solved(recipe, anew=True)

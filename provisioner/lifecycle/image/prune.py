@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.errors import GpuprovError
 from provisioner.images.book import CHANNELS
 from provisioner.images.manifest import Manifest
-from provisioner.lifecycle.image import pipeline
+from provisioner.lifecycle.image import disk, failure, work
 from provisioner.lifecycle.image.recipe import Recipe
 from provisioner.paths import remove_tree
 from provisioner.stack import lockfile
@@ -48,9 +48,9 @@ def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, An
 
 def _failed(recipe: Recipe, binary: Binary) -> list[str]:
     """Builds that failed, but for the newest: what they left goes, and their evidence."""
-    failed = [one.build for one in pipeline.journals(recipe) if one.failed is not None]
+    failed = [one.build for one in work.journals(recipe) if one.failed is not None]
     for build in failed:
-        if left := pipeline.cleaned(recipe, binary, build):
+        if left := failure.cleaned(recipe, binary, build):
             raise GpuprovError(f"build {build}: {'; '.join(left)}", where=recipe.name)
     over = failed[:-1]
     for build in over:
@@ -95,3 +95,4 @@ def _remove(recipe: Recipe, manifest: Manifest) -> None:
         images.delete(
             target.ids, {"gpuprov-image": manifest.name, "gpuprov-build": manifest.build, "gpuprov-target": name}
         )
+        disk.delete(recipe, name, manifest.build)

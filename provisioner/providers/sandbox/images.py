@@ -8,12 +8,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from provisioner import catalog
 from provisioner.errors import ProviderError
 from provisioner.fleet import Node
 from provisioner.plan import PlannedGroup
 from provisioner.providers.base import Place
 from provisioner.providers.images import Image, Tell
 from provisioner.sandbox import containers
+from provisioner.sandbox.inputs import DISK_BUILDER
 from provisioner.sandbox.runtime import Podman, find_podman
 from provisioner.spec.site import CloudSite
 
@@ -31,7 +33,8 @@ class SandboxImages:
         self._place = place
 
     def builder(self, group: PlannedGroup, wanted: str | None) -> str:  # noqa: ARG002
-        return wanted or BUILDER
+        sells = catalog.load().provider(self._place.settings.provider).sells
+        return (wanted or BUILDER) if sells else DISK_BUILDER
 
     def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
         """All of it can be done."""

@@ -16,6 +16,7 @@ from provisioner.providers import capacity, first_boot
 from provisioner.providers.base import Module, Place, Provider
 from provisioner.providers.orphans import Orphans
 from provisioner.providers.sandbox.capacity import SimulatedCapacity
+from provisioner.providers.sandbox.disks import SandboxDisks
 from provisioner.providers.sandbox.images import SandboxImages
 from provisioner.providers.sandbox.orphans import OnThisMachine
 from provisioner.sandbox import assets, containers, image, network
@@ -98,7 +99,7 @@ class Sandbox(Provider):
         super().__init__(place)
         self.capacity = SimulatedCapacity(place)
         self.module = SandboxModule(place, self.capacity)
-        self.images = SandboxImages(place)
+        self.images, self.disks = SandboxImages(place), SandboxDisks()
         self.rehearsal = Mirror()
 
     @classmethod

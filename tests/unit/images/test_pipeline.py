@@ -3,6 +3,7 @@ step and gone on, failed at every step and cleaned up."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from provisioner.images.book import Book
 from provisioner.images.manifest import Proof
 from provisioner.lifecycle import up
 from provisioner.lifecycle.down import down as real_down
-from provisioner.lifecycle.image import commands, nightly, pipeline
+from provisioner.lifecycle.image import commands, disk, failure, nightly, pipeline, work
 from provisioner.lifecycle.image.builder import Builder, Installed
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
 from provisioner.providers.images import Image
@@ -134,10 +135,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(Builder, "generalise", generalise)
     monkeypatch.setattr(pipeline.boot_test, "prove", prove)
     monkeypatch.setattr(pipeline.boot_test, "lock_for", lambda *_: None)
-    monkeypatch.setattr(pipeline, "down", down)
+    monkeypatch.setattr(work, "down", down)
     monkeypatch.setattr(pipeline, "solved", solved)
     numbers = iter(range(100))
-    monkeypatch.setattr(pipeline, "new_id", lambda: f"20260131-0315{next(numbers):02d}")
+    monkeypatch.setattr(work, "new_id", lambda: f"20260131-0315{next(numbers):02d}")
     return there
 
 
@@ -219,7 +220,7 @@ def test_what_could_not_be_removed_is_named(tmp_path: Path, world: World, monkey
         raise ProviderError("the cloud is down")
 
     world.fails = "install p4d"
-    monkeypatch.setattr(pipeline, "down", refused)
+    monkeypatch.setattr(work, "down", refused)
     with pytest.raises(ProviderError, match=r"not removed: p4d's machine \(build\): the cloud is down"):
         commands.build(opened(tmp_path, RECIPE), BINARY)
 
@@ -269,7 +270,7 @@ def test_a_full_disk_keeps_no_machine_running(tmp_path: Path, world: World, monk
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "evidence")
 
-    monkeypatch.setattr(pipeline, "_keep_evidence", full)
+    monkeypatch.setattr(failure, "keep_evidence", full)
     monkeypatch.setattr(Builder, "install", full)
     with pytest.raises(GpuprovError, match="No space left"):
         commands.build(opened(tmp_path, RECIPE), BINARY)
@@ -279,17 +280,17 @@ def test_a_full_disk_keeps_no_machine_running(tmp_path: Path, world: World, monk
 def test_what_could_not_be_removed_is_tried_again(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = pipeline.down
+    real = work.down
 
     def refused(*_: Any) -> None:
         raise ProviderError("the cloud is down")
 
     world.fails = "install p4d"
-    monkeypatch.setattr(pipeline, "down", refused)
+    monkeypatch.setattr(work, "down", refused)
     with pytest.raises(ProviderError):
         commands.build(opened(tmp_path, RECIPE), BINARY)
     assert len(world.machines) == 1
-    monkeypatch.setattr(pipeline, "down", real)
+    monkeypatch.setattr(work, "down", real)
     world.fails = ""
     commands.build(opened(tmp_path, RECIPE), BINARY)
     assert world.machines == set()
@@ -475,9 +476,109 @@ def test_a_recipe_at_a_site_that_makes_no_images_is_refused_before_anybody_is_as
 ) -> None:
     file = tmp_path / "metal.yaml"
     file.write_text(
-        "name: metal\nsites: {rack: {provider: baremetal, hosts: {d1.lab: {}}}}\nimage: {}\n"
-        "groups: {train: {machine: dgx-h100}}\n"
+        "name: metal\nsites: {rack: {provider: baremetal, hosts: {d1.lab: {}}}}\n"
+        "groups: {train: {machine: dgx-h100}}\nimage: {targets: {train: {disk: {path: disks}}}}\n"
     )
     monkeypatch.setattr(pipeline.locking, "current", lambda *_: pytest.fail("versions were looked up"))
     with pytest.raises(GpuprovError, match="makes no images at baremetal"):
         pipeline.solved(open_recipe(file, sandbox=False), anew=False)
+
+
+METAL = """\
+name: pytorch
+sites: { virginia: { provider: baremetal, hosts: { d1.lab: {} } } }
+groups: { p4d: { machine: dgx-a100-40gb } }
+image: { keep: 1, targets: { p4d: { disk: { path: disks } } } }
+"""
+
+
+@pytest.fixture
+def disks(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Disks that are a few bytes."""
+
+    def made(build: work.Build, name: str, _image: str) -> dict[str, str]:
+        folder = build.folder / "disks" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "disk.raw").write_bytes(b"raw")
+        (folder / "disk.qcow2").write_bytes(b"qcow2")
+        (folder / "console.log").write_text("booting")
+        world.step(f"disk {name}")
+        return {"kernel": "6.1.0-1-amd64", "root": "1-2"}
+
+    def proven(build: work.Build, name: str) -> list[Proof]:
+        world.step(f"disk-proven {name}")
+        told = {"level": "image", "passed": 1, "warned": 0, "unknown": 0, "report": f"{name}-disk-boot-1.json"}
+        return [Proof(machine="m", node=f"{name}-0", **told)]  # type: ignore[arg-type]
+
+    real = disk._published
+
+    def published(build: work.Build, name: str) -> Any:
+        found = real(build, name)
+        world.step(f"disk-published {name}")
+        return found
+
+    monkeypatch.setattr(disk, "check", lambda *_: None)
+    monkeypatch.setattr(disk, "_made", made)
+    monkeypatch.setattr(disk, "_proven", proven)
+    monkeypatch.setattr(disk, "_published", published)
+    return world
+
+
+def published(folder: Path) -> list[str]:
+    return sorted(one.name for one in (folder / "images" / "disks").glob("*"))
+
+
+def test_a_disk_is_published_with_its_digests_and_removed_with_its_build(
+    tmp_path: Path, disks: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = commands.build(opened(tmp_path, METAL), BINARY)
+    target = made.targets["p4d"]
+    stem = f"pytorch-p4d-{made.build}"
+    assert published(tmp_path) == [f"{stem}.{kind}" for kind in ("json", "qcow2", "raw")]
+    assert target.disk is not None
+    assert (target.disk.kernel, target.disk.root, len(target.disk.proofs)) == ("6.1.0-1-amd64", "1-2", 1)
+    assert target.disk.files["raw"].sha256 == hashlib.sha256(b"raw").hexdigest()
+    told = json.loads((tmp_path / "images" / "disks" / f"{stem}.json").read_text())
+    assert (told["build"], told["simulated"], told["files"]["qcow2"]["bytes"]) == (made.build, True, 5)
+    assert not any(opened(tmp_path, METAL).folder.iterdir())
+    later = commands.build(opened(tmp_path, METAL), BINARY)
+    recipe = opened(tmp_path, METAL)
+    monkeypatch.setattr(recipe.cluster.providers, "at", lambda _: SimpleNamespace(images=disks))
+    assert commands.prune(recipe, BINARY)["removed"] == [made.build]
+    assert published(tmp_path) == [f"pytorch-p4d-{later.build}.{kind}" for kind in ("json", "qcow2", "raw")]
+
+
+@pytest.mark.parametrize("step", ["disk p4d", "disk-proven p4d", "disk-published p4d"])
+def test_killed_while_it_makes_a_disk_it_goes_on(tmp_path: Path, disks: World, step: str) -> None:
+    disks.die = step
+    with pytest.raises(Killed):
+        commands.build(opened(tmp_path, METAL), BINARY)
+    made = commands.build(opened(tmp_path, METAL), BINARY)
+    assert len(published(tmp_path)) == 3
+    assert made.targets["p4d"].disk is not None
+    assert [one for one in disks.steps if one.startswith(("make", "prove"))] == ["make p4d", "prove p4d"]
+    assert disks.steps.count(step) == 2
+
+
+@pytest.mark.parametrize("step", ["disk p4d", "disk-proven p4d", "disk-published p4d"])
+def test_a_disk_that_fails_leaves_its_console_alone(tmp_path: Path, disks: World, step: str) -> None:
+    disks.fails = step
+    with pytest.raises(ProviderError, match=f"{step} does not work"):
+        commands.build(opened(tmp_path, METAL), BINARY)
+    assert published(tmp_path) == []
+    assert (disks.machines, disks.images) == (set(), {})
+    (failed,) = commands.failed(opened(tmp_path, METAL))
+    assert failed["step"] == step.partition(" ")[0].replace("-", " ")
+    left = sorted(one.name for one in Path(failed["evidence"]).rglob("*") if one.parent.parent.name == "disks")
+    assert left == ["console.log"]
+
+
+def test_a_disk_that_cannot_be_made_here_is_refused_before_anything_is(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "disks_of", lambda *_: None)
+    monkeypatch.setattr(disk.tools, "PATH", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GpuprovError, match="a disk image is made and booted with"):
+        commands.build(opened(tmp_path, METAL), BINARY)
+    assert world.steps == []

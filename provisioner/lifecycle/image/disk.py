@@ -1,0 +1,238 @@
+"""The disk image of a target: made of what was captured, booted in a virtual machine, proven, published."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from provisioner import ssh
+from provisioner.errors import VerifyError
+from provisioner.fleet import Node
+from provisioner.images.disk import first_boot, layout, tools, virtual_machine
+from provisioner.images.disk.identity import Identity
+from provisioner.images.manifest import Disk, DiskFile, Proof
+from provisioner.lifecycle.image import boot_test
+from provisioner.lifecycle.image.builder import Builder, disks_of
+from provisioner.lifecycle.image.recipe import Recipe, digest, opened, workplace, written
+from provisioner.lifecycle.image.work import DISK, Build, of_group
+from provisioner.paths import below, private_dir, remove_tree, write_whole
+
+STEPS = ("disk", "disk proven", "disk published")
+BOOT_S = {"kvm": 300.0, "tcg": 1500.0}
+"""Seconds until a virtual machine's sshd answers, and again until its services are up. By software emulation a boot
+took 240 s on two busy cores."""
+RAW = "disk.raw"
+
+
+def check(recipe: Recipe, name: str) -> None:
+    """Raise GpuprovError for what keeps this computer from making the disk, before anything is made."""
+    if recipe.target(name).disk is not None:
+        disks_of(recipe.cluster, name)
+        tools.require()
+        private_dir(folder_of(recipe, name))
+
+
+def folder_of(recipe: Recipe, name: str) -> Path:
+    """Where the disks of a target are published; of a rehearsal in its run directory."""
+    settings = recipe.target(name).disk
+    assert settings is not None
+    if recipe.sandbox:
+        return recipe.cluster.paths.root / "disks"
+    return recipe.cluster.file.absolute().parent / Path(settings.path).expanduser()
+
+
+def steps(work: Build, name: str, image: str) -> Disk | None:
+    """Make, prove and publish the disk of a target; None where the recipe wants none."""
+    journal = work.journal
+    if work.recipe.target(name).disk is None:
+        return None
+    if journal.of(name, "disk") is None:
+        work.tell(f"{name}: making a disk")
+        journal.done(name, "disk", _made(work, name, image))
+    if journal.of(name, "disk proven") is None:
+        journal.done(name, "disk proven", [proof.model_dump() for proof in _proven(work, name)])
+    if journal.of(name, "disk published") is None:
+        journal.done(name, "disk published", {key: one.model_dump() for key, one in _published(work, name).items()})
+    _forget(work, name)
+    made = journal.of(name, "disk")
+    return Disk(
+        files={key: DiskFile(**one) for key, one in journal.of(name, "disk published").items()},
+        root=made["root"], kernel=made["kernel"],
+        proofs=tuple(Proof(**one) for one in journal.of(name, "disk proven")),
+    )  # fmt: skip
+
+
+def identity_of(work: Build, name: str) -> Identity:
+    """The same for two builds of the same inputs."""
+    return Identity.of(digest({"inputs": work.journal.of("", "inputs"), "target": name, "image": work.recipe.name}))
+
+
+def _made(work: Build, name: str, image: str) -> dict[str, str]:
+    """The disk in the build's folder; gives the kernel that it boots and the UUID of its root file system."""
+    folder, identity = _clear(work, name), identity_of(work, name)
+    settings = work.recipe.target(name).disk
+    assert settings is not None
+    script = files("provisioner.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
+    given = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id}
+    esp = private_dir(folder / "esp")
+    made = datetime.strptime(work.id, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    with disks_of(work.recipe.cluster, name).root(image, esp, given, script) as root:
+        kernels = sorted(one.name for one in (root / "lib" / "modules").iterdir() if _is_booted(one.name, esp))
+        raw = layout.make(root, esp, folder, identity, made)
+    if len(kernels) != 1:
+        raise VerifyError(f"a disk boots one kernel, this one has {', '.join(kernels) or 'none'}", where=name)
+    for scratch in (esp, folder / "genimage"):
+        remove_tree(scratch)
+    if "qcow2" in settings.formats:
+        layout.converted(raw)
+    return {"kernel": kernels[0], "root": identity.root}
+
+
+def _is_booted(kernel: str, esp: Path) -> bool:
+    return (esp / "loader" / "entries" / f"gpuprov-{kernel}.conf").is_file()
+
+
+def _proven(work: Build, name: str) -> list[Proof]:
+    """Boot it, and again; level `image` after each. Raises ProviderError, ConfigureError, VerifyError; the console's
+    log is in the build's folder then."""
+    recipe, folder = work.recipe, _workplace(work, name)
+    cluster = opened(recipe, written(recipe, work.id, name, DISK))
+    site, group = cluster.spec.site_of(name), cluster.spec.groups[name]
+    builder = Builder(cluster, name, of_group(work.lock, cluster, name), None)
+    user, machine = cluster.spec.user(site), f"{name}-0"
+    key = first_boot.host_key(folder)
+    seed = first_boot.seed(folder, machine, first_boot.user_data(user, ssh.ensure_key(cluster.paths, None), key))
+    how = virtual_machine.accelerator(folder)
+    work.tell(f"{name}: booting the disk in QEMU ({how}), {recipe.settings.boots} times")
+    proofs, began = list[Proof](), time.monotonic()
+    with virtual_machine.booted(folder / RAW, seed, folder / "console.log", how) as there:
+        there.wait_for_ssh(BOOT_S[how])
+        node = Node(
+            name=machine, group=name, site=site, machine=group.machine, id=f"disk-{work.id}", zone="",
+            address="127.0.0.1", private_address="127.0.0.1", port=there.port, user=user,
+        )  # fmt: skip
+        ssh.save(cluster.paths, [node], {machine: (node.id, key.public)}, {machine: user})
+        try:
+            boot_test.settle(cluster, node, BOOT_S[how], there.running)
+            for number in range(1, recipe.settings.boots + 1):
+                if number > 1:
+                    began = time.monotonic()
+                    boot_test.reboot(cluster, node)
+                proofs.append(_proof(work, name, builder, node, number, time.monotonic() - began, how))
+        finally:
+            ssh.disconnect(cluster.paths, [machine])
+    return proofs
+
+
+def _proof(work: Build, name: str, builder: Builder, node: Node, boot: int, seconds: float, how: str) -> Proof:
+    """Level `image` on the running machine, and that it is this disk's kernel and this build's image. `seconds`: from
+    power on until its services were up."""
+    from provisioner.verify.facts import read
+
+    facts, stack = read(builder.prove_installed(node)), work.lock.groups[name]
+    kernel, wanted = facts.kernel, work.journal.of(name, "disk")["kernel"]
+    if kernel != wanted:
+        raise VerifyError(
+            f"boot {boot} of the disk runs kernel {kernel or 'unknown'}, not its own {wanted}", where=name
+        )
+    if facts.image is None or facts.image.build != work.id:
+        raise VerifyError(f"boot {boot} of the disk is not of build {work.id}", where=name)
+    compared = {"packages": len(stack.packages), "container images": len(stack.images)}
+    report = f"{name}-disk-boot-{boot}.json"
+    told = {
+        "level": "image", "machine": node.machine, "node": node.name, "boot": boot, "kernel": kernel, "qemu": how,
+        "seconds": round(seconds, 1), "as_locked": compared,
+    }  # fmt: skip
+    write_whole(private_dir(work.folder / "proofs") / report, json.dumps(told, indent=1) + "\n", mode=0o644)
+    work.tell(f"{name}: boot {boot} of the disk passed level image after {seconds:.0f} s")
+    return Proof(
+        machine=node.machine, node=node.name, level="image", report=report, passed=sum(compared.values()) + 2, warned=0,
+        unknown=0,
+    )  # fmt: skip
+
+
+def _published(work: Build, name: str) -> dict[str, DiskFile]:
+    """The files in the folder of disks, each whole or not there, and a manifest beside them, which is written last."""
+    recipe = work.recipe
+    settings = recipe.target(name).disk
+    assert settings is not None
+    target, found = private_dir(folder_of(recipe, name)), dict[str, DiskFile]()
+    for kind in settings.formats:
+        source, file = _workplace(work, name) / f"disk.{kind}", target / f"{_stem(work, name)}.{kind}"
+        partial = file.with_name(f".{file.name}.partial")
+        tools.run(["cp", "--sparse=always", "--reflink=auto", source, partial], layout.CONVERT_S)
+        with partial.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").hexdigest()
+            os.fsync(stream.fileno())
+        partial.chmod(0o644)
+        partial.replace(file)
+        found[kind] = DiskFile(file=file.name, sha256=content, bytes=file.stat().st_size)
+    told: dict[str, Any] = {
+        "image": recipe.name, "build": work.id, "target": name, "simulated": work.lock.simulated,
+        "machine": recipe.cluster.spec.groups[name].machine, "os": work.lock.groups[name].os,
+        **work.journal.of(name, "disk"), "files": {kind: one.model_dump() for kind, one in found.items()},
+    }  # fmt: skip
+    write_whole(target / f"{_stem(work, name)}.json", json.dumps(told, indent=1) + "\n", mode=0o644)
+    work.tell(f"{name}: the disk is in {target}: {', '.join(one.file for one in found.values())}")
+    return found
+
+
+def _stem(work: Build, name: str) -> str:
+    return stem(work.recipe.name, name, work.id)
+
+
+def stem(recipe: str, name: str, build: str) -> str:
+    """What the files of a disk are called, without their format."""
+    return f"{recipe}-{name}-{build}"
+
+
+def delete(recipe: Recipe, name: str, build: str) -> None:
+    """Remove what was published of a build's target; what is gone is fine."""
+    if recipe.target(name).disk is None:
+        return
+    folder = folder_of(recipe, name)
+    for kind in ("json", "raw", "qcow2"):  # the manifest first: files without one are none
+        plain = f"{stem(recipe.name, name, build)}.{kind}"
+        for file in (below(folder, plain), below(folder, f".{plain}.partial")):
+            file.unlink(missing_ok=True)
+
+
+def removed(work: Build, name: str) -> None:
+    """Remove the disk of a build that will not be; the console's log stays."""
+    folder = work.folder / "disks" / name
+    for file in folder.glob("*"):
+        if file.suffix not in (".log", ".qemu"):
+            remove_tree(file) if file.is_dir() else file.unlink()
+    delete(work.recipe, name, work.id)
+    _forget_cluster(work, name)
+
+
+def _forget(work: Build, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        remove_tree(work.folder / "disks" / name)
+    _forget_cluster(work, name)
+
+
+def _forget_cluster(work: Build, name: str) -> None:
+    """The virtual machine's cluster: no machine of it is left, only its keys."""
+    file = workplace(work.recipe, work.id, name, DISK)
+    if file.exists():
+        remove_tree(file.parent)
+
+
+def _workplace(work: Build, name: str) -> Path:
+    return private_dir(work.folder / "disks" / name)
+
+
+def _clear(work: Build, name: str) -> Path:
+    folder = work.folder / "disks" / name
+    if folder.exists():
+        remove_tree(folder)
+    return private_dir(folder)
