@@ -56,16 +56,16 @@ def prove(cluster: Cluster, binary: Binary, folder: Path, boots: int) -> list[Pr
 def reboot(cluster: Cluster, node: Node) -> None:
     """Reboot a node and wait until its services are up. Raises GpuprovError where it does not come back."""
     cluster.events("verify", "log", f"rebooting {node.name}", node=node.name)
-    before = _ask(cluster, node, BOOT_ID)
+    before = ask(cluster, node, BOOT_ID)
     if not before:
         raise GpuprovError("it does not answer", where=node.name)
-    _ask(cluster, node, "sudo -n systemctl reboot")
+    ask(cluster, node, "sudo -n systemctl reboot")
     until = time.monotonic() + REBOOT_S
     while time.monotonic() < until:
         time.sleep(0.5)
         ssh.disconnect(cluster.paths, [node.name])
-        now = _ask(cluster, node, BOOT_ID)
-        if now and now != before and _ask(cluster, node, SETTLED) not in STARTING:
+        now = ask(cluster, node, BOOT_ID)
+        if now and now != before and ask(cluster, node, SETTLED) not in STARTING:
             return
     raise GpuprovError(f"it did not come back within {REBOOT_S:.0f} s after a reboot", where=node.name)
 
@@ -76,7 +76,7 @@ def settle(cluster: Cluster, node: Node, seconds: float, look: Callable[[], None
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         look()
-        if _ask(cluster, node, SETTLED) not in STARTING:
+        if ask(cluster, node, SETTLED) not in STARTING:
             return
         time.sleep(2)
     raise GpuprovError(
@@ -84,7 +84,7 @@ def settle(cluster: Cluster, node: Node, seconds: float, look: Callable[[], None
     )
 
 
-def _ask(cluster: Cluster, node: Node, command: str, seconds: float = 30) -> str:
+def ask(cluster: Cluster, node: Node, command: str, seconds: float = 30) -> str:
     """What a command prints on a node; empty where it did not answer."""
     argv = [*ssh.argv(cluster.paths, node.name, "-o", "ConnectTimeout=10"), command]
     try:
