@@ -67,7 +67,10 @@ def placer(path: str | os.PathLike[str]) -> Callable[[str], str]:
 
 
 def unready(path: str | os.PathLike[str], spec: ClusterSpec, sites: Collection[str] | None = None) -> list[Problem]:
-    """What a run at these sites, or all, lacks that a rehearsal of the same file does without."""
+    """What a run at these sites, or all, lacks that a rehearsal of the same file does without. A recipe of images needs
+    no machines that are there."""
+    if spec.image is not None:
+        return []
     names = spec.sites if sites is None else sites
     lacking = [finding for name in names for finding in spec.sites[name].unready(("sites", name))]
     if not lacking:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from provisioner import spec
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.images.disk import first_boot, layout, tools, virtual_machine
 from provisioner.images.disk.identity import Identity
+from tests.support.rehearsal import ROOT
 
 MADE = datetime(2026, 1, 31, 3, 15, tzinfo=UTC)
 GREETS = """\
@@ -188,3 +190,10 @@ def test_the_seed_is_a_small_disk_that_only_its_owner_reads(tmp_path: Path) -> N
     read = subprocess.run(["mtype", "-i", file, "::meta-data"], capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(read.stdout) == {"instance-id": "dgx-0", "local-hostname": "dgx-0"}
     assert b"CIDATA" in file.read_bytes()
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "images").glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_recipes_here_can_be_built_from(file: Path) -> None:
+    loaded = spec.load(file)
+    assert loaded.image is not None
+    assert spec.unready(file, loaded) == []  # a recipe for bare metal lists no hosts
