@@ -162,8 +162,26 @@ def _shown(document: dict[str, Any]) -> list[str]:
             f"  {counted(len(target['packages']), 'package')}, kernel {target['kernel']}",
             *(f"  {region or target['provider']}: {number}" for region, number in target["ids"].items()),
             *(f"  {proof['report']}: {proof['passed']} checks passed" for proof in target["proofs"]),
+            *_of_disk(target["disk"]),
+            f"  known vulnerabilities: {_vulnerable(target)}",
         ]
     return lines
+
+
+def _of_disk(disk: dict[str, Any] | None) -> list[str]:
+    if disk is None:
+        return []
+    files = [f"  {one['file']}: {one['bytes'] / 1e9:.1f} GB, sha256 {one['sha256']}" for one in disk["files"].values()]
+    boots = [f"  {proof['report']}: {proof['passed']} parts as locked" for proof in disk["proofs"]]
+    return [*files, *boots]
+
+
+def _vulnerable(target: dict[str, Any]) -> str:
+    from provisioner.images.manifest import Vulnerabilities
+    from provisioner.images.vulnerabilities import told
+
+    found = target["vulnerabilities"]
+    return told(Vulnerabilities(**found) if found is not None else None, target["not_scanned"])
 
 
 @app.command()

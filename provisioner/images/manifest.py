@@ -50,6 +50,16 @@ class Disk(Part):
     proofs: tuple[Proof, ...]
 
 
+class Vulnerabilities(Part):
+    """What a scanner found, by severity: pairs of a vulnerability and a package. `fixable`: those of them that a newer
+    version does not have. `database`: when it was built; "" where the scanner does not say."""
+
+    scanner: str
+    database: str
+    counts: dict[str, int]
+    fixable: int
+
+
 class Target(Part):
     """The image of one group of the recipe. `ids`: region → the provider's id; a provider without regions has the empty
     one. `packages`: name → version of every package on it. `base`: what it was built on."""
@@ -71,6 +81,10 @@ class Target(Part):
     """What generalising removed, one line each."""
     disk: Disk | None = None
     """For machines of one's own."""
+    vulnerabilities: Vulnerabilities | None = None
+    """When it was built. None: not scanned, which is not the same as none."""
+    not_scanned: str = ""
+    """Why it was not, where the recipe wanted it."""
 
 
 class Inputs(Part):

@@ -64,6 +64,19 @@ class ImageTarget(Model):
     )
 
 
+class Scan(Model):
+    """Known vulnerabilities, by a scanner on this machine and its database."""
+
+    database: Text = Field(
+        title="the path of a folder",
+        description="The scanner's database, kept up to date by you; relative to the recipe",
+        examples=["/srv/grype-db"],
+    )
+    scanner: Literal["grype", "trivy"] = Field(
+        default="grype", title="grype or trivy", description="Scanner that reads it; installed by you"
+    )
+
+
 class ImageRecipe(Model):
     """How images are built, proven and kept."""
 
@@ -87,6 +100,11 @@ class ImageRecipe(Model):
         title="an OpenPGP fingerprint of 40 hex digits",
         description="Key that signs the manifest of each build, of your own gpg; null: manifests are not signed",
         examples=["0123456789ABCDEF0123456789ABCDEF01234567"],
+    )
+    scan: Scan | None = Field(
+        default=None,
+        description="Scan of each image's bill of materials for known vulnerabilities; null: none is made, and the "
+        'images are "not scanned"',
     )
     failed: Command | None = Field(
         default=None,

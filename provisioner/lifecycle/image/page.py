@@ -6,6 +6,7 @@ from pathlib import Path
 
 from provisioner import paths
 from provisioner.images import manifest as manifests
+from provisioner.images import vulnerabilities
 from provisioner.images.book import CHANNELS
 from provisioner.lifecycle.image.recipe import Recipe
 from provisioner.paths import private_dir, write_whole
@@ -42,6 +43,10 @@ def html(recipe: Recipe) -> str:
                 "channels": [name for name in CHANNELS if here and channels.get(name) == build],
                 "differences": differs[:MOST],
                 "more": max(0, len(differs) - MOST),
+                "vulnerabilities": [
+                    f"{name}: {vulnerabilities.told(target.vulnerabilities, target.not_scanned)}"
+                    for name, target in (book.manifest(build).targets.items() if here else ())
+                ],
                 "proofs": [
                     (f"builds/{build}/{Path(proof.report).with_suffix('.html')}", f"{name} boot {number}")
                     for name, target in (book.manifest(build).targets.items() if here else ())

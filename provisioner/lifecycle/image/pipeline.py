@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 from provisioner import __version__
-from provisioner.images import bill, signing
+from provisioner.images import bill, signing, vulnerabilities
 from provisioner.images.book import now, sha256
 from provisioner.images.manifest import Inputs, Manifest, Proof, RoleOnImage, Target
 from provisioner.lifecycle import locking
@@ -35,7 +36,7 @@ def inputs(recipe: Recipe, lock: Lock) -> Inputs:
 
     spec = recipe.cluster.spec
     return Inputs(
-        recipe=digest(spec.model_dump_json(exclude={"image": {"keep", "failed"}})),
+        recipe=digest(spec.model_dump_json(exclude={"image": {"keep", "failed", "scan"}})),
         stacks={name: digest(content(stack, simulated=lock.simulated)) for name, stack in lock.groups.items()},
         bases={f"{site} {name}": base.id or "" for site, mine in lock.bases.items() for name, base in mine.items()},
         roles={entry.role: stamps.text_digest(entry.role) for entry in playbook.load().entries},
@@ -178,17 +179,33 @@ def _written(work: Build, targets: Mapping[str, Target]) -> str:
     folder = private_dir(book.build(work.id))
     for file in sorted((work.folder / "proofs").iterdir()):
         write_whole(folder / file.name, file.read_bytes(), mode=0o644)
-    for name, target in targets.items():
-        bill.write(folder / f"{name}.cdx.json", work.name(name), target, made=work.id)
+    scanned = {name: _scanned(work, name, target, folder) for name, target in targets.items()}
     files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if not file.name.startswith("manifest.json")}
     manifest = Manifest(
         name=recipe.name, build=work.id, made=now(), simulated=work.lock.simulated, gpuprov=__version__,
-        inputs=Inputs(**work.journal.of("", "inputs")), targets=dict(targets), files=files,
+        inputs=Inputs(**work.journal.of("", "inputs")), targets=scanned, files=files,
     )  # fmt: skip
     text = json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n"
     if recipe.settings.signed_by is not None:
         signing.sign(folder, text, recipe.settings.signed_by)
     return text
+
+
+def _scanned(work: Build, name: str, target: Target, folder: Path) -> Target:
+    """Write the bill of a target, and what a scanner says of it; a scan that fails is told and fails no build."""
+    file, settings = folder / f"{name}.cdx.json", work.recipe.settings.scan
+    bill.write(file, work.name(name), target, made=work.id)
+    if settings is None:
+        return target
+    database = work.recipe.cluster.file.absolute().parent / Path(settings.database).expanduser()
+    try:
+        scan = vulnerabilities.scan(file, settings.scanner, database, target.stack.os)
+    except vulnerabilities.NotScannedError as why:
+        work.tell(f"{name}: not scanned for vulnerabilities: {why}", "warning")
+        return target.model_copy(update={"not_scanned": str(why)})
+    write_whole(folder / f"{name}.vulnerabilities.json", scan.text, mode=0o644)
+    work.tell(f"{name}: known vulnerabilities: {vulnerabilities.told(scan.found, '')}")
+    return target.model_copy(update={"vulnerabilities": scan.found})
 
 
 def _published(work: Build, text: str) -> Manifest:

@@ -20,6 +20,7 @@ from provisioner.lifecycle import up
 from provisioner.lifecycle.down import down as real_down
 from provisioner.lifecycle.image import commands, disk, failure, nightly, pipeline, work
 from provisioner.lifecycle.image.builder import Builder, Installed
+from provisioner.lifecycle.image.page import html
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
 from provisioner.providers.images import Image
 from provisioner.session import open_cluster
@@ -582,3 +583,30 @@ def test_a_disk_that_cannot_be_made_here_is_refused_before_anything_is(
     with pytest.raises(GpuprovError, match="a disk image is made and booted with"):
         commands.build(opened(tmp_path, METAL), BINARY)
     assert world.steps == []
+
+
+def test_what_is_vulnerable_is_in_the_manifest_and_on_the_page_or_why_nobody_knows(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.build(opened(tmp_path), BINARY)
+    scanned = TWO.replace("keep: 2", "keep: 2, scan: { database: database }")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = commands.build(opened(tmp_path, scanned), BINARY)
+    assert (made.targets["p5"].vulnerabilities, made.targets["p5"].not_scanned) == (None, "grype is not installed")
+    program = tmp_path / "grype"
+    report = json.dumps({"matches": [], "distro": {"name": "ubuntu", "version": "24.04"}, "descriptor": {}})
+    program.write_text(f"#!/bin/sh\necho '{report}'\n")
+    program.chmod(0o755)
+    (tmp_path / "images" / "database").mkdir()
+    made = commands.build(opened(tmp_path, scanned), BINARY)
+    assert made.targets["p5"].vulnerabilities is not None
+    assert "p5.vulnerabilities.json" in made.files
+    assert world.machines == set()
+    recipe = opened(tmp_path, scanned)
+    for build in recipe.book.builds():
+        row = nightly.Night("pytorch", "built", build).to_json()
+        recipe.book.note_night({"at": "x", "seconds": 1, **row})
+    page = html(recipe)
+    for line in ("p5: none known (grype)", "p5: not scanned: grype is not installed",
+                 "p5: not scanned: the recipe names no database (image.scan)"):  # fmt: skip
+        assert line in page
