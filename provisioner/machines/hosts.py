@@ -38,13 +38,7 @@ class HostMachines:
         before = {node.name: node.id for node in self._known}
         for name in replace:
             if name in nodes and before.get(name) == nodes[name].id:
-                host = nodes[name].id
-                raise ProviderError(
-                    f"{host} cannot be replaced by gpuprov: it is a machine of yours",
-                    where=name,
-                    hint=f"repair it, then `gpuprov verify` and `gpuprov release {name}`; or name another host "
-                    f"in place of {host} in cluster.yaml and run the same command again",
-                )
+                raise self._irreplaceable(name, nodes[name].id)
         actions = [
             Action("create" if name not in before else "replace", f"{node.id} as {name}", name)
             for name, node in nodes.items()
@@ -54,6 +48,15 @@ class HostMachines:
         actions += [Action("delete", f"gpuprov's changes on {node.id}", node.name, attached=True) for node in gone]
         new = sum(1 for one in actions if one.what != "delete")
         return Planned(self.site, add=new, destroy=len(gone), actions=tuple(actions))
+
+    def _irreplaceable(self, name: str, host: str) -> ProviderError:
+        """Of a node whose host cluster.yaml still names: what a person does."""
+        return ProviderError(
+            f"{host} cannot be replaced by gpuprov: it is a machine of yours",
+            where=name,
+            hint=f"repair it, then `gpuprov verify` and `gpuprov release {name}`; or name another host "
+            f"in place of {host} in cluster.yaml and run the same command again",
+        )
 
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:  # noqa: ARG002
         nodes = self._nodes(plan)

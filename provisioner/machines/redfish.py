@@ -69,6 +69,18 @@ class RedfishMachines(HostMachines):
         system = self._installation.os or plan.group(node.rpartition("-")[0]).stack.os
         return f"{node}: install {system} through its BMC"
 
+    def _irreplaceable(self, name: str, host: str) -> ProviderError:
+        known = self._journal.load().get(host)
+        serial = known.serial if known is not None else "its serial number"
+        return ProviderError(
+            f"{host} is installed, and under this name gpuprov would take any machine for the one that it replaces",
+            where=name,
+            hint=f"repaired: `gpuprov verify FILE`, then `gpuprov release FILE {name}`; another machine in its place: "
+            f"write its `serial` at {host}, `gpuprov up FILE` installs it, then `gpuprov release FILE {name}`; the "
+            f"same machine installed anew: give the host another name in cluster.yaml, with its `address`, add "
+            f"{serial} to install.reinstall, and run the same command again",
+        )
+
     def apply(self, plan: Plan, planned: Planned, *, always: bool = False) -> list[Node]:
         todo = self._to_install(plan)
         failed = self._install(plan, todo) if todo else {}

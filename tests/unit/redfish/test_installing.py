@@ -317,6 +317,32 @@ def test_another_machine_in_the_place_of_an_installed_one_is_installed(rack: Cal
     untouched(mine)
 
 
+def test_a_machine_is_replaced_under_another_name_of_its_host(rack: Callable[..., Rack]) -> None:
+    """`replace` tells the new machine from the old one by the host's name: under the same one it says what to do, and
+    what it says works."""
+    mine = rack(named=1, neighbours=1, trees=("dell-poweredge-r750-h100pcie",))
+    up(mine, count=1)
+    name = mine.named[0]
+    there = mine.machines(wanted(1))
+    there._known = before = list(there._nodes(wanted(1)).values())
+    with pytest.raises(ProviderError, match="would take any machine for the one that it replaces") as told:
+        there.plan(wanted(1), replace=["train-0"])
+    assert "add GPU-0000 to install.reinstall" in told.value.hint
+    renamed = [replace(host, name="anew.lab") for host in mine.listed()]
+    mine.listed = lambda groups=(): renamed  # type: ignore[method-assign, assignment]
+    mine.sshds["anew.lab"] = mine.sshds[name]
+    mine.sshds[name].up = False
+    mine.reinstall = ("GPU-0000",)
+    again = mine.machines(wanted(1))
+    again._known, again._way = before, replace(again._way, users={"train-0": "ubuntu"})
+    planned = again.plan(wanted(1), replace=["train-0"])
+    planned.refuse_more(["train-0"], ["train-0"])
+    assert [(one.what, one.attached) for one in planned.actions] == [("replace", False), ("delete", True)]
+    assert [node.id for node in again.apply(wanted(1), planned)] == ["anew.lab"]
+    assert list(mine.installed().values()) == [2, 0]
+    untouched(mine)
+
+
 def test_an_address_of_another_machine_is_not_taken_for_it(rack: Callable[..., Rack]) -> None:
     mine = rack(named=1, neighbours=0, trees=("dell-poweredge-r750-h100pcie",))
     mine.sshds[mine.named[0]].up = True
