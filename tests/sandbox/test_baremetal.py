@@ -22,6 +22,7 @@ from provisioner.stack import lockfile
 from tests.support.aws_machines import Machines
 from tests.support.baremetal_rehearsal import Box
 from tests.support.rehearsal import ROOT, Done, Rehearsal, wrongs
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.sandbox
 FILE = """
@@ -202,3 +203,35 @@ def test_down_undoes_what_gpuprov_did_and_nothing_else(room: Room) -> None:
     assert any("nvidia" in sentence for sentence in stays["box-0"])
     assert "they run on, and keep" in near.stdout
     assert not (room.made.file.parent / ".gpuprov").exists()
+
+
+@pytest.mark.slow
+def test_the_ten_minutes_of_the_documentation(room: Room, tmp_path: Path) -> None:
+    """The commands that docs/metal.md gives a person with a new workstation, typed by an ordinary user with sudo at a
+    terminal, from an empty folder to a verdict. What the installation of gpuprov itself needs is there already; the lock
+    was made where the rehearsal's mirror is."""
+    page = (ROOT / "docs" / "metal.md").read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
+    typed = re.findall(r"^    (gpuprov .+)$", page, re.M)
+    assert [words.split()[1] for words in typed] == ["init", "validate", "plan", "up"]
+    same = replace(room.made, file=tmp_path / "cluster.yaml", name="my-fleet")
+    assert same.run("init", same.file, *typed[0].split()[2:]).status == 0
+    assert same.run("lock", same.file).status == 0
+    folder, python = "/home/ubuntu/mine", f"PYTHONPATH={ROOT} GPUPROV_TEST_CA={HERE}/ca {sys.executable}"
+    room.shell("desk", f"install -d -o ubuntu {folder}")
+    room.shell("desk", f"cat >{folder}/cluster.lock", stdin=same.file.with_name("cluster.lock").read_text())
+    shim = f'#!/bin/sh\nexec env {python} -m tests.support.baremetal_rehearsal "$@"\n'
+    room.shell("desk", "cat >/usr/local/bin/gpuprov; chmod 0755 /usr/local/bin/gpuprov", stdin=shim)
+    argv = ["podman", "exec", "-it", "--user", "ubuntu", "--workdir", folder, "-e", "HOME=/home/ubuntu", "-e", "PS1=$ ",
+            "-e", "TERM=xterm", room.machines.running["desk"], "sh"]  # fmt: skip
+    try:
+        with Terminal(argv, columns=160, lines=60) as terminal:
+            for number, words in enumerate(typed):
+                terminal.type(f"clear; {words}; echo ended-{number} with $?\n")
+                if words.startswith("gpuprov up"):
+                    terminal.wait_for("[y/N]", seconds=300)
+                    terminal.type("y\n")
+                terminal.wait_for(f"ended-{number} with 0", seconds=900)
+            assert "healthy" in terminal.screen
+        assert json.loads(room.shell("desk", f"cat {folder}/.gpuprov/my-fleet/nodes.json"))["nodes"][0]["id"] == "local"
+    finally:
+        room.shell("desk", f"cd {folder} && runuser -u ubuntu -- gpuprov down cluster.yaml --yes || true")
