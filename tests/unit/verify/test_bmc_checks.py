@@ -60,6 +60,13 @@ FAULTS: dict[str, tuple[str, Wanted, tuple[str, Edit], str, str]] = {
     "power is not said": (R750, Wanted(1, 1), (SYSTEM, lambda s: s.pop("PowerState")), "power", "unknown"),
     "critical": (R750, Wanted(1, 1), (SYSTEM, health("Critical")), "health", "fail"),
     "warning": (R750, Wanted(1, 1), (SYSTEM, health("Warning")), "health", "warn"),
+    "memory is interleaved over the sockets": (
+        R750,
+        Wanted(1, 1),
+        (f"{SYSTEM}/Bios", lambda b: b["Attributes"].update(NodeInterleave="Enabled")),
+        "bios settings",
+        "warn",
+    ),
     "no health": (R750, Wanted(1, 1), (SYSTEM, health(None)), "health", "unknown"),
     "a supply fails": (
         R750,
@@ -365,7 +372,7 @@ def test_every_tree_gives_a_document_that_is_read(name: str) -> None:
 
 
 SETTINGS: dict[str, dict[str, bool | None] | None] = {
-    R750: {"MmioAbove4Gb": True, "SysProfile": True, "WorkloadProfile": None},
+    R750: {"MmioAbove4Gb": True, "NodeInterleave": True, "SysProfile": True, "WorkloadProfile": None},
     DGX: {"NumaEn": True},
     "hpe-apollo6500-xl675d-a100": {"WorkloadProfile": True},
     "hpe-dl380a-gen12-h200nvl": {"Numa": True, "WorkloadProfile": False},
