@@ -5,6 +5,7 @@ Its options: https://thekelleys.org.uk/dnsmasq/docs/dnsmasq-man.html"""
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -14,13 +15,24 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
 
-from provisioner import process
+from provisioner import keeper, process
 from provisioner.errors import GpuprovError
 
 BINARIES = Path("/usr/lib/ipxe")
 """Where Debian's and Ubuntu's package ipxe has its programs; all that TFTP gives."""
 BIOS, UEFI = "undionly.kpxe", "snponly.efi"
 """They use the network card through its firmware, whatever card that is: https://ipxe.org/appnote/buildtargets"""
+_UNTIL_WE_END = """trap '' INT TERM
+exec 3<&0
+"$@" 3<&- & child=$!
+{ read -r line <&3; kill "$child"; } & reader=$!
+wait "$child"
+status=$?
+kill -9 "$reader" 2>/dev/null
+exit "$status"
+"""
+"""Runs a program until it ends, or until this process does, however it does: then the pipe at the shell's standard
+input is at its end."""
 SETTLE_S = 1.0
 """Seconds after which a dnsmasq that can't have its port or interface has ended."""
 
@@ -77,9 +89,10 @@ def missing() -> list[str]:
 def running(file: Path, said: Callable[[str], object]) -> Iterator[subprocess.Popen[str]]:
     """dnsmasq with a configuration, until the block ends; `said` is given each line of its log. Raises GpuprovError
     where it does not start."""
-    daemon = process.start(
-        ["dnsmasq", "--keep-in-foreground", f"--conf-file={file}", "--pid-file="], cwd=file.parent, sign=signal.SIGTERM
-    )
+    argv = ["dnsmasq", "--keep-in-foreground", f"--conf-file={file}", "--pid-file="]
+    # neither the kernel (prctl(2), PR_SET_PDEATHSIG) nor the keeper follows a program that becomes another user
+    env = {key: value for key, value in os.environ.items() if key != keeper.NAME}
+    daemon = process.start(["sh", "-c", _UNTIL_WE_END, "sh", *argv], cwd=file.parent, env=env, stdin=subprocess.PIPE)
     lines: list[str] = []
 
     def follow() -> None:
@@ -100,9 +113,10 @@ def running(file: Path, said: Callable[[str], object]) -> Iterator[subprocess.Po
             )  # fmt: skip
         yield daemon
     finally:
-        daemon.terminate()
+        if daemon.stdin is not None:
+            daemon.stdin.close()
         try:
             daemon.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            daemon.kill()
+            os.killpg(daemon.pid, signal.SIGKILL)
             daemon.wait()

@@ -170,3 +170,25 @@ def test_beside_a_dhcp_server_of_the_network(lab: Lab, uefi: bool) -> None:
             lab.until(lambda: "n1.lab: has its installer" in lab.log(), 200)
         assert "DHCPACK(here) 10.77.0.1" in lab.log("other.log")
         assert "DHCPACK" not in lab.log()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+def test_nobody_answers_any_more_when_gpuprov_has_ended(lab: Lab, sign: signal.Signals) -> None:
+    """However it ended. dnsmasq is another user by then, whom the kernel does not tell of our end."""
+    (lab.folder / "cluster.yaml").write_text(CLUSTER.format(dhcp="static", netboot=NETBOOT))
+    gpuprov = str(Path(sys.executable).with_name("gpuprov"))
+    running = lab.started([gpuprov, "netboot", "cluster.yaml", "--run", "--yes"], "run.log")
+
+    def there() -> list[str]:
+        argv = ["ip", "netns", "pids", lab.ours]
+        pids = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        return [pid for pid in pids if (Path("/proc") / pid / "comm").read_text().strip() == "dnsmasq"]
+
+    try:
+        lab.until(lambda: "switch them on" in lab.log(), 30)
+        assert len(there()) == 1
+        running.send_signal(sign)
+        running.wait(timeout=20)
+        lab.until(lambda: not there(), 20)
+    finally:
+        running.kill()
