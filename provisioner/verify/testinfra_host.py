@@ -19,8 +19,15 @@ from provisioner.verify.check import Unknown
 from provisioner.verify.facts import Facts
 
 Answer = tuple[int, str]
-ANSWERS = (("dpkg-query ", "packages.txt"), ("test -d /run/systemd/system", "units.txt"), ("cat /etc/os-release", "os-release.txt"), ("systemctl ", "units.txt"),
-           ("uname ", "kernel.txt"), ("sysctl ", "host.json"), ("test -e /dev/nvidia", "nvidia-dev.txt"))  # fmt: skip
+ANSWERS = (
+    ("dpkg-query ", "packages.txt"),
+    ("test -d /run/systemd/system", "units.txt"),
+    ("systemctl ", "units.txt"),
+    ("cat /etc/os-release", "os-release.txt"),
+    ("uname ", "kernel.txt"),
+    ("sysctl ", "host.json"),
+    ("test -e /dev/nvidia", "nvidia-dev.txt"),
+)
 """How commands of testinfra's begin, and the file of a bundle that answers them."""
 STOPPED = 3
 """systemctl is-active: the unit is not active (LSB: program is not running)."""
