@@ -16,6 +16,7 @@ from provisioner.verify.parsers import (
     dcgm_exporter,
     dcgmi_diag,
     dmesg,
+    dmidecode,
     fabric,
     fabric_manager_log,
     fi_info,
@@ -145,6 +146,8 @@ class Facts:
     shared: tuple[shared.Shared, ...] | None = None
     """File systems of the network, where any is expected."""
     host: host.Host | None = None
+    dimms: dmidecode.Modules | None = None
+    """The memory modules that its firmware has found."""
     load: load.Load | None = None
     under_load: nvidia_smi.Smi | None = None
     """nvidia-smi in the middle of the load program's matrix products."""

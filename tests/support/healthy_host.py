@@ -11,6 +11,7 @@ from provisioner.verify.checks import (
     ethernet,
     fleet_host,
     host,
+    host_modules,
     host_state,
     security,
     services,
@@ -18,7 +19,7 @@ from provisioner.verify.checks import (
     tuning,
 )
 
-AREA = (container_runtime, ethernet, fleet_host, host, host_state, security, services, storage, tuning)
+AREA = (container_runtime, ethernet, fleet_host, host, host_modules, host_state, security, services, storage, tuning)
 HOST_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}
 """Ids of the checks that test_host_checks.py proves."""
 NOW = 1_700_000_000.0
@@ -48,7 +49,16 @@ def host_files(row: Machine, driver: str) -> dict[str, str]:
         "units.txt": "\n".join(unit.format(name) for name in UNITS),
         "unattended.txt": UNATTENDED,
         "reboot.txt": "",
+        "dmidecode.txt": dimms(row, 0),
     }
+
+
+def dimms(row: Machine, gone: int) -> str:
+    """`dmidecode -t 17` of a machine of 32 modules, as many of which as `gone` the firmware has not found."""
+    slot = "Handle 0x11{0:02X}, DMI type 17, 92 bytes\nMemory Device\n\tSize: {1}\n\tLocator: {2}\n\tType: DDR5\n"
+    sizes = ["No Module Installed"] * gone + [f"{int(row.memory_gib * 1024 / 32)} MB"] * (32 - gone)
+    blocks = [slot.format(i, size, f"{'AB'[i // 16]}{i % 16 + 1}") for i, size in enumerate(sizes)]
+    return "# dmidecode 3.5\nGetting SMBIOS data from sysfs.\nSMBIOS 3.5.0 present.\n\n" + "\n".join(blocks) + "\n"
 
 
 def disks(row: Machine) -> list[dict[str, Any]]:

@@ -27,7 +27,8 @@ def test_facts_of_a_healthy_node(machine: str, tmp_path: Path, capsys: pytest.Ca
     assert document["gpus"] is not None or document["driver_version"] is None
 
 
-def test_facts_of_an_empty_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_of_a_bundle_without_an_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "probe.json").write_text("{}")
     run(["facts", "--bundle", str(tmp_path), "--json"])
     document = json.loads(capsys.readouterr().out)
     jsonschema.validate(document, schema.schema("facts"))
@@ -36,7 +37,7 @@ def test_facts_of_an_empty_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("files", [True, False], ids=["healthy", "empty"])
 def test_report_of_a_bundle(files: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bundle = write(tmp_path, healthy("p4d.24xlarge") if files else {})
+    bundle = write(tmp_path, healthy("p4d.24xlarge") if files else {"probe.json": "{}"})
     code = run(["verify", "--bundle", bundle, "--machine", "p4d.24xlarge", "--json"])
     document = json.loads(capsys.readouterr().out)
     jsonschema.validate(document, schema.schema("report"))

@@ -15,6 +15,7 @@ from provisioner.verify.parsers import (
     Unreadable,
     dcgmi_diag,
     dmesg,
+    dmidecode,
     gpu_samples,
     ibstat,
     lsblk,
@@ -202,6 +203,16 @@ def disks(found: tuple[lsblk.Disk, ...], key: str, wanted: dict[str, Any]) -> An
     return dict(Counter(disk.model for disk in found))
 
 
+def memory(found: dmidecode.Modules, key: str, wanted: dict[str, Any]) -> Any:
+    match key:
+        case "modules":
+            return len(found.slots)
+        case "installed":
+            return len(found.installed)
+    read = getattr(found, key)
+    return list(read) if isinstance(read, tuple) else read
+
+
 def samples(found: tuple[gpu_samples.Samples, ...], key: str, wanted: dict[str, Any]) -> Any:
     return len(found) if key == "gpus" else asdict(found[0])
 
@@ -220,4 +231,5 @@ READERS = {
     "dcgmi_diag": diag,
     "lsblk": disks,
     "gpu_samples": samples,
+    "dmidecode": memory,
 }

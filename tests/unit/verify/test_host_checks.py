@@ -17,7 +17,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import TUNED, Expected
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import DRIVER, KERNEL, bundle, expected, healthy, nth, stack
-from tests.support.healthy_host import HOST_CHECKS, NOW, host_document, host_files
+from tests.support.healthy_host import HOST_CHECKS, NOW, dimms, host_document, host_files
 
 P4D, DGX, RTX, NDV4, GB200 = (
     "p4d.24xlarge",
@@ -114,8 +114,27 @@ def unit(name: str, old: str, new: str) -> Callable[[Texts], object]:
 GB = 10**9
 CLOCK = "files|sys/devices/system/clocksource/clocksource0/current_clocksource"
 PASSWORDS = sub("sshd|text", "passwordauthentication no", "passwordauthentication yes")
+
+
+def modules(gone: int, other: tuple[str, str] = ("", "")) -> Callable[[Texts], object]:
+    text = dimms(load().machine(DGX), gone).replace(*other, 1)
+    return lambda t: t.update({"dmidecode.txt": text})
+
+
 FAULTS: dict[str, Fault] = {
     "memory": Fault({"host.memory"}, memory(0.9), says="1036.8 GiB of memory, 1152 are expected"),
+    "one module of 32": Fault(
+        {"host.dimms"}, texts=modules(1), machine=DGX, says="modules of 1984 GiB in 31 of 32 slots, empty: A1; 2048 GiB"
+    ),
+    "a module of unknown size": Fault(
+        set(), texts=modules(0, ("\tSize: 65536 MB", "\tSize: Unknown")), machine=DGX, unknown={"host.dimms"}
+    ),
+    "no dmidecode": Fault(
+        set(),
+        texts=lambda t: t.update({"dmidecode.txt": Output("", missing=True)}),
+        machine=DGX,
+        unknown={"host.dimms"},
+    ),
     "memory in use": Fault(
         {"host.memory_free"}, sub("files|proc/meminfo", "MemAvailable: 10", "MemAvailable: 1"), says="in use"
     ),
