@@ -1,7 +1,7 @@
 """`nvidia-smi --query-gpu=… --format=csv`, asked again and again while the load program runs: what each GPU showed at
 most and at least.
 
-Traps: the header names a field otherwise than it was asked for (clocks.sm is clocks.current.sm) and has its unit in
+Traps: the header may name a field otherwise than it was asked for (clocks.sm, clocks.current.sm) and has its unit in
 brackets; it comes again with each answer; memory without a sensor is N/A; an answer can be cut by the end of the load.
 """
 
@@ -49,7 +49,7 @@ def parse(text: str) -> tuple[Samples, ...]:
 
 
 def _with(so_far: Samples, row: Mapping[str, str]) -> Samples:
-    clock = number(row.get("clocks.current.sm"))
+    clock = number(row.get("clocks.current.sm", row.get("clocks.sm")))
     return replace(
         so_far,
         count=so_far.count + 1,
@@ -64,7 +64,7 @@ def _most(*values: float | None) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-FIELDS = "index,temperature.gpu,temperature.memory,clocks.sm,power.draw"
+FIELDS = "index,temperature.gpu,temperature.memory,clocks.current.sm,power.draw"
 """Of one name in every branch since 450: one field that a driver does not know, and it answers nothing at all."""
 TOOLS = (
     Tool(

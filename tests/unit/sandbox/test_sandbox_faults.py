@@ -26,8 +26,10 @@ OUTPUTS = {
 }
 
 XML = ("power-brake", "thermal-slowdown", "gpu-hot", "power-limit", "compute-mode", "reset-required", "serial-copied",
+       "sram-threshold", "channel-repair", "pages-retired", "fabric-partition",
        "row-bank-empty", "ecc-corrected", "ecc-pending", "bar-small", "gsp-off")  # fmt: skip
-LOG = ("rm-init-failed", "gsp-timeout", "aer-fatal", "memory-error", "memory-corrected", "io-error", "disk-readonly",
+LOG = ("switch-link-fault",
+       "rm-init-failed", "gsp-timeout", "aer-fatal", "memory-error", "memory-corrected", "io-error", "disk-readonly",
        "task-hung", "cpu-stuck", "out-of-memory", "iommu-fault", "nic-health", "amd-ras", "amd-ring")  # fmt: skip
 
 CHANGES = {
