@@ -103,14 +103,21 @@ class Region(BaseHTTPRequestHandler):
     """A MAAS whose machines have tags; status 401 for another key than a:b:c."""
 
     ready: tuple[str, ...] = ()
+    allocated: tuple[dict[str, str], ...] = ()
     asked: list[dict[str, list[str]]]
 
     def do_GET(self) -> None:
         query = parse_qs(urlsplit(self.path).query)
-        type(self).asked.append(query)
+        if query.get("status") == ["ready"]:
+            type(self).asked.append(query)
         signed = self.headers["Authorization"]
         allowed = 'oauth_consumer_key="a"' in signed and 'oauth_signature="%26c"' in signed
-        body = json.dumps([{"system_id": one} for one in self.ready]).encode() if allowed else b"denied"
+        answer: object = [{"system_id": one} for one in self.ready]
+        if self.path.partition("?")[0].endswith("/api/2.0/users/"):
+            answer = {"username": "ops"} if query == {"op": ["whoami"]} else None
+        elif query == {"status": ["allocated"]}:
+            answer = self.allocated
+        body = json.dumps(answer).encode() if allowed else b"denied"
         self.send_response(200 if allowed else 401)
         self.end_headers()
         self.wfile.write(body)
@@ -147,6 +154,24 @@ def test_enough_machines_have_to_be_ready(
     assert handler.asked == [{"status": ["ready"], "tags": ["dgx-h100", "rack-1"], "pool": ["gpu"]}]
     assert found(api, ("train-0",)) == [("ok", f"2 of 2 machines for train are Ready {wanted}")]
     assert found(api, ("train-0", "train-1", "train-2")) == []
+
+
+def test_machines_that_a_killed_run_has_left_are_told(
+    region: tuple[type[Region], MaasApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the key's own account; with nothing to be deployed nobody asks."""
+    handler, api = region
+    monkeypatch.setenv("MAAS_API_KEY", "a:b:c")
+    handler.ready = ("abc", "abd", "abe")
+    handler.allocated = (
+        {"system_id": "xyz", "hostname": "gpu-7", "owner": "ops"},
+        {"system_id": "xya", "hostname": "gpu-8", "owner": "somebody"},
+    )
+    assert found(api)[1:] == [("warning", "Allocated to ops and not deployed: gpu-7 (xyz)")]
+    assert found(api, ("train-0", "train-1", "train-2")) == []
+    handler.allocated = ({"hostname": "gpu-7"},)
+    ((status, said),) = found(api)[1:]
+    assert (status, said.startswith("whether machines were left Allocated")) == ("unknown", True)
 
 
 def test_what_maas_does_not_answer_is_said(
