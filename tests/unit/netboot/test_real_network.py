@@ -1,5 +1,5 @@
 """`gpuprov netboot --run` on a network of its own: real dnsmasq, real firmware and iPXE in QEMU (by emulation),
-Debian's own installer as far as its first program. Nothing leaves the namespace that the test makes."""
+Debian's own installer as far as its question to a mirror. Nothing leaves the namespace that the test makes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ sites:
     provider: baremetal
     method: pxe
     pxe: {{ interface: br0, dhcp: {dhcp} }}
-    install: {{ os: debian-12, iso: {netboot} }}
+    install: {{ os: debian-12, iso: {netboot}, mirror: "http://10.77.0.1:9000/debian" }}
     hosts:
       "n[1-2].lab":
         {{ mac: ["52:54:00:00:00:01", "52-54-00-00-00-02"], serial: [GPU-0001, GPU-0002], address: "10.77.0.[11-12]" }}
@@ -158,6 +158,17 @@ def test_a_machine_installs_once_and_then_starts_from_its_own_disk(lab: Lab, uef
         assert "OFFER(br0) 10.77.0.13" not in lab.log()
         assert not re.search(r"DHCPOFFER.*52:54:00:00:00:03", lab.log())
         assert lab.step("n2.lab") == ""
+
+
+def test_the_installer_goes_on_by_itself_with_the_address_of_the_file(lab: Lab) -> None:
+    """Debian's own: it looks at the serial number, takes the port of that MAC address, gives it the fixed address, and
+    asks the mirror, without a question to a person. The mirror has nothing, so it goes no further."""
+    mirror = [sys.executable, "-u", "-m", "http.server", "9000", "--bind", "10.77.0.1", "--directory", "empty"]
+    (lab.folder / "empty").mkdir()
+    with ended(lab.started(mirror, "mirror.log")), lab.answering():
+        with lab.machine("52:54:00:00:00:01", "GPU-0001"):
+            lab.until(lambda: "10.77.0.11 - - " in lab.log("mirror.log"), 500)
+        assert "GET /debian/dists/" in lab.log("mirror.log")
 
 
 @pytest.mark.parametrize("uefi", [False, True], ids=["bios", "uefi"])
