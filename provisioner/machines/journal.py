@@ -4,6 +4,7 @@ installs nothing twice and leaves nothing attached."""
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class Installation:
 
 @dataclass(slots=True)
 class Journal:
-    """bmc.json in the site's folder: host → its installation."""
+    """bmc.json in the site's folder, or netboot.json: host → its installation."""
 
     file: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -85,4 +86,6 @@ def _row(host: str, one: Mapping[str, Any]) -> Installation:
     )
     if found.step not in STEPS or not all(isinstance(text, str) for text in (found.serial, found.token, found.url)):
         raise ValueError(f"{host} is at the step {found.step!r}")
+    if not re.fullmatch(r"[a-f0-9]{16,64}", found.token):  # it becomes a part of paths
+        raise ValueError(f"{host} has no token")
     return found

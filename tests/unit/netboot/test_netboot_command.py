@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from provisioner.lifecycle import netboot
 from provisioner.machines.journal import Installation, Journal
 from provisioner.netboot import dnsmasq
 from provisioner.session import open_cluster
+from provisioner.state.shared_files import is_shared
 
 CLUSTER = """name: rack
 sites:
@@ -185,6 +187,22 @@ def test_a_run_that_is_cut_short_forgets_no_machine(folder: Path, monkeypatch: p
     done = CliRunner().invoke(app, ["netboot", str(cluster(folder)), "--run", "--yes"])
     assert done.exit_code != 0
     assert journal(folder).load()["n1.lab"].step == "started"
+
+
+@pytest.mark.parametrize(
+    "changed", [{"token": "../../../etc"}, {"token": "AB" * 16}, {"step": "reboot"}, {"serial": 7}, {"token": None}]
+)
+def test_a_journal_that_another_operator_has_sent_is_read_with_care(folder: Path, changed: dict[str, object]) -> None:
+    """With a shared state it comes from a bucket, and without it another operator would begin anew."""
+    assert is_shared("sites/lab/netboot.json")
+    made = journal(folder)
+    made.file.parent.mkdir(parents=True)
+    made.note(Installation("n1.lab", "GPU-0001"), "started")
+    rows = json.loads(made.file.read_text())
+    rows["hosts"]["n1.lab"].update(changed)
+    made.file.write_text(json.dumps(rows))
+    with pytest.raises(GpuprovError, match="is damaged"):
+        made.load()
 
 
 def test_root_is_needed_to_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
