@@ -73,6 +73,7 @@ def _listens(port: int) -> tuple[Commands, Commands]:
 
 
 DOCKER_OPEN, ENGINE_OPEN = _listens(2375), _listens(5555)
+RELEASE = "/etc/os-release.gpuprov-fault"
 SSH = "/etc/ssh/sshd_config.d/00-gpuprov-fault.conf"
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 
@@ -122,6 +123,26 @@ FAULTS: tuple[Fault, ...] = (
             "mount -t tmpfs -o size=64k,mode=1777 gpuprov-fault /tmp; cat /dev/zero >/tmp/full 2>/dev/null || true"
         ),
         mend=(("umount", "/tmp"),),  # noqa: S108
+    ),
+    Fault(
+        "tmp-readonly",
+        "temporary files are on a filesystem that is read-only",
+        "storage.readonly",
+        _anywhere,
+        "a disk",
+        break_=_shell("mount -t tmpfs -o ro,size=1g,mode=1777 gpuprov-fault /tmp"),
+        mend=(("umount", "/tmp"),),  # noqa: S108
+    ),
+    Fault(
+        "system-changed",
+        "the system says that it is another release than its packages are for",
+        "os.release",
+        _anywhere,
+        "a system",
+        break_=_shell(
+            f"cp --dereference /etc/os-release {RELEASE}; sed -i 's/^VERSION_ID=.*/VERSION_ID=\"99\"/' /etc/os-release"
+        ),
+        mend=_shell(f"test ! -e {RELEASE} || mv {RELEASE} /etc/os-release"),
     ),
     Fault(
         "scratch-unmounted",

@@ -132,6 +132,8 @@ FAULTS: tuple[Fault, ...] = (
           "a PCIe link that can fall", _shows("under_load", **{WIDTH: "8x"})),
     Fault("lost-under-load", "one GPU falls off the bus while it works", "load.xid", change=_log(
           "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")),
+    Fault("gone-after-load", "one GPU is lost when the load has ended, and the kernel says nothing", "load.survives",
+          _several, MORE, _shows("after_load", lost=True)),
     Fault("ecc-under-load", "one GPU has an uncorrectable memory error once it works", "load.ecc", _has_rows,
           "GPUs that remap rows", _ecc),
     Fault("nvlink-under-load", "one NVLink repeats transfers once it carries data", "load.nvlink", _has_links, NVLINK,
