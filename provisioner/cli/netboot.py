@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provisioner.cli.options import File, Yes
 from provisioner.errors import Declined, Exit
 from provisioner.text import counted, printable
+
+if TYPE_CHECKING:
+    from provisioner.events import Event
 
 
 def netboot(
@@ -32,13 +36,7 @@ def netboot(
         command = f"sudo gpuprov netboot {file} --run"
         typer.echo(f"nothing was started; `{command}` answers them on {ready.how.interface}", err=True)
         return
-    cluster.events.subscribe(
-        lambda event: (
-            typer.echo(f"{event.node}: {event.message}" if event.node else event.message, err=True)
-            if event.stage == "fleet"
-            else None
-        )
-    )
+    cluster.events.subscribe(_tell)
     with cluster.exclusively("netboot"):
         ready = lifecycle.ready(cluster, site)
         lost = ", ".join(f"{host.name} ({host.serial})" for host in ready.overwritten())
@@ -55,3 +53,14 @@ def netboot(
         typer.echo(f"next: gpuprov up {file}", err=True)
         return
     raise typer.Exit(Exit.PROVIDER_FAILED)
+
+
+_TELLING = re.compile(r"DHCPACK| ignored$|tftp.*(sent|error|failed)|no address")
+"""Lines of dnsmasq's log that a person at the machines wants; all of them are in the run's events.jsonl."""
+
+
+def _tell(event: Event) -> None:
+    if event.stage == "fleet" and (event.node or not event.message.startswith("dnsmasq")):
+        typer.echo(f"{event.node}: {event.message}" if event.node else event.message, err=True)
+    elif event.stage == "fleet" and _TELLING.search(event.message):
+        typer.echo(event.message, err=True)

@@ -66,7 +66,7 @@ def decide(host: Host, before: Installation | None, asked: Asked) -> Answer:
         return Answer(False, "it was given its installer already")
     if before.step == "failed":
         return Answer(False, f"its installation failed; add {before.serial} to install.reinstall to try once more")
-    return Answer(False, "it is installed")
+    return Answer(False, "it is installed; under another name of its host it can be installed anew")
 
 
 def first(url: str) -> str:

@@ -117,6 +117,9 @@ def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     elif site.pxe.dhcp == "proxy" and (site.pxe.gateway or site.pxe.dns):
         key = "gateway" if site.pxe.gateway else "dns"
         yield Finding((*at, "pxe", key), f"with dhcp: proxy the network's own server gives the {key}", "leave it out")
+    for loc, text in _addresses(site):
+        if not _is_ipv4(text):
+            yield Finding((*at, "pxe", *loc), f"{shown(text)} is not an IPv4 address")
     yield from _image(site, at)
     if site.install is not None and site.install.os is None:
         yield Finding((*at, "install"), "install.os is missing: method: pxe installs before versions are chosen",
@@ -138,6 +141,14 @@ def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         else:
             continue
         return  # one of a range is enough
+
+
+def _addresses(site: BareMetalSite) -> Iterator[tuple[Loc, str]]:
+    """What the file gives the machines besides their own address."""
+    if site.pxe is not None and site.pxe.gateway is not None:
+        yield ("gateway",), site.pxe.gateway
+    for index, address in enumerate(site.pxe.dns if site.pxe is not None else ()):
+        yield ("dns", index), address
 
 
 def _is_ipv4(text: str) -> bool:
