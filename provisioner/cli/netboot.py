@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from provisioner import ownership
 from provisioner.cli.options import File, Yes
 from provisioner.errors import Declined, Exit
 from provisioner.text import counted, printable
@@ -33,7 +34,7 @@ def netboot(
             typer.echo(f"wrote {lifecycle.write(ready)}")
             for host, step in lifecycle.steps(ready).items():
                 typer.echo(f"{host}: {step or 'would be installed'}")
-        command = f"sudo gpuprov netboot {file} --run"
+        command = f"sudo {ownership.program()} netboot {file} --run"
         typer.echo(f"nothing was started; `{command}` answers them on {ready.how.interface}", err=True)
         return
     cluster.events.subscribe(_tell)

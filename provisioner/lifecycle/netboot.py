@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
-from provisioner import ssh
+from provisioner import ownership, ssh
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.installer.seed import Address, Target
 from provisioner.machines.came_up import came_up
@@ -122,7 +122,7 @@ def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, str]:
     Gives host → how far it is. Raises GpuprovError where nobody can be answered. The caller holds the cluster's
     lock."""
     if os.geteuid() != 0:
-        raise GpuprovError("answering DHCP needs root", hint="sudo gpuprov netboot FILE --run")
+        raise GpuprovError("answering DHCP needs root", hint=f"sudo {ownership.program()} netboot FILE --run")
     for host in one.hosts:  # one that failed, and is to be overwritten, begins anew; by this run, and once
         before = one.journal.load().get(host.name)
         if before is not None and before.step == "failed" and one.may_overwrite(before.serial):
