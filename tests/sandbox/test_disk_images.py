@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.errors import GpuprovError
-from provisioner.images.disk import tools
+from provisioner.images.disk import layout, tools
 from tests.support.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -23,6 +23,20 @@ image: { targets: { dgx: { disk: { path: disks } } } }
 """
 DEADLINE_S = 3600
 """Two boots by software emulation, on a computer that does other things beside."""
+
+
+BUILDERS_OWN = {
+    "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub", "authorized_keys", "90-gpuprov-sandbox", "90-cloud-init-users",
+    "seed",
+}  # fmt: skip
+"""Files that would let somebody into every machine of the disk, or were one machine's."""
+
+
+def names(raw: Path, command: str) -> set[str]:
+    """What debugfs prints of the root file system, in words and parts of paths."""
+    place = f"{raw}?offset={(1 + layout.ESP_MIB) << 20}"
+    done = subprocess.run(["debugfs", "-R", command, place], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.replace("/", " ").split())
 
 
 @pytest.fixture
@@ -52,6 +66,9 @@ def test_a_disk_boots_twice_with_the_locked_stack(tmp_path: Path, monkeypatch: p
                 assert hashlib.file_digest(stream, "sha256").hexdigest() == one["sha256"], kind
         raw, copy = (folder / disk["files"][kind]["file"] for kind in ("raw", "qcow2"))
         subprocess.run(["qemu-img", "compare", raw, copy], check=True, capture_output=True, timeout=900)
+        for folder in ("/etc/ssh", "/etc/sudoers.d", "/home/ubuntu/.ssh", "/etc/gpuprov-sandbox"):
+            assert not names(raw, f"ls -p {folder}") & BUILDERS_OWN, folder
+        assert names(raw, "cat /etc/machine-id") == set()
         told = json.loads(raw.with_suffix(".json").read_text(encoding="utf-8"))
         assert (told["simulated"], told["build"]) == (True, done.json["build"])
         overview = shell.run("image", "list", file, "--json").json
