@@ -66,12 +66,16 @@ def build(
     if json_:
         json_output.write(made.model_dump(mode="json"))
         return
+    from provisioner.lifecycle.image.disk import folder_of
+
     typer.echo(f"{made.name} {made.build}")
     for name, target in made.targets.items():
         ids = ", ".join(f"{region}: {number}" if region else number for region, number in target.ids.items())
         typer.echo(
             f"  {name}: {target.machine}, driver {target.stack.driver}, proven {len(target.proofs)} times; {ids}"
         )
+        for one in target.disk.files.values() if target.disk is not None else ():
+            typer.echo(f"  {name}: {folder_of(recipe, name) / one.file}, {one.bytes / 1e9:.1f} GB")
 
 
 @app.command()

@@ -12,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from provisioner.cli.image import app
 from provisioner.errors import ConfigureError, GpuprovError, ProviderError
 from provisioner.images.book import Book
 from provisioner.images.manifest import Proof
@@ -610,3 +612,17 @@ def test_what_is_vulnerable_is_in_the_manifest_and_on_the_page_or_why_nobody_kno
     for line in ("p5: none known (grype)", "p5: not scanned: grype is not installed",
                  "p5: not scanned: the recipe names no database (image.scan)"):  # fmt: skip
         assert line in page
+
+
+def test_a_build_says_where_its_disks_are(tmp_path: Path, disks: World) -> None:
+    file = recipe(tmp_path, METAL)
+    done = CliRunner().invoke(app, ["build", str(file), "--yes", "--terraform", "/bin/true"])
+    assert done.exit_code == 0, done.output
+    (build,) = opened(tmp_path, METAL).book.builds()
+    folder = tmp_path / "images" / "disks"
+    for kind in ("raw", "qcow2"):
+        assert f"p4d: {folder}/pytorch-p4d-{build}.{kind}, 0.0 GB" in done.output.replace("\n", "")
+    shown = CliRunner().invoke(app, ["show", str(file), "nightly"]).output
+    assert f"pytorch-p4d-{build}.raw: 0.0 GB, sha256 {hashlib.sha256(b'raw').hexdigest()}" in shown
+    assert "known vulnerabilities: not scanned" in shown
+    assert disks.machines == set()
