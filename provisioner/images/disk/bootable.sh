@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Runs as root in the root file system of an image, with the EFI system partition at /boot/efi: has its bootloader,
 # kernel and initramfs put there, by the distribution's own packages.
 # GPUPROV_ROOT: UUID of the root file system; GPUPROV_ESP: volume id of the EFI system partition.

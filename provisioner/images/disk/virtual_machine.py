@@ -90,7 +90,7 @@ def booted(disk: Path, seed: Path, console: Path, accelerator: str) -> Iterator[
 
 def accelerator(work: Path) -> str:
     """`kvm` where a virtual machine really runs with it, else `tcg` (software, ten times slower). A /dev/kvm that is
-    there is no proof: on some hosts a guest hangs at its first instruction."""
+    there is no proof: on some hosts a guest hangs at its first instruction, or QEMU cannot set its registers."""
     if not os.access(KVM, os.R_OK | os.W_OK):
         return "tcg"
     console = work / "kvm-probe.log"
