@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -155,10 +157,13 @@ def test_two_disks_of_the_same_files_are_the_same_but_for_time_stamps(
     (root / "etc" / "hostname").write_text("one\n")
     (esp / "EFI" / "BOOT").mkdir(parents=True)
     (esp / "EFI" / "BOOT" / "BOOTX64.EFI").write_bytes(b"MZ")
+    for path in (root, *root.rglob("*")):  # a file that is read would get another time of access (relatime, mount(8))
+        os.utime(path, (time.time() + 3600, MADE.timestamp()))
     identity = Identity.of("inputs")
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
+        time.sleep(1.1)  # into another second
         made.append(layout.make(root, esp, tmp_path / name, identity, MADE))
     content, again = (one.read_bytes() for one in made)
     begin, end = 1 << 20, (1 + layout.ESP_MIB) << 20
