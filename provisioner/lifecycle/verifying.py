@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from provisioner import node_state
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
-from provisioner.lifecycle import baselines, diff
+from provisioner.lifecycle import baselines, diff, second_boot
 from provisioner.lifecycle.configuring import Brought
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.paths import private_dir
 from provisioner.release import Ledger, Release
 from provisioner.session import Cluster
 
@@ -140,7 +141,8 @@ def verify_configured(
     healthy. The caller holds the lock."""
     from provisioner.verify import report as reports
 
-    verdict = Verdict(prove(cluster, brought.subjects, nodes, workdir=run_dir))
+    first = prove(cluster, brought.subjects, nodes, workdir=run_dir)
+    verdict = Verdict(_proven_again(cluster, first, brought, nodes, run_dir))
     settle(cluster, verdict, nodes, cluster.spec.verify.level)
     verdict.previous = node_state.load(cluster.paths).get("report")
     verdict.page = reports.write(verdict.report, run_dir, title=cluster.spec.name, previous=verdict.previous)
@@ -153,6 +155,18 @@ def verify_configured(
         ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
     ledger.prune(cluster.nodes(), upgrade_journal.needs(cluster))
     return verdict
+
+
+def _proven_again(cluster: Cluster, report: Report, brought: Brought, nodes: Sequence[Node], run_dir: Path) -> Report:
+    """The report, with what came of machines that booted again (`verify.reboot`)."""
+    again = second_boot.chosen(cluster, report, [node for node in nodes if brought.clean(node.name)])
+    if not again:
+        return report
+    names = {node.name for node in again}
+    failed = second_boot.reboot_all(cluster, again)
+    subjects = [replace(one, source=one.way or one.source, reach=None) for one in brought.subjects if one.name in names]
+    second = prove(cluster, subjects, again, workdir=private_dir(run_dir / "second-boot"))
+    return second_boot.merged(report, second, failed)
 
 
 @contextlib.contextmanager

@@ -101,6 +101,11 @@ class Verify(Model):
         description="Nodes that must be healthy for the run to succeed: a number, or a percentage of the fleet",
         examples=["100%", 4],
     )
+    reboot: Literal["never", "first", "all"] = Field(
+        default="never",
+        description="Which new machines boot a second time and are proven again before they are handed over: the first "
+        "one of each group, or all",
+    )
     checks: tuple[Text, ...] = Field(
         default=(), max_length=32, title="a list of directories", description="Directories with checks of your own"
     )

@@ -18,7 +18,7 @@ from provisioner.fleet import Node
 from provisioner.images.disk import first_boot, layout, tools, virtual_machine
 from provisioner.images.disk.identity import Identity
 from provisioner.images.manifest import Disk, DiskFile, Proof
-from provisioner.lifecycle.image import boot_test
+from provisioner.lifecycle import second_boot
 from provisioner.lifecycle.image.builder import Builder, disks_of
 from provisioner.lifecycle.image.recipe import Recipe, digest, opened, workplace, written
 from provisioner.lifecycle.image.work import DISK, Build, of_group
@@ -122,11 +122,11 @@ def _proven(work: Build, name: str) -> list[Proof]:
         )  # fmt: skip
         ssh.save(cluster.paths, [node], {machine: (node.id, key.public)}, {machine: user})
         try:
-            boot_test.settle(cluster, node, BOOT_S[how], there.running)
+            second_boot.settle(cluster, node, BOOT_S[how], there.running)
             for number in range(1, recipe.settings.boots + 1):
                 if number > 1:
                     began = time.monotonic()
-                    boot_test.reboot(cluster, node)
+                    second_boot.reboot(cluster, node)
                 proofs.append(_proof(work, name, builder, node, number, time.monotonic() - began, how))
         finally:
             ssh.disconnect(cluster.paths, [machine])
@@ -144,7 +144,7 @@ def _proof(work: Build, name: str, builder: Builder, node: Node, boot: int, seco
         raise VerifyError(
             f"boot {boot} of the disk runs kernel {kernel or 'unknown'}, not its own {wanted}", where=name
         )
-    told = boot_test.ask(builder.cluster, node, f"cat {IDENTITY}")
+    told = second_boot.ask(builder.cluster, node, f"cat {IDENTITY}")
     if json.dumps(work.id) not in told:
         raise VerifyError(
             f"boot {boot} of the disk is not of build {work.id}: {IDENTITY} has {told!r:.200}", where=name

@@ -1,0 +1,133 @@
+"""`verify.reboot`: machines that were never handed over boot a second time and are proven again before they are.
+
+What is right only until the next boot (a module of another kernel, a service that nobody enabled, a disk that is not
+mounted again) is found here and not when a job has run for a day. A machine that was proven before is left alone: a
+job may run there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from provisioner import ssh
+from provisioner.errors import GpuprovError
+from provisioner.fleet import Node
+from provisioner.release import Ledger
+from provisioner.session import Cluster
+from provisioner.text import counted
+
+if TYPE_CHECKING:
+    from provisioner.verify.results import NodeReport, Report
+
+BOOT_ID = "systemctl show --property=UserspaceTimestamp --value"
+"""Unlike the kernel's boot id it is also new where the kernel stays (a rehearsed node)."""
+REBOOT_S = 1800.0
+"""A machine with 2 TB of memory takes 15 minutes."""
+SETTLED = "systemctl is-system-running || true"
+STARTING = ("", "initializing", "starting")
+"""States of a system whose services are not up yet (systemctl(1)). Its --wait is of no use: it misses an end that comes
+while it subscribes."""
+ANSWER_S = 30
+PARALLEL = 64
+"""Machines that boot at once."""
+
+
+def chosen(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> list[Node]:
+    """Which machines boot again after this first verdict: of those that are healthy and were never handed over (no
+    release of them is in the ledger) the first one of each group, or all."""
+    wanted, ledger = cluster.spec.verify.reboot, Ledger(cluster.paths)
+    if wanted == "never":
+        return []
+    healthy = {node.name for node in report.nodes if node.ok}
+    new = [node for node in nodes if node.name in healthy and ledger.of(node) is None]
+    here = [node for node in new if node.name in ssh.local(cluster.paths)]
+    for node in here:
+        said = "it is the machine that gpuprov runs on: reboot it yourself, then run `gpuprov verify`"
+        cluster.events("verify", "warning", f"verify.reboot: {said}", node=node.name)
+    new = [node for node in new if node not in here]
+    return new if wanted == "all" else list({node.group: node for node in reversed(new)}.values())
+
+
+def reboot(cluster: Cluster, node: Node) -> None:
+    """Reboot a node and wait until its services are up. Raises GpuprovError where it does not come back."""
+    cluster.events("verify", "log", f"rebooting {node.name}", node=node.name)
+    before = ask(cluster, node, BOOT_ID)
+    if not before:
+        raise GpuprovError("it does not answer", where=node.name)
+    ask(cluster, node, "sudo -n systemctl reboot")
+    until = time.monotonic() + REBOOT_S
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        ssh.disconnect(cluster.paths, [node.name])
+        now = ask(cluster, node, BOOT_ID)
+        if now and now != before and ask(cluster, node, SETTLED) not in STARTING:
+            return
+    raise GpuprovError(f"it did not come back within {REBOOT_S:.0f} s after a reboot", where=node.name)
+
+
+def settle(cluster: Cluster, node: Node, seconds: float, look: Callable[[], None]) -> None:
+    """Return once a machine's services are up. `look` is called meanwhile and raises where the machine is gone. Raises
+    GpuprovError after so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        look()
+        if ask(cluster, node, SETTLED) not in STARTING:
+            return
+        time.sleep(2)
+    raise GpuprovError(
+        f"its services are not up after {seconds:.0f} s", where=node.name, hint="look at its console's log"
+    )
+
+
+def reboot_all(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
+    """Reboot them at once; node → why it was not seen to come back."""
+
+    def one(node: Node) -> str:
+        try:
+            reboot(cluster, node)
+        except GpuprovError as error:
+            return str(error.message)
+        return ""
+
+    said = f"rebooting {counted(len(nodes), 'new node')}, to prove {'it' if len(nodes) == 1 else 'them'} again"
+    cluster.events("verify", "started", said, total=len(nodes), until=time.time() + REBOOT_S)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        failed = dict(zip([node.name for node in nodes], pool.map(one, nodes), strict=True))
+    return {name: why for name, why in failed.items() if why}
+
+
+def merged(first: Report, second: Report, failed: Mapping[str, str]) -> Report:
+    """One report: what was proven after the reboot takes the place of what was before it, but where a check needs the
+    others of the group, who were looked at the first time alone. `failed`: node → why it did not come back."""
+    again = {node.name: node for node in second.nodes}
+    nodes = tuple(_both(node, again[node.name], failed) if node.name in again else node for node in first.nodes)
+    return replace(first, nodes=nodes, seconds={k: v + second.seconds.get(k, 0.0) for k, v in first.seconds.items()})
+
+
+def _both(before: NodeReport, after: NodeReport, failed: Mapping[str, str]) -> NodeReport:
+    if before.name in failed:
+        return replace(after, error=f"after a reboot: {failed[before.name]}")
+    if after.error:
+        return replace(after, error=f"after a reboot: {after.error}")
+    old = {check.id: check for check in before.checks}
+    checks = [old[c.id] if c.status == "skip" and c.id in old else c for c in after.checks]
+    checks = [replace(c, message=f"after a reboot: {c.message or c.says}") if c.condemns else c for c in checks]
+    return replace(after, checks=tuple(checks))
+
+
+def ask(cluster: Cluster, node: Node, command: str) -> str:
+    """What a command prints on a node; empty where it did not answer."""
+    argv = [*ssh.argv(cluster.paths, node.name, "-o", "ConnectTimeout=10"), command]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL,
+            encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
