@@ -258,7 +258,7 @@ def events(rows: list[str]) -> tuple[Event, ...]:
     return tuple(found)
 
 
-@lru_cache(8192)
+@lru_cache(2048)
 def _messages(row: str) -> tuple[tuple[str, str, str], ...]:
     """(kind, device, text) of each message in a row. What stands in a log stands there again after the load."""
     found = []
