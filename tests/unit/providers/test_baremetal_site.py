@@ -203,6 +203,26 @@ def test_preflight_says_which_hosts_do_not_answer(tmp_path: Path) -> None:
         assert said == ["the BMC of m.lab (127.0.0.1 port 1) does not answer: Connection refused"]
 
 
+def test_a_machine_that_is_to_start_from_the_network_is_told_how(tmp_path: Path) -> None:
+    """What does not answer yet may not be installed yet: the command that does it stands beside the warning."""
+    hosts = {"n.lab": {"address": "127.0.0.1", "port": 1, "mac": "52:54:00:00:00:01"}}
+    made = provider(
+        tmp_path, hosts=hosts, method="pxe", pxe={"interface": "eth1"}, install={"os": "debian-12", "iso": "netboot"}
+    )
+    asked = plan(cluster_spec("dgx-h100", count=1))
+    (found,) = [one for one in made.preflight(asked, ()) if one.subject == "answers"]
+    assert (found.status, found.action) == ("warning", "`gpuprov netboot FILE` installs it")
+    assert made.netboot is not None
+    assert (made.netboot.interface, made.netboot.proxy, made.management.installation) == ("eth1", False, None)
+    inventory_file = tmp_path / "hosts.ini"
+    inventory_file.write_text("[g]\nn1.lab mac=52-54-00-00-00-0A serial=A1\n")
+    assert site(inventory=str(inventory_file), method="pxe").machines(["g"])[0].mac == "52:54:00:00:00:0a"
+    inventory_file.write_text("n1.lab mac=52:54\n")
+    with pytest.raises(GpuprovError, match="mac is not a MAC address"):
+        site(inventory=str(inventory_file), method="pxe").machines(["g"])
+
+
 def test_a_rehearsal_says_what_it_leaves_out() -> None:
+    assert "answers no machine" in site(hosts={"a": {}}, method="pxe").not_rehearsed()[0]
     assert "asks no BMC" in site(hosts={"a": {"bmc": "b"}}, method="redfish").not_rehearsed()[0]
     assert site(hosts={"a": {}}).not_rehearsed() == ()
