@@ -41,6 +41,15 @@ def _dead_disk(machine: Json, _gpu: int) -> None:
     machine["disks"][0]["state"] = "dead"
 
 
+def _disk_tells(**values: Any) -> Callable[[Json, int], None]:
+    """What the first local disk says of its health."""
+
+    def change(machine: Json, _gpu: int) -> None:
+        machine["disks"][0].setdefault("smart", {}).update(values)
+
+    return change
+
+
 def _lost_disk(machine: Json, _gpu: int) -> None:
     machine["disks"].pop()
 
@@ -160,6 +169,22 @@ FAULTS: tuple[Fault, ...] = (
         lambda m: bool(m["disks"]),
         "local disks",
         _dead_disk,
+    ),
+    Fault(
+        "nvme-warns",
+        "one NVMe disk says that it is not reliable any more",
+        "storage.nvme_state",
+        lambda m: bool(m["disks"]),
+        "local disks",
+        _disk_tells(critical_warning=4),
+    ),
+    Fault(
+        "nvme-worn",
+        "one NVMe disk is at the end of its written life",
+        "storage.nvme_wear",
+        lambda m: bool(m["disks"]),
+        "local disks",
+        _disk_tells(percent_used=104),
     ),
     Fault(
         "nvme-lost",

@@ -88,6 +88,10 @@ def _scratch(**values: Any) -> Change:
     return change
 
 
+def _failing_flash(machine: Json, _gpu: int) -> None:
+    machine["disks"][0].setdefault("smart", {})["failing"] = True
+
+
 def _promised(machine: Json) -> bool:
     return bool(machine["disks"]) and "scratch_limited" in machine["reaches"]
 
@@ -140,6 +144,8 @@ FAULTS: tuple[Fault, ...] = (
           _links),
     Fault("slow-scratch", "scratch goes at a third of its disks' rate", "storage.bandwidth", _promised,
           "local disks with a published rate", _scratch(speed=0.33)),
+    Fault("scratch-flash-fails", "an NVMe disk counts more errors of its flash", "storage.media_errors", _local_disks,
+          DISKS, _failing_flash),
     Fault("scratch-io-error", "writes to scratch fail", "storage.io", _local_disks, DISKS, _scratch(errno=5)),
     Fault("scratch-stutters", "some small reads of scratch take half a second", "storage.latency", _local_disks, DISKS,
           _scratch(tail_ms=480)),

@@ -52,6 +52,8 @@ PACKAGES = (
     "mdadm",
     "xfsprogs",
     "fio",  # what the scratch role takes; simulated programs stand before theirs in PATH
+    "nvme-cli",
+    "dmidecode",  # what the base role takes
     "rdma-core",
     "infiniband-diags",
     "ibverbs-providers",

@@ -19,6 +19,7 @@ TOOLS = (
     "mkfs.xfs",
     "mkfs.ext4",
     "fio",
+    "nvme",
     "mount",
     "umount",
     "dmesg",

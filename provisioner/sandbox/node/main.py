@@ -36,6 +36,7 @@ TOOLS = {
     "mkfs.xfs": ("storage", "mkfs_xfs"),
     "mkfs.ext4": ("storage", "mkfs_ext4"),
     "fio": ("fio", "fio"),
+    "nvme": ("nvme", "nvme"),
     "mount": ("storage", "mount"),
     "umount": ("storage", "umount"),
     "dmesg": ("kernel_shows", "dmesg"),
