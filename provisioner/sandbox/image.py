@@ -107,8 +107,11 @@ MASKED = (
 )
 """Units that a container has no use for, or that would reach for this computer's kernel."""
 
-DISABLED = ("docker.service", "docker.socket", "containerd.service", "docker-registry.service")
-"""Installed, and started by the role that wants them; every node starts faster and smaller for it."""
+DISABLED = (
+    "docker.service", "docker.socket", "containerd.service", "docker-registry.service", "nvmf-autoconnect.service",
+    "nvmefc-boot-connections.service",
+)  # fmt: skip
+"""Installed, and started by the role that wants them or by nobody; every node starts faster and smaller for it."""
 
 
 def base_reference() -> str:
