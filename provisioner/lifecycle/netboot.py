@@ -219,7 +219,8 @@ def _address(interface: str, wanted: str, where: str) -> IPv4Interface:
         rows = json.loads(done.stdout or "[]") if done.returncode == 0 else []
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise GpuprovError(f"cannot list this computer's addresses: {error}", where=where, hint=NEEDS) from None
-    if not rows and not re.search(rf"^\s*{re.escape(interface)}:", Path("/proc/net/dev").read_text(), re.M):
+    there = Path("/proc/net/dev").read_text(encoding="utf-8", errors="replace")
+    if not rows and not re.search(rf"^\s*{re.escape(interface)}:", there, re.M):
         raise GpuprovError(
             f"this computer has no network interface {interface}", where=f"{where}: pxe.interface",
             hint="`ip -brief address` lists them",

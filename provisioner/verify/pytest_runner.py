@@ -80,7 +80,9 @@ def _give(file: Path, cases: Mapping[str, Case]) -> None:
             given = {"node": name, "expects": place[id(case.expected)], "host": case.host, "group": case.group}
             given["baseline"] = case.baseline.to_json() if case.baseline is not None else None
             case.bundle.send(stream, given)
-    file.write_text(json.dumps({"expectations": [one.to_json() for one in expected.values()], "nodes": starts}))
+    file.write_text(
+        json.dumps({"expectations": [one.to_json() for one in expected.values()], "nodes": starts}), encoding="utf-8"
+    )
 
 
 def _run(root: Path, paths: list[Path], deadline_s: float) -> str:
