@@ -131,6 +131,9 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
             missing = {g.name: len(set(g.node_names()) - there) for g in wanted.groups}
             price = summary.making(asked_for(cluster.spec), missing)
         counts = f"{counted(changes, 'change')}{f'; new: {price}' if price else ''}"
+        if cluster.spec.verify.reboot != "never":
+            which = "every new machine" if cluster.spec.verify.reboot == "all" else "one new machine of each group"
+            counts += f"; then {which} is rebooted"
         exist = not cluster.sandbox and all(cluster.providers.at(group.site).hosts for group in wanted.groups)
         verb = _verb(cluster, wanted) if exist else "Create"
         question = f"{verb} {what}{' in the sandbox' if cluster.sandbox else ''} ({counts})?"
@@ -172,7 +175,9 @@ def tell(run: Run, *, as_json: bool) -> None:
         typer.echo(f"not in this report, because their site failed: nodes of {', '.join(run.failed)}")
     if run.partly:
         typer.echo(f"not in this report: machines of {', '.join(run.partly)} that failed")
-    typer.echo(f"{run.changes} changes in {sum(run.seconds.values()):.1f} s ({seconds})")
+    if run.rebooted:
+        typer.echo(f"proven once more after a reboot: {', '.join(run.rebooted)}")
+    typer.echo(f"{counted(run.changes, 'change')} in {sum(run.seconds.values()):.1f} s ({seconds})")
     typer.echo(f"report: {run.page}")
 
 

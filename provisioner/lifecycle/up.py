@@ -45,6 +45,8 @@ class Run:
     healthy: bool = False
     waiting: dict[str, list[str]] = field(default_factory=dict)
     """Nodes that run an older lock and were left on it, each with what would change: `gpuprov upgrade` moves them."""
+    rebooted: tuple[str, ...] = ()
+    """New machines that were proven over a reboot (`verify.reboot`)."""
     failed: dict[str, GpuprovError] = field(default_factory=dict)
     """Sites that were left out, each with what it failed with, in the order in which they did."""
     partly: dict[str, GpuprovError] = field(default_factory=dict)
@@ -65,6 +67,7 @@ class Run:
     def conclude(self, verdict: verifying.Verdict) -> None:
         """The run ends with this verdict."""
         self.report, self.page, self.healthy = verdict.report, verdict.page, verdict.healthy
+        self.rebooted = verdict.rebooted
 
     @contextlib.contextmanager
     def stage(self, name: Stage) -> Iterator[None]:

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class Verdict:
     """What came of verifying nodes. `page` is the report for a browser, `previous` the one before it, `saved` what
-    --save-baseline did, `unsaved` why something could not be written down."""
+    --save-baseline did, `rebooted` who was proven over a reboot, `unsaved` why something could not be written down."""
 
     report: Report
     healthy: bool = False
     page: Path | None = None
     previous: str | None = None
     saved: baselines.Saved | None = None
+    rebooted: tuple[str, ...] = ()
     unsaved: list[str] = field(default_factory=list)
 
 
@@ -141,8 +142,8 @@ def verify_configured(
     healthy. The caller holds the lock."""
     from provisioner.verify import report as reports
 
-    first = prove(cluster, brought.subjects, nodes, workdir=run_dir)
-    verdict = Verdict(_proven_again(cluster, first, brought, nodes, run_dir))
+    verdict = Verdict(prove(cluster, brought.subjects, nodes, workdir=run_dir))
+    _prove_again(cluster, verdict, brought, nodes, run_dir)
     settle(cluster, verdict, nodes, cluster.spec.verify.level)
     verdict.previous = node_state.load(cluster.paths).get("report")
     verdict.page = reports.write(verdict.report, run_dir, title=cluster.spec.name, previous=verdict.previous)
@@ -157,16 +158,19 @@ def verify_configured(
     return verdict
 
 
-def _proven_again(cluster: Cluster, report: Report, brought: Brought, nodes: Sequence[Node], run_dir: Path) -> Report:
-    """The report, with what came of machines that booted again (`verify.reboot`)."""
-    again = second_boot.chosen(cluster, report, [node for node in nodes if brought.clean(node.name)])
+def _prove_again(cluster: Cluster, verdict: Verdict, brought: Brought, nodes: Sequence[Node], run_dir: Path) -> None:
+    """Add to the verdict, in place, what comes of machines that boot again (`verify.reboot`)."""
+    again = second_boot.chosen(cluster, verdict.report, [node for node in nodes if brought.clean(node.name)])
     if not again:
-        return report
+        return
     names = {node.name for node in again}
     failed = second_boot.reboot_all(cluster, again)
     subjects = [replace(one, source=one.way or one.source, reach=None) for one in brought.subjects if one.name in names]
     second = prove(cluster, subjects, again, workdir=private_dir(run_dir / "second-boot"))
-    return second_boot.merged(report, second, failed)
+    verdict.report = report = second_boot.merged(verdict.report, second, failed)
+    verdict.rebooted = tuple(node.name for node in again)
+    counts = f"{len(report.healthy_nodes)} of {len(report.nodes)} nodes healthy; {len(again)} proven over a reboot"
+    cluster.events("verify", "done" if report.ok else "failed", counts)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from provisioner import fleet, ssh
+from provisioner.cli import lifecycle as cli
+from provisioner.cli.display import Lines
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle import second_boot
@@ -15,6 +17,7 @@ from provisioner.lifecycle.second_boot import chosen, merged, reboot, reboot_all
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 from provisioner.verify.results import CheckResult, NodeReport, Report
+from tests.support.plans import plan
 
 FILE = """
 name: twice
@@ -178,3 +181,20 @@ def test_it_is_back_when_another_boot_has_its_services_up(
     with pytest.raises(GpuprovError) as refused:
         reboot(made, NODES[0])
     assert refused.value.message == why
+
+
+@pytest.mark.parametrize(
+    ("wanted", "added"),
+    [
+        ("never", ""),
+        ("first", "; then one new machine of each group is rebooted"),
+        ("all", "; then every new machine is rebooted"),
+    ],
+)
+def test_ups_question_says_that_machines_reboot(
+    tmp_path: Path, wanted: str, added: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, asked = cluster(tmp_path, wanted), list[str]()
+    monkeypatch.setattr(cli, "confirmed", lambda question, **_: bool(asked.append(question)))
+    assert cli._confirm(Lines(), made, yes=False)(plan(made.spec), 7) is False
+    assert asked == [f"Create 3 p4d.24xlarge, 2 g5.xlarge in the sandbox (7 changes{added})?"]
