@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
-from provisioner.installer import seed
+from provisioner.installer import seed, source
 from provisioner.installer.seed import Target
 
 BUILD_S = 600
@@ -50,11 +50,10 @@ LAYOUTS = {
 def make(distribution: str, installer: Path, target: Target, out: Path) -> Path:
     """Write the image of one machine. `installer`: the distribution's ISO image, or Debian's netboot folder (linux,
     initrd.gz). Raises GpuprovError for what can't be read or made."""
-    layout = LAYOUTS.get(distribution.partition("-")[0])
-    if layout is None:
-        raise GpuprovError(f"can't install {distribution} unattended", hint="install.os: debian-12 or ubuntu-24.04")
     if not installer.exists():
-        raise GpuprovError("is not there", where=str(installer), hint="install.image: the distribution's ISO image")
+        raise GpuprovError("is not there", where=str(installer), hint="install.iso: the distribution's ISO image")
+    source.refuse_unfit(distribution, installer, network=False)
+    layout = LAYOUTS[distribution.partition("-")[0]]
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
         work, whole = Path(folder), Path(folder) / "whole.iso"
         if installer.is_dir():
@@ -72,18 +71,11 @@ def _of_netboot(installer: Path, layout: Layout, target: Target, work: Path, out
     tree = work / "tree"
     (tree / "boot" / "grub").mkdir(parents=True)
     (tree / "install.amd").mkdir()
-    shutil.copyfile(within(installer, "linux"), tree / layout.kernel.lstrip("/"))
-    (tree / layout.initrd.lstrip("/")).write_bytes(within(installer, "initrd.gz").read_bytes() + seed_in_memory(target))
+    linux, initrd = source.netboot(installer)
+    shutil.copyfile(linux, tree / layout.kernel.lstrip("/"))
+    (tree / layout.initrd.lstrip("/")).write_bytes(initrd.read_bytes() + seed_in_memory(target))
     (tree / "boot" / "grub" / "grub.cfg").write_text(_menu("grub", layout), encoding="utf-8")
     _run(["grub-mkrescue", "-o", str(out), str(tree)], "grub-pc-bin grub-efi-amd64-bin grub-common xorriso mtools")
-
-
-def within(installer: Path, name: str) -> Path:
-    """A file of Debian's netboot images. Raises GpuprovError where the folder has none of that name."""
-    found = sorted(installer.rglob(name))
-    if not found:
-        raise GpuprovError(f"has no {name}", where=str(installer), hint="give the folder of Debian's netboot images")
-    return found[0]
 
 
 def _of_debian(installer: Path, layout: Layout, target: Target, work: Path, out: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from provisioner import ownership, ssh
 from provisioner.errors import GpuprovError, ProviderError
+from provisioner.installer import source
 from provisioner.installer.seed import Address, Target
 from provisioner.machines.came_up import came_up
 from provisioner.machines.journal import Installation as Journaled
@@ -199,6 +200,7 @@ def _verify(how: Netboot) -> None:
     file, wanted = how.installation.iso, how.installation.sha256
     if not file.exists():
         raise GpuprovError("is not there", where=str(file), hint="install.iso: the distribution's installer")
+    source.refuse_unfit(how.installation.os, file, network=True)
     if file.is_file():
         with file.open("rb") as image:
             found = hashlib.file_digest(image, "sha256").hexdigest()

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner.errors import GpuprovError
-from provisioner.installer import iso, seed
+from provisioner.installer import iso, seed, source
 from provisioner.installer.seed import Target
 from provisioner.paths import private_dir
 
@@ -22,20 +21,13 @@ class Media:
 
 def make(system: str, installer: Path, target: Target, folder: Path) -> Media:
     """`folder`: of this machine's files. Raises GpuprovError for what can't be installed so."""
-    layout = iso.LAYOUTS.get(system.partition("-")[0])
-    if layout is None:
-        raise GpuprovError(f"can't install {system} unattended", hint="install.os: debian-12 or ubuntu-24.04")
+    source.refuse_unfit(system, installer, network=True)
+    layout = iso.LAYOUTS[system.partition("-")[0]]
     if system.startswith("debian"):
-        if not installer.is_dir():
-            raise GpuprovError(
-                "is an ISO image, and Debian's installer on it looks for a CD", where=str(installer),
-                hint="install.iso: the folder of Debian's netboot images (debian-installer-12-netboot-amd64)",
-            )  # fmt: skip
         initrd = private_dir(folder) / "initrd.gz"
-        initrd.write_bytes(iso.within(installer, "initrd.gz").read_bytes() + iso.seed_in_memory(target))
-        return Media({"linux": iso.within(installer, "linux"), "initrd.gz": initrd}, layout.words)
-    if installer.is_dir():
-        raise GpuprovError("is a folder", where=str(installer), hint="install.iso: Ubuntu's live server image")
+        linux, original = source.netboot(installer)
+        initrd.write_bytes(original.read_bytes() + iso.seed_in_memory(target))
+        return Media({"linux": linux, "initrd.gz": initrd}, layout.words)
     texts = {"user-data": seed.autoinstall(target), "meta-data": "", "vendor-data": "", "guard.sh": seed.guard(target)}
     files = {"installer.iso": installer}
     for name, text in texts.items():

@@ -13,6 +13,7 @@ from provisioner import ssh
 from provisioner.catalog import distributions
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.installer import source
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.baremetal import maas
@@ -134,7 +135,8 @@ class BareMetal(Provider):
             return [Finding("blocks", error.where or "hosts", error.message, error.hint)]
         found = [Finding("ok", "hosts", f"{counted(len(hosts), 'host')} listed"), *self._answering(hosts)]
         if self.management is not None and self.management.installation is not None:
-            found += _installable(self.management.credentials, self.management.installation, hosts)
+            systems = {group.stack.os for group in plan.groups if group.site == self.place.site}
+            found += _installable(self.management.credentials, self.management.installation, hosts, systems)
         return found
 
     def _answering(self, hosts: list[Host]) -> list[Finding]:
@@ -176,12 +178,16 @@ def _silence(address: str, port: int, ssh: bool) -> str:
         return "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
 
 
-def _installable(credentials: str, installation: Installation, hosts: list[Host]) -> list[Finding]:
+def _installable(
+    credentials: str, installation: Installation, hosts: list[Host], systems: Collection[str]
+) -> list[Finding]:
     """What an installation needs on this computer; nothing is asked of a BMC."""
     found = []
     if not installation.iso.exists():
         hint = "install.iso: the distribution's ISO image, or the folder of Debian's netboot images"
         found.append(Finding("blocks", "install.iso", f"{installation.iso} is not there", hint))
+    else:
+        found += _unfit(installation, systems if installation.os is None else [installation.os])
     tools = ["openssl", "xorriso", *(["grub-mkrescue", "mformat"] if installation.iso.is_dir() else [])]
     if missing := [tool for tool in tools if shutil.which(tool) is None]:
         hint = "apt install openssl xorriso grub-pc-bin grub-efi-amd64-bin grub-common mtools"
@@ -193,6 +199,15 @@ def _installable(credentials: str, installation: Installation, hosts: list[Host]
             found.append(Finding("blocks", "credentials", f"{error.where}: {error.message}", error.hint))
             break
     return found
+
+
+def _unfit(installation: Installation, systems: Collection[str]) -> list[Finding]:
+    for system in sorted(systems):
+        try:
+            source.refuse_unfit(system, installation.iso, network=False)
+        except GpuprovError as error:
+            return [Finding("blocks", "install.iso", f"{error.where} {error.message}".strip(), error.hint)]
+    return []
 
 
 PROVIDER = BareMetal

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from rapidfuzz.distance import OSA
 
+from provisioner.errors import GpuprovError
+from provisioner.installer import source
 from provisioner.providers.baremetal.listing import listed
 from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc, shown
@@ -57,6 +59,27 @@ def unready(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     if site.host_keys is not None and not Path(site.host_keys).is_file():
         said = f"there is no file {shown(site.host_keys, 200)}"
         yield Finding((*at, "host_keys"), said, "`ssh-keyscan -t ed25519 HOST` writes one; or leave host_keys out")
+    yield from _installer(site, at)
+
+
+def _installer(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+    """An installer that can't install. That one is missing is said to whoever installs: by BMC that is `up`, and over
+    the network it is not."""
+    install = site.install
+    if install is None or install.iso is None or site.method not in ("redfish", "pxe"):
+        return
+    where, file = (*at, "install", "iso"), Path(install.iso)
+    if not file.exists():
+        if site.method == "redfish":
+            hint = "the distribution's ISO image, or the folder of Debian's netboot images"
+            yield Finding(where, f"{shown(install.iso, 200)} is not there", hint)
+        return
+    try:
+        source.refuse_unfit(install.os, file, network=site.method == "pxe")
+    except GpuprovError as error:
+        yield Finding(where, f"{error.where} {error.message}".strip(), error.hint.removeprefix("install.iso: "))
+    except OSError as error:
+        yield Finding(where, f"{shown(install.iso, 200)} can't be read: {error.strerror}")
 
 
 def _misspelled(part: str) -> str:

@@ -222,3 +222,11 @@ def test_a_dnsmasq_that_cannot_start_says_why(tmp_path: Path) -> None:
 def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=5) as answer:
         return str(answer.read().decode(errors="replace"))
+
+
+def test_an_installer_that_cannot_work_stops_it_before_anything_is_written(folder: Path) -> None:
+    (folder / "netboot/initrd.gz").unlink()
+    done = CliRunner().invoke(app, ["netboot", str(cluster(folder))])
+    assert "has no linux beside an initrd.gz" in str(done.exception)
+    assert "would be installed" not in done.output
+    assert not (folder / ".gpuprov/rack/sites/lab/netboot").exists()

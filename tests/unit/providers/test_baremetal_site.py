@@ -226,3 +226,17 @@ def test_a_rehearsal_says_what_it_leaves_out() -> None:
     assert "answers no machine" in site(hosts={"a": {}}, method="pxe").not_rehearsed()[0]
     assert "asks no BMC" in site(hosts={"a": {"bmc": "b"}}, method="redfish").not_rehearsed()[0]
     assert site(hosts={"a": {}}).not_rehearsed() == ()
+
+
+def test_preflight_refuses_an_installer_that_is_not_the_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without install.os it is the group's stack that says what is installed."""
+    monkeypatch.setenv("BMC_USER", "u")
+    monkeypatch.setenv("BMC_PASSWORD", "p")
+    for name in ("linux", "initrd.gz"):
+        (tmp_path / name).write_bytes(b"x")
+    hosts = {"n.lab": {"bmc": "127.0.0.1:1"}}
+    made = provider(tmp_path, hosts=hosts, method="redfish", credentials="env:BMC", install={"iso": str(tmp_path)})
+    asked = plan(cluster_spec("dgx-h100", count=1))
+    (found,) = [one for one in made.preflight(asked, ()) if one.subject == "install.iso"]
+    assert found.status == "blocks"
+    assert "is a folder, and ubuntu-" in found.message

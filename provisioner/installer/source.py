@@ -1,0 +1,52 @@
+"""What a distribution's installer lies in, on this computer: an ISO image, or the folder of Debian's netboot images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provisioner.errors import GpuprovError
+
+SYSTEMS = ("debian", "ubuntu")
+"""Distributions whose installer is told what to do (seed.py)."""
+_PAIR = ("linux", "initrd.gz")
+_FOLDER = "install.iso: the folder of Debian's netboot images (debian-installer-12-netboot-amd64)"
+
+
+def refuse_unfit(system: str | None, installer: Path, *, network: bool) -> None:
+    """Raises GpuprovError for an installer that is there and can't install the distribution. `system`: its name, None
+    where it is not known yet; `network`: for machines that start from the network, not for a BMC's virtual media. What
+    an image holds is not looked at: its SHA-256 says that it is the distribution's."""
+    family = (system or "").partition("-")[0]
+    if family and family not in SYSTEMS:
+        raise GpuprovError(f"can't install {system} unattended", hint="install.os: debian-12 or ubuntu-24.04")
+    if installer.is_dir():
+        if family == "ubuntu":
+            raise GpuprovError(
+                f"is a folder, and {system} is installed from an image", where=str(installer),
+                hint="install.iso: Ubuntu's live server image; or install.os: debian-12",
+            )  # fmt: skip
+        netboot(installer)
+    elif network and family == "debian":
+        raise GpuprovError(
+            "is an ISO image, and Debian's installer on it looks for a CD", where=str(installer), hint=_FOLDER
+        )
+    elif installer.stat().st_size == 0:
+        raise GpuprovError("is empty", where=str(installer), hint="download it again")
+
+
+def netboot(folder: Path) -> tuple[Path, Path]:
+    """Kernel and initrd of Debian's netboot images, which lie beside each other. Raises GpuprovError where there is not
+    one such pair: of several, one would be another architecture's or version's."""
+    found = sorted({one.parent for one in folder.rglob("initrd.gz") if _whole(one.parent)})
+    if len(found) > 1:
+        raise GpuprovError(
+            f"has {len(found)} installers: {', '.join(str(one.relative_to(folder)) for one in found[:4])}",
+            where=str(folder), hint="install.iso: the folder of one of them",
+        )  # fmt: skip
+    if not found:
+        raise GpuprovError(f"has no {' beside an '.join(_PAIR)}", where=str(folder), hint=_FOLDER)
+    return found[0] / _PAIR[0], found[0] / _PAIR[1]
+
+
+def _whole(folder: Path) -> bool:
+    return all((folder / name).is_file() and (folder / name).stat().st_size for name in _PAIR)
