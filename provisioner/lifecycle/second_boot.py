@@ -33,6 +33,11 @@ STARTING = ("", "initializing", "starting")
 """States of a system whose services are not up yet (systemctl(1)). Its --wait is of no use: it misses an end that comes
 while it subscribes."""
 ANSWER_S = 30
+HOLDERS = (
+    "if command -v nvidia-smi >/dev/null; then nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader; "
+    "else ls /sys/class/kfd/kfd/proc; fi && echo asked"
+)
+"""Processes that have the GPUs, one in a line, then "asked": without it nobody knows."""
 PARALLEL = 64
 """Machines that boot at once."""
 
@@ -51,6 +56,24 @@ def chosen(cluster: Cluster, report: Report, nodes: Sequence[Node]) -> list[Node
         cluster.events("verify", "warning", f"verify.reboot: {said}", node=node.name)
     new = [node for node in new if node not in here]
     return new if wanted == "all" else list({node.group: node for node in reversed(new)}.values())
+
+
+def free(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
+    """Those of them whose GPUs no process has; the others are left running, and a warning says so. A machine of one's
+    own may have worked long before gpuprov came."""
+
+    def why(node: Node) -> str:
+        *holders, last = ask(cluster, node, HOLDERS).splitlines() or [""]
+        if last.strip() != "asked":
+            return "nobody can tell whether a process has its GPUs"
+        return f"a process has its GPUs: {', '.join(holders[:3])}" if holders else ""
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        kept = dict(zip([node.name for node in nodes], pool.map(why, nodes), strict=True))
+    for name, said in kept.items():
+        if said:
+            cluster.events("verify", "warning", f"verify.reboot: not rebooted: {said}", node=name)
+    return [node for node in nodes if not kept[node.name]]
 
 
 def reboot(cluster: Cluster, node: Node) -> None:

@@ -160,7 +160,8 @@ def verify_configured(
 
 def _prove_again(cluster: Cluster, verdict: Verdict, brought: Brought, nodes: Sequence[Node], run_dir: Path) -> None:
     """Add to the verdict, in place, what comes of machines that boot again (`verify.reboot`)."""
-    again = second_boot.chosen(cluster, verdict.report, [node for node in nodes if brought.clean(node.name)])
+    new = second_boot.chosen(cluster, verdict.report, [node for node in nodes if brought.clean(node.name)])
+    again = second_boot.free(cluster, new)
     if not again:
         return
     names = {node.name for node in again}

@@ -13,7 +13,7 @@ from provisioner.cli.display import Lines
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle import second_boot
-from provisioner.lifecycle.second_boot import chosen, merged, reboot, reboot_all
+from provisioner.lifecycle.second_boot import chosen, free, merged, reboot, reboot_all
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
 from provisioner.verify.results import CheckResult, NodeReport, Report
@@ -135,6 +135,20 @@ def test_one_that_does_not_answer_does_not_keep_the_others(tmp_path: Path, monke
 
     monkeypatch.setattr(second_boot, "reboot", back)
     assert reboot_all(cluster(tmp_path, "all"), NODES) == {"train-1": "it does not answer"}
+
+
+def test_a_machine_at_work_is_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    answers = {"train-0": "asked", "train-1": "4711, python\nasked", "train-2": "NVIDIA-SMI has failed", "infer-0": ""}
+    made = cluster(tmp_path, "all")
+    made.events.subscribe(lambda event: said.append(f"{event.node}: {event.message.removeprefix('verify.reboot: ')}"))
+    monkeypatch.setattr(second_boot, "ask", lambda _, n, __: answers.get(n.name, "asked"))
+    assert [n.name for n in free(made, NODES)] == ["train-0", "infer-1"]
+    assert said == [
+        "train-1: not rebooted: a process has its GPUs: 4711, python",
+        "train-2: not rebooted: nobody can tell whether a process has its GPUs",
+        "infer-0: not rebooted: nobody can tell whether a process has its GPUs",
+    ]
 
 
 class Machine:
