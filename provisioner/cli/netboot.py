@@ -37,6 +37,7 @@ def netboot(
         command = f"sudo {ownership.program()} netboot {file} --run"
         typer.echo(f"nothing was started; `{command}` answers them on {ready.how.interface}", err=True)
         return
+    lifecycle.refuse_without_root(file)
     cluster.events.subscribe(_tell)
     with cluster.exclusively("netboot"):
         ready = lifecycle.ready(cluster, site)

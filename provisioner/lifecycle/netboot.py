@@ -6,15 +6,13 @@ netboot/ipxe.py."""
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import subprocess
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Interface
 from pathlib import Path
 
 from provisioner import ownership, ssh
@@ -24,19 +22,19 @@ from provisioner.installer.seed import Address, Target
 from provisioner.machines.came_up import came_up
 from provisioner.machines.journal import Installation as Journaled
 from provisioner.machines.journal import Journal
-from provisioner.netboot import dnsmasq, media, serve
+from provisioner.netboot import dnsmasq, media, network, serve
 from provisioner.netboot.ipxe import Asked
 from provisioner.netboot.media import Media
 from provisioner.paths import private_dir, write_whole
 from provisioner.providers.base import Netboot
 from provisioner.providers.hosts import Host
 from provisioner.session import Cluster
+from provisioner.spec.problems import did_you_mean
 
 LOOK_S = 5.0
 """Seconds between two looks at who answers by ssh."""
 PORT = 8077
 """Of the web server, where install.serve has none."""
-NEEDS = "sudo apt-get install -y dnsmasq-base ipxe iproute2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +87,13 @@ def ready(cluster: Cluster, site: str | None) -> Ready:
     Raises GpuprovError for what is missing."""
     name, how, hosts = _site(cluster, site)
     if lacks := dnsmasq.missing():
-        raise GpuprovError(f"{', '.join(lacks)} is not installed on this computer", hint=NEEDS)
+        raise GpuprovError(f"{', '.join(lacks)} is not installed on this computer", hint=network.NEEDS)
     _verify(how)
     address, colon, port = how.installation.serve.rpartition(":")
     wanted = address if colon else port
-    here = _address(how.interface, wanted, f"site {name}")
+    here = network.address(how.interface, wanted, f"site {name}")
     if not how.proxy:
-        for host in hosts:
-            if IPv4Address(host.address) not in here.network or IPv4Address(host.address) == here.ip:
-                raise GpuprovError(
-                    f"{host.name} is to have the address {host.address}, which is not one of {here.network} that is "
-                    "free", where=f"site {name}", hint=f"{how.interface} is {here}: give it an address there",
-                )  # fmt: skip
+        network.refuse_unusable(hosts, here, how.gateway, how.interface, f"site {name}")
     folder = cluster.paths.site(name)
     private_dir(folder)
     key = ssh.ensure_key(cluster.paths, cluster.spec.access.ssh_key)
@@ -117,13 +110,18 @@ def write(one: Ready) -> Path:
     return file
 
 
+def refuse_without_root(file: Path) -> None:
+    """Raises GpuprovError for whoever may not answer DHCP."""
+    if os.geteuid() != 0:
+        raise GpuprovError("answering DHCP needs root", hint=f"sudo {ownership.program()} netboot {file} --run")
+
+
 def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, str]:
     """Answer the site's machines until each is installed, has failed, or has not come up in time (timeouts.machine_s).
 
     Gives host → how far it is. Raises GpuprovError where nobody can be answered. The caller holds the cluster's
     lock."""
-    if os.geteuid() != 0:
-        raise GpuprovError("answering DHCP needs root", hint=f"sudo {ownership.program()} netboot FILE --run")
+    refuse_without_root(one.cluster.file)
     for host in one.hosts:  # one that failed, and is to be overwritten, begins anew; by this run, and once
         before = one.journal.load().get(host.name)
         if before is not None and before.step == "failed" and one.may_overwrite(before.serial):
@@ -183,6 +181,9 @@ def steps(one: Ready) -> dict[str, str]:
 
 def _site(cluster: Cluster, asked: str | None) -> tuple[str, Netboot, list[Host]]:
     found = {name: cluster.providers.at(name) for name in cluster.spec.sites}
+    if asked is not None and asked not in found:
+        hint = did_you_mean(asked, list(found)) or f"known here: {', '.join(found)}"
+        raise GpuprovError(f"there is no site {asked}", where=str(cluster.file), hint=hint)
     sites = {name: one for name, one in found.items() if one.netboot is not None and asked in (None, name)}
     if len(sites) != 1:
         what = f"{len(sites)} sites have method: pxe" if sites else "no site has method: pxe"
@@ -209,30 +210,3 @@ def _verify(how: Netboot) -> None:
                 f"has the SHA-256 {found}, not {wanted or 'any that cluster.yaml names'}", where=str(file),
                 hint="download it again, and compare install.sha256 with the distribution's signed SHA256SUMS",
             )  # fmt: skip
-
-
-def _address(interface: str, wanted: str, where: str) -> IPv4Interface:
-    """This computer's address on an interface: the wanted one, or the first."""
-    try:
-        done = subprocess.run(
-            ["ip", "-json", "-4", "address", "show", "dev", interface],
-            capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=10, check=False,
-        )  # fmt: skip
-        rows = json.loads(done.stdout or "[]") if done.returncode == 0 else []
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise GpuprovError(f"cannot list this computer's addresses: {error}", where=where, hint=NEEDS) from None
-    there = Path("/proc/net/dev").read_text(encoding="utf-8", errors="replace")
-    if not rows and not re.search(rf"^\s*{re.escape(interface)}:", there, re.M):
-        raise GpuprovError(
-            f"this computer has no network interface {interface}", where=f"{where}: pxe.interface",
-            hint="`ip -brief address` lists them",
-        )  # fmt: skip
-    found = [IPv4Interface(f"{one['local']}/{one['prefixlen']}") for row in rows for one in row.get("addr_info", ())]
-    chosen = next((one for one in found if wanted in ("", str(one.ip))), None)
-    if chosen is None:
-        has = ", ".join(map(str, found)) or "none"
-        raise GpuprovError(
-            f"{interface} has no IPv4 address{f' {wanted}' if wanted else ''}: it has {has}", where=where,
-            hint="give it one, or correct pxe.interface and install.serve",
-        )  # fmt: skip
-    return chosen

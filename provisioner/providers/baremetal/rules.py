@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from provisioner.providers.baremetal.site import BareMetalSite
 
 
+_GROUP = 1
+"""Bit of a MAC address's first byte: of a group of stations, and of none of them (IEEE 802, 8.2)."""
+_MANY = "one of many stations at once (multicast)"
+
+
 def findings(site: BareMetalSite, at: Loc, groups: Mapping[str, Group]) -> Iterator[Finding]:
     """What cannot work at the site; `groups`: those that are at it."""
     if site.method == "maas":
@@ -158,6 +163,14 @@ def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         elif not host.mac:
             said = f"{host.name} has no mac, by which method: pxe knows machines"
             yield Finding(where, said, "mac: of the port that it starts from, or a list of as many", at_key=True)
+        elif int(host.mac[:2], 16) & _GROUP or not host.mac.strip("0:"):
+            said = (
+                f"{host.mac} of {host.name} is the address of no port: {_MANY if host.mac.strip('0:') else 'all zeros'}"
+            )
+            yield Finding((*where, "mac") if name else where, said, "mac: of the port that it starts from")
+        elif site.pxe is not None and site.pxe.dhcp == "static" and site.pxe.gateway == host.address:
+            said = f"{host.name} has the address of pxe.gateway, {host.address}"
+            yield Finding(where, said, "another address, or another gateway", at_key=True)
         elif site.pxe is not None and site.pxe.dhcp == "static" and not _is_ipv4(host.address):
             said = f"{host.name} has no IPv4 address to be given"
             yield Finding(where, said, "address: 10.0.0.11, or a range; or pxe: { dhcp: proxy }", at_key=True)

@@ -28,7 +28,7 @@ sites:
   lab:
     provider: baremetal
     method: pxe
-    pxe: {{ interface: {interface} }}
+    pxe: {{ interface: {interface}{gateway} }}
     install: {{ os: debian-12, iso: netboot, serve: "{serve}", reinstall: [GPU-0002] }}
     hosts:
       n1.lab: {{ mac: "52:54:00:00:00:01", serial: GPU-0001, address: {address} }}
@@ -55,9 +55,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def cluster(folder: Path, interface: str = "lo", serve: str = "127.0.0.1:0", address: str = "127.0.0.11") -> Path:
+def cluster(
+    folder: Path, interface: str = "lo", serve: str = "127.0.0.1:0", address: str = "127.0.0.11", gateway: str = ""
+) -> Path:
     file = folder / "cluster.yaml"
-    file.write_text(CLUSTER.format(interface=interface, serve=serve, address=address))
+    via = f", gateway: {gateway}" if gateway else ""
+    file.write_text(CLUSTER.format(interface=interface, serve=serve, address=address, gateway=via))
     return file
 
 
@@ -70,11 +73,17 @@ def journal(folder: Path) -> Journal:
     [
         ({"interface": "nosuch0"}, "no network interface nosuch0"),
         ({"serve": "127.7.7.7:80"}, "has no IPv4 address 127.7.7.7: it has 127.0.0.1/8"),
-        ({"address": "10.9.9.9"}, "which is not one of 127.0.0.0/8 that is free"),
-        ({"address": "127.0.0.1"}, "which is not one of 127.0.0.0/8 that is free"),
+        ({"address": "10.9.9.9"}, "which is not one of 127.0.0.0/8"),
+        ({"address": "127.0.0.1"}, "which is this computer's own"),
+        ({"address": "127.0.0.0"}, "127.0.0.0, which is that of the network 127.0.0.0/8 itself"),
+        ({"address": "127.255.255.255"}, "127.255.255.255, which is the broadcast address of 127.0.0.0/8"),
+        ({"gateway": "10.9.9.1"}, "pxe.gateway is 10.9.9.1, which is not one of 127.0.0.0/8"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(folder: Path, keys: dict[str, str], why: str) -> None:
+def test_what_cannot_work_is_refused_before_anything_starts(
+    folder: Path, keys: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     done = CliRunner().invoke(app, ["netboot", str(cluster(folder, **keys)), "--run", "--yes"])
     assert isinstance(done.exception, GpuprovError)
     assert why in str(done.exception)
@@ -230,3 +239,18 @@ def test_an_installer_that_cannot_work_stops_it_before_anything_is_written(folde
     assert "has no linux beside an initrd.gz" in str(done.exception)
     assert "would be installed" not in done.output
     assert not (folder / ".gpuprov/rack/sites/lab/netboot").exists()
+
+
+def test_a_site_that_is_not_there_is_named(folder: Path) -> None:
+    done = CliRunner().invoke(app, ["netboot", str(cluster(folder)), "--site", "lba"])
+    assert "there is no site lba" in str(done.exception)
+    assert "did you mean lab?" in str(done.exception)
+
+
+def test_nobody_is_asked_what_they_may_not_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    file = cluster(folder)
+    done = CliRunner().invoke(app, ["netboot", str(file), "--run"], input="y\n")
+    assert "needs root" in str(done.exception)
+    assert f"netboot {file} --run" in str(done.exception)
+    assert "Answer" not in done.output
