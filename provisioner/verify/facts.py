@@ -197,6 +197,12 @@ class Facts:
         there has found nothing right either."""
         return (self.smi.made_by if self.smi else "") or (self.rocm.made_by if self.rocm else "")
 
+    @property
+    def listed_alone(self) -> str:
+        """That such a list does not tell, and what does."""
+        whole = "nvidia-smi -q" if self.smi else "rocm-smi --json"
+        return f"the GPUs are known from {self.listed_by} alone, which does not tell: `{whole}` does"
+
     def value(self, field: str) -> Any:
         """What a tool's `field` has, "after.log" too; None where that is not known."""
         outer, _, inner = field.partition(".")

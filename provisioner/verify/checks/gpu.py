@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from provisioner.verify.check import check, compare, fail, saw, unknown
 from provisioner.verify.expectations import MEMORY_TOLERANCE, Expected
 from provisioner.verify.facts import Facts
@@ -14,6 +16,21 @@ def answering(node: Facts) -> tuple[Gpu, ...]:
     if not node.gpus:
         unknown("no GPU answers")
     return node.gpus
+
+
+def named(indexes: Iterable[int]) -> str:
+    """GPUs by their numbers: "GPU 2, 5"."""
+    return f"GPU {', '.join(map(str, indexes))}"
+
+
+def all_report(node: Facts, values: Mapping[int, object], what: str) -> None:
+    """Unknown where the value of a GPU (by number) is None. A check judges what the others report first: a GPU that
+    does not answer hides no fault of another."""
+    silent = [index for index, value in values.items() if value is None]
+    if len(silent) == len(values) and node.listed_by:
+        unknown(node.listed_alone, action="none")
+    if silent:
+        unknown(f"{named(silent)}: no {what} reported")
 
 
 @check(
@@ -100,12 +117,13 @@ def test_memory(node: Facts, expected: Expected) -> None:
         actual=sorted({f"{m} MiB" for m in memory.values() if m is not None}),
         note=f"judged on {len(memory)} of {expected.gpu_count} GPUs" if len(memory) != expected.gpu_count else "",
     )
-    if not memory or any(m is None for m in memory.values()):
-        unknown("at least one GPU reports no memory size" if memory else "no GPU of the expected model answers")
     margin = expected.memory_mib * MEMORY_TOLERANCE
     wrong = {i: m for i, m in memory.items() if m is not None and abs(m - expected.memory_mib) > margin}
     if wrong:
         fail("; ".join(f"GPU {index} has {size} MiB" for index, size in wrong.items()))
+    if not memory:
+        unknown("no GPU of the expected model answers")
+    all_report(node, memory, "memory size")
 
 
 @check(
@@ -120,13 +138,12 @@ def test_memory(node: Facts, expected: Expected) -> None:
     says="Persistence mode is not as asked: without it the driver unloads between jobs. Start nvidia-persistenced.",
 )
 def test_persistence(node: Facts, expected: Expected) -> None:
-    modes = {gpu.persistence for gpu in answering(node)}
+    modes = {gpu.index: gpu.persistence for gpu in answering(node)}
     words = {True: "on", False: "off", None: "?"}
-    saw(expected=words[expected.persistence], actual=sorted(words[mode] for mode in modes))
-    if None in modes:
-        unknown("at least one GPU reports no persistence mode")
-    if modes != {expected.persistence}:
-        fail(f"persistence mode is {'off' if expected.persistence else 'on'} on at least one GPU")
+    saw(expected=words[expected.persistence], actual=sorted({words[mode] for mode in modes.values()}))
+    if wrong := [index for index, mode in modes.items() if mode is (not expected.persistence)]:
+        fail(f"persistence mode is {'off' if expected.persistence else 'on'} on {named(wrong)}")
+    all_report(node, modes, "persistence mode")
 
 
 @check(
@@ -140,15 +157,14 @@ def test_persistence(node: Facts, expected: Expected) -> None:
 )
 def test_mig(node: Facts, expected: Expected) -> None:
     wanted = "Enabled" if expected.mig else "Disabled"
-    modes = {gpu.mig_mode for gpu in answering(node)}
-    saw(expected=wanted, actual=sorted(map(str, modes)))
-    if expected.mig and None in modes:
-        unknown("at least one GPU reports no MIG mode")
+    modes = {gpu.index: gpu.mig_mode for gpu in answering(node)}
+    saw(expected=wanted, actual=sorted({str(mode) for mode in modes.values()}))
     # GPUs that have no MIG print N/A: whole GPUs, as asked.
-    wrong = modes - {wanted, None}
-    if wrong:
-        modes_seen = ", ".join(sorted(map(str, wrong))).lower()
-        fail(f"MIG is {modes_seen} on at least one GPU, asked for {expected.mig or 'none'}")
+    if wrong := [index for index, mode in modes.items() if mode not in (wanted, None)]:
+        modes_seen = ", ".join(sorted({str(modes[index]) for index in wrong})).lower()
+        fail(f"MIG is {modes_seen} on {named(wrong)}, asked for {expected.mig or 'none'}")
+    if expected.mig:
+        all_report(node, modes, "MIG mode")
 
 
 @check(
@@ -164,8 +180,7 @@ def test_pcie(node: Facts, expected: Expected) -> None:
     widths = {gpu.index: gpu.pcie_width for gpu in answering(node)}
     least = expected.pcie_width or 8
     saw(expected=f"x{least} or wider", actual=sorted({f"x{w}" for w in widths.values() if w}))
-    if any(width is None for width in widths.values()):
-        unknown("at least one GPU reports no PCIe link width")
     narrow = [f"GPU {index} is at x{width}" for index, width in widths.items() if width is not None and width < least]
     if narrow:
         fail("; ".join(narrow))
+    all_report(node, widths, "PCIe link width")

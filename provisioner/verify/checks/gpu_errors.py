@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import ACTIONS, Action, check, fail, saw, skip, unknown
-from provisioner.verify.checks.gpu import answering
+from provisioner.verify.checks.gpu import all_report, answering, named
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers import pci
@@ -31,19 +31,20 @@ def test_ecc(node: Facts, expected: Expected) -> None:
             "uncorrectable": {f"GPU {g.index}": g.ecc_uncorrectable for g in gpus if g.ecc_uncorrectable},
         },
     )
-    if any(gpu.ecc_mode is None for gpu in gpus):
-        unknown("at least one GPU reports no ECC mode")
-    wrong = [gpu.index for gpu in gpus if gpu.ecc_mode != wanted]
-    if wrong:
-        fail(f"ECC is not {wanted.lower()} on GPU {', '.join(map(str, wrong))}", action="reconfigure")
-    if not expected.ecc:
-        return
+    # All GPUs are looked at before the check ends: one fault, or a GPU that cannot be read, hides no other.
     past: list[str] = []
-    for gpu in gpus:
+    faults: list[str] = []
+    actions: list[Action] = []
+    if wrong := [gpu.index for gpu in gpus if gpu.ecc_mode not in (wanted, None)]:
+        faults.append(f"ECC is not {wanted.lower()} on {named(wrong)}")
+        actions.append("reconfigure")
+    for gpu in gpus if expected.ecc else ():
         if gpu.ecc_volatile:
-            fail(f"GPU {gpu.index}: {gpu.ecc_volatile} uncorrectable errors since the driver was loaded")
+            faults.append(f"GPU {gpu.index}: {gpu.ecc_volatile} uncorrectable errors since the driver was loaded")
+            actions.append("reset")
         if gpu.ecc_sram:
-            fail(f"GPU {gpu.index}: {gpu.ecc_sram} uncorrectable SRAM errors in its life", action="replace")
+            faults.append(f"GPU {gpu.index}: {gpu.ecc_sram} uncorrectable SRAM errors in its life")
+            actions.append("replace")
         # DRAM errors of the past are mended once their rows are remapped, or their pages retired before Ampere, and
         # nothing is pending. In MIG mode the driver does not say.
         remapped = gpu.remap_uncorrectable and gpu.remap_pending is False and gpu.remap_failure is False
@@ -52,11 +53,17 @@ def test_ecc(node: Facts, expected: Expected) -> None:
             past.append(f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life")
         elif gpu.ecc_aggregate and not (gpu.ecc_volatile == 0 and (remapped or retired)) and not gpu.remap_failure:
             what = "row remapped" if gpu.remap_pending is not None else "page retired"
-            fail(f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life and no {what} for them")
+            faults.append(
+                f"GPU {gpu.index}: {gpu.ecc_aggregate} uncorrectable errors in its life and no {what} for them"
+            )
+            actions.append("reset")
+    if faults:
+        fail("; ".join(faults), action=max(actions, key=ACTIONS.index))
     if past:
         unknown(f"{'; '.join(past)}; nvidia-smi does not report whether they were remapped or retired")
-    if any(gpu.ecc_uncorrectable is None for gpu in gpus):
-        unknown("at least one GPU reports no ECC error counters")
+    all_report(node, {gpu.index: gpu.ecc_mode for gpu in gpus}, "ECC mode")
+    if expected.ecc:
+        all_report(node, {gpu.index: gpu.ecc_uncorrectable for gpu in gpus}, "ECC error counters")
 
 
 @check(
@@ -82,8 +89,11 @@ def test_remap(node: Facts) -> None:
         fail("; ".join(f"{gpu}: remapping {what}" for gpu, what in state.items()), action="replace")
     if state:
         fail("; ".join(f"{gpu}: a remap or retirement is pending" for gpu in state))
-    if any(g.remap_pending is None and g.retired_pending is None and g.mig_mode != "Enabled" for g in gpus):
-        unknown("at least one GPU reports neither remapped rows nor retired pages")
+    pending = {g.index: g.retired_pending if g.remap_pending is None else g.remap_pending for g in gpus}
+    # In MIG mode the driver does not say.
+    cut_up = {g.index for g in gpus if g.mig_mode == "Enabled"}
+    told = {index: value for index, value in pending.items() if index not in cut_up}
+    all_report(node, told, "state of row remapping or page retirement")
 
 
 @check(

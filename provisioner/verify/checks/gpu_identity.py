@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.checks.gpu import answering, is_model
+from provisioner.verify.checks.gpu import all_report, answering, is_model
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
@@ -36,8 +36,7 @@ def test_uuids(node: Facts) -> None:
     saw(expected="one for each GPU", actual=repeated or "one for each GPU")
     if repeated:
         fail("; ".join(repeated))
-    if any(gpu.uuid is None for gpu in gpus):
-        unknown("at least one GPU reports no UUID")
+    all_report(node, {gpu.index: gpu.uuid for gpu in gpus}, "UUID")
 
 
 @check(
@@ -72,15 +71,16 @@ def test_serials(node: Facts, expected: Expected) -> None:
     says="The driver's numbers of the GPUs have a gap or stand twice: /dev/nvidia<n> is not the n-th GPU. Reboot.",
 )
 def test_minors(node: Facts) -> None:
-    minors = [gpu.minor_number for gpu in answering(node)]
+    gpus = answering(node)
+    minors = [gpu.minor_number for gpu in gpus]
     known = sorted(n for n in minors if n is not None)
     saw(expected=f"0 to {len(minors) - 1}", actual=known)
     if not known:
         skip("the driver reports no minor numbers for these GPUs")
-    if len(known) < len(minors):
-        unknown("at least one GPU has no minor number")
-    if known != list(range(len(minors))):
+    # Of those that are known none may be there twice, or lie beyond the number of GPUs.
+    if len(set(known)) < len(known) or not set(known) <= set(range(len(minors))):
         fail(f"minor numbers are {', '.join(map(str, known))}")
+    all_report(node, {gpu.index: gpu.minor_number for gpu in gpus}, "minor number")
 
 
 @check(
@@ -116,13 +116,12 @@ def test_bus(node: Facts, expected: Expected) -> None:
     says="A GPU does not take several processes: jobs that share it fail. `nvidia-smi -c 0` sets it back.",
 )
 def test_compute_mode(node: Facts) -> None:
-    modes = {f"GPU {gpu.index}": gpu.compute_mode for gpu in answering(node)}
+    modes = {gpu.index: gpu.compute_mode for gpu in answering(node)}
     saw(expected="Default", actual=sorted({str(mode) for mode in modes.values()}))
-    other = [f"{gpu} is {mode}" for gpu, mode in modes.items() if mode not in (None, "Default")]
+    other = [f"GPU {gpu} is {mode}" for gpu, mode in modes.items() if mode not in (None, "Default")]
     if other:
         fail("; ".join(other))
-    if None in modes.values():
-        unknown("at least one GPU reports no compute mode")
+    all_report(node, modes, "compute mode")
 
 
 @check(
@@ -163,8 +162,7 @@ def test_bar(node: Facts, expected: Expected) -> None:
     small = [g for g in gpus if g.bar1_mib is not None and g.memory_mib is not None and g.bar1_mib < g.memory_mib]
     if small:
         fail("; ".join(f"GPU {gpu.index}: {gpu.bar1_mib} of {gpu.memory_mib} MiB" for gpu in small))
-    if any(gpu.bar1_mib is None for gpu in gpus):
-        unknown("at least one GPU reports no BAR1 size")
+    all_report(node, {gpu.index: gpu.bar1_mib for gpu in gpus}, "BAR1 size")
 
 
 @check(

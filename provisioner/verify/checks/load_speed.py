@@ -12,12 +12,20 @@ from provisioner.verify.facts import Facts
 
 
 def _fastest(node: Facts, expected: Expected, of: str) -> dict[str, float]:
-    """ "GPU 0" → what it reached of one measure; unknown where a GPU has none."""
-    load = reached(node, expected)
-    found = {f"GPU {gpu.index}": getattr(gpu, of) for gpu in load.gpus}
-    if None in found.values():
-        unknown(f"no {of} of {', '.join(gpu for gpu, value in found.items() if value is None)}")
+    """ "GPU 0" → what it reached of one measure, of the GPUs that have one; unknown where none has."""
+    found = {
+        f"GPU {gpu.index}": value for gpu in reached(node, expected).gpus if (value := getattr(gpu, of)) is not None
+    }
+    if not found:
+        unknown(f"no GPU has a value of {of}")
     return found
+
+
+def _all_measured(node: Facts, expected: Expected, *measures: str) -> None:
+    """The end of a check that has found nothing wrong: unknown where a GPU lacks a measure."""
+    for of in measures:
+        if silent := [f"GPU {gpu.index}" for gpu in reached(node, expected).gpus if getattr(gpu, of) is None]:
+            unknown(f"no {of} of {', '.join(silent)}")
 
 
 def _lag(found: Mapping[str, float], share: float) -> list[str]:
@@ -77,6 +85,7 @@ def _alike(node: Facts, expected: Expected, of: str, unit: str) -> None:
     )
     if behind := _lag(found, share):
         fail(f"{'; '.join(behind)} {unit}")
+    _all_measured(node, expected, of)
 
 
 PUBLISHED = "nobody has published what such a GPU reaches"
@@ -121,6 +130,7 @@ def _at_least(node: Facts, expected: Expected, of: str, limit: str, unit: str) -
     if low := [f"{gpu}: {value:.4g}" for gpu, value in found.items() if value < least]:
         limits = expected.unsupported_floor(limit, min(found.values()), least)
         fail(f"{'; '.join(low)} {unit}{_wanted(least)}", unverified=limits)
+    _all_measured(node, expected, of)
 
 
 @check(
@@ -135,13 +145,15 @@ def _at_least(node: Facts, expected: Expected, of: str, limit: str, unit: str) -
 def test_sustained(node: Facts, expected: Expected) -> None:
     first, last = _fastest(node, expected, "tflops"), _fastest(node, expected, "tflops_last")
     share = expected.most.get("load.fall_back", 0.0)
-    fell = [f"{gpu}: {last[gpu]:.4g} after {first[gpu]:.4g}" for gpu in first if last[gpu] < first[gpu] * (1 - share)]
+    gpus = [gpu for gpu in first if gpu in last]
+    fell = [f"{gpu}: {last[gpu]:.4g} after {first[gpu]:.4g}" for gpu in gpus if last[gpu] < first[gpu] * (1 - share)]
     saw(
         expected=f"at most {share:.0%} below the start",
-        actual={gpu: round(last[gpu] / first[gpu], 2) if first[gpu] else None for gpu in first},
+        actual={gpu: round(last[gpu] / first[gpu], 2) if first[gpu] else None for gpu in gpus},
     )
     if fell:
         fail(f"{'; '.join(fell)} TFLOP/s")
+    _all_measured(node, expected, "tflops", "tflops_last")
 
 
 @check(
@@ -159,9 +171,9 @@ def test_host_copy(node: Facts, expected: Expected) -> None:
     least = expected.least.get("host_copy")
     saw(
         expected=f"{least:g} GB/s or more" if least else "alike on all GPUs",
-        actual={gpu: f"{to[gpu]:.1f} to, {back[gpu]:.1f} from the GPU" for gpu in to},
+        actual={gpu: f"{to[gpu]:.1f} to, {back[gpu]:.1f} from the GPU" for gpu in to if gpu in back},
     )
-    slower = {gpu: min(to[gpu], back[gpu]) for gpu in to}
+    slower = {gpu: min(way[gpu] for way in (to, back) if gpu in way) for gpu in {**to, **back}}
     if least is not None:
         low = [f"{gpu}: {rate:.1f}" for gpu, rate in slower.items() if rate < least]
     else:
@@ -178,6 +190,7 @@ def test_host_copy(node: Facts, expected: Expected) -> None:
         ):
             limits = (*limits, "host memory of no known NUMA node")
         fail(f"{'; '.join(low)} GB/s{_wanted(least)}", unverified=limits)
+    _all_measured(node, expected, "h2d_gbps", "d2h_gbps")
 
 
 @check(
@@ -206,3 +219,4 @@ def test_peer_copy(node: Facts, expected: Expected) -> None:
     )
     if low:
         fail(f"{'; '.join(low)} GB/s{_wanted(least)}", unverified=_floor(expected, "peer_copy", found))
+    _all_measured(node, expected, "peer_gbps")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.checks.gpu import answering
+from provisioner.verify.checks.gpu import all_report, answering
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.nvlink_errors import Counters
@@ -148,8 +148,7 @@ def test_fabric_state(node: Facts) -> None:
     ]
     if wrong:
         fail("; ".join(wrong))
-    if any(state[0] is None for state in states.values()):
-        unknown("at least one GPU reports no fabric state")
+    all_report(node, {gpu.index: gpu.fabric_state for gpu in answering(node)}, "fabric state")
 
 
 @check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
-from provisioner.verify.checks.gpu import answering
+from provisioner.verify.checks.gpu import all_report, answering
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
@@ -27,13 +27,12 @@ NEAR = ("PIX", "PXB", "PSB", "C2C")
 def test_generation(node: Facts, expected: Expected) -> None:
     assert expected.pcie_gen is not None
     # The highest that GPU and host can do together: the current one of an idle GPU says nothing.
-    best = {f"GPU {gpu.index}": gpu.pcie_gen_max for gpu in answering(node)}
+    best = {gpu.index: gpu.pcie_gen_max for gpu in answering(node)}
     saw(expected=f"generation {expected.pcie_gen}", actual=sorted({str(gen) for gen in best.values()}))
-    low = [f"{gpu}: generation {gen}" for gpu, gen in best.items() if gen is not None and gen < expected.pcie_gen]
+    low = [f"GPU {gpu}: generation {gen}" for gpu, gen in best.items() if gen is not None and gen < expected.pcie_gen]
     if low:
         fail("; ".join(low))
-    if None in best.values():
-        unknown("at least one GPU reports no PCIe generation")
+    all_report(node, best, "PCIe generation")
 
 
 @check(
