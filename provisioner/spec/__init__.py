@@ -20,7 +20,7 @@ from provisioner.errors import InputError, Problem
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
-from provisioner.spec.problems import add_problems, refuse_blocks_without_value, to_json
+from provisioner.spec.problems import add_problems, refuse_blocks_without_value, to_json, truth_where_a_word_is_wanted
 from provisioner.spec.rules import Draft, findings
 from provisioner.spec.sites import SITE
 from provisioner.spec.source import read
@@ -96,6 +96,7 @@ def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec |
     if source.complete:
         folder = Path(path).absolute().parent
         refuse_blocks_without_value(source)
+        truth_where_a_word_is_wanted(source)
         spec = _located(_validate(source), folder)
         _apply_rules(source, spec, catalog, folder)
     problems = sorted(dict.fromkeys(source.problems), key=lambda p: (p.line, p.column))
@@ -142,6 +143,8 @@ def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog, fol
 def _doubtful(loc: Loc, source: Source, dropped: set[Loc]) -> bool:
     """Whether a finding may come from what was left out beside it: in a small block everything hangs together, in a
     group only what the file does not say."""
+    if loc in dropped:  # it was refused for itself, and what is usual stands in its place
+        return True
     beside = any(gone[: len(loc) - 1] == loc[:-1] for gone in dropped)
     return beside and (len(loc) > 3 or loc not in source.marks)
 

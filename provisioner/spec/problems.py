@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
 
@@ -106,7 +107,8 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
     if choices := _choices(loc, source.value):
         if isinstance(value, str) and len(choices) > 1:
             return _refused(loc, value, source.value) or _not_one_of(value, choices)
-        title = title or " or ".join(choices)
+        if not title or title == str(loc[-1]).replace("_", " ").title():  # pydantic's own, of a key that has none
+            title = f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
     if schema_of(loc, value=source.value).get("writeOnly"):  # a secret may stand there by mistake
         return f"{_name(loc)} is not {title}", "user and password never stand in cluster.yaml"
     if kind in _BOUNDS and isinstance(value, int):
@@ -138,6 +140,14 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
 def _takes_text(node: Mapping[str, Any]) -> bool:
     """Whether a place takes a text, or a list of texts."""
     return {"string", "array"} <= {child.get("type") for child in branches_of(dict(node))}
+
+
+def truth_where_a_word_is_wanted(source: Source) -> None:
+    """What YAML 1.1 takes for true or false is no slip of true where a key has words of its own."""
+    places = {dotted(loc): loc for loc in source.broken}
+    for index, one in enumerate(source.problems):
+        if "is a truth value for" in one.message and (choices := _choices(places.get(one.path, ()), source.value)):
+            source.problems[index] = replace(one, hint=f"one of {', '.join(choices)}")
 
 
 def refuse_blocks_without_value(source: Source) -> None:
@@ -197,8 +207,7 @@ def nearest(word: str, choices: Sequence[str], limit: int = 1) -> list[str]:
     found = process.extract(word[:100], choices, scorer=fuzz.ratio, processor=plain, limit=limit + 1, score_cutoff=60)
     if limit == 1 and len(found) > 1 and found[0][1] == found[1][1] and len(word) <= SHORT:
         return []  # PL7 is as near to PL0 as to PL1
-    found = found[:limit]
-    return [match[0] for match in (found[:1] if found and found[0][1] == 100 else found)]
+    return [match[0] for match in (found[:1] if found and found[0][1] == 100 else found[:limit])]
 
 
 def did_you_mean(word: str, choices: Sequence[str], limit: int = 1) -> str:
@@ -267,8 +276,7 @@ def _choices(loc: Loc, value: Any) -> list[str]:
 
 
 def _keys(source: Source, parent: Loc) -> list[str]:
-    node = schema_of(parent, value=source.value)
-    branches = list(branches_of(node))
+    branches = list(branches_of(schema_of(parent, value=source.value)))
     decides = union_key(parent)
     member = _at(source.value, parent).get(decides) if decides else None
     keys: list[str] = []

@@ -61,7 +61,11 @@ def _number(text: str) -> Scalar | None:
         if sum(c.isdigit() for c in text) > MAX_DIGITS:
             return Scalar(text, "a number with more digits than anything here needs", "quote it if it is text")
         if _OTHER_BASE.fullmatch(text):
-            return Scalar(text, f"{text} is another number for YAML 1.1 (octal)", "drop the zero, or quote it")
+            return Scalar(
+                text,
+                f"{text} is another number for YAML 1.1 (octal)",
+                "quote it if it is text, drop the zero if it is a number",
+            )
         value = int(text) if _INT.fullmatch(text) else float(text)
         if isinstance(value, float) and value in (float("inf"), float("-inf")):
             return Scalar(text, f"{text} is too large a number")

@@ -83,6 +83,7 @@ def journal(folder: Path) -> Journal:
 def test_what_cannot_work_is_refused_before_anything_starts(
     folder: Path, keys: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dnsmasq, "running", lambda *_: pytest.fail("dnsmasq was started"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     done = CliRunner().invoke(app, ["netboot", str(cluster(folder, **keys)), "--run", "--yes"])
     assert isinstance(done.exception, GpuprovError)
