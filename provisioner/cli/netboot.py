@@ -49,9 +49,9 @@ def netboot(
         if not confirmed(question, yes=yes, where=str(file), declined="nothing was started"):
             raise Declined("nothing was started")
         done = lifecycle.run(ready)
-    for host, step in done.items():
-        typer.echo(printable(f"{host}: {step or 'did not ask for its installer'}"))
-    if all(step == "installed" for step in done.values()):
+    for host, ended in done.items():
+        typer.echo(printable(f"{host}: {': '.join(filter(None, ended))}"))
+    if all(ended.step == "installed" for ended in done.values()):
         typer.echo(f"next: gpuprov up {file}", err=True)
         return
     raise typer.Exit(Exit.PROVIDER_FAILED)

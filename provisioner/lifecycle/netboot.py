@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from pathlib import Path
+from typing import NamedTuple
 
 from provisioner import ownership, ssh
 from provisioner.errors import GpuprovError, ProviderError
@@ -33,6 +34,8 @@ from provisioner.spec.problems import did_you_mean
 
 LOOK_S = 5.0
 """Seconds between two looks at who answers by ssh."""
+REFUSED = ("starts from its own disk", "is not installed", "was not installed")
+"""How what is told of a machine begins (netboot/serve.py) that is not to be, or was not, installed."""
 PORT = 8077
 """Of the web server, where install.serve has none."""
 
@@ -116,7 +119,14 @@ def refuse_without_root(file: Path) -> None:
         raise GpuprovError("answering DHCP needs root", hint=f"sudo {ownership.program()} netboot {file} --run")
 
 
-def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, str]:
+class Ended(NamedTuple):
+    """How far one machine is at the end of a run; `why`: what kept it from being installed, and what to do."""
+
+    step: str
+    why: str = ""
+
+
+def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, Ended]:
     """Answer the site's machines until each is installed, has failed, or has not come up in time (timeouts.machine_s).
 
     Gives host → how far it is. Raises GpuprovError where nobody can be answered. The caller holds the cluster's
@@ -126,9 +136,14 @@ def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, str]:
         before = one.journal.load().get(host.name)
         if before is not None and before.step == "failed" and one.may_overwrite(before.serial):
             one.journal.note(Journaled(host.name, before.serial), "chosen")
-    events, stop = one.cluster.events, threading.Event()
+    events, stop, said = one.cluster.events, threading.Event(), dict[str, str]()
+
+    for name, step in steps(one).items():
+        if step == "failed":
+            said[name] = "was not installed by an earlier run"
 
     def told(host: Host, sentence: str) -> None:
+        said[host.name] = sentence
         events("fleet", "log", sentence, node=host.name)
 
     answers = serve.Answers({host.mac: host for host in one.hosts}, one.journal, one.make, told)
@@ -138,7 +153,26 @@ def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, str]:
         with dnsmasq.running(file, lambda line: events("fleet", "log", line)) as daemon:
             events("fleet", "log", f"answering {len(one.hosts)} machines on {one.how.interface}; switch them on")
             _follow(one, daemon, stop, pause_s)
-    return steps(one)
+    return {host: Ended(step, _why(one, host, step, said.get(host, ""))) for host, step in steps(one).items()}
+
+
+def _why(one: Ready, name: str, step: str, said: str) -> str:
+    """`said`: the last that was told of the machine, "" where it asked nothing in this run."""
+    within = f"within {one.cluster.spec.timeouts.machine_s} s (timeouts.machine_s)"
+    if step == "installed":
+        return ""
+    if step == "failed":
+        serial = one.journal.load()[name].serial
+        late = f"it did not answer by ssh {within} of having its installer"
+        why = said if said.startswith(REFUSED) else late
+        allow = "" if one.may_overwrite(serial) else f", add {serial} to install.reinstall,"
+        return f"{why}; look at its console{allow} and run this again"
+    if said.startswith(REFUSED):
+        return said
+    if step == "offered" and said:
+        return f"it asked for its installer and did not take all of it {within}; run this again, and restart it"
+    mac = next(host.mac for host in one.hosts if host.name == name)
+    return f"it did not ask for its installer {within}; is it on, and does it start from the network with {mac}?"
 
 
 def _follow(one: Ready, daemon: subprocess.Popen[str], stop: threading.Event, pause_s: float) -> None:

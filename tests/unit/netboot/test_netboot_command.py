@@ -152,7 +152,9 @@ def test_a_run_ends_when_every_machine_is_installed_or_has_failed(
     monkeypatch.setattr(dnsmasq, "running", running)
     one = netboot.ready(open_cluster(cluster(folder), sandbox=False), None)
     assert [host.name for host in one.overwritten()] == ["n2.lab"]
-    assert netboot.run(one, pause_s=0.05) == {"n1.lab": "installed", "n2.lab": "failed"}
+    ended = netboot.run(one, pause_s=0.05)
+    assert ended["n1.lab"] == ("installed", "")
+    assert ended["n2.lab"].step == "failed"
     known = journal(folder).load()
     assert ("n1.lab", known["n1.lab"].token) in asked
     assert known["n2.lab"].token != failed.token
@@ -178,7 +180,16 @@ def test_who_does_not_come_up_in_time_has_failed(folder: Path, monkeypatch: pyte
     clock = iter(range(0, 100_000, 20))
     monkeypatch.setattr(netboot.time, "monotonic", lambda: float(next(clock)))
     one = netboot.ready(open_cluster(file, sandbox=False), "lab")
-    assert netboot.run(one, pause_s=0.01) == {"n1.lab": "failed", "n2.lab": ""}
+    ended = netboot.run(one, pause_s=0.01)
+    assert {host: each.step for host, each in ended.items()} == {"n1.lab": "failed", "n2.lab": ""}
+    assert ended["n1.lab"].why == (
+        "it did not answer by ssh within 60 s (timeouts.machine_s) of having its installer; look at its console, "
+        "add GPU-0001 to install.reinstall, and run this again"
+    )
+    assert ended["n2.lab"].why == (
+        "it did not ask for its installer within 60 s (timeouts.machine_s); is it on, and does it start from the "
+        "network with 52:54:00:00:00:02?"
+    )
 
 
 def test_a_run_that_is_cut_short_forgets_no_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,3 +266,41 @@ def test_nobody_is_asked_what_they_may_not_do(folder: Path, monkeypatch: pytest.
     assert "needs root" in str(done.exception)
     assert f"netboot {file} --run" in str(done.exception)
     assert "Answer" not in done.output
+
+
+def test_the_end_repeats_why_a_machine_was_not_installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """n1 has the serial number of another machine; n2 takes its installer and is never heard of again."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(netboot, "came_up", lambda *_: False)
+    file = cluster(folder)
+    file.write_text(file.read_text() + "timeouts: { machine_s: 60 }\n")
+
+    @contextlib.contextmanager
+    def running(conf: Path, _: object) -> Iterator[Daemon]:
+        url = conf.read_text().split("dhcp-boot=tag:ipxe,")[1].split("/boot.ipxe")[0]
+        get(f"{url}/machine?mac=52-54-00-00-00-01&serial=GPU-0007")
+        script = get(f"{url}/machine?mac=52-54-00-00-00-02&serial=GPU-0002")
+        get(script.split("kernel ")[1].split("/linux")[0] + "/initrd.gz")
+        clock = iter(range(0, 100_000, 20))
+        monkeypatch.setattr(netboot.time, "monotonic", lambda: float(next(clock)))
+        yield Daemon()
+
+    monkeypatch.setattr(dnsmasq, "running", running)
+    monkeypatch.setattr(netboot.run, "__kwdefaults__", {"pause_s": 0.01})
+    done = CliRunner().invoke(app, ["netboot", str(file), "--run", "--yes"])
+    assert done.exit_code != 0
+    assert "n1.lab: starts from its own disk: it is the machine GPU-0007, and cluster.yaml says GPU-0001" in done.output
+    assert (
+        "n2.lab: failed: it did not answer by ssh within 60 s (timeouts.machine_s) of having its installer; look at "
+        "its console and run this again" in done.output
+    )
+
+
+def test_what_failed_before_is_said_to_have(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(dnsmasq, "running", lambda *_: contextlib.nullcontext(Daemon()))
+    journal(folder).file.parent.mkdir(parents=True)
+    journal(folder).note(Installation("n1.lab", "GPU-0001"), "failed")
+    journal(folder).note(Installation("n2.lab", "GPU-0002"), "installed")
+    ended = netboot.run(netboot.ready(open_cluster(cluster(folder), sandbox=False), None), pause_s=0.01)
+    assert ended["n1.lab"].why.startswith("was not installed by an earlier run; look at its console, add GPU-0001 to")

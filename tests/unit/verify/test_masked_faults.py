@@ -130,7 +130,9 @@ def test_all_faults_of_a_gpus_memory_are_named() -> None:
 
 @pytest.mark.parametrize("id", ["gpu.memory", "gpu.ecc", "gpu.remap", "gpu.persistence"])
 def test_a_list_of_gpus_accuses_none_of_what_it_does_not_tell(id: str) -> None:
-    listed = "".join(f"GPU {n}: NVIDIA A100-SXM4-40GB (UUID: GPU-0000000{n}-0000-0000-0000-000000000000)\n" for n in range(8))
+    listed = "".join(
+        f"GPU {n}: NVIDIA A100-SXM4-40GB (UUID: GPU-0000000{n}-0000-0000-0000-000000000000)\n" for n in range(8)
+    )
     found = judged(Case(Bundle({"nvidia-smi.xml": Output(listed)}), replace(expected(P4D), persistence=True)), "quick")
     assert (found[id].status, found[id].action) == ("unknown", "none")
     assert "known from `nvidia-smi -L` alone, which does not tell" in found[id].message
