@@ -53,8 +53,8 @@ def add_problems(source: Source, error: ValidationError, root: Loc = ()) -> None
             continue
         if tail and any(one[: len(loc)] == loc for one in seen) and isinstance(_at(source.value, loc), list):
             continue  # a union's other member: what is wrong inside the list is said already
-        if item["type"] == "too_short" and loc in source.partial:
-            continue
+        if item["type"] == "too_short" and (loc in source.partial or len(_at(source.value, loc))):
+            continue  # what it has was refused for itself
         seen.add(loc)
         _add(source, dict(item), loc, tail)
 

@@ -50,11 +50,24 @@ def read(path: str | os.PathLike[str]) -> Source:
     except yaml.MarkedYAMLError as error:
         unclosed = error.context_mark and (error.problem or "").startswith(_UNCLOSED)
         mark = error.context_mark if unclosed else error.problem_mark or error.context_mark
+        if range_at := _unquoted_range(error, text):
+            source.stop(range_at, 'a name with "[" in it has to be quoted here, such as "dgx[01-04].lab"')
+            return source
         position = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         source.stop(position, _syntax(error))
     except yaml.YAMLError as error:
         source.stop((1, 1), f"this is not YAML: {str(error).splitlines()[0]}")
     return source
+
+
+def _unquoted_range(error: yaml.MarkedYAMLError, text: str) -> tuple[int, int] | None:
+    """Where a plain word in { } runs into a "[", which begins a list there; None where that is not what is wrong."""
+    mark = error.problem_mark
+    if mark is None or not (error.problem or "").startswith("did not find expected ','"):
+        return None
+    lines = text.split("\n")
+    word = re.search(r"[A-Za-z0-9._-]+$", lines[mark.line][: mark.column]) if mark.line < len(lines) else None
+    return (mark.line + 1, word.start() + 1) if word and lines[mark.line][mark.column :][:1] == "[" else None
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> str:
