@@ -30,7 +30,7 @@ def image_target(
         return
     for index, region in enumerate(target.copy_to):
         if not re.fullmatch(provider.region, region):
-            hint = f"one is called {provider.example_region}"
+            hint = did_you_mean(region, provider.regions) or f"one is called {provider.example_region}"
             yield Finding((*at, "copy_to", index), f"{shown(region)} is not a region of {provider.title}", hint)
         elif near := provider.region_typo(region):
             said = f"{provider.title} has no region {region}"
