@@ -24,7 +24,7 @@ from provisioner.spec.problems import add_problems, refuse_blocks_without_value,
 from provisioner.spec.rules import Draft, findings
 from provisioner.spec.sites import SITE
 from provisioner.spec.source import read
-from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted
+from provisioner.spec.source_map import MAX_PROBLEMS, Finding, Loc, Source, dotted
 from provisioner.spec.stack_request import StackRequest
 from provisioner.spec.state import AnyState, LocalState, State
 
@@ -73,6 +73,10 @@ def unready(path: str | os.PathLike[str], spec: ClusterSpec, sites: Collection[s
         return []
     names = spec.sites if sites is None else sites
     lacking = [finding for name in names for finding in spec.sites[name].unready(("sites", name))]
+    key = Path(spec.access.ssh_key).expanduser() if spec.access.ssh_key else None
+    if key is not None and not key.is_file():
+        hint = f"make one with `ssh-keygen -t ed25519 -f {key}`, or leave access.ssh_key out"
+        lacking.append(Finding(("access", "ssh_key"), f"there is no private key {key}", hint))
     if not lacking:
         return []
     source = read(path)
