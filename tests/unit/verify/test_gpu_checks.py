@@ -136,6 +136,15 @@ FAULTS: dict[str, Fault] = {
         {"dcgm.memory"},
         says="GPU 3: a row could not be remapped",
     ),
+    "a lost GPU and a link of another that is down": Fault(
+        P4D,
+        both(
+            lambda t: t.update({"nvidia-smi.xml": without_gpu(str(t["nvidia-smi.xml"]), 7)}),
+            lambda t: t.update({"nvlink.txt": nvlink(load().machine(P4D), {3: 10}, left=list(range(7)))}),
+            lambda t: t.update({"topo.txt": topo(load().machine(P4D), left=list(range(7)))}),
+        ),
+        {"gpu.count", "nvlink.links"},
+    ),
     # identity and modes
     "one uuid twice": Fault(P4D, sub("nvidia-smi.xml", "GPU-00000003-", "GPU-00000004-"), {"gpu.uuids_unique"}),
     "one serial twice": Fault(P4D, smi(2, serial="1650000000001"), {"gpu.serials_unique"}),
