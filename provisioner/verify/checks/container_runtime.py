@@ -46,7 +46,7 @@ def test_runtime(node: Facts) -> None:
     action="reconfigure",
     vendor="nvidia",
     needs=NEEDS,
-    follows=("driver.responds", "driver.version"),
+    follows=("driver.responds", "driver.version", "gpu.count"),
     applies=lambda e: CDI_UNIT in (e.units or ()),
     otherwise="no lock has the container toolkit",
     says="GPUs are not described to containers, or for another driver: containers then have no GPU or wrong libraries.",

@@ -53,7 +53,10 @@ def test_installed(node: Facts) -> None:
     if node.smi and node.smi.driver_version and node.module and node.smi.driver_version != node.module.version:
         fail(f"module {node.module.version} is loaded, the library is {node.smi.driver_version}")
     if loaded is None:
-        unknown(node.source("nvidia-smi.xml").reason or "no driver is loaded", "nvidia-smi.xml")
+        for file in ("nvidia-smi.xml", "nvidia-version.txt"):
+            if reason := node.source(file).reason:
+                unknown(reason, file, action="none" if node.source(file).state == "absent" else None)
+        unknown("no tool reports the driver's version")
     disk = node.host.driver_on_disk if node.host else None
     if disk is not None and disk != loaded:
         fail(f"{loaded} is loaded, the module on disk is {disk}: the next boot runs that one")

@@ -44,6 +44,9 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
     whose = whose or next((p for end, p in KERNELS if facts.kernel and facts.kernel.endswith(end)), "")
     if not whose and facts.efa is not None and facts.efa.devices:
         whose = "aws"
+    left = [] if alike else [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
+    # Of no machine's number: some of its GPUs are lost, or the list is a part of one. Which it is nobody can tell.
+    left = [m for m in left if m.gpu_count > count and (not whose or m.provider == whose)]
     mine = [m for m in alike if m.provider == whose] if whose else alike
     seen = f"{count or '?'} x {model}" + (f" ({whose})" if whose else "")
     if not whose and count == 1 and facts.listed_by:
@@ -51,10 +54,14 @@ def tell(facts: Facts, told: str, catalog: Catalog) -> tuple[Machine, str]:
         alike = mine = [m for m in by_name or catalog.machines() if _has(m, model, facts, catalog)]
     if len(mine) == 1:
         return mine[0], seen
-    candidates = ", ".join(m.name for m in (mine or alike)[:8])
+    candidates = ", ".join(m.name for m in (mine or alike or left)[:8])
     raise GpuprovError(
         f"--machine TYPE is required: {seen} is "
-        + (f"any of {candidates}" if candidates else "no machine of the catalogue"),
+        + (
+            f"{'what is left of one' if left else 'any'} of {candidates}"
+            if candidates
+            else "no machine of the catalogue"
+        ),
         hint="the one that it is; `gpuprov facts --bundle PATH` tells what was read without a type"
         if candidates
         else "`gpuprov catalog` lists the types; `gpuprov facts --bundle PATH` tells what was read without one",

@@ -13,7 +13,7 @@ from provisioner.verify.bundle import LIMIT, STATUS, Bundle, Output
 from provisioner.verify.facts import read_file
 from provisioner.verify.support_bundle import journals, recognise
 from provisioner.verify.support_bundle.pieces import Piece, pieces
-from provisioner.verify.support_bundle.sections import cut
+from provisioner.verify.support_bundle.sections import BUG_REPORT, FIRST, cut
 from provisioner.verify.tools import FILES
 
 PART = re.compile(r"\|\s*(?:grep|egrep|tail|head|awk|sed)\b|\b(?:grep|tail|head) ")
@@ -135,7 +135,9 @@ def _take(desk: _Desk, piece: Piece) -> None:
             return
     for section in cut(piece):
         if section.text.strip():
-            _place(desk, replace(section, cut=piece.cut), alone=section is piece)
+            # A report has hundreds of sections; of a session's commands each one that is not used is told.
+            alone = section is piece or not (BUG_REPORT in piece.text[:4096] or section.name.endswith(FIRST))
+            _place(desk, replace(section, cut=piece.cut), alone=alone)
 
 
 def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:

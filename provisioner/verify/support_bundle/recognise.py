@@ -71,6 +71,7 @@ LOOK = (
         without="Replay",
     ),
     _look("nvlink-errors.txt", r"^\s+Link \d+: (?:Replay|CRC|Recovery)|^\s+Link \d+: .*Errors?:"),
+    _look("dmidecode.txt", r"^Handle 0x[0-9A-Fa-f]{4}, DMI type 17, "),
     _look("topo.txt", r"^\s*(?:\x1b\[\d*m)*\s*GPU0\s.*\n(?:.*\n){0,3}GPU0\s+(?:X|\x1b)"),
     _look("nvidia-version.txt", r"^NVRM version: NVIDIA UNIX"),
     _look("nvidia-params.txt", r"^(?:ResmanDebugLevel|RegistryDwords|EnableMSI): "),
@@ -109,6 +110,7 @@ LOOK = (
     ),
     _look("packages.txt", r"^[a-z0-9][a-z0-9+.-]+(?::\w+)?\t\d\S*(?:\t\w{2}.*)?\n[a-z0-9]"),
     _look("kernel.txt", r"^(?:uname: )?Linux \S+ \d+\.\d+\S* #\d", take=_release, without=r"NVRM|Linux version"),
+    _look("kernel.txt", r"\A\s*[3-9]\.\d+\.\d+[-.+]\S+\s*\Z", 1),
 )
 KERNEL = re.compile(
     r"NVRM:|\bkernel: |\bLinux version \d|^\[ *\d+\.\d{6}\] |^<\d+>\[ *\d+\.|^\d+,\d+,\d+,\S*;"

@@ -18,13 +18,17 @@ _LS = re.compile(r"^\*\*\* ls: ")
 COMMANDS = (
     "nvidia-smi", "dmesg", "journalctl", "lspci", "lsmod", "ibstat", "ibstatus", "ibv_devinfo", "rdma", "dcgmi",
     "rocm-smi", "amd-smi", "systemctl", "lsblk", "nvme", "df", "cat", "uname", "fi_info", "free", "ls", "grep",
-    "nvidia-container-cli", "nvidia-bug-report.sh", "modinfo", "tail", "ip", "dkms", "apt", "dpkg", "sudo",
+    "dmidecode", "nvidia-container-cli", "nvidia-bug-report.sh", "modinfo", "tail", "ip", "dkms", "apt", "dpkg", "sudo",
 )  # fmt: skip
 _PROMPT = re.compile(
-    r"^(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[^#$%>\n]{0,80}[#$%]|[#$]) ?((?:sudo (?:-\w+ )?)?(?:"
+    r"^(?!# dmidecode \d)(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[^#$%>\n]{0,80}[#$%]|[#$]) ?((?:sudo (?:-\w+ )?)?(?:"
     + "|".join(re.escape(name) for name in COMMANDS)
     + r")\b.*)$"
 )
+
+_ANY = re.compile(r"^(?:\([\w.-]+\) ?)?\[?[\w.-]+@[\w.-]+[:~ ][^#$%>\n]{0,80}[#$%] (\S.*)$")
+"""A prompt that names user and machine stands before any command: what it printed belongs to none before."""
+FIRST = "before the first command"
 
 
 def cut(piece: Piece) -> Iterator[Piece]:
@@ -64,11 +68,11 @@ def _session(text: str) -> bool:
 
 
 def _commands(piece: Piece) -> Iterator[Piece]:
-    title, rows = "before the first command", list[str]()
+    title, rows = FIRST, list[str]()
     for line in piece.text.splitlines():
         if line.startswith("```"):
             continue
-        if match := _PROMPT.match(line):
+        if match := _PROMPT.match(line) or _ANY.match(line):
             if any(row.strip() for row in rows):
                 yield Piece(f"{piece.name}: {title}", "\n".join(rows) + "\n")
             title, rows = match[1].strip()[:100], []

@@ -3,6 +3,7 @@ input of the tests of checks fails the same checks there."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from provisioner.verify.peers import Peers
 from provisioner.verify.pytest_runner import Case
 from provisioner.verify.registry import plain_checks
 from provisioner.verify.results import CheckResult, blame
-from tests.support.healthy_bundle import bundle, capture, expected, healthy
+from tests.support.healthy_bundle import bundle, capture, expected, healthy, without_gpu
 from tests.support.healthy_fabric import fabric_json
 from tests.support.healthy_fio import fio_json
 from tests.unit.verify import test_checks, test_fabric_checks, test_fio, test_gpu_checks, test_load_checks
@@ -85,6 +86,25 @@ def alone(**files: str) -> dict[str, CheckResult]:
     texts = {name.replace("__", "."): Output(text) for name, text in files.items()}
     texts = {name.replace("_", "-"): output for name, output in texts.items()}
     return judged(Case(Bundle(texts), expected(P4D)), "quick")
+
+
+def test_a_driver_that_no_file_tells_of_is_not_called_unloaded() -> None:
+    listed = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
+    found = alone(nvidia_smi__xml=listed, packages__txt="nvidia-open\t580.105.08-0ubuntu1\tii \n")[
+        "driver.loaded_is_installed"
+    ]
+    assert found.status == "unknown"
+    assert found.message.endswith("nvidia-version.txt is not in the bundle")
+
+
+def test_a_lost_gpu_explains_that_containers_have_none() -> None:
+    texts = healthy("workstation-rtx4090")
+    texts["nvidia-smi.xml"] = without_gpu(str(texts["nvidia-smi.xml"]), 0)
+    texts["host.json"] = json.dumps(json.loads(str(texts["host.json"])) | {"cdi": {}})
+    want = replace(expected("workstation-rtx4090"), units=("gpuprov-cdi.service",))
+    found = judged(Case(bundle(texts), want), "quick")
+    assert (found["gpu.count"].status, found["container.cdi"].status) == ("fail", "unknown")
+    assert found["container.cdi"].explained_by == "gpu.count"
 
 
 def test_a_diagnosis_alone_is_judged() -> None:

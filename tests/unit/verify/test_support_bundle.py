@@ -422,3 +422,37 @@ def test_a_file_that_nobody_copied_is_no_reason_to_reconfigure(tmp_path: Path) -
     missing = [c for c in checks if c.status == "unknown" and c.message.endswith("is not in the bundle")]
     assert missing
     assert {check.action for check in missing} == {"none"}
+
+
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_fewer_gpus_than_any_machine_has_are_what_is_left_of_one(count: int) -> None:
+    text = "".join(
+        f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-0000000{n}-0000-0000-0000-00000000000{n})\n" for n in range(count)
+    )
+    facts = read_facts(Bundle({"nvidia-smi.xml": Output(text)}))
+    with pytest.raises(GpuprovError, match=rf"{count} x NVIDIA H100 80GB HBM3 is what is left of one of .*dgx-h100"):
+        tell(facts, "", load())
+
+
+MODULE = "Handle 0x11{:02X}, DMI type 17, 92 bytes\nMemory Device\n\tSize: 64 GB\n\tLocator: DIMM_{}\n\tType: DDR5\n\n"
+
+
+def test_each_command_of_a_session_is_read_or_told_as_not_used(tmp_path: Path) -> None:
+    prompt = "root@gpu17:~# "
+    modules = "# dmidecode 3.3\nSMBIOS 3.4.0 present.\n\n" + "".join(MODULE.format(n, n) for n in range(4))
+    session = (
+        f"{prompt}dmidecode -t memory\n{modules}{prompt}cat /proc/mdstat\nPersonalities : [raid1]\n"
+        f"md0 : active raid1 nvme1n1p2[1] nvme0n1p2[0](F)\n{prompt}ipmitool sel list\n 1 | 01/01/2026 | Fan\n"
+        f"{prompt}uname -r\n5.15.0-1053-generic\n"
+    )
+    (tmp_path / "s.txt").write_text(session)
+    supplied = read(tmp_path / "s.txt")
+    assert supplied.placed == (("s.txt: dmidecode -t memory", "dmidecode.txt"), ("s.txt: uname -r", "kernel.txt"))
+    dimms = read_facts(supplied.bundle).dimms
+    assert dimms is not None and dimms.gib == 256
+    assert [name for name, _ in supplied.unplaced] == ["s.txt: cat /proc/mdstat", "s.txt: ipmitool sel list"]
+
+
+def test_dmidecode_is_told_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "memory.out").write_text("# dmidecode 3.3\n\n" + MODULE.format(0, 0))
+    assert "dmidecode.txt" in read(tmp_path).bundle.files
