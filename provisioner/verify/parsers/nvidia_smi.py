@@ -77,7 +77,7 @@ def _other_form(text: str) -> Smi:
         return replace(smi, made_by=listed.made_by, excerpt=listed.excerpt)
     if gone := _unreachable(text):  # nvidia-smi has ended there: of the others it says nothing
         return Smi(None, None, None, (), unreachable=gone, excerpt=True)
-    raise Unreadable(f"no complete XML document: {first_line(text)}")
+    raise Unreadable(f"it lists no GPUs: {first_line(text)}")
 
 
 def _smi(root: ElementTree.Element, around: list[str]) -> Smi:

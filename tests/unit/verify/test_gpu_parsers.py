@@ -265,3 +265,16 @@ def test_the_facts_document_shows_what_was_read() -> None:
     assert document["gpus"][0]["vbios"] == "92.00.45.00.03"
     assert document["nvlink_errors"]["0"]["17"] == {"replay": 0, "recovery": 0, "crc": 0}
     assert (document["kernel_events"], document["kernel_log_from_boot"]) == ([], True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+        "driver is installed and running.\n",
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n",
+    ],
+)
+def test_an_nvidia_smi_that_gives_up_is_quoted(text: str) -> None:
+    with pytest.raises(Unreadable, match=f"^it lists no GPUs: {text[:40]}"):
+        nvidia_smi.parse(text)
