@@ -270,8 +270,8 @@ def test_the_facts_document_shows_what_was_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
-        "driver is installed and running.\n",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+        "NVIDIA driver is installed and running.\n",
         "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n",
     ],
 )
