@@ -6,7 +6,7 @@ A table is read when it is first asked for, once for each process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import combinations
@@ -185,17 +185,15 @@ class Catalog:
 
     def copy_limits(self, machine: Machine) -> dict[str, float]:
         """host_copy and peer_copy, GB/s, that each GPU of a healthy node reaches; without what nobody has published."""
-        rows = [row for row in _rows("limits", "copies", CopyLimit) if machine.name in row.machines]
-        return {row.name: row.threshold for row in rows}
+        return _thresholds(_rows("limits", "copies", CopyLimit), machine)
 
     def gpu_limits(self, machine: Machine) -> dict[str, float]:
         """gpu_compute, TFLOP/s, and gpu_memory, GB/s, that a healthy GPU reaches; without what is unknown."""
-        return {row.name: row.threshold for row in _rows("limits", "gpus", GpuLimit) if row.of(machine)}
+        return _thresholds(_rows("limits", "gpus", GpuLimit), machine)
 
     def scratch_limits(self, machine: Machine) -> dict[str, float]:
         """scratch_read and scratch_write, GB/s, that a healthy node reaches; without what nobody has published."""
-        rows = [row for row in _rows("limits", "scratch", ScratchLimit) if machine.name in row.machines]
-        return {row.name: row.threshold for row in rows}
+        return _thresholds(_rows("limits", "scratch", ScratchLimit), machine)
 
     def rdma_limit(self, machine: Machine) -> RdmaLimit | None:
         """The RDMA write bandwidth that each port of a healthy node reaches; None where nobody has published one."""
@@ -275,6 +273,11 @@ def _distance(cell: str) -> tuple[int, int]:
 def load() -> Catalog:
     """The catalogue that is part of the package, one object for each process."""
     return Catalog()
+
+
+def _thresholds(rows: Iterable[Limit], machine: Machine) -> dict[str, float]:
+    """What a healthy node of this type reaches, by the limit's name."""
+    return {row.name: row.threshold for row in rows if row.of(machine)}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
@@ -32,6 +33,19 @@ def refuse_unfit(system: str | None, installer: Path, *, network: bool) -> None:
         )
     elif installer.stat().st_size == 0:
         raise GpuprovError("is empty", where=str(installer), hint="download it again")
+
+
+def refuse_other(installer: Path, sha256: str | None, kind: type[GpuprovError] = GpuprovError) -> None:
+    """Raises `kind` for an image that is not the one that cluster.yaml names; a folder has no SHA-256."""
+    if not installer.is_file():
+        return
+    with installer.open("rb") as image:
+        found = hashlib.file_digest(image, "sha256").hexdigest()
+    if found != sha256:
+        raise kind(
+            f"has the SHA-256 {found}, not {sha256 or 'any that cluster.yaml names'}", where=str(installer),
+            hint="download it again, and compare install.sha256 with the distribution's signed SHA256SUMS",
+        )  # fmt: skip
 
 
 def netboot(folder: Path) -> tuple[Path, Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import socket
 import threading
 import time
@@ -15,7 +14,7 @@ from provisioner import ssh
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
-from provisioner.installer import iso, serve
+from provisioner.installer import iso, serve, source
 from provisioner.installer.seed import Target
 from provisioner.machines.base import Action, PartlyMadeError, Planned
 from provisioner.machines.came_up import came_up
@@ -156,17 +155,10 @@ class RedfishMachines(HostMachines):
         return failed
 
     def _verify_image(self) -> None:
-        file, wanted = self._installation.iso, self._installation.sha256
+        file = self._installation.iso
         if not file.exists():
             raise ProviderError("is not there", where=str(file), hint="install.iso: the distribution's installer image")
-        if file.is_file():
-            with file.open("rb") as image:
-                found = hashlib.file_digest(image, "sha256").hexdigest()
-            if found != wanted:
-                raise ProviderError(
-                    f"has the SHA-256 {found}, not {wanted or 'any that cluster.yaml names'}", where=str(file),
-                    hint="download it again, and compare install.sha256 with the distribution's signed SHA256SUMS",
-                )  # fmt: skip
+        source.refuse_other(file, self._installation.sha256, ProviderError)
 
     @contextlib.contextmanager
     def _serving(self, one: Host) -> Iterator[serve.Images]:

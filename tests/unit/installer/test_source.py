@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from provisioner import spec
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, ProviderError
 from provisioner.installer import source
 
 CLUSTER = """name: rack
@@ -89,3 +90,18 @@ def test_kernel_and_initrd_are_of_one_folder(tmp_path: Path) -> None:
     (tmp_path / "linux").write_bytes(b"another")
     linux, initrd = source.netboot(tmp_path)
     assert linux.parent == initrd.parent
+
+
+@pytest.mark.parametrize("kind", [GpuprovError, ProviderError])
+@pytest.mark.parametrize("named", [None, "0" * 64])
+def test_an_image_that_is_not_the_named_one_is_refused(
+    tmp_path: Path, kind: type[GpuprovError], named: str | None
+) -> None:
+    image = tmp_path / "server.iso"
+    image.write_bytes(b"another one")
+    found = hashlib.sha256(b"another one").hexdigest()
+    with pytest.raises(kind, match=f"has the SHA-256 {found}, not {named or 'any that cluster.yaml names'}") as refused:
+        source.refuse_other(image, named, kind)
+    assert type(refused.value) is kind
+    source.refuse_other(image, found, kind)
+    source.refuse_other(tmp_path, named, kind)
