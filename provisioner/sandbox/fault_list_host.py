@@ -50,6 +50,14 @@ def _disk_tells(**values: Any) -> Callable[[Json, int], None]:
     return change
 
 
+def _degraded(machine: Json, _gpu: int) -> None:
+    one, other = (disk["name"] for disk in machine["disks"][:2])
+    machine["mdstat"] = (
+        f"Personalities : [raid1] [raid0]\nmd0 : active raid1 {other}[1] {one}[0](F)\n"
+        "      937560128 blocks super 1.2 [2/1] [_U]\n\nunused devices: <none>\n"
+    )
+
+
 def _lost_disk(machine: Json, _gpu: int) -> None:
     machine["disks"].pop()
 
@@ -193,6 +201,14 @@ FAULTS: tuple[Fault, ...] = (
         lambda m: bool(m["disks"]) and not {"all", "local_nvme", "local_nvme.count"} & set(m["unsourced"]),
         "local disks, their number from a source",
         _lost_disk,
+    ),
+    Fault(
+        "raid-degraded",
+        "a mirror runs without one of its disks",
+        "storage.raid",
+        lambda m: len(m["disks"]) > 1,
+        "two local disks",
+        _degraded,
     ),
     Fault("swap-on", "a swap file is on", "host.swap", _cloud, "a cloud", _put(swap=["/swap.img"])),
     Fault(

@@ -32,6 +32,7 @@ from provisioner.verify.parsers import (
     load,
     lsblk,
     lspci,
+    mdstat,
     nccl_tests,
     nvidia_driver,
     nvidia_smi,
@@ -119,6 +120,8 @@ class Facts:
     rdma: tuple[rdma_sysfs.Device, ...] | None = None
     bus: lspci.Pci | None = None
     disks: tuple[lsblk.Disk, ...] | None = None
+    arrays: tuple[mdstat.Array, ...] | None = None
+    """Software RAID; empty where there is none."""
     nccl: nccl_tests.Nccl | None = None
     diag: dcgmi_diag.Diag | None = None
     dcgm: dcgm_exporter.Exported | None = None

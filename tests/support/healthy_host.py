@@ -45,6 +45,8 @@ def host_files(row: Machine, driver: str) -> dict[str, str]:
     unit = "Id={}\nLoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nResult=success\n"
     return {
         "host.json": json.dumps(host_document(row, driver)),
+        "mdstat.txt": "Personalities : [raid0]\nmd127 : active raid0 nvme2n1[1] nvme1n1[0]\n"
+        "      1953258496 blocks super 1.2 512k chunks\n\nunused devices: <none>\n",
         "lsblk.json": json.dumps({"blockdevices": disks(row)}),
         "units.txt": "\n".join(unit.format(name) for name in UNITS),
         "unattended.txt": UNATTENDED,
@@ -95,8 +97,6 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
             "proc/uptime": "39900.11 1000000.00",
             "proc/loadavg": "0.80 0.62 0.55 2/2210 90211",
             "proc/swaps": "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority",
-            "proc/mdstat": "Personalities : [raid0]\nmd127 : active raid0 nvme2n1[1] nvme1n1[0]\n"
-            "      1953258496 blocks super 1.2 512k chunks\n\nunused devices: <none>",
             "proc/sys/fs/file-nr": "2912\t0\t9223372036854775807",
             "proc/sys/kernel/random/boot_id": "42740596-e318-47e3-9ea6-a1e87037b350",
             "proc/sys/kernel/pid_max": "4194304",

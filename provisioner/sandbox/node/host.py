@@ -86,7 +86,7 @@ def files(machine: Mapping[str, Any]) -> dict[str, str]:
         "meminfo": meminfo,
         "cpuinfo": processors,
         "swaps": swaps + "".join(f"{name:<40}file\t\t8388604\t\t0\t\t-2\n" for name in swap),
-        "mdstat": "Personalities : \nunused devices: <none>\n",
+        "mdstat": machine.get("mdstat") or "Personalities : \nunused devices: <none>\n",
         "has_cpu": f"0-{nodes - 1}\n" if nodes > 1 else "0\n",
     }
 

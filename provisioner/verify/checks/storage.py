@@ -11,6 +11,8 @@ SYSTEM = ("/", "/var", "/var/lib/docker", "/var/lib/containerd", "/home")
 """Places that a system or a job writes to."""
 NETWORK_DISKS = ("Elastic Block Store", "MSFT NVMe Accelerator", "Elastic Block Storage", "Cloud Block Storage")
 """Words in the model of a disk that is none of the machine's own (role scratch has the same)."""
+LOCAL_DISKS = ("NVMe Instance Storage", "NVMe Direct Disk")
+"""Words in the model of a disk that is the machine's own for sure, and that no system boots from."""
 FREE = 500 * 2**20
 """Bytes that are too few whatever the share (leptonai/gpud, components/disk)."""
 
@@ -48,12 +50,12 @@ def test_scratch(node: Facts, expected: Expected) -> None:
     severity="fatal",
     documented="docs.kernel.org/admin-guide/md.html: degraded, array_state; github leptonai/gpud",
     action="vendor",
-    needs=NEEDS,
+    needs=("mdstat.txt",),
     follows=("storage.nvme_count",),
     says="An array runs without one of its disks, or not at all. Replace the disk; what was on a RAID0 is lost.",
 )
 def test_raid(node: Facts) -> None:
-    arrays = host_of(node).arrays
+    arrays = node.arrays
     if not arrays:
         skip("there is no array")
     wrong = [f"{a.name} is not active" for a in arrays if not a.active]
@@ -181,6 +183,9 @@ def test_nvme_count(node: Facts, expected: Expected) -> None:
     saw(expected=expected.local_nvme, actual=len(own))
     if len(own) < expected.local_nvme:
         fail(f"{len(own)} local NVMe disks, {expected.local_nvme} are expected")
+    sure = [d for d in own if d.told or any(word in (d.model or "") for word in LOCAL_DISKS)]
+    if len(sure) < expected.local_nvme:
+        unknown(f"{len(own)} NVMe disks are listed, but not which of them the system boots from or are the network's")
 
 
 @check(

@@ -64,7 +64,6 @@ class Host:
     time_service: bool | None = None
     mounts: tuple[hw.Mount, ...] | None = None
     space: tuple[hw.Filesystem, ...] | None = None
-    arrays: tuple[hw.Array, ...] | None = None
     disks: tuple[hw.Disk, ...] | None = None
     interfaces: tuple[sw.Interface, ...] | None = None
     bonds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -156,7 +155,6 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         time_service={"yes": True, "no": False}.get(told.get("NTP", "")),
         mounts=hw.read_mounts(d.get("mounts")),
         space=hw.read_space(read_answer(d.get("df"))),
-        arrays=hw.read_arrays(files["proc/mdstat"]) if "proc/mdstat" in files else None,
         disks=hw.read_disks(read_map(d.get("nvme")), read_map(d.get("smart")))
         if isinstance(d.get("nvme"), dict)
         else None,

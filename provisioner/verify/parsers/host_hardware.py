@@ -95,18 +95,6 @@ class Disk:
     media_errors: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
-    """One md array; `missing` is how many members of it are not up."""
-
-    name: str
-    active: bool
-    level: str | None
-    members: int
-    failed: int
-    missing: int
-
-
 def read_memory(text: str | None) -> Memory | None:
     rows = dict(re.findall(r"^([A-Za-z_()0-9]+):\s+([0-9]{1,18})", text or "", re.MULTILINE | re.ASCII))
     if "MemTotal" not in rows:
@@ -199,28 +187,6 @@ def read_space(text: str | None) -> tuple[Filesystem, ...] | None:
                     read_whole(match[8]),
                 )
             )
-    return tuple(found)
-
-
-_MD = re.compile(r"^(md\S*) : (active|inactive)(?: \([a-z-]+\))?(?: (raid[0-9]+|linear|faulty))? (.*)$")
-
-
-def read_arrays(text: str) -> tuple[Array, ...]:
-    """/proc/mdstat: a line for each array, below it "[8/7]" and "[UUUUUUU_]" where the level has redundancy. A
-    container of firmware RAID ("super external:imsm") is no array: it is never active, and what it holds
-    is listed beside it."""
-    found: list[Array] = []
-    for line in text.splitlines():
-        if match := _MD.match(line):
-            members = match[4].split()
-            failed = sum("(F)" in one for one in members)
-            found.append(Array(match[1], match[2] == "active", match[3], len(members), failed, 0))
-        elif found and not found[-1].active and re.search(r"\bsuper external:[a-z]", line):
-            found.pop()
-        elif found and (counts := re.search(r"\[([0-9]{1,3})/([0-9]{1,3})\]", line)):
-            last = found[-1]
-            gone = max(0, int(counts[1]) - int(counts[2]))
-            found[-1] = Array(last.name, last.active, last.level, last.members, last.failed, gone)
     return tuple(found)
 
 

@@ -1,4 +1,5 @@
-"""`lsblk --json --bytes`: disks; sizes are numbers (bytes) or, from old versions, strings of digits.
+"""`lsblk --json --bytes`: disks; sizes are numbers (bytes) or, from old versions, strings of digits. What people keep
+in its place is read as well (disk_lists.py).
 
 Traps: without --bytes sizes are rounded ("894.3G", "7T", units of 1024; a comma in some languages); names may be paths.
 """
@@ -10,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers import Unreadable, disk_lists, first_line
 from provisioner.verify.tool import Tool
 
 _SIZE = re.compile(r"([0-9]{1,19})(?:[.,]([0-9]{1,3}))?([BKMGTPE]?)", re.ASCII)
@@ -26,9 +27,15 @@ class Disk:
     nvme: bool
     mountpoints: tuple[str, ...]
     """Of the disk and of everything on it."""
+    told: bool = True
+    """Whether the list says what is mounted and which model a disk is: what the system boots from, and disks of the
+    network, cannot be told from the machine's own without."""
 
 
 def parse(text: str) -> tuple[Disk, ...]:
+    rows = disk_lists.read(text)
+    if rows is not None:
+        return tuple(_disk(row) for row in rows)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -50,6 +57,7 @@ def _disk(device: dict[str, Any]) -> Disk:
         model=model.strip()[:80] if isinstance(model, str) and model.strip() else None,
         nvme=name.startswith("nvme"),
         mountpoints=tuple(dict.fromkeys(_mounts(device, 8))),
+        told=device.get("told") is not False,
     )
 
 

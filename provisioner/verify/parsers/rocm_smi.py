@@ -1,4 +1,4 @@
-"""`rocm-smi … --json` and its successor `amd-smi static --json`: AMD GPUs.
+"""`rocm-smi … --json` and its successor `amd-smi static --json`, or what they print without --json: AMD GPUs.
 
 Traps: "system" is a key beside card0…; keys are "Card series" or "Card Series"; every value is a string; partitions
 of one GPU are listed as cards (they share a PCI bus address); amd-smi gives a list, or puts it under "gpu_data";
@@ -64,9 +64,12 @@ def _rocm_smi(data: dict[str, Any]) -> Rocm:
     cards = [(int(match[1]), value) for match, value in named if match and isinstance(value, dict)]
     if not cards and "system" not in data:
         raise Unreadable("no card and no system in it")
-    found = []
+    found: list[AmdGpu] = []
     for _index, card in sorted(cards, key=lambda pair: pair[0]):
         fields = {str(k).lower(): v for k, v in card.items()}
+        if whole(_text(fields, "partition id")) and not _text(fields, "pci bus") and found:
+            found[-1] = replace(found[-1], partitions=found[-1].partitions + 1)  # a table's row, without an address
+            continue
         bus, memory = _text(fields, "pci bus"), whole(_text(fields, "vram total memory (b)"))
         found.append(
             AmdGpu(

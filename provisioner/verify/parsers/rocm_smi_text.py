@@ -1,8 +1,8 @@
 """rocm-smi and amd-smi as text, in the shape of their JSON.
 
 Traps: `GPU[0] : Card Series: …` with tabs or spaces; keys differ in their capitals between releases; --showhw is a
-table with a bus address and no name, the concise table the reverse; amd-smi's keys are in capitals,
-its levels indented.
+table with a bus address and no name; the concise table, which rocm-smi prints without an option, has neither before
+ROCm 6.0 and after 6.1, and a row for each partition; amd-smi's keys are in capitals, its levels indented.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ _PAIR = re.compile(r"^GPU\[([0-9]{1,3})\]\s*: +([^:]{2,60}):\s+(\S.*?)\s*$")
 _DRIVER = re.compile(r"^Driver version:\s*(\S+)")
 _ROW = re.compile(r"^([0-9]{1,3}) .*\s((?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\b")
 _CONCISE = re.compile(r"^([0-9]{1,3})\s+\[0x[0-9a-fA-F]+ : 0x[0-9a-fA-F]+\]")
+_BY_NODE = re.compile(r"^([0-9]{1,3})\s+[0-9]{1,4}\s+0x[0-9a-fA-F]{4},\s+[0-9]{1,6}\s")
+_OLDEST = re.compile(r"^([0-9]{1,3})\s+(?:[0-9.]{1,6}c|N/A)\s")
+_PARTITION = re.compile(r",\s*(?:[A-Z]PX|N/A),\s*([0-9]{1,2})\s")
 _NAME = re.compile(r"^\s+(AMD \S.*?)\s*$")
 _AMD = re.compile(r"^(\s*)([A-Z][A-Z0-9_ ]*?)(?::\s*(.*?))?\s*$")
 
@@ -32,7 +35,7 @@ def read(text: str) -> tuple[dict[str, Any] | list[Any] | None, str]:
 def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
     cards: dict[str, dict[str, str]] = {}
     system: dict[str, str] = {}
-    made, open_card = "rocm-smi's text", ""
+    made, open_card, headed = "rocm-smi's text", "", False
     for line in lines(text):
         if match := _PAIR.match(line):
             cards.setdefault(f"card{match[1]}", {}).setdefault(match[2].strip(), match[3])
@@ -44,13 +47,25 @@ def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
         elif open_card and (match := _NAME.match(line)):
             cards[open_card]["Card Series"] = match[1]
             open_card = ""
+        elif match := _BY_NODE.match(line):
+            part, made = _PARTITION.search(line), "rocm-smi's table"
+            cards[f"card{match[1]}"] = {"Partition ID": part[1] if part else "0"}
+        elif headed and (match := _OLDEST.match(line)):
+            cards[f"card{match[1]}"], made = {"Partition ID": "0"}, "rocm-smi's table"
+        elif line.startswith("GPU  Temp"):
+            headed = True
         elif "GUID" in text and (match := _ROW.match(line)):
             cards.setdefault(f"card{match[1]}", {})["PCI Bus"] = match[2]
             made = "`rocm-smi --showhw`"
+    keys = {key.lower() for card in cards.values() for key in card}
     # What is printed of each GPU, one thing at a time (`--showtopo`), lists none of them.
-    listed = any("card" in key.lower() or "bus" in key.lower() or "unique" in key.lower() or "vbios" in key.lower()
-                 for card in cards.values() for key in card)  # fmt: skip
-    return ({**cards, "system": system}, made) if listed else (None, "")
+    listed = any(word in key for word in LISTS for key in keys)
+    whole = all(any(word in key for key in keys) for word in ("unique", "pci bus", "series"))
+    return ({**cards, "system": system}, "" if whole else made) if listed else (None, "")
+
+
+LISTS = ("card", "bus", "unique", "vbios", "partition id", "device id", "device name", "gpu id")
+"""Words in the keys of what rocm-smi prints of every GPU."""
 
 
 def _amd(text: str) -> list[Any]:

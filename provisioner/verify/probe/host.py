@@ -34,7 +34,7 @@ from provisioner.verify.probe.host_software import (
 from provisioner.verify.probe.runner import ASK, COLLECTORS, lines_of, result, run, texts
 
 HOST_FILES = (
-    "proc/meminfo", "proc/cmdline", "proc/uptime", "proc/loadavg", "proc/swaps", "proc/mdstat", "proc/sys/fs/file-nr",
+    "proc/meminfo", "proc/cmdline", "proc/uptime", "proc/loadavg", "proc/swaps", "proc/sys/fs/file-nr",
     "proc/sys/kernel/random/boot_id", "proc/sys/kernel/pid_max", "proc/sys/kernel/numa_balancing",
     "proc/sys/vm/max_map_count", "proc/sys/vm/nr_hugepages", "proc/sys/net/netfilter/nf_conntrack_count",
     "proc/sys/net/netfilter/nf_conntrack_max", "sys/kernel/mm/transparent_hugepage/enabled",

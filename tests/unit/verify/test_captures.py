@@ -19,6 +19,7 @@ from provisioner.verify.parsers import (
     gpu_samples,
     ibstat,
     lsblk,
+    mdstat,
     nvlink,
     nvlink_errors,
     topo,
@@ -203,6 +204,11 @@ def disks(found: tuple[lsblk.Disk, ...], key: str, wanted: dict[str, Any]) -> An
     return dict(Counter(disk.model for disk in found))
 
 
+def arrays(found: tuple[mdstat.Array, ...], key: str, wanted: dict[str, Any]) -> Any:
+    return next({name: value for name, value in asdict(one).items() if name != "name"}
+                for one in found if one.name == key)  # fmt: skip
+
+
 def memory(found: dmidecode.Modules, key: str, wanted: dict[str, Any]) -> Any:
     match key:
         case "modules":
@@ -230,6 +236,7 @@ READERS = {
     "rocm_smi": amd,
     "dcgmi_diag": diag,
     "lsblk": disks,
+    "mdstat": arrays,
     "gpu_samples": samples,
     "dmidecode": memory,
 }

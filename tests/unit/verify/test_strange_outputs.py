@@ -11,11 +11,12 @@ from provisioner.verify.parsers import (
     dmesg,
     lsblk,
     lspci,
+    mdstat,
     nccl_tests,
     rocm_smi,
     systemd,
 )
-from provisioner.verify.parsers.host_hardware import read_arrays, read_disks
+from provisioner.verify.parsers.host_hardware import read_disks
 
 # lspci 3.7 without -nn, 8 x H100 SXM: a class that its database does not know has a number all the same
 LSPCI_NAMES = """\
@@ -209,7 +210,7 @@ def test_a_container_of_firmware_raid_is_no_array() -> None:
         "md219 : inactive sdb[2](S) sdc[1](S)\n        7932 blocks super external:imsm\n\n"
         "md4 : inactive raid1 sda3[0](F) sdb3[1](S)\n      4883648 blocks [2/2] [UU]\n"
     )
-    assert [(array.name, array.active) for array in read_arrays(text)] == [("md126", True), ("md4", False)]
+    assert [(array.name, array.active) for array in mdstat.parse(text)] == [("md126", True), ("md4", False)]
 
 
 @pytest.mark.parametrize(

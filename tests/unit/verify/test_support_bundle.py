@@ -292,7 +292,8 @@ CAPTURES = Path(__file__).parent / "captures"
 TOLD = {
     "dcgm_exporter": "dcgm-exporter.prom", "dcgmi_diag": "dcgmi-diag.json", "dmesg": "dmesg.txt",
     "fi_info": "fi_info.txt",
-    "ibstat": "ibstat.txt", "lsblk": "lsblk.json", "lspci": "lspci.txt", "nccl_tests": "all_reduce.txt",
+    "ibstat": "ibstat.txt", "lsblk": "lsblk.json", "lspci": "lspci.txt", "mdstat": "mdstat.txt",
+    "nccl_tests": "all_reduce.txt",
     "nvidia_smi": "nvidia-smi.xml", "nvlink": "nvlink.txt", "nvlink_errors": "nvlink-errors.txt",
     "os_release": "os-release.txt", "rocm_smi": "rocm-smi.json", "topo": "topo.txt",
 }  # fmt: skip
@@ -447,12 +448,90 @@ def test_each_command_of_a_session_is_read_or_told_as_not_used(tmp_path: Path) -
     )
     (tmp_path / "s.txt").write_text(session)
     supplied = read(tmp_path / "s.txt")
-    assert supplied.placed == (("s.txt: dmidecode -t memory", "dmidecode.txt"), ("s.txt: uname -r", "kernel.txt"))
+    assert supplied.placed == (
+        ("s.txt: dmidecode -t memory", "dmidecode.txt"), ("s.txt: cat /proc/mdstat", "mdstat.txt"),
+        ("s.txt: uname -r", "kernel.txt"),
+    )  # fmt: skip
     dimms = read_facts(supplied.bundle).dimms
     assert dimms is not None and dimms.gib == 256
-    assert [name for name, _ in supplied.unplaced] == ["s.txt: cat /proc/mdstat", "s.txt: ipmitool sel list"]
+    assert [name for name, _ in supplied.unplaced] == ["s.txt: ipmitool sel list"]
 
 
 def test_dmidecode_is_told_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "memory.out").write_text("# dmidecode 3.3\n\n" + MODULE.format(0, 0))
     assert "dmidecode.txt" in read(tmp_path).bundle.files
+
+
+def disks_of(count: int, form: str) -> str:
+    """What the system boots from, and as many drives of an instance's own."""
+    if form == "pairs":
+        row = 'NAME="{}" TYPE="{}" SIZE="{}" MODEL="{}" MOUNTPOINT="{}"\n'
+        own = "".join(row.format(f"nvme{n}n1", "disk", 1900000000000, "Amazon EC2 NVMe Instance Storage", "")
+                      for n in range(1, count + 1))  # fmt: skip
+        root = row.format("nvme0n1", "disk", 64 << 30, "Amazon Elastic Block Store", "")
+        return root + row.format("nvme0n1p1", "part", 63 << 30, "", "/") + own
+    names = [("nvme0n1", "Amazon Elastic Block Store")]
+    names += [(f"nvme{n}n1", "Amazon EC2 NVMe Instance Storage") for n in range(1, count + 1)]
+    if form == "json":
+        return json.dumps({"Devices": [
+            {"NameSpace": 1, "DevicePath": f"/dev/{name}", "Firmware": "0", "ModelNumber": model,
+             "PhysicalSize": 1900000000000} for name, model in names]})  # fmt: skip
+    if form == "json 2.11":
+        return json.dumps({"Devices": [{"HostNQN": "nqn", "Subsystems": [
+            {"Subsystem": "nvme-subsys", "Controllers": [{"Controller": name[:-2], "ModelNumber": model, "Namespaces": [
+                {"NameSpace": name, "NSID": 1, "PhysicalSize": 1900000000000}]}], "Namespaces": []}
+            for name, model in names]}]})  # fmt: skip
+    first, *_ = capture("lsblk/nvme-list-i4.txt").splitlines(keepends=True)
+    rows = capture("lsblk/nvme-list-i4.txt").splitlines(keepends=True)
+    return "".join([first, rows[1], rows[2], *(rows[4].replace("nvme2n1", f"nvme{n}n1") for n in range(1, count + 1))])
+
+
+@pytest.mark.parametrize("form", ["pairs", "json", "json 2.11", "table"])
+def test_lists_of_disks_are_judged(form: str, tmp_path: Path) -> None:
+    for count, status in ((8, "pass"), (7, "fail")):
+        (tmp_path / "disks.txt").write_text(disks_of(count, form))
+        check = judged(read(tmp_path / "disks.txt").bundle, "p4d.24xlarge")["storage.nvme_count"]
+        assert check.status == status, check.message
+
+
+def test_a_list_that_does_not_tell_whose_the_disks_are_never_passes(tmp_path: Path) -> None:
+    table = "NAME     MAJ:MIN RM   SIZE RO TYPE MOUNTPOINT\n"
+    for count, status in ((12, "unknown"), (7, "fail")):
+        (tmp_path / "l").write_text(table + "".join(f"nvme{n}n1  259:{n}    0   3.5T  0 disk \n" for n in range(count)))
+        assert judged(read(tmp_path / "l").bundle, "dgx-h100")["storage.nvme_count"].status == status
+
+
+def test_software_raid_is_judged(tmp_path: Path) -> None:
+    (tmp_path / "mdstat").write_text(capture("mdstat/raid5-degraded.txt"))
+    check = judged(read(tmp_path / "mdstat").bundle, "dgx-h100")["storage.raid"]
+    assert (check.status, check.message) == ("fail", "md2 misses 1 disks")
+    (tmp_path / "mdstat").write_text(capture("mdstat/raid0-6-disks.txt"))
+    assert judged(read(tmp_path / "mdstat").bundle, "dgx-h100")["storage.raid"].status == "pass"
+
+
+def test_rocm_smi_without_an_option_is_judged(tmp_path: Path) -> None:
+    table = capture("rocm_smi/table-mi355x-partitions-rocm7.txt")
+    (tmp_path / "smi").write_text(table)
+    checks = judged(read(tmp_path / "smi").bundle, "amd-mi300x-node")
+    assert checks["gpu.count"].status == "fail" and "2 of 8" in checks["gpu.count"].message
+    assert checks["amd.partitions"].status == "fail"
+    assert checks["amd.vbios"].status == "unknown" and "rocm-smi's table" in checks["amd.vbios"].message
+    row = "{}       {}     0x74a1,   2495{}  40.0°C      119.0W    NPS1, SPX, 0        132Mhz  900Mhz  0%   auto  750.0W\n"
+    head = "".join(table.splitlines(keepends=True)[:5])
+    (tmp_path / "smi").write_text(head + "".join(row.format(n, n + 2, n) for n in range(8)))
+    assert judged(read(tmp_path / "smi").bundle, "amd-mi300x-node")["gpu.count"].status == "pass"
+
+
+def test_all_that_rocm_smi_tells_is_judged_like_its_json(tmp_path: Path) -> None:
+    rows = "".join(
+        f"GPU[{n}]\t\t: Unique ID: 0x8d1457e2c20f59d{n}\nGPU[{n}]\t\t: PCI Bus: 0000:{n + 1:02X}:00.0\n"
+        f"GPU[{n}]\t\t: VBIOS version: 113-M300\nGPU[{n}]\t\t: Card Series: \t\tAMD Instinct MI300X OAM\n"
+        f"GPU[{n}]\t\t: VRAM Total Memory (B): 206141652992\n"
+        for n in range(8)
+    )
+    head = "============ ROCm System Management Interface ============\nDriver version: 6.10.5\n"
+    for text, status in ((rows, "pass"), (rows.replace("113-M300", "113-M299", 1), "fail")):
+        (tmp_path / "smi").write_text(head + text)
+        checks = judged(read(tmp_path / "smi").bundle, "amd-mi300x-node")
+        assert checks["amd.vbios"].status == status
+        assert {checks[name].status for name in ("gpu.count", "gpu.model", "gpu.memory", "amd.partitions")} == {"pass"}
