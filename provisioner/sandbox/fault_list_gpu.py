@@ -90,7 +90,14 @@ def _reads_temperature(machine: Json) -> bool:
 NVLINK, ECC, ROWS = "NVLink", "GPUs with ECC", "GPUs that remap rows"
 AER = "pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3a:00.0"
 
+
+def _xgmi(machine: Json, gpu: int) -> None:
+    machine["gpus"][gpu]["xgmi_errors"] = 2
+
+
 FAULTS: tuple[Fault, ...] = (
+    Fault("xgmi-errors", "a link between AMD GPUs has had errors", "amd.xgmi",
+          lambda m: m["vendor"] == "amd" and len(m["gpus"]) > 1, "several AMD GPUs", _xgmi),
     Fault("power-brake", "the power supply brakes one GPU", "gpu.power_brake",
           change=_throttle("slowdown", "power_brake_slowdown")),
     Fault("thermal-slowdown", "one GPU is slowed down by heat", "gpu.throttle", change=_throttle("thermal_slowdown")),

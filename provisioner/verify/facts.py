@@ -116,6 +116,8 @@ class Facts:
     before: dmesg.KernelLog | None = None
     """The kernel log of the boot before."""
     ib: ibstat.Ibstat | None = None
+    ib_mtu: dict[tuple[str, int], tuple[int, int]] | None = None
+    """(device, port) → bytes of an RDMA packet: now, at most."""
     efa: fi_info.Efa | None = None
     rdma: tuple[rdma_sysfs.Device, ...] | None = None
     bus: lspci.Pci | None = None

@@ -141,6 +141,8 @@ def healthy(machine: str) -> dict[str, str | Output]:
     if row.network.kind in ("infiniband", "roce"):
         texts["ibstat.txt"] = ibstat(row)
     if row.network.kind in ("infiniband", "roce", "efa"):
+        if row.network.kind != "efa":
+            texts["ibv_devinfo.txt"] = ibv_devinfo(row)
         texts["rdma.json"] = json.dumps(rdma(row))
     if row.network.kind != "ethernet":
         texts["fabric.json"] = fabric_json(row)
@@ -319,7 +321,19 @@ def rdma(row: Machine) -> dict[str, Any]:
         "device/max_link_width": "16", "ports": {"1": port},
     }  # fmt: skip
     device |= {"device/p2p": "NVIDIA"} if kind == "efa" else {}
-    return {"devices": {name: json.loads(json.dumps(device)) for name in names}, "uverbs": list(names)}
+    if kind != "efa":
+        device["net"] = {"net0": {"operstate": "up"}}
+    return {"devices": {name: json.loads(json.dumps(device)) for name in names}, "uverbs": list(names), "drivers": {}}
+
+
+def ibv_devinfo(row: Machine) -> str:
+    names = row.rdma_devices or [f"rdma{i}" for i in range(row.network.ports)]
+    port = (
+        "\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE (4)\n\t\t\tmax_mtu:\t\t4096 (5)\n\t\t\tactive_mtu:\t\t4096 (5)\n"
+    )
+    return "".join(
+        f"hca_id:\t{name}\n\ttransport:\t\t\tInfiniBand (0)\n\tphys_port_cnt:\t\t\t1\n{port}\n" for name in names
+    )
 
 
 def rocm(row: Machine) -> str:
@@ -329,6 +343,7 @@ def rocm(row: Machine) -> str:
         f"card{i}": card
         | {
             "PCI Bus": f"0000:{i:02X}:00.0",
+            "XGMI Error count": "0",
             "Unique ID": f"0x{i + 1:016x}",
             "Card series": gpu.product_names[0],
             "VRAM Total Memory (B)": str(row.gpu_memory_mib * 1024 * 1024),

@@ -35,7 +35,8 @@ GPU_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "
 MODULES = (
     "nvidia_uvm 4956160 0 - Live 0x0000000000000000 (O)\nnvidia_modeset 1630208 0 - Live 0x0000000000000000 (O)\n"
     "nvidia 14376960 2 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (O)\n"
-    "ib_umad 40960 0 - Live 0x0000000000000000\n"
+    "ib_umad 40960 0 - Live 0x0000000000000000\nrdma_ucm 36864 0 - Live 0x0000000000000000\n"
+    "ib_uverbs 208896 2 rdma_ucm, Live 0x0000000000000000\n"
 )
 
 BOOT = """\

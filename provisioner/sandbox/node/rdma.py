@@ -99,7 +99,7 @@ def ibv_devinfo(_arguments: list[str], _version: str) -> int:
         )
         print(
             f"\t\tport:\t1\n\t\t\tstate:\t\t\t{CODES.get(nic['state'], 'PORT_DOWN (1)')}\n"
-            "\t\t\tmax_mtu:\t\t4096 (5)\n\t\t\tactive_mtu:\t\t4096 (5)"
+            f"\t\t\tmax_mtu:\t\t4096 (5)\n\t\t\tactive_mtu:\t\t{nic.get('mtu', '4096 (5)')}"
         )
         print(
             f"\t\t\tsm_lid:\t\t\t{1 if up else 0}\n\t\t\tport_lid:\t\t{nic['lid'] if up else 65535}\n"

@@ -135,6 +135,7 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
         folder / "device/numa_node": str(nic.get("numa", 0)),
         folder / "fw_ver": nic.get("firmware") or adapter.get("firmware", "0.0.0"),
         folder / "hca_type": adapter.get("type", "efa"),
+        folder / "board_id": nic.get("board", "MT_0000000223" if adapter else ""),
         port / "state": STATES.get(nic["state"], "0: NOP"),
         port / "phys_state": PHYSICAL.get(nic["physical_state"], "2: Polling"),
         port / "rate": f"{nic['rate_gbps']:g} Gb/sec (4X)",
@@ -153,10 +154,12 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
     if not nic.get("no_uverbs"):
         _uverbs(folder.name)
     if infiniband:
+        files[folder / f"device/net/ib-{nic['name']}/operstate"] = "up" if nic["state"] == "Active" else "down"
         files |= {port / f"pkeys/{i}": key for i, key in enumerate(nic.get("pkeys", ["0xffff"]))}
     elif nic["link_layer"] == "Ethernet":
         netdev = nic.get("netdev", f"net-{nic['name']}")
         files[folder / f"device/net/{netdev}/type"] = "1"
+        files[folder / f"device/net/{netdev}/operstate"] = "up" if nic["state"] == "Active" else "down"
         address = f"0000:0000:0000:0000:0000:ffff:0a0a:{nic['guid'][-4:]}"
         rows = [("IB/RoCE v1", files[port / "gids/0"]), ("RoCE v2", files[port / "gids/0"]),
                 ("IB/RoCE v1", address), ("RoCE v2", address)]  # fmt: skip

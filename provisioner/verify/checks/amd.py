@@ -88,6 +88,49 @@ def test_vbios(node: Facts) -> None:
 
 
 @check(
+    "amd.firmware",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="amd",
+    says="A part of a GPU has other firmware than on the node's other GPUs: the driver did not load all. Reboot.",
+)
+def test_firmware(node: Facts) -> None:
+    told = [gpu for gpu in cards(node) if gpu.firmware]
+    if not told:
+        skip("rocm-smi does not report it")
+    kinds: dict[str, dict[str, list[int]]] = {}
+    for gpu in told:
+        for part, version in gpu.firmware:
+            kinds.setdefault(part, {}).setdefault(version, []).append(gpu.index)
+    wrong = {part: versions for part, versions in kinds.items() if len(versions) > 1}
+    saw(expected="one version of each part", actual=wrong or f"{len(kinds)} parts alike")
+    if wrong:
+        part, versions = next(iter(wrong.items()))
+        fail(f"{part}: " + "; ".join(f"{version} on GPU {', '.join(map(str, on))}" for version, on in versions.items()))
+
+
+@check(
+    "amd.xgmi",
+    severity="fatal",
+    documented="github Azure/azurehpc-health-checks holds rocm-smi --showxgmierr to 0; rocm_smi.h, rsmi_xgmi_status_t",
+    action="vendor",
+    needs=("gpus",),
+    vendor="amd",
+    applies=lambda e: e.gpu_count > 1,
+    otherwise="needs at least two GPUs",
+    says="A link between GPUs (XGMI) had errors since it was last asked. Test it under load, then replace the board.",
+)
+def test_xgmi(node: Facts) -> None:
+    counts = {f"GPU {gpu.index}": gpu.xgmi_errors for gpu in cards(node) if gpu.xgmi_errors is not None}
+    saw(expected="no error", actual=counts)
+    if not counts:
+        skip("rocm-smi does not report it, as it does not on MI300 and newer: amd.ras and the load prove their links")
+    if wrong := [name for name, count in counts.items() if count]:
+        fail(f"errors of XGMI on {', '.join(wrong)}")
+
+
+@check(
     "amd.pcie_replay",
     severity="info",
     action="vendor",

@@ -120,6 +120,23 @@ def test_storage(node: Facts) -> None:
 
 
 @check(
+    "container.cgroup",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("container.runtime",),
+    says="Docker manages cgroups beside systemd: containers lose their GPUs, or limits are kept twice. Use systemd's.",
+)
+def test_cgroup(node: Facts) -> None:
+    driver = _docker(node).cgroup
+    saw(expected="systemd", actual=driver)
+    if driver is None:
+        skip("docker does not tell its cgroup driver")
+    if driver != "systemd":
+        fail(f"docker's cgroup driver is {driver}")
+
+
+@check(
     "container.disk",
     severity="warn",
     action="reconfigure",

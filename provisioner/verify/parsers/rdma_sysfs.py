@@ -19,6 +19,7 @@ _STATE = re.compile(r"^[0-9]{1,2}: ([A-Za-z]{1,30})$")
 _GID = re.compile(r"^[0-9a-f]{4}(:[0-9a-f]{4}){7}$")
 _PKEY = re.compile(r"^0x[0-9a-f]{4}$")
 NO_GID = re.compile(r"^(fe80(:0000){3}:)?[0:]*$")
+IPV4 = "0000:0000:0000:0000:0000:ffff:"
 FULL_MEMBER = 0x8000
 LANE_GBPS = {2.5: 2.0, 5.0: 4.0, 8.0: 7.877, 16.0: 15.754, 32.0: 31.508, 64.0: 60.5}
 """GT/s of a PCIe lane → Gbit/s that it carries one way: 8b/10b up to 5 GT/s, 128b/130b up to 32 (PCI Express base
@@ -40,6 +41,8 @@ class Port:
     sm_lid: int | None = None
     pkeys: tuple[str, ...] = ()
     gids: tuple[tuple[str, str | None], ...] = ()
+    roce_v2: tuple[int, ...] = ()
+    """Indices of its RoCE v2 addresses that are made of an IPv4 address."""
     counters: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -72,6 +75,10 @@ class Device:
     pcie_width_max: int | None = None
     p2p: str | None = None
     uverbs: bool = False
+    driver: str | None = None
+    """Version of the driver's module; a kernel's own has none."""
+    interfaces: tuple[tuple[str, bool], ...] | None = None
+    """Its network interfaces, and whether each is up; None where an older probe looked."""
     ports: tuple[Port, ...] = ()
 
 
@@ -83,12 +90,13 @@ def parse(text: str) -> tuple[Device, ...]:
         if not isinstance(rows, dict):
             raise TypeError("devices is no object")
         there = {str(name) for name in document.get("uverbs", [])}
-        return tuple(_device(str(name), dict(row), there) for name, row in sorted(rows.items()))
+        versions = {str(k): str(v).strip()[:80] for k, v in dict(document.get("drivers", {})).items()}
+        return tuple(_device(str(name), dict(row), there, versions) for name, row in sorted(rows.items()))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unreadable(f"not what the probe writes: {first_line(text)}") from error
 
 
-def _device(name: str, row: Mapping[str, Any], uverbs: set[str]) -> Device:
+def _device(name: str, row: Mapping[str, Any], uverbs: set[str], drivers: Mapping[str, str]) -> Device:
     width = number(_text(row.get("device/current_link_width")))
     return Device(
         name=name,
@@ -101,6 +109,13 @@ def _device(name: str, row: Mapping[str, Any], uverbs: set[str]) -> Device:
         pcie_width_max=_whole(row.get("device/max_link_width")) or None,
         p2p=str(row["device/p2p"]).strip()[:80] if row.get("device/p2p") is not None else None,
         uverbs=name in uverbs,
+        driver=drivers.get("mlx5_core") if (_text(row.get("hca_type")) or "MT").startswith("MT") else None,
+        interfaces=tuple(
+            (str(net), str(dict(one).get("operstate", "")).strip() == "up")
+            for net, one in sorted(dict(row["net"]).items())
+        )
+        if "net" in row
+        else None,
         ports=tuple(_port(int(n), dict(port)) for n, port in sorted(dict(row.get("ports", {})).items())),
     )
 
@@ -126,6 +141,13 @@ def _port(number_: int, row: Mapping[str, Any]) -> Port:
         lid=_hexadecimal(row.get("lid")),
         sm_lid=_hexadecimal(row.get("sm_lid")),
         pkeys=tuple(key for key in keys if _PKEY.match(key) and key != "0x0000"),
+        roce_v2=tuple(
+            sorted(
+                int(index)
+                for index, gid in gids.items()
+                if str(index).isdecimal() and _text(kinds.get(index)) == "RoCE v2" and str(gid).lower().startswith(IPV4)
+            )
+        ),
         gids=tuple((gid, kind) for gid, kind in known if _GID.match(gid) and not NO_GID.match(gid)),
         counters=counters,
     )

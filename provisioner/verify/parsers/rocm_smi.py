@@ -30,6 +30,10 @@ class AmdGpu:
     vbios: str | None = None
     memory_vendor: str | None = None
     pcie_replays: int | None = None
+    xgmi_errors: int | None = None
+    """0 none, 1 one, 2 several since it was last asked (rocm_smi.h, rsmi_xgmi_status_t)."""
+    firmware: tuple[tuple[str, str], ...] = ()
+    """Part of the GPU → version of its firmware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,14 @@ def _rocm_smi(data: dict[str, Any]) -> Rocm:
                 vbios=_text(fields, "vbios version"),
                 memory_vendor=_text(fields, "gpu memory vendor"),
                 pcie_replays=whole(_text(fields, "pcie replay count")),
+                xgmi_errors=whole((_text(fields, "xgmi error count") or "").partition(" ")[0]),
+                firmware=tuple(
+                    sorted(
+                        (key.removesuffix(" firmware version"), str(value).strip()[:40])
+                        for key, value in fields.items()
+                        if key.endswith(" firmware version")
+                    )
+                ),
             )
         )
     system = data.get("system")
@@ -146,7 +158,10 @@ def _text(fields: dict[str, Any], key: str) -> str | None:
     return value.strip()[:200] if isinstance(value, str) and value.strip() not in ("", "N/A") else None
 
 
-SHOWN = "--showproductname --showmeminfo vram --showdriverversion --showbus --showserial --showuniqueid"
+SHOWN = (
+    "--showproductname --showmeminfo vram --showdriverversion --showbus --showserial --showuniqueid --showvbios "
+    "--showreplaycount --showmemvendor --showfwinfo --showxgmierr"
+)
 TOOLS = (
     Tool(
         file="rocm-smi.json",

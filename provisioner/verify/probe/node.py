@@ -118,6 +118,9 @@ def rdma() -> dict[str, Any]:
     for device in listed(RDMA):
         base = RDMA + "/" + device
         row: dict[str, Any] = texts(base, DEVICE_FILES)
+        row["net"] = {
+            name: texts(base + "/device/net/" + name, ["operstate"]) for name in listed(base + "/device/net")[:8]
+        }
         row["ports"] = {}
         for port in listed(base + "/ports"):
             where = base + "/ports/" + port
@@ -131,7 +134,8 @@ def rdma() -> dict[str, Any]:
             row["ports"][port] = one
         found[device] = row
     verbs = [texts("/sys/class/infiniband_verbs/" + name, ["ibdev"]).get("ibdev") for name in listed("/dev/infiniband")]
-    return result(json.dumps({"devices": found, "uverbs": [name for name in verbs if name]}), 0)
+    drivers = {name: text for name in ("mlx5_core",) for text in texts("/sys/module/" + name, ["version"]).values()}
+    return result(json.dumps({"devices": found, "uverbs": [name for name in verbs if name], "drivers": drivers}), 0)
 
 
 def units(deadline: float, names: list[str]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ CHANGES = {
     "ib-no-subnet-manager": {"ibstat"},
     "ib-firmware": set(),
     "uverbs-lost": set(),
+    "xgmi-errors": set(),
     **{name: {"xml"} for name in XML},
     **{name: {"dmesg"} for name in LOG},
     "bus-dead": {"lspci"},

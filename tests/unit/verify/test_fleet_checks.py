@@ -49,6 +49,8 @@ FAULTS = {
     "fleet.inforom": sub("nvidia-smi.xml", r"<img_version>[^<]*", "<img_version>G520.0200.00.99"),
     "fleet.hot": sub("nvidia-smi.xml", r"<gpu_temp>[^<]*", "<gpu_temp>71 C"),
     "fleet.pkeys": sub("rdma.json", r'"0x8012"|"0xffff"', '"0x8077"'),
+    "fleet.nic_board": sub("rdma.json", "MT_0000000838", "MT_0000000223"),
+    "fleet.ipoib": sub("rdma.json", r'"operstate": "up"', '"operstate": "down"'),
     "fleet.nic_firmware": sub("ibstat.txt", r"Firmware version: \S+", "Firmware version: 16.1.1"),
 }
 

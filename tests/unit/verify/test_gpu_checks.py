@@ -309,7 +309,7 @@ FAULTS: dict[str, Fault] = {
         {"gpu.fabric_health"},
     ),
     "a switch less": Fault(P4D, sub("lspci.txt", "0000:c3.*\n", ""), {"nvswitch.present"}),
-    "no ib_umad": Fault(B200, sub("modules.txt", "ib_umad.*\n", ""), {"nvswitch.nvlsm"}),
+    "no ib_umad": Fault(B200, sub("modules.txt", "ib_umad.*\n", ""), {"nvswitch.nvlsm", "rdma.modules"}),
     # driver
     "proprietary": Fault(
         P4D,
@@ -462,6 +462,14 @@ FAULTS: dict[str, Fault] = {
     "unique id twice": Fault(AMD, sub("rocm-smi.json", "0x0000000000000003", "0x0000000000000004"), {"amd.unique_ids"}),
     "memory makers": Fault(AMD, sub("rocm-smi.json", "samsung", "hynix", 1), {"amd.memory_vendor"}),
     "vbios": Fault(AMD, sub("rocm-smi.json", "113-D3431401-101", "113-D3431401-100", 1), {"amd.vbios"}),
+    "xgmi errors": Fault(
+        AMD,
+        sub("rocm-smi.json", '"XGMI Error count": "0"', '"XGMI Error count": "2"', 1),
+        {"amd.xgmi"},
+    ),
+    "amd firmware": Fault(
+        AMD, sub("rocm-smi.json", '"MEC firmware version": "65"', '"MEC firmware version": "61"', 1), {"amd.firmware"}
+    ),
     "amd replays": Fault(
         AMD, sub("rocm-smi.json", '"PCIe Replay Count": "0"', '"PCIe Replay Count": "5000"', 1), {"amd.pcie_replay"}
     ),

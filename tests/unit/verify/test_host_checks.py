@@ -193,6 +193,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "full": Fault({"storage.full"}, df("/", 200 * GB, 199 * GB), unknown={"storage.root_space", "container.disk"}),
     "filling": Fault({"storage.root_space"}, df("/", 900 * GB, 830 * GB)),
+    "docker's cgroups": Fault(
+        {"container.cgroup"}, sub("docker|text", '"cgroup": "systemd"', '"cgroup": "cgroupfs"')
+    ),
     "docker's disk": Fault({"container.disk"}, df("/var/lib/docker", 60 * GB, 40 * GB)),
     "inodes": Fault({"storage.inodes"}, df("/", 200 * GB, 40 * GB, "1000000 990000")),
     "tmp": Fault({"storage.tmp"}, df("/tmp", 65536, 65536)),

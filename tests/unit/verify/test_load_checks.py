@@ -128,6 +128,7 @@ def warmed(index: int, degrees: int, memory: int) -> Callable[[Texts], object]:
 FAULTS: dict[str, Fault] = {
     "slowed between the looks": Fault(DGX, slowed, {"load.slowed"}, "hw_thermal_slowdown for 4.2 s"),
     "a link went down under load": Fault(DGX, port(link_downed=1), {"load.rdma_link"}, "1 link_downed"),
+    "an hour's symbol errors under load": Fault(DGX, port(symbol_error=4821), {"load.rdma_link"}, "4821 symbol_error"),
     "retries under load": Fault(P4D, port(retrans_timeout_events=4711), {"load.rdma_retries"}, "4711 retrans"),
     "hot in the course of the load": Fault(P4D, warmed(3, 88, 40), {"load.temperature"}, "GPU 3: 1 °C left"),
     "hot memory in the course of the load": Fault(

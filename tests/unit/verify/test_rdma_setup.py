@@ -1,0 +1,110 @@
+"""How RDMA is set up: each check red by one changed output, green without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.catalog import load
+from provisioner.verify.checks.rdma_setup import MODULES, OFED_KERNEL
+from provisioner.verify.expectations import Expected
+from provisioner.verify.parsers import ibv_devinfo
+from provisioner.verify.pytest_runner import Case, Judged, judge
+from tests.support.healthy_bundle import bundle, capture, expected, nth
+
+NDV4 = "Standard_ND96asr_v4"
+ROCE = next(m.name for m in load().machines() if m.network.kind == "roce")
+Texts = dict[str, Any]
+PACKAGE = "25.10.OFED.25.10.1.2.8.1-1"
+
+
+def change(file: str, old: str, new: str, count: int = -1) -> Callable[[Texts], object]:
+    def apply(texts: Texts) -> None:
+        assert old in str(texts[file]), file
+        texts[file] = str(texts[file]).replace(old, new, count)
+
+    return apply
+
+
+def driver(version: str) -> Callable[[Texts], object]:
+    return change("rdma.json", '"drivers": {}', json.dumps({"drivers": {"mlx5_core": version}})[1:-1])
+
+
+def doca(one: Expected) -> Expected:
+    return replace(one, packages={**(one.packages or {}), OFED_KERNEL: PACKAGE})
+
+
+def outcome(check: str, machine: str, breaks: Callable[[Texts], object], also: Callable[[Expected], Expected]) -> str:
+    texts: Texts = dict(nth(machine, 0))
+    breaks(texts)
+    texts["packages.txt"] = f"{texts['packages.txt']}{OFED_KERNEL}\t{PACKAGE}\tii \n"
+    found = judge({"n": Case(bundle(texts), also(expected(machine)))})["n"]
+    return next(c.status for c in found.checks if c.id == check)
+
+
+def same(one: Expected) -> Expected:
+    return one
+
+
+CASES = {
+    "no rdma_ucm": ("rdma.modules", NDV4, change("modules.txt", "rdma_ucm", "other"), same, "fail"),
+    "all modules": ("rdma.modules", NDV4, lambda t: None, same, "pass"),
+    "the kernel's own driver": ("rdma.driver", NDV4, lambda t: None, doca, "fail"),
+    "an older driver": ("rdma.driver", NDV4, driver("24.10-1.1.4"), doca, "fail"),
+    "DOCA's driver": ("rdma.driver", NDV4, driver("25.10-1.2.8"), doca, "pass"),
+    "without DOCA": ("rdma.driver", NDV4, driver("25.10-1.2.8"), same, "skip"),
+    "a name of the kernel's": ("rdma.names", NDV4, change("ibstat.txt", "'mlx5_ib3'", "'mlx5_3'"), same, "fail"),
+    "lasting names": ("rdma.names", NDV4, lambda t: None, same, "pass"),
+    "half a packet": ("rdma.mtu", NDV4, change("ibv_devinfo.txt", "active_mtu:\t\t4096 (5)",
+                                               "active_mtu:\t\t2048 (4)", 1), same, "fail"),
+    "whole packets": ("rdma.mtu", NDV4, lambda t: None, same, "pass"),
+    "an Ethernet of 1500 bytes": ("rdma.mtu", ROCE, change("ibv_devinfo.txt", "active_mtu:\t\t4096 (5)",
+                                                           "active_mtu:\t\t1024 (3)"), same, "pass"),
+    "one port of 1500 bytes": ("rdma.mtu", ROCE, change("ibv_devinfo.txt", "active_mtu:\t\t4096 (5)",
+                                                        "active_mtu:\t\t1024 (3)", 1), same, "fail"),
+    "no ibv_devinfo": ("rdma.mtu", NDV4, lambda t: t.pop("ibv_devinfo.txt"), same, "unknown"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_output_decides(name: str) -> None:
+    check, machine, breaks, also, status = CASES[name]
+    assert outcome(check, machine, breaks, also) == status
+
+
+def fleet(breaks: Callable[[Texts], object]) -> dict[str, Judged]:
+    cases = {}
+    for number in range(4):
+        texts: Texts = dict(nth(ROCE, number))
+        if number == 2:
+            breaks(texts)
+        cases[f"n{number}"] = Case(bundle(texts), expected(ROCE), group="train")
+    return judge(cases)
+
+
+@pytest.mark.parametrize(
+    ("check", "breaks"),
+    [
+        ("fleet.gid_index", change("rdma.json", '"3": ', '"5": ')),
+        ("fleet.rdma_mtu", change("ibv_devinfo.txt", "active_mtu:\t\t4096 (5)", "active_mtu:\t\t1024 (3)")),
+    ],
+)
+def test_a_roce_node_unlike_its_group(check: str, breaks: Callable[[Texts], object]) -> None:
+    statuses = {name: next(c.status for c in one.checks if c.id == check) for name, one in fleet(breaks).items()}
+    assert statuses == {"n0": "pass", "n1": "pass", "n2": "fail", "n3": "pass"}
+
+
+def test_ibv_devinfo_of_a_real_machine() -> None:
+    found = ibv_devinfo.parse(capture("ibstat/ibv-devinfo-mlx4.txt"))
+    assert found["mlx4_1", 1] == found["mlx4_1", 2] == (4096, 4096)
+
+
+def test_the_modules_are_those_that_the_role_loads() -> None:
+    role = Path(__file__).parents[3] / "ansible/roles/infiniband/defaults/main.yml"
+    assert set(yaml.safe_load(role.read_text())["infiniband_modules"]) == set(MODULES)
