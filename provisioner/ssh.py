@@ -77,6 +77,15 @@ def unpin(paths: ClusterPaths, machine: str) -> None:
         write_whole(paths.ssh / "pins.json", json.dumps(kept, indent=1) + "\n")
 
 
+def pin(paths: ClusterPaths, machine: str, key: str) -> None:
+    """Pin the host key of a machine, by its id, before anybody asks it: it was reported by its installation."""
+    unpin(paths, machine)
+    name = "installed-" + hashlib.sha256(machine.encode()).hexdigest()[:12]  # it has no node's name yet (fleet.py)
+    pins = load_pins(paths) | {name: (machine, key)}
+    private_dir(paths.ssh)
+    write_whole(paths.ssh / "pins.json", json.dumps(pins, indent=1) + "\n")
+
+
 def save(
     paths: ClusterPaths,
     nodes: Sequence[Host],

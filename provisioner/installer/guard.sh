@@ -5,8 +5,12 @@ serials='@SERIALS@'
 reinstall='@REINSTALL@'
 report='@REPORT@'
 
+tell() { # whoever gave the installer, as a path
+    [ -z "$report" ] || wget -q -T 10 -O /dev/null "$report/$1" 2>/dev/null
+}
+
 stop() { # why, and in a word
-    [ -z "$report" ] || wget -q -T 10 -O /dev/null "$report/refused/$2" 2>/dev/null
+    tell "refused/$2"
     for tty in /dev/console /dev/ttyS0 /dev/tty1; do
         [ -w "$tty" ] && echo "gpuprov: NOT INSTALLED: $1" > "$tty" 2>/dev/null
     done

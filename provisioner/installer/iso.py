@@ -57,7 +57,7 @@ def make(distribution: str, installer: Path, target: Target, out: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
         work, whole = Path(folder), Path(folder) / "whole.iso"
         if installer.is_dir():
-            _of_netboot(installer, layout, target, work, whole)
+            _of_kernel(*source.netboot(installer), seed_in_memory(target), layout, whole)
         elif distribution.startswith("debian"):
             _of_debian(installer, layout, target, work, whole)
         else:
@@ -67,13 +67,23 @@ def make(distribution: str, installer: Path, target: Target, out: Path) -> Path:
     return out
 
 
-def _of_netboot(installer: Path, layout: Layout, target: Target, work: Path, out: Path) -> None:
-    tree = work / "tree"
-    (tree / "boot" / "grub").mkdir(parents=True)
-    (tree / "install.amd").mkdir()
-    linux, initrd = source.netboot(installer)
+def of_kernel(linux: Path, initrd: Path, appended: bytes, words: str, out: Path) -> Path:
+    """Write an image that starts a kernel by BIOS and by UEFI. `appended`: an archive that is unpacked over the
+    initrd; `words`: the kernel's command line. Raises GpuprovError."""
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".iso-") as folder:
+        whole = Path(folder) / "whole.iso"
+        _of_kernel(linux, initrd, appended, Layout("/linux", "/initrd.gz", f"{words} {CONSOLES}", {}), whole)
+        whole.chmod(0o600)
+        whole.replace(out)
+    return out
+
+
+def _of_kernel(linux: Path, initrd: Path, appended: bytes, layout: Layout, out: Path) -> None:
+    tree = out.parent / "tree"
+    for name in ("boot/grub/grub.cfg", layout.kernel.lstrip("/")):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(linux, tree / layout.kernel.lstrip("/"))
-    (tree / layout.initrd.lstrip("/")).write_bytes(initrd.read_bytes() + seed_in_memory(target))
+    (tree / layout.initrd.lstrip("/")).write_bytes(initrd.read_bytes() + appended)
     (tree / "boot" / "grub" / "grub.cfg").write_text(_menu("grub", layout), encoding="utf-8")
     _run(["grub-mkrescue", "-o", str(out), str(tree)], "grub-pc-bin grub-efi-amd64-bin grub-common xorriso mtools")
 
@@ -143,7 +153,12 @@ def _changed(installer: Path, out: Path, put: Mapping[str, Path]) -> None:
 def seed_in_memory(target: Target) -> bytes:
     """What is appended to Debian's initrd: the installer finds its preseed there before it looks for anything else."""
     files = {"preseed.cfg": seed.preseed(target), "gpuprov-guard": seed.guard(target)}
-    return gzip.compress(_cpio({name: text.encode() for name, text in files.items()}), mtime=0)
+    return in_memory({name: text.encode() for name, text in files.items()})
+
+
+def in_memory(files: Mapping[str, bytes]) -> bytes:
+    """What is appended to an initrd that is compressed by gzip, or to none. Folders are those of the initrd."""
+    return gzip.compress(_cpio(files), mtime=0)
 
 
 def _cpio(files: Mapping[str, bytes]) -> bytes:

@@ -23,7 +23,7 @@ _SHAPES = {
     "mirror": r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?",
     "serial": r"[A-Za-z0-9._:/-]{2,64}",
     "token": r"[a-f0-9]{16,64}",
-    "report": r"http://[0-9.]+:[0-9]+/[a-f0-9]{16,64}",
+    "report": r"https?://(\[[0-9a-fA-F:]+\]|[0-9A-Za-z.-]+):[0-9]+/[a-f0-9]{16,64}",
 }  # fmt: skip
 
 
@@ -199,11 +199,16 @@ def autoinstall(target: Target) -> str:
         ],
     }
     if target.mac:
-        port: dict[str, Any] = {"match": {"macaddress": target.mac}, "dhcp4": target.fixed is None}
-        if target.fixed:
-            port["addresses"] = [str(target.fixed.address)]
-            port["nameservers"] = {"addresses": list(target.fixed.dns)}
-            if target.fixed.gateway:
-                port["routes"] = [{"to": "default", "via": target.fixed.gateway}]
-        document["network"] = {"version": 2, "ethernets": {"install": port}}
+        document["network"] = network(target)
     return "#cloud-config\n" + yaml.safe_dump({"autoinstall": document}, sort_keys=False)
+
+
+def network(target: Target) -> dict[str, Any]:
+    """netplan's document for the port that the machine is installed by."""
+    port: dict[str, Any] = {"match": {"macaddress": target.mac}, "dhcp4": target.fixed is None}
+    if target.fixed:
+        port["addresses"] = [str(target.fixed.address)]
+        port["nameservers"] = {"addresses": list(target.fixed.dns)}
+        if target.fixed.gateway:
+            port["routes"] = [{"to": "default", "via": target.fixed.gateway}]
+    return {"version": 2, "ethernets": {"install": port}}

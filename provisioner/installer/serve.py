@@ -1,9 +1,10 @@
-"""The web server that BMCs fetch their image from: HTTPS, a path that nobody can guess, parts of a file (Range), and
-nothing else."""
+"""The web server that BMCs fetch their image from, and installers a disk image: HTTPS, a path that nobody can guess,
+parts of a file (Range), reports of installers, and nothing else."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import os
 import re
@@ -11,37 +12,68 @@ import ssl
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from provisioner.errors import GpuprovError
+from provisioner.installer import report
+from provisioner.installer.report import Report
+from provisioner.paths import write_whole
 
 _PIECE = 256 * 1024
 _IDLE_S = 60
 """Seconds after which a connection that sends nothing is closed."""
+STALL_S = 1800
+"""Seconds in which a machine may read nothing of a disk image: it decompresses and writes a long run of zeros."""
+KEPT_S = 86_400
 
 
 @dataclass(slots=True)
 class Images:
-    """What is served: token → file; a token's image lies at /<token>/install.iso. `address`: of this computer as BMCs
-    call it; `fetched`: token → bytes that were asked for."""
+    """What is served: token → file; a token's image lies at /<token>/install.iso, and `disk` for each at
+    /<token>/disk.zst. `address`: of this computer as BMCs call it; `certificate`: of the server, PEM; `fetched`: token
+    → bytes that were asked for; `reports`: token → what its installer has said last."""
 
     address: str
     port: int = 0
     files: dict[str, Path] = field(default_factory=dict)
     fetched: dict[str, int] = field(default_factory=dict)
+    disk: Path | None = None
+    certificate: str = ""
+    reports: dict[str, Report] = field(default_factory=dict)
 
     def url(self, token: str) -> str:
+        return f"{self.base(token)}/install.iso"
+
+    def base(self, token: str) -> str:
+        """URL under which all of an installation lies."""
         host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"https://{host}:{self.port}/{token}/install.iso"
+        return f"https://{host}:{self.port}/{token}"
 
     def find(self, path: str) -> tuple[str, Path] | None:
-        found = re.fullmatch(r"/([a-f0-9]{16,64})/install\.iso", path.partition("?")[0])
-        if found is None:
+        token, name = self._parts(path)
+        if token is None or name not in (["install.iso"], ["disk.zst"]):
             return None
-        return next(((one, file) for one, file in self.files.items() if hmac.compare_digest(one, found[1])), None)
+        file = self.files[token] if name == ["install.iso"] else self.disk
+        return (token, file) if file is not None else None
+
+    def reported(self, path: str, body: bytes = b"") -> bool:
+        """Take an installer's report; whether it is one."""
+        token, words = self._parts(path)
+        found = report.read(words, body) if token is not None else None
+        if token is None or found is None:
+            return False
+        self.reports[token] = found
+        return True
+
+    def _parts(self, path: str) -> tuple[str | None, list[str]]:
+        """The token of an installation that is served, and the rest of a path."""
+        first, *rest = path.partition("?")[0].removeprefix("/").split("/")
+        known = first.isascii() and re.fullmatch(r"[a-f0-9]{16,64}", first)
+        return next((one for one in self.files if known and hmac.compare_digest(one, first)), None), rest
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -61,10 +93,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._give(body=True)
 
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch(r"[0-9]{1,4}", length) or int(length) > report.LENGTH:
+            self.close_connection = True
+            self._answer(413)
+            return
+        self._answer(200 if self.images.reported(self.path, self.rfile.read(int(length))) else 404)
+
     def _give(self, *, body: bool) -> None:
         found = self.images.find(self.path)
         if found is None:
-            self._refuse(404)
+            self._answer(200 if body and self.images.reported(self.path) else 404)
             return
         token, file = found
         with file.open("rb") as image:
@@ -87,6 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             if not body:
                 return
+            if file == self.images.disk:
+                self.connection.settimeout(STALL_S)
             image.seek(first)
             left = last - first + 1
             while left and (piece := image.read(min(_PIECE, left))):
@@ -94,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
                 left -= len(piece)
                 self.images.fetched[token] = self.images.fetched.get(token, 0) + len(piece)
 
-    def _refuse(self, status: int) -> None:
+    def _answer(self, status: int) -> None:
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -137,8 +179,9 @@ def serving(address: str, port: int, folder: Path, bind: str = "") -> Iterator[I
     address is not this computer's, or the port is taken."""
     images = Images(address)
     handler = type("Handler", (_Handler,), {"images": images})
+    context, images.certificate = _context(address, folder)
     try:
-        server = _Server((bind or address, port), handler, _context(address, folder))
+        server = _Server((bind or address, port), handler, context)
     except OSError as error:
         raise GpuprovError(
             f"images can't be served at {address}:{port}: {error.strerror}", where="install.serve",
@@ -153,8 +196,21 @@ def serving(address: str, port: int, folder: Path, bind: str = "") -> Iterator[I
         server.server_close()
 
 
-def _context(address: str, folder: Path) -> ssl.SSLContext:
-    """A certificate of its own, made anew each time; its key is gone when the process is."""
+def _context(address: str, folder: Path) -> tuple[ssl.SSLContext, str]:
+    """A certificate of its own, with its PEM. It is kept for a day in the folder: an installer that is told of it goes
+    on when gpuprov was killed and is run again."""
+    kept = folder / f"serving-{hashlib.sha256(address.encode()).hexdigest()[:12]}.pem"
+    if not kept.exists() or time.time() - kept.stat().st_mtime > KEPT_S:
+        write_whole(kept, _certificate(address, folder))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(kept)
+    text = kept.read_text(encoding="ascii")
+    return context, text[text.index("-----BEGIN CERTIFICATE-----") :]
+
+
+def _certificate(address: str, folder: Path) -> str:
+    """A key and its certificate, PEM."""
     kind = "IP" if re.fullmatch(r"[0-9.]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:]*", address) else "DNS"
     with tempfile.TemporaryDirectory(dir=folder, prefix=".tls-") as inside:
         key, certificate = Path(inside) / "key.pem", Path(inside) / "certificate.pem"
@@ -165,7 +221,4 @@ def _context(address: str, folder: Path) -> ssl.SSLContext:
             subprocess.run(command, capture_output=True, timeout=60, check=True, stdin=subprocess.DEVNULL)
         except (FileNotFoundError, subprocess.SubprocessError) as error:
             raise GpuprovError(f"openssl could not make a certificate: {error}", hint="apt install openssl") from error
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(certificate, key)
-        return context
+        return key.read_text(encoding="ascii") + certificate.read_text(encoding="ascii")

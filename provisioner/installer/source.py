@@ -9,6 +9,7 @@ from provisioner.errors import GpuprovError
 
 SYSTEMS = ("debian", "ubuntu")
 """Distributions whose installer is told what to do (seed.py)."""
+KINDS = "install.iso: the distribution's ISO image, or the folder of Debian's netboot images; install.image: a raw disk"
 _PAIR = ("linux", "initrd.gz")
 _FOLDER = "install.iso: the folder of Debian's netboot images (debian-installer-12-netboot-amd64)"
 
@@ -41,11 +42,37 @@ def refuse_other(installer: Path, sha256: str | None, kind: type[GpuprovError] =
         return
     with installer.open("rb") as image:
         found = hashlib.file_digest(image, "sha256").hexdigest()
+    hint = "download it again, and compare install.sha256 with the distribution's signed SHA256SUMS"
+    refuse_another(installer, found, sha256, hint, kind)
+
+
+def refuse_another(
+    file: Path, found: str, sha256: str | None, hint: str, kind: type[GpuprovError] = GpuprovError
+) -> None:
+    """Raises `kind` where a file has another SHA-256 than cluster.yaml names."""
     if found != sha256:
-        raise kind(
-            f"has the SHA-256 {found}, not {sha256 or 'any that cluster.yaml names'}", where=str(installer),
-            hint="download it again, and compare install.sha256 with the distribution's signed SHA256SUMS",
-        )  # fmt: skip
+        said = f"has the SHA-256 {found}, not {sha256 or 'any that cluster.yaml names'}"
+        raise kind(said, where=str(file), hint=hint)
+
+
+SECTOR = 512
+UEFI_PARTITION = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
+"""Type of an EFI system partition, as it stands in a table (UEFI 2.10, 5.3.3)."""
+
+
+def refuse_unfit_disk(image: Path) -> None:
+    """Raises GpuprovError for what is no raw image of a disk that starts by UEFI. Its first sectors are looked at."""
+    with image.open("rb") as stream:
+        head = stream.read(64 * SECTOR)
+    hint = "install.image: the .raw of `gpuprov image build`, or another raw disk with a GUID partition table"
+    if head[:4] == b"QFI\xfb":
+        raise GpuprovError("is a qcow2 image", where=str(image), hint=f"qemu-img convert -O raw; {hint}")
+    if head[:4] == b"\x28\xb5\x2f\xfd" or head[:2] == b"\x1f\x8b" or head[:6] == b"\xfd7zXZ\0":
+        raise GpuprovError("is compressed", where=str(image), hint=f"give it as it is written to a disk; {hint}")
+    if head[SECTOR : SECTOR + 8] != b"EFI PART":
+        raise GpuprovError("has no GUID partition table", where=str(image), hint=hint)
+    if UEFI_PARTITION not in head[2 * SECTOR :]:
+        raise GpuprovError("has no EFI system partition", where=str(image), hint=hint)
 
 
 def netboot(folder: Path) -> tuple[Path, Path]:

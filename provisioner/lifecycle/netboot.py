@@ -10,14 +10,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import NamedTuple
 
 from provisioner import ownership, ssh
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.installer import source
+from provisioner.installer import disk_image, ramdisk, source
+from provisioner.installer.disk_image import DiskImage
 from provisioner.installer.seed import Address, Target
 from provisioner.machines.came_up import came_up
 from provisioner.machines.journal import Installation as Journaled
@@ -52,6 +53,7 @@ class Ready:
     journal: Journal
     folder: Path
     key: str = field(repr=False)
+    disk: DiskImage | None = None
 
     def overwritten(self) -> list[Host]:
         """Those on whose disks an installation may overwrite data."""
@@ -81,7 +83,10 @@ class Ready:
             token=now.token, disk=installation.disk, reinstall=self.may_overwrite(now.serial),
             mirror=installation.mirror, mac=host.mac, fixed=fixed, report=url,
         )  # fmt: skip
-        return media.make(installation.os or "", installation.iso, target, self.folder / now.token)
+        if self.disk is not None:
+            system = ramdisk.make(installation.mirror)
+            return media.of_disk_image(system, self.disk, target, self.folder / now.token)
+        return media.make(installation.os or "", installation.source, target, self.folder / now.token)
 
 
 def ready(cluster: Cluster, site: str | None) -> Ready:
@@ -145,6 +150,7 @@ def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, Ended]:
         said[host.name] = sentence
         events("fleet", "log", sentence, node=host.name)
 
+    one = _prepared(one)
     answers = serve.Answers({host.mac: host for host in one.hosts}, one.journal, one.make, told)
     with serve.serving(str(one.here.ip), one.port, answers):
         file = one.folder / "dnsmasq.conf"
@@ -153,6 +159,18 @@ def run(one: Ready, *, pause_s: float = LOOK_S) -> dict[str, Ended]:
             events("fleet", "log", f"answering {len(one.hosts)} machines on {one.how.interface}; switch them on")
             _follow(one, daemon, stop, pause_s)
     return {host: Ended(step, _why(one, host, step, said.get(host, ""))) for host, step in steps(one).items()}
+
+
+def _prepared(one: Ready) -> Ready:
+    """With the disk image as it is served, and the system that writes it: minutes, once."""
+    how = one.how.installation
+    if not how.disk_image:
+        return one
+    if ramdisk.ready(how.mirror) is None:
+        one.cluster.events("fleet", "log", "making the system that writes the disk image; kept for the next time")
+    ramdisk.make(how.mirror)
+    one.cluster.events("fleet", "log", f"compressing and comparing {how.source.name}, once")
+    return replace(one, disk=disk_image.prepare(how.source, how.sha256, one.folder))
 
 
 def _why(one: Ready, name: str, step: str, said: str) -> str:
@@ -186,7 +204,10 @@ def _follow(one: Ready, daemon: subprocess.Popen[str], stop: threading.Event, pa
                 seen[host.name], since[host.name] = step, time.monotonic()
             if now is not None and step == "started" and _answers(one, host, now):
                 one.journal.note(now, "installed")
-                ssh.unpin(one.cluster.paths, host.name)
+                if now.host_key:
+                    ssh.pin(one.cluster.paths, host.name, now.host_key)
+                else:
+                    ssh.unpin(one.cluster.paths, host.name)
                 one.cluster.events("fleet", "progress", "installed: it answers by ssh", node=host.name, unit="machine")
             elif step not in ("installed", "failed"):
                 late = time.monotonic() - since[host.name] > wait_s
@@ -203,7 +224,9 @@ def _follow(one: Ready, daemon: subprocess.Popen[str], stop: threading.Event, pa
 def _answers(one: Ready, host: Host, now: Journaled) -> bool:
     access = one.cluster.providers.at(one.site).access
     carried = access.proxy(host.name) if access is not None else None
-    return came_up(one.cluster.paths, host, host.user or one.cluster.spec.user(one.site), carried, now.token)
+    return came_up(
+        one.cluster.paths, host, host.user or one.cluster.spec.user(one.site), carried, now.token, now.host_key
+    )
 
 
 def steps(one: Ready) -> dict[str, str]:
@@ -231,8 +254,11 @@ def _site(cluster: Cluster, asked: str | None) -> tuple[str, Netboot, list[Host]
 
 
 def _verify(how: Netboot) -> None:
-    file = how.installation.iso
+    file = how.installation.source
     if not file.exists():
-        raise GpuprovError("is not there", where=str(file), hint="install.iso: the distribution's installer")
+        raise GpuprovError("is not there", where=str(file), hint=source.KINDS)
+    if how.installation.disk_image:
+        source.refuse_unfit_disk(file)
+        return
     source.refuse_unfit(how.installation.os, file, network=True)
     source.refuse_other(file, how.installation.sha256)

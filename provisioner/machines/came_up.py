@@ -6,24 +6,29 @@ import contextlib
 import socket
 import subprocess
 import tempfile
+from pathlib import Path
 
 from provisioner import ssh
 from provisioner.paths import ClusterPaths
 from provisioner.providers.hosts import Host
 
 
-def came_up(paths: ClusterPaths, host: Host, user: str, carried: str | None, token: str) -> bool:
+def came_up(paths: ClusterPaths, host: Host, user: str, carried: str | None, token: str, host_key: str = "") -> bool:
     """Whether the machine that this installation made answers: an installer may run an sshd of its own, and an address
-    may be another machine's. `carried`: ssh's ProxyCommand; `token`: of the installation, "" for any sshd. Its host key
-    is pinned later, by whoever sends it anything."""
+    may be another machine's. `carried`: ssh's ProxyCommand; `token`: of the installation, "" for any sshd. `host_key`:
+    what its installer reported, and the only one that is taken; "" for any: it is pinned later, by whoever sends the
+    machine anything."""
     if not carried and not greets(host.address, host.port):
         return False
     if not token:
         return not carried
     with tempfile.TemporaryDirectory() as folder:
+        known = Path(folder) / "known_hosts"
+        known.write_text(f"machine {host_key}\n" if host_key else "", encoding="utf-8")
         options = {
-            "BatchMode": "yes", "ConnectTimeout": "10", "StrictHostKeyChecking": "accept-new",
-            "UserKnownHostsFile": f"{folder}/known_hosts", "GlobalKnownHostsFile": "/dev/null", "LogLevel": "ERROR",
+            "BatchMode": "yes", "ConnectTimeout": "10", "StrictHostKeyChecking": "yes" if host_key else "accept-new",
+            "HostKeyAlias": "machine", "HostKeyAlgorithms": "ssh-ed25519", "UserKnownHostsFile": str(known),
+            "GlobalKnownHostsFile": "/dev/null", "LogLevel": "ERROR",
             "IdentitiesOnly": "yes", "ForwardAgent": "no", "IdentityFile": str(ssh.identity(paths)),
         } | ({"ProxyCommand": carried} if carried else {})  # fmt: skip
         given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from provisioner.installer import report
 from provisioner.installer.serve import Images
 from provisioner.machines.journal import STARTED, Installation, Journal
 from provisioner.providers.hosts import Host
@@ -59,7 +60,7 @@ class Installer:
         elif now.step == "starting":
             now = self._continued(now)
         if now.step == "installing":
-            self._wait(now)
+            now = self._wait(now)
             now = self.journal.note(now, "cleaning")
         self._cleaned(now)
         self.journal.note(now, "installed")
@@ -171,11 +172,11 @@ class Installer:
                 return self._started(replace(now, step="attaching"))
         return self.journal.note(now, "installing")
 
-    def _wait(self, now: Installation) -> None:
+    def _wait(self, now: Installation) -> Installation:
         end, begun = time.monotonic() + self.wait_s, time.monotonic()
         looked = begun
         self.told(f"waiting for ssh on {self.host.address}, at most {self.wait_s / 60:.0f} min (timeouts.machine_s)")
-        while not self.answers(now):
+        while not self.answers(now := self._heard(now)):
             if time.monotonic() > end:
                 fetched = self.images.fetched.get(now.token, 0)
                 self._gave_up(now)
@@ -197,6 +198,22 @@ class Installer:
             (self.pause or self.stop.wait)(SSH_PAUSE_S)
             if self.stop.is_set():
                 raise BmcError("was interrupted", where=self.host.name, hint="run the same command again: it goes on")
+        return now
+
+    def _heard(self, now: Installation) -> Installation:
+        """What the installer has reported is written down. Raises BmcError where it has refused."""
+        said = self.images.reports.get(now.token)
+        if said is not None and said.refused:
+            self._gave_up(now)
+            raise BmcError(
+                f"the installer switched the machine off: {report.WHY[said.refused]}", where=self.host.name,
+                kind="refused",
+                hint=f"its console says more. To overwrite its disks add {now.serial} to install.reinstall",
+            )  # fmt: skip
+        if said is not None and said.host_key and said.host_key != now.host_key:
+            self.told("the installer reports its end, and the host key that the machine has made itself")
+            return self.journal.note(now, now.step, host_key=said.host_key)
+        return now
 
     def _is_off(self, now: Installation) -> bool:
         with contextlib.suppress(BmcError), self.connect() as bmc:

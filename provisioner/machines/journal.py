@@ -36,6 +36,8 @@ class Installation:
     order: tuple[str, ...] = ()
     drive: str = ""
     """The virtual drive that it was attached to."""
+    host_key: str = ""
+    """ssh-ed25519 AAAA…, which the machine made and its installer reported; "" where none was."""
 
     def is_of(self, serial: str) -> bool:
         """Whether that may be the machine by cluster.yaml's serial number, "" where it has none."""
@@ -82,9 +84,18 @@ class Journal:
 
 def _row(host: str, one: Mapping[str, Any]) -> Installation:
     found = Installation(
-        host, one["serial"], one["step"], one["token"], one["url"], tuple(one["order"]), one.get("drive", "")
+        host,
+        one["serial"],
+        one["step"],
+        one["token"],
+        one["url"],
+        tuple(one["order"]),
+        one.get("drive", ""),
+        one.get("host_key", ""),
     )
-    if found.step not in STEPS or not all(isinstance(text, str) for text in (found.serial, found.token, found.url)):
+    if found.step not in STEPS or not all(
+        isinstance(text, str) for text in (found.serial, found.token, found.url, found.host_key)
+    ):
         raise ValueError(f"{host} is at the step {found.step!r}")
     if not re.fullmatch(r"[a-f0-9]{16,64}", found.token):  # it becomes a part of paths
         raise ValueError(f"{host} has no token")

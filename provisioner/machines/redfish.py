@@ -14,7 +14,8 @@ from provisioner import ssh
 from provisioner.errors import ProviderError
 from provisioner.events import Events
 from provisioner.fleet import Node
-from provisioner.installer import iso, serve, source
+from provisioner.installer import disk_image, iso, ramdisk, serve, source
+from provisioner.installer.disk_image import DiskImage
 from provisioner.installer.seed import Target
 from provisioner.machines.base import Action, PartlyMadeError, Planned
 from provisioner.machines.came_up import came_up
@@ -25,6 +26,7 @@ from provisioner.machines.journal import Installation as Journaled
 from provisioner.machines.journal import Journal
 from provisioner.paths import private_dir
 from provisioner.plan import Plan
+from provisioner.providers import first_boot
 from provisioner.providers.base import Hosts, Installation, Management
 from provisioner.providers.hosts import Host
 from provisioner.redfish import accounts
@@ -66,6 +68,7 @@ class RedfishMachines(HostMachines):
 
     def _installs(self, plan: Plan, node: str) -> str:
         system = self._installation.os or plan.group(node.rpartition("-")[0]).stack.os
+        system = self._installation.source.name if self._installation.disk_image else system
         return f"{node}: install {system} through its BMC"
 
     def _irreplaceable(self, name: str, host: str) -> ProviderError:
@@ -127,13 +130,14 @@ class RedfishMachines(HostMachines):
         """Give each machine that did not come to be, and why; the others are served. Raises ProviderError where none
         can be, because of the image."""
         private_dir(self._folder)
-        self._verify_image()
+        disk = self._prepared()
         names = {host.name: node.name for node, host in todo}
         hosts = {host.name: host for _, host in todo}
         stop = threading.Event()
         with self._serving(todo[0][1]) as images:
+            images.disk = disk.file if disk is not None else None
             installers = {
-                host.name: self._installer(host, plan, images, self._image(plan, node, host, images), stop)
+                host.name: self._installer(host, plan, images, self._image(plan, node, host, images, disk), stop)
                 for node, host in todo
             }
 
@@ -150,15 +154,26 @@ class RedfishMachines(HostMachines):
                     token = self._journal.load()[outcome.machine].token
                     (self._folder / "images" / f"{token}.iso").unlink(missing_ok=True)
                     if outcome.value:
-                        ssh.unpin(self._way.paths, outcome.machine)
+                        if key := self._journal.load()[outcome.machine].host_key:
+                            ssh.pin(self._way.paths, outcome.machine, key)
+                        else:
+                            ssh.unpin(self._way.paths, outcome.machine)
                     self._events("fleet", "progress", "installed", node=names[outcome.machine], unit="machine")
         return failed
 
-    def _verify_image(self) -> None:
-        file = self._installation.iso
+    def _prepared(self) -> DiskImage | None:
+        """The disk image as it is served; None where a distribution's installer is, which is only compared."""
+        file, sha256 = self._installation.source, self._installation.sha256
         if not file.exists():
-            raise ProviderError("is not there", where=str(file), hint="install.iso: the distribution's installer image")
-        source.refuse_other(file, self._installation.sha256, ProviderError)
+            raise ProviderError("is not there", where=str(file), hint=source.KINDS)
+        if not self._installation.disk_image:
+            source.refuse_other(file, sha256, ProviderError)
+            return None
+        if ramdisk.ready(self._installation.mirror) is None:
+            self._events("fleet", "log", "making the system that writes the disk image; kept for the next time")
+        ramdisk.make(self._installation.mirror)
+        self._events("fleet", "log", f"compressing and comparing {file.name}, once")
+        return disk_image.prepare(file, sha256, self._folder / "images")
 
     @contextlib.contextmanager
     def _serving(self, one: Host) -> Iterator[serve.Images]:
@@ -175,7 +190,7 @@ class RedfishMachines(HostMachines):
             yield images
 
     def _image(
-        self, plan: Plan, node: Node, host: Host, images: serve.Images
+        self, plan: Plan, node: Node, host: Host, images: serve.Images, disk: DiskImage | None
     ) -> Callable[[Journaled, tuple[str, ...], bool], object]:
         group = plan.group(node.group)
 
@@ -184,10 +199,15 @@ class RedfishMachines(HostMachines):
             target = Target(
                 name=host.name.lower(), user=host.user or self._user, ssh_key=" ".join(self._way.key.split()[:2]),
                 serials=tuple(one.replace(" ", "") for one in serials), token=now.token, disk=self._installation.disk,
-                reinstall=reinstall, mirror=self._installation.mirror,
+                reinstall=reinstall, mirror=self._installation.mirror, report=images.base(now.token) if disk else "",
             )  # fmt: skip
-            system = self._installation.os or group.stack.os
-            iso.make(system, self._installation.iso, target, file)
+            if disk is not None:
+                config = first_boot.cloud_config(target.user, target.ssh_key)
+                system = ramdisk.make(self._installation.mirror)
+                appended = iso.in_memory(disk_image.files(target, disk, images.certificate, config))
+                iso.of_kernel(system.linux, system.initrd, appended, disk_image.words(target), file)
+            else:
+                iso.make(self._installation.os or group.stack.os, self._installation.source, target, file)
             images.files[now.token] = file
 
         return make
@@ -216,7 +236,8 @@ class RedfishMachines(HostMachines):
 
     def _came_up(self, host: Host, now: Journaled | None) -> bool:
         user, carried = host.user or self._user, self._proxy(host.name)
-        return came_up(self._way.paths, host, user, carried, now.token if now is not None else "")
+        token, key = (now.token, now.host_key) if now is not None else ("", "")
+        return came_up(self._way.paths, host, user, carried, token, key)
 
 
 def bmc_of(

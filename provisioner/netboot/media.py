@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioner.installer import iso, seed, source
+from provisioner.installer import disk_image, iso, seed, source
+from provisioner.installer.disk_image import DiskImage
+from provisioner.installer.ramdisk import Ramdisk
 from provisioner.installer.seed import Target
 from provisioner.paths import private_dir
+from provisioner.providers import first_boot
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,15 @@ class Media:
 
     files: Mapping[str, Path]
     words: str
+
+
+def of_disk_image(ramdisk: Ramdisk, image: DiskImage, target: Target, folder: Path) -> Media:
+    """The installer that writes a disk image. `folder`: of this machine's files."""
+    config = first_boot.cloud_config(target.user, target.ssh_key)
+    initrd = private_dir(folder) / "initrd.gz"
+    initrd.write_bytes(ramdisk.initrd.read_bytes() + iso.in_memory(disk_image.files(target, image, "", config)))
+    files = {"linux": ramdisk.linux, "initrd.gz": initrd, disk_image.NAME: image.file}
+    return Media(files, f"{disk_image.words(target)} {iso.CONSOLES}")
 
 
 def make(system: str, installer: Path, target: Target, folder: Path) -> Media:

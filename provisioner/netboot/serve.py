@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from provisioner.errors import GpuprovError
-from provisioner.installer import serve
+from provisioner.installer import report, serve
 from provisioner.machines.journal import Installation, Journal
 from provisioner.netboot import ipxe
 from provisioner.netboot.ipxe import Asked
@@ -29,11 +29,6 @@ from provisioner.providers.hosts import Host
 
 _PIECE = 256 * 1024
 _IDLE_S = 60
-WHY = {
-    "machine": "it is not the machine that the installer was made for", "data": "a disk of it holds data",
-    "no-disk": "it has no disk to install on", "small": "it has no disk of at least 32 GB",
-}  # fmt: skip
-"""What an installer reports by a word (installer/guard.sh)."""
 Make = Callable[[Host, Installation, Asked, str], Media]
 """The media of a machine; the last is the URL under which they lie."""
 
@@ -94,20 +89,21 @@ class Answers:
         self._said(now, "has its installer: its next start is from its own disk")
         return True
 
-    def reported(self, token: str, words: list[str]) -> bool:
+    def reported(self, token: str, words: list[str], body: bytes = b"") -> bool:
         """What an installer says of itself; whether anybody knows it."""
+        found = report.read(words, body)
         with self._lock:
             now = self._of(token)
-            if now is None or now.step != "started":
+            if found is None or now is None or now.step != "started":
                 return False
-            if words == ["installed"]:
-                self._said(now, "reports the end of its installation")
-                return True
-            if len(words) == 2 and words[0] == "refused" and words[1] in WHY:
+            if found.refused:
                 self.journal.note(now, "failed")
-                self._said(now, f"was not installed, nothing was written: {WHY[words[1]]}")
+                self._said(now, f"was not installed, {report.WHY[found.refused]}")
                 return True
-        return False
+            if found.host_key:
+                now = self.journal.note(now, now.step, host_key=found.host_key)
+            self._said(now, "reports the end of its installation")
+        return True
 
     def _said(self, now: Installation, sentence: str) -> None:
         host = next((one for one in self.hosts.values() if one.name == now.host), None)
@@ -145,6 +141,25 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._refuse(404)
 
+    def do_HEAD(self) -> None:
+        """Of a file that an installer fetches itself; nothing begins by it."""
+        token, _, name = urlsplit(self.path).path.strip("/").partition("/")
+        found = self.answers.file(token, name) if re.fullmatch(r"[a-f0-9]{16,64}", token) else None
+        self._refuse(404 if found is None else 200, found.stat().st_size if found is not None else 0)
+
+    def do_POST(self) -> None:
+        token, *words = urlsplit(self.path).path.strip("/").split("/")
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch(r"[0-9]{1,4}", length) or int(length) > report.LENGTH:
+            self.close_connection = True
+            self._refuse(413)
+        elif re.fullmatch(r"[a-f0-9]{16,64}", token) and self.answers.reported(
+            token, words, self.rfile.read(int(length))
+        ):
+            self._text("")
+        else:
+            self._refuse(404)
+
     def _text(self, text: str) -> None:
         body = text.encode("ascii", "replace")
         self.send_response(200)
@@ -169,6 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
             if not whole:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
             self.end_headers()
+            if file.suffix == ".zst":
+                self.connection.settimeout(serve.STALL_S)
             content.seek(first)
             left = last - first + 1
             while left > 1 and (piece := content.read(min(_PIECE, left - 1))):
@@ -179,9 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.write(content.read(left))
 
-    def _refuse(self, status: int) -> None:
+    def _refuse(self, status: int, length: int = 0) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(length))
         self.end_headers()
 
 

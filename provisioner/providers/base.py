@@ -147,17 +147,19 @@ class Hosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What machines with nothing but a BMC are installed from. `iso`: the distribution's image, or a folder of netboot
-    images; `sha256`: of the image, "" for a folder; `serve`: host[:port] of this computer, "" for whatever faces a BMC;
+    """What machines with nothing but a BMC are installed from. `source`: the distribution's image, or a folder of
+    netboot images; with `disk_image` a raw disk, which is written as it is; `sha256`: of the file, "" for a folder;
+    `serve`: host[:port] of this computer, "" for whatever faces a BMC;
     `reinstall`: serial numbers of machines whose disks may be overwritten."""
 
     os: str | None
     disk: str
-    iso: Path
+    source: Path
     sha256: str
     serve: str
     mirror: str
     reinstall: tuple[str, ...]
+    disk_image: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from provisioner import ssh
 from provisioner.catalog import distributions
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
-from provisioner.installer import source
+from provisioner.installer import ramdisk, source
 from provisioner.plan import Plan
 from provisioner.preflight import Finding
 from provisioner.providers.baremetal import maas
@@ -67,11 +67,12 @@ class BareMetalManagement:
 
 def _installation(settings: BareMetalSite) -> Installation | None:
     install = settings.install
-    if install is None or install.iso is None:
+    file = install.image or install.iso if install is not None else None
+    if install is None or file is None:
         return None
     return Installation(
-        install.os, install.disk, Path(install.iso), install.sha256 or "", install.serve or "", install.mirror,
-        install.reinstall,
+        install.os, install.disk, Path(file), install.sha256 or "", install.serve or "", install.mirror,
+        install.reinstall, install.image is not None,
     )  # fmt: skip
 
 
@@ -114,9 +115,8 @@ class BareMetal(Provider):
             self._hosts.host_key(host.name)
             if installation is not None:
                 accounts.find(self.management.credentials, host.name, host.bmc, Path())
-        if installation is not None and not installation.iso.exists():
-            hint = "install.iso: the distribution's ISO image, or the folder of Debian's netboot images"
-            raise GpuprovError("is not there", where=str(installation.iso), hint=hint)
+        if installation is not None and not installation.source.exists():
+            raise GpuprovError("is not there", where=str(installation.source), hint=source.KINDS)
 
     def preflight(self, plan: Plan, there: Collection[str]) -> list[Finding]:
         """Whether the site names its machines, `host_keys` has each, and they answer; or MAAS has enough that are
@@ -183,14 +183,19 @@ def _installable(
 ) -> list[Finding]:
     """What an installation needs on this computer; nothing is asked of a BMC."""
     found = []
-    if not installation.iso.exists():
-        hint = "install.iso: the distribution's ISO image, or the folder of Debian's netboot images"
-        found.append(Finding("blocks", "install.iso", f"{installation.iso} is not there", hint))
+    key = "install.image" if installation.disk_image else "install.iso"
+    if not installation.source.exists():
+        found.append(Finding("blocks", key, f"{installation.source} is not there", source.KINDS))
     else:
         found += _unfit(installation, systems if installation.os is None else [installation.os])
-    tools = ["openssl", "xorriso", *(["grub-mkrescue", "mformat"] if installation.iso.is_dir() else [])]
-    if missing := [tool for tool in tools if shutil.which(tool) is None]:
-        hint = "apt install openssl xorriso grub-pc-bin grub-efi-amd64-bin grub-common mtools"
+    kernel = installation.disk_image or installation.source.is_dir()
+    tools = ["openssl", "xorriso", *(["grub-mkrescue", "mformat"] if kernel else [])]
+    packages = "openssl xorriso grub-pc-bin grub-efi-amd64-bin grub-common mtools"
+    if installation.disk_image:
+        tools += ["zstd", *([] if ramdisk.ready(installation.mirror) else ramdisk.missing())]
+        packages += f" zstd {ramdisk.NEEDS}"
+    if missing := [tool for tool in tools if tool == "debian-archive-keyring" or shutil.which(tool) is None]:
+        hint = f"apt install {packages}"
         found.append(Finding("blocks", "install", f"{', '.join(missing)} missing, to make and serve the image", hint))
     for host in hosts:
         try:
@@ -204,9 +209,13 @@ def _installable(
 def _unfit(installation: Installation, systems: Collection[str]) -> list[Finding]:
     for system in sorted(systems):
         try:
-            source.refuse_unfit(system, installation.iso, network=False)
+            if installation.disk_image:
+                source.refuse_unfit_disk(installation.source)
+            else:
+                source.refuse_unfit(system, installation.source, network=False)
         except GpuprovError as error:
-            return [Finding("blocks", "install.iso", f"{error.where} {error.message}".strip(), error.hint)]
+            key = "install.image" if installation.disk_image else "install.iso"
+            return [Finding("blocks", key, f"{error.where} {error.message}".strip(), error.hint)]
     return []
 
 

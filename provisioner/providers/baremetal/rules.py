@@ -71,20 +71,26 @@ def _installer(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     """An installer that can't install. That one is missing is said to whoever installs: by BMC that is `up`, and over
     the network it is not."""
     install = site.install
-    if install is None or install.iso is None or site.method not in ("redfish", "pxe"):
+    given = install.image or install.iso if install is not None else None
+    if install is None or given is None or site.method not in ("redfish", "pxe"):
         return
-    where, file = (*at, "install", "iso"), Path(install.iso)
+    where, file = (*at, "install", "image" if install.image else "iso"), Path(given)
     if not file.exists():
         if site.method == "redfish":
-            hint = "the distribution's ISO image, or the folder of Debian's netboot images"
-            yield Finding(where, f"{shown(install.iso, 200)} is not there", hint)
+            disk = "a raw disk image: the .raw of `gpuprov image build`"
+            iso = "the distribution's ISO image, or the folder of Debian's netboot images"
+            yield Finding(where, f"{shown(given, 200)} is not there", disk if install.image else iso)
         return
     try:
-        source.refuse_unfit(install.os, file, network=site.method == "pxe")
+        if install.image:
+            source.refuse_unfit_disk(file)
+        else:
+            source.refuse_unfit(install.os, file, network=site.method == "pxe")
     except GpuprovError as error:
-        yield Finding(where, f"{error.where} {error.message}".strip(), error.hint.removeprefix("install.iso: "))
+        hint = error.hint.removeprefix("install.iso: ").removeprefix("install.image: ")
+        yield Finding(where, f"{error.where} {error.message}".strip(), hint)
     except OSError as error:
-        yield Finding(where, f"{shown(install.iso, 200)} can't be read: {error.strerror}")
+        yield Finding(where, f"{shown(given, 200)} can't be read: {error.strerror}")
 
 
 def _misspelled(part: str) -> str:
@@ -128,6 +134,17 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
 
 def _image(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     install = site.install
+    if install is not None and install.image is not None:
+        for key in ("iso", "os"):
+            if getattr(install, key) is not None:
+                said = f"install.image and install.{key} are both here: a disk image is the whole system"
+                yield Finding((*at, "install", key), said, "leave out one of them", at_key=True)
+        if install.sha256 is None:
+            said = "install.sha256 is missing: what is written to a disk is compared with it"
+            yield Finding(
+                (*at, "install", "image"), said, "the .json beside a disk of `gpuprov image build` has it", at_key=True
+            )
+        return
     if install is None or install.iso is None:
         where = (*at, "install") if install is not None else (*at, "method")
         said = f"method: {site.method} needs the installer's image"
@@ -149,7 +166,7 @@ def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
         if not _is_ipv4(text):
             yield Finding((*at, "pxe", *loc), f"{shown(text)} is not an IPv4 address")
     yield from _image(site, at)
-    if site.install is not None and site.install.os is None:
+    if site.install is not None and site.install.os is None and site.install.image is None:
         yield Finding((*at, "install"), "install.os is missing: method: pxe installs before versions are chosen",
                       "os: debian-12 or ubuntu-24.04", at_key=True)  # fmt: skip
     elif site.install is not None and (site.install.os or "").startswith("debian") and site.install.sha256:

@@ -84,10 +84,16 @@ class Install(Model):
         "to cluster.yaml",
         examples=["ubuntu-24.04.3-live-server-amd64.iso"],
     )
+    image: FilePath | None = Field(
+        default=None,
+        description="In place of `iso` and `os`: a golden disk image (raw, starts by UEFI, with cloud-init) that is "
+        "written to the machines' disks as it is; relative to cluster.yaml",
+        examples=["disks/metal-dgx-20260131-031500.raw"],
+    )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         default=None,
         title="64 hex digits",
-        description="Its SHA-256, as the distribution publishes it; needed for an ISO image",
+        description="SHA-256 of the ISO image, as the distribution publishes it, or of the disk image; needed for both",
     )
     serve: Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:-]{0,252}$")] | None = Field(
         default=None,
@@ -98,7 +104,8 @@ class Install(Model):
     mirror: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$")] = Field(
         default="http://deb.debian.org/debian",
         title="a URL",
-        description="Where Debian's installer takes its packages from, which it verifies",
+        description="Where Debian's installer takes its packages from, which it verifies; with `image` the kernel of "
+        "the system that writes it",
     )
     reinstall: Annotated[tuple[SerialNumber, ...], Field(max_length=10_000)] = Field(
         default=(),
@@ -222,9 +229,13 @@ class BareMetalSite(Site):
                 found[key] = str(folder / Path(value).expanduser())
         if self.credentials and self.credentials.startswith("file:"):
             found["credentials"] = "file:" + str(folder / Path(self.credentials[5:]).expanduser())
-        if self.install is not None and self.install.iso:
-            iso = str(folder / Path(self.install.iso).expanduser())
-            return self.model_copy(update={**found, "install": self.install.model_copy(update={"iso": iso})})
+        if self.install is not None:
+            files = {
+                key: str(folder / Path(value).expanduser())
+                for key in ("iso", "image")
+                if (value := getattr(self.install, key))
+            }
+            found["install"] = self.install.model_copy(update=files)
         return self.model_copy(update=found) if found else self
 
     def not_rehearsed(self) -> tuple[str, ...]:

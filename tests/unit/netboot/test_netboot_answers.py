@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from provisioner.errors import GpuprovError
-from provisioner.installer import iso, seed
+from provisioner.installer import iso, report, seed
+from provisioner.installer.disk_image import DiskImage
+from provisioner.installer.ramdisk import Ramdisk
 from provisioner.installer.seed import Address, Target
 from provisioner.machines.journal import Installation, Journal
 from provisioner.netboot import dnsmasq, ipxe, media, serve
@@ -229,8 +233,16 @@ def test_a_refusal_is_reported_by_a_word(tmp_path: Path) -> None:
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     subprocess.run(["sh", str(tmp_path / "guard"), "machine"], env=path, timeout=20, check=False)
     assert heard.read_text().split()[-1] == f"http://10.0.0.1:80/{'cd' * 16}/refused/machine"
-    assert set(serve.WHY) == {"machine", "data", "no-disk", "small"}
-    assert all(f'" {word}\n' in script for word in serve.WHY)
+
+
+def test_every_refusal_of_an_installer_is_a_word_that_is_known() -> None:
+    folder = Path(report.__file__).parent
+    said = {
+        word
+        for name in ("guard.sh", "disk_image.sh")
+        for word in re.findall(r'(?:stop|undo) ".*?" ([a-z-]+)\b', (folder / name).read_text(encoding="utf-8"))
+    }
+    assert said - {"network"} == set(report.WHY), "without a network nothing is reported"
 
 
 @pytest.mark.skipif(not shutil.which("xorriso"), reason="needs xorriso")
@@ -254,3 +266,34 @@ def test_ubuntu_is_started_by_the_kernel_of_its_image(tmp_path: Path) -> None:
     with pytest.raises(GpuprovError, match="unattended"):
         media.make("rocky-9", image, TARGET, tmp_path / "media" / "two")
     assert iso.LAYOUTS["ubuntu"].kernel == "/casper/vmlinuz"
+
+
+def test_a_disk_image_is_given_as_kernel_initrd_and_image(tmp_path: Path) -> None:
+    for name in ("linux", "initrd.gz", "x.zst"):
+        (tmp_path / name).write_bytes(name.encode())
+    system = Ramdisk(tmp_path / "linux", tmp_path / "initrd.gz")
+    image = DiskImage(tmp_path / "x.zst", "0" * 64, 1 << 20)
+    target = replace(TARGET, mac=MAC, report=f"http://10.77.0.1:8077/{'ab' * 16}")
+    made = media.of_disk_image(system, image, target, tmp_path / "n1")
+    assert set(made.files) == {"linux", "initrd.gz", "disk.zst"}
+    assert made.files["initrd.gz"].read_bytes().startswith(b"initrd.gz\x1f\x8b"), "what is told lies behind it"
+    assert "boot=gpuprov ip=dhcp" in made.words and "BOOTIF=01-52-54-00-00-00-01" in made.words
+
+
+def test_an_installer_that_fetches_its_image_is_served_and_its_host_key_kept(tmp_path: Path) -> None:
+    (tmp_path / "x.zst").write_bytes(b"disk")
+    journal = Journal(tmp_path / "netboot.json")
+    now = journal.note(installation("started"), "started")
+    answers = serve.Answers({MAC: HOST}, journal, lambda *_: media.Media({}, ""), lambda *_: None)
+    answers._media[now.token] = media.Media({"disk.zst": tmp_path / "x.zst"}, "")
+    with serve.serving("127.0.0.1", 0, answers), urllib3.PoolManager() as web:
+        ours = f"{answers.url}/{now.token}"
+        head = web.request("HEAD", f"{ours}/disk.zst")
+        assert (head.status, head.headers["Content-Length"]) == (200, "4")
+        assert web.request("HEAD", f"{ours}/linux").status == 404
+        assert web.request("GET", f"{ours}/disk.zst").data == b"disk"
+        assert web.request("POST", f"{answers.url}/{'cd' * 16}/installed", body=KEY).status == 404
+        assert web.request("POST", f"{ours}/installed", headers={"Content-Length": "2000"}).status == 413
+        assert journal.load()["n1.lab"].host_key == ""
+        assert web.request("POST", f"{ours}/installed", body=KEY).status == 200
+    assert (journal.load()["n1.lab"].step, journal.load()["n1.lab"].host_key) == ("started", KEY)

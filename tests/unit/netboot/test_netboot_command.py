@@ -125,9 +125,9 @@ def test_a_run_ends_when_every_machine_is_installed_or_has_failed(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     asked: list[tuple[str, str]] = []
 
-    def came_up(_: Any, host: Any, user: str, carried: str | None, token: str) -> bool:
+    def came_up(_: Any, host: Any, user: str, carried: str | None, token: str, host_key: str) -> bool:
         asked.append((host.name, token))
-        assert (user, carried) == ("ubuntu", None)
+        assert (user, carried, host_key) == ("ubuntu", None, "")
         return host.name == "n1.lab"
 
     monkeypatch.setattr(netboot, "came_up", came_up)

@@ -245,7 +245,7 @@ def test_a_file_with_method_redfish_has_machines_that_are_installed(tmp_path: Pa
         (("bmc1", 444), "A12"),
         (("bmc2", 444), "B12"),
     ]
-    assert there._installation.iso == tmp_path / "netboot"
+    assert there._installation.source == tmp_path / "netboot"
     file.write_text(text.replace("method: redfish", "method: ssh").replace("    install:", "    #"))
     plain = machines.of_site(open_cluster(file, sandbox=False), "lab", None)  # type: ignore[arg-type]
     assert isinstance(plain, HostMachines) and not isinstance(plain, RedfishMachines)

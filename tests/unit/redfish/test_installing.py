@@ -18,13 +18,16 @@ from typing import Any
 
 import pytest
 
+from provisioner import ssh
 from provisioner.errors import ProviderError
 from provisioner.events import Events
-from provisioner.installer import iso
+from provisioner.installer import iso, serve
+from provisioner.installer.report import Report
 from provisioner.installer.seed import Target
 from provisioner.machines import installing, redfish
 from provisioner.machines.came_up import greets
 from provisioner.machines.existing import Way
+from provisioner.machines.journal import Journal
 from provisioner.machines.redfish import RedfishMachines
 from provisioner.paths import ClusterPaths
 from provisioner.plan import Plan
@@ -492,3 +495,35 @@ def test_interrupted_leaves_no_session(rack: Callable[..., Rack], monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         up(mine, wait_s=30, count=1)
     assert bmc.opened == 1 and bmc.sessions == {}
+
+
+def test_what_an_installer_reports_is_heard(rack: Callable[..., Rack], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One refuses, and is given up at once; the other has made itself a host key, which is pinned."""
+    mine = rack(named=2, neighbours=0)
+    serving, there = serve.serving, dict[str, serve.Images]()
+
+    @contextlib.contextmanager
+    def kept(*given: Any, **more: Any) -> Iterator[serve.Images]:
+        with serving(*given, **more) as there["images"]:
+            yield there["images"]
+
+    monkeypatch.setattr(serve, "serving", kept)
+    refuses, ends = mine.named
+
+    def reports(name: str, image: str) -> None:
+        found = Report("data") if name == refuses else Report(host_key=KEY)
+        there["images"].reports[image.split("/")[3]] = found
+        if name == ends:
+            _boots(mine, name, image)
+
+    for name in mine.named:
+        mine.bmcs[name].booted = lambda _, image, name=name: reports(name, image)  # type: ignore[misc]
+    with pytest.raises(ProviderError, match="1 of 2 machines could not be installed") as told:
+        up(mine, wait_s=60.0, count=2)
+    assert f"{refuses}: the installer switched the machine off: nothing was written: a disk of it holds" in str(
+        told.value
+    )
+    paths = mine.machines(wanted(2))._way.paths
+    assert list(ssh.load_pins(paths).values()) == [(ends, KEY)]
+    steps = Journal(paths.site("here") / "bmc.json").load()
+    assert [(one.step, one.host_key) for one in steps.values()] == [("failed", ""), ("installed", KEY)]

@@ -1,0 +1,56 @@
+"""A small golden disk image: Debian with cloud-init and sshd, laid out and made bootable by what makes them of recipes.
+
+Minutes and root. `GPUPROV_TEST_DISK` names a raw disk that is taken instead: one of `gpuprov image build`, for one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from provisioner.images.disk import layout
+from provisioner.images.disk.identity import Identity
+from provisioner.sandbox import image
+
+PACKAGES = (
+    "linux-image-cloud-amd64", "initramfs-tools", "zstd", "systemd-sysv", "systemd-boot", "cloud-init",
+    "cloud-guest-utils", "netplan.io", "openssh-server", "sudo", "python3", "dbus", "udev", "iproute2", "e2fsprogs",
+)  # fmt: skip
+BEFORE = "systemctl --quiet enable systemd-networkd.service\nrm -f /etc/ssh/ssh_host_* /etc/hostname\n"
+"""What generalising leaves of a machine."""
+
+
+FREE_MIB = 64
+"""Less than a recipe's disk has free: an emulated processor compares and writes a few MB/s."""
+
+
+def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if given := os.environ.get("GPUPROV_TEST_DISK"):
+        return Path(given)
+    root, esp, identity = folder / "root", folder / "esp", Identity.of("a test")
+    left_out = [f"--dpkgopt=path-exclude={pattern}" for pattern in image.LEFT_OUT]
+    subprocess.run(
+        ["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--include={','.join(PACKAGES)}", *left_out,
+         f"--keyring={image.KEYRING}", image.SUITE, str(root), *image.mirrors()],
+        check=True, timeout=1800, env={**os.environ, "INITRD": "No"},
+    )  # fmt: skip
+    there = root / "boot" / "efi"
+    there.mkdir(exist_ok=True)
+    script = files("provisioner.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
+    given_to = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id, "PATH": "/usr/sbin:/usr/bin"}
+    subprocess.run(
+        ["chroot", str(root), "sh", "-s"], input=BEFORE + script, text=True, check=True, timeout=900, env=given_to,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    shutil.copytree(there, esp)
+    for one in there.iterdir():
+        shutil.rmtree(one)
+    monkeypatch.setattr(layout, "FREE_MIB", FREE_MIB)
+    made = layout.make(root, esp, folder, identity, datetime.now(UTC))
+    shutil.rmtree(root)
+    return made
