@@ -285,6 +285,11 @@ class Ceiling(Row):
     source: str
 
 
+SMALL_GIB = 4
+"""GiB of memory below which no image is built: apt, docker and the compiler of a driver's modules work there, and
+machines without swap end one of them. gpuprov's own bound; how little is enough was not measured."""
+
+
 class Provider(Row):
     """What a provider sells besides machines. `region` and `zone` are regular expressions that match the whole name;
     {region} in `zone` stands for the region."""
@@ -321,12 +326,24 @@ class Provider(Row):
     """A pattern that the names of all its machine types have; empty where it sells none."""
     builder: str | None = None
     """A machine type without GPUs on which images are built; null where it sells none."""
+    small: str = ""
+    """A pattern of the machine types with less than SMALL_GIB of memory; empty where names do not tell."""
+    arm: str = ""
+    """A pattern of the machine types with processors of arm64; empty where names do not tell."""
     source: str
 
     @property
     def sells(self) -> bool:
         """Whether machines are bought there, in regions."""
         return bool(self.region)
+
+    def is_small(self, machine_type: str) -> bool:
+        """Whether its name says that it has less than SMALL_GIB of memory."""
+        return bool(self.small) and re.fullmatch(self.small, machine_type) is not None
+
+    def is_arm(self, machine_type: str) -> bool:
+        """Whether its name says that it has processors of arm64."""
+        return bool(self.arm) and re.fullmatch(self.arm, machine_type) is not None
 
     def region_typo(self, name: str) -> str:
         """The region that a name stands for which is none; empty where it is one, or may be a new one: another number

@@ -55,6 +55,7 @@ def build(
     from provisioner.workspace.binary import find
 
     recipe = _open(file, sandbox, changes=True)
+    commands.refuse_unbuildable(recipe)
     screen = display(quiet=json_)
     machines = ", ".join(group.machine for group in recipe.cluster.spec.groups.values())
     what = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''}: a builder for each, then {machines}?"
@@ -111,9 +112,11 @@ def nightly(
     else:
         for night in done:
             new = f": {', '.join(night.changed)}" if night.changed else ""
-            typer.echo(f"{night.image}: {night.outcome} {night.build}{new}")
+            typer.echo(" ".join(filter(None, (f"{night.image}: {night.outcome}", night.build))) + new)
     for night in failed:
-        typer.echo(f"gpuprov: {night.image} failed at {night.step}: {night.message}\n  {night.page}", err=True)
+        typer.echo(f"gpuprov: {night.image} failed at {night.step}: {night.message}", err=True)
+        if night.page:
+            typer.echo(f"  {night.page}", err=True)
         if night.alerted:
             typer.echo(f"  {night.alerted}", err=True)
     if failed:
@@ -245,9 +248,11 @@ def prune(
 ) -> None:  # fmt: skip
     """Remove old builds; none that a channel, one of these locks or a machine uses."""
     from provisioner.lifecycle.image import commands
+    from provisioner.lifecycle.image.prune import named_by
     from provisioner.workspace.binary import find
 
     recipe = _open(file, sandbox, changes=True)
+    named_by(recipe, locks or ())  # one that cannot be read is said before anybody is asked
     question = f"Remove builds of {recipe.name} but the newest {recipe.settings.keep} and what is used?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed", screen=None):
         raise typer.Exit

@@ -75,7 +75,7 @@ class Book:
             found = Manifest.model_validate_json(file.read_bytes())
         except FileNotFoundError:
             known = ", ".join(self.builds()[-5:]) or "none"
-            raise GpuprovError(f"{self.name} has no build {build}", where=str(file), hint=f"builds: {known}") from None
+            raise GpuprovError(f"{self.name} has no build {build}", hint=f"builds: {known}") from None
         except (OSError, ValidationError) as error:
             said = str(error).splitlines()[0]
             raise GpuprovError(f"is not a manifest ({said})", where=str(file), hint=RESTORE) from None
@@ -96,10 +96,9 @@ class Book:
         if reference in CHANNELS:
             found = self.channels().get(reference)
             if found is None:
-                hint = "`gpuprov image build` makes one, `gpuprov image promote` moves it on"
-                raise GpuprovError(
-                    f"channel {reference} of {self.name} has no build yet", where=str(self._file), hint=hint
-                )
+                moves = f"`gpuprov image promote RECIPE {reference}` gives it what the channel below has"
+                hint = moves if self.builds() else "`gpuprov image build RECIPE` makes one"
+                raise GpuprovError(f"channel {reference} of {self.name} has no build yet", hint=hint)
             return found
         self.manifest(reference)
         return reference

@@ -98,11 +98,11 @@ def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec |
     source = read(path)
     spec = None
     if source.complete:
-        folder = Path(path).absolute().parent
+        file = Path(path).absolute()
         refuse_blocks_without_value(source)
         truth_where_a_word_is_wanted(source)
-        spec = _located(_validate(source), folder)
-        _apply_rules(source, spec, catalog, folder)
+        spec = _located(_validate(source), file.parent)
+        _apply_rules(source, spec, catalog, file)
     problems = sorted(dict.fromkeys(source.problems), key=lambda p: (p.line, p.column))
     return (None, problems) if problems else (spec, problems)
 
@@ -131,9 +131,9 @@ def _located(spec: ClusterSpec | None, folder: Path) -> ClusterSpec | None:
     return spec.model_copy(update={"sites": {name: site.located(folder) for name, site in spec.sites.items()}})
 
 
-def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog, folder: Path) -> None:
-    draft = _draft_of(spec) if spec is not None else _draft_from(source.value, folder)
-    draft.folder = folder
+def _apply_rules(source: Source, spec: ClusterSpec | None, catalog: Catalog, file: Path) -> None:
+    draft = _draft_of(spec) if spec is not None else _draft_from(source.value, file.parent)
+    draft.file = file
     for finding in findings(draft, catalog):
         if len(source.problems) > MAX_PROBLEMS:
             return
@@ -155,6 +155,7 @@ def _doubtful(loc: Loc, source: Source, dropped: set[Loc]) -> bool:
 
 def _draft_of(spec: ClusterSpec) -> Draft:
     return Draft(
+        name=spec.name,
         sites=dict(spec.sites),
         site_names=tuple(spec.sites),
         groups=dict(spec.groups),

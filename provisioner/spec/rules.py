@@ -30,7 +30,7 @@ _LIST = "see gpuprov catalog --provider "
 
 @dataclass(slots=True)
 class Draft:
-    """What of the file could be read by itself. `site_names` has the broken ones too; `folder`: that the file is in;
+    """What of the file could be read by itself. `site_names` has the broken ones too; `file`: that it was read from;
     `whole`: nothing is missing; `dropped`: places that had to be left out of a group for the rest of it to be read."""
 
     sites: dict[str, Site] = field(default_factory=dict)
@@ -43,7 +43,8 @@ class Draft:
     hooks: Hooks | None = None
     state: State | None = None
     image: ImageRecipe | None = None
-    folder: Path | None = None
+    name: str = ""
+    file: Path | None = None
     whole: bool = False
     dropped: set[Loc] = field(default_factory=set)
 
@@ -79,13 +80,18 @@ def findings(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         if draft.image is not None:
             target = draft.image.targets.get(name, ImageTarget())
             yield from disk_needed(name, machine, site_or_none, target, catalog)
-        elif group.image is not None and draft.folder is not None:
-            yield from recipe_there((*loc, "image"), group.image, draft.folder)
+        elif group.image is not None and draft.file is not None:
+            yield from recipe_there((*loc, "image"), group.image, draft.file.parent)
     yield from _repositories(draft)
     yield from _fleet(draft, catalog)
     for name, target in draft.image.targets.items() if draft.image is not None else ():
         mine = draft.groups.get(name)
-        yield from image_target(name, target, _site_of(mine, draft) if mine else None, tuple(draft.groups), catalog)
+        machine = _known(mine.machine, catalog) if mine else None
+        site_or_none = _site_of(mine, draft) if mine else None
+        yield from image_target(name, target, machine, site_or_none, tuple(draft.groups), draft.file, catalog)
+    if draft.image is not None and draft.file is not None and draft.name not in ("", draft.file.stem):
+        said = f"the image is called {draft.name} and its file {draft.file.name}"
+        yield Finding(("name",), said, f"name: {draft.file.stem}, or {draft.name}.yaml")
 
 
 def _known(name: str, catalog: Catalog) -> Machine | None:

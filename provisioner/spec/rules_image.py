@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from provisioner.catalog import Catalog
-from provisioner.catalog.models import Machine, Provider
+from provisioner.catalog.models import SMALL_GIB, Machine, Provider
 from provisioner.spec.image import ImageTarget, recipe_file
 from provisioner.spec.problems import did_you_mean
 from provisioner.spec.site import CloudSite, Site
@@ -15,17 +15,19 @@ from provisioner.spec.source_map import Finding, Loc, shown
 
 
 def image_target(
-    name: str, target: ImageTarget, site: Site | None, groups: tuple[str, ...], catalog: Catalog
-) -> Iterator[Finding]:
-    """`name`: of the group that it is of, `groups` those that there are, `site` where the group is."""
+    name: str, target: ImageTarget, machine: Machine | None, site: Site | None, groups: tuple[str, ...],
+    file: Path | None, catalog: Catalog,
+) -> Iterator[Finding]:  # fmt: skip
+    """`name`: of the group that it is of, `groups` those that there are, `machine`: of the group, `site` where it is;
+    `file`: the recipe."""
     at: Loc = ("image", "targets", name)
     if name not in groups:
         yield Finding(at, f"the recipe has no group {name}", f"groups: {', '.join(groups)}", at_key=True)
     if site is None:
         return
     provider = catalog.provider(site.provider)
-    yield from _builder(at, target, provider)
-    yield from _disk(at, target, provider)
+    yield from _builder(at, target, machine, provider)
+    yield from _disk(at, target, provider, file)
     if not isinstance(site, CloudSite):
         return
     for index, region in enumerate(target.copy_to):
@@ -69,7 +71,7 @@ def recipe_there(at: Loc, reference: str, folder: Path) -> Iterator[Finding]:
     yield Finding(at, f"there is no recipe {name}: {shown_as} does not exist beside this file", hint)
 
 
-def _builder(at: Loc, target: ImageTarget, provider: Provider) -> Iterator[Finding]:
+def _builder(at: Loc, target: ImageTarget, machine: Machine | None, provider: Provider) -> Iterator[Finding]:
     if target.builder is None:
         return
     if not provider.sells:
@@ -78,9 +80,15 @@ def _builder(at: Loc, target: ImageTarget, provider: Provider) -> Iterator[Findi
     elif not re.fullmatch(provider.machine_type, target.builder):
         said = f"{shown(target.builder)} is not a machine type of {provider.title}"
         yield Finding((*at, "builder"), said, f"one is called {provider.builder or provider.example_machine}")
+    elif provider.is_small(target.builder):
+        said = f"{target.builder} has less than {SMALL_GIB} GiB of memory, and a driver is compiled on it"
+        yield Finding((*at, "builder"), said, f"one that has more: {provider.builder}")
+    elif machine is not None and machine.cpu == "amd64" and provider.is_arm(target.builder):
+        said = f"{target.builder} has processors of arm64, and {machine.name} those of {machine.cpu}"
+        yield Finding((*at, "builder"), said, f"one of {machine.cpu}: {provider.builder}")
 
 
-def _disk(at: Loc, target: ImageTarget, provider: Provider) -> Iterator[Finding]:
+def _disk(at: Loc, target: ImageTarget, provider: Provider, file: Path | None) -> Iterator[Finding]:
     if provider.sells:
         if target.disk is not None:
             said = f"{provider.title} makes images of its own, and boots none from a file"
@@ -92,3 +100,7 @@ def _disk(at: Loc, target: ImageTarget, provider: Provider) -> Iterator[Finding]
             yield Finding((*at, key), said, "leave it out: disk.path is the folder of its images", at_key=True)
     if target.disk is not None and len(set(target.disk.formats)) != len(target.disk.formats):
         yield Finding((*at, "disk", "formats"), "a format is named twice", "name each once")
+    folder = Path(target.disk.path).expanduser() if target.disk is not None else None
+    if folder is not None and file is not None and (file.parent / folder).is_file():
+        said = f"{shown(str(folder), 200)} is a file, and disk images are published in a folder"
+        yield Finding((*at, "disk", "path"), said, "the path of a folder, which is made where it is not there")

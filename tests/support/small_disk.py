@@ -25,8 +25,8 @@ BEFORE = "systemctl --quiet enable systemd-networkd.service\nrm -f /etc/ssh/ssh_
 """What generalising leaves of a machine."""
 
 
-FREE_MIB = 64
-"""Less than a recipe's disk has free: an emulated processor compares and writes a few MB/s."""
+FREE_MIB, ESP_MIB = 64, 96
+"""Less than a recipe's disk has: an emulated processor compares and writes a few MB/s."""
 
 
 def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -43,14 +43,18 @@ def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     there.mkdir(exist_ok=True)
     script = files("provisioner.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
     given_to = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id, "PATH": "/usr/sbin:/usr/bin"}
-    subprocess.run(
-        ["chroot", str(root), "sh", "-s"], input=BEFORE + script, text=True, check=True, timeout=900, env=given_to,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    shutil.copytree(there, esp)
-    for one in there.iterdir():
-        shutil.rmtree(one)
+    # kernel-install looks whether it is a file system of its own: entries name files as that has them
+    subprocess.run(["mount", "-t", "tmpfs", "esp", str(there)], check=True, timeout=60)
+    try:
+        subprocess.run(
+            ["chroot", str(root), "sh", "-s"], input=BEFORE + script, text=True, check=True, timeout=900,
+            env=given_to, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        shutil.copytree(there, esp)
+    finally:
+        subprocess.run(["umount", str(there)], check=True, timeout=60)
     monkeypatch.setattr(layout, "FREE_MIB", FREE_MIB)
+    monkeypatch.setattr(layout, "ESP_MIB", ESP_MIB)
     made = layout.make(root, esp, folder, identity, datetime.now(UTC))
     shutil.rmtree(root)
     return made

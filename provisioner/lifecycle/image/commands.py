@@ -12,13 +12,21 @@ from provisioner.errors import GpuprovError
 from provisioner.images import manifest as manifests
 from provisioner.images.book import CHANNELS
 from provisioner.images.manifest import Manifest
-from provisioner.lifecycle.image import failure, page, pipeline, work
+from provisioner.lifecycle.image import disk, failure, page, pipeline, work
+from provisioner.lifecycle.image.builder import images_of
 from provisioner.lifecycle.image.journal import Journal
 from provisioner.lifecycle.image.recipe import Recipe
 from provisioner.paths import private_dir
 from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
+
+
+def refuse_unbuildable(recipe: Recipe) -> None:
+    """Raise GpuprovError where this computer can't make the images, whatever its owner says; nothing is changed."""
+    for name in recipe.targets:
+        images_of(recipe.cluster, name)
+        disk.refuse_unmakeable(recipe, name)
 
 
 @contextmanager

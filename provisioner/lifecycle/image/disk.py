@@ -33,11 +33,17 @@ IDENTITY = "/etc/gpuprov/image.json"
 """Of which build a machine was made (generalise_node.py)."""
 
 
-def check(recipe: Recipe, name: str) -> None:
-    """Raise GpuprovError for what keeps this computer from making the disk, before anything is made."""
+def refuse_unmakeable(recipe: Recipe, name: str) -> None:
+    """Raise GpuprovError for what keeps this computer from making the disk; nothing is changed."""
     if recipe.target(name).disk is not None:
         disks_of(recipe.cluster, name)
         tools.require()
+
+
+def check(recipe: Recipe, name: str) -> None:
+    """As `refuse_unmakeable`, and make the folder that the disk is published in."""
+    refuse_unmakeable(recipe, name)
+    if recipe.target(name).disk is not None:
         private_dir(folder_of(recipe, name))
 
 

@@ -37,6 +37,7 @@ class Night:
     """How a night went for one recipe. `changed`: what is new since the last good build, one line each."""
 
     image: str
+    """Its name; the path of one that could not be read."""
     outcome: Literal["built", "unchanged", "busy", "failed"]
     build: str
     changed: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ def _failures(recipe: Recipe) -> list[dict[str, str]]:
 
 def _unread(file: Path, message: str) -> Night:
     """A night of a recipe that is none. Its hook is run where the file says one."""
-    night = Night(file.stem, "failed", "", (), "reading the recipe", message)
+    night = Night(str(file), "failed", "", (), "reading the recipe", message)
     with contextlib.suppress(GpuprovError):
         loaded = load(file)
         if loaded.image is not None and loaded.image.failed:

@@ -19,7 +19,7 @@ from provisioner.workspace.binary import Binary
 def prune(recipe: Recipe, binary: Binary, locks: Sequence[Path]) -> dict[str, Any]:
     """See commands.prune. The caller holds the recipe's lock."""
     book = recipe.book
-    builds, named = book.builds(), _named(recipe, locks)
+    builds, named = book.builds(), named_by(recipe, locks)
     newest, channels = set(builds[-recipe.settings.keep :]), {b: c for c, b in book.channels().items()}
     ways_back = {back[-1]: channel for channel in CHANNELS[1:] if (back := book.earlier(channel))}
     removed, kept = [], []
@@ -58,7 +58,7 @@ def _failed(recipe: Recipe, binary: Binary) -> list[str]:
     return over
 
 
-def _named(recipe: Recipe, locks: Sequence[Path]) -> dict[str, str]:
+def named_by(recipe: Recipe, locks: Sequence[Path]) -> dict[str, str]:
     """Build → the lock that names it. Raises GpuprovError for a lock that cannot be read: it may name any."""
     found = {}
     for path in locks:

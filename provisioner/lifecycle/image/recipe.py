@@ -58,16 +58,11 @@ class Recipe:
 
 
 def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> Recipe:
-    """Raises InputError for a bad file, GpuprovError for a file that is no recipe, or is not called as its image is."""
+    """Raises InputError for a bad file, GpuprovError for a file that is no recipe."""
     loaded = spec.load(file)
     if loaded.image is None:
         hint = "add `image: {}` and name the machines as groups: docs/images.md"
         raise GpuprovError("is no recipe of an image: it has no key image", where=str(file), hint=hint)
-    if loaded.name != file.stem:
-        problem = spec.problem_at(file, "name", f"the image is called {loaded.name} and its file {file.name}")
-        raise GpuprovError(
-            problem.message, where=f"{problem.file}:{problem.line}", hint=f"name: {file.stem}, or {loaded.name}.yaml"
-        )
     paths = paths_of(file, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)
     return Recipe(Cluster(file, loaded, paths, events or Events()), loaded.image)

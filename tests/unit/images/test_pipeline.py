@@ -3,7 +3,9 @@ step and gone on, failed at every step and cleaned up."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -614,7 +616,8 @@ def test_what_is_vulnerable_is_in_the_manifest_and_on_the_page_or_why_nobody_kno
         assert line in page
 
 
-def test_a_build_says_where_its_disks_are(tmp_path: Path, disks: World) -> None:
+def test_a_build_says_where_its_disks_are(tmp_path: Path, disks: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "refuse_unbuildable", lambda _: None)  # without --sandbox nothing makes one yet
     file = recipe(tmp_path, METAL)
     done = CliRunner().invoke(app, ["build", str(file), "--yes", "--terraform", "/bin/true"])
     assert done.exit_code == 0, done.output
@@ -626,3 +629,37 @@ def test_a_build_says_where_its_disks_are(tmp_path: Path, disks: World) -> None:
     assert f"pytorch-p4d-{build}.raw: 0.0 GB, sha256 {hashlib.sha256(b'raw').hexdigest()}" in shown
     assert "known vulnerabilities: not scanned" in shown
     assert disks.machines == set()
+
+
+def said(*words: str) -> str:
+    """What a person reads of a command that is refused."""
+    from provisioner.cli.main import run
+
+    with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:
+        assert run(["image", *words]) != 0
+    return out.getvalue() + err.getvalue()
+
+
+def test_commands_refuse_before_they_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked for a word that changes nothing; each error names what to do next, and no file that is not
+    there."""
+    from provisioner.cli import confirm
+
+    def asked(*_: Any, **__: Any) -> bool:
+        raise AssertionError("it asks before it refuses")
+
+    monkeypatch.setattr(confirm, "confirmed", asked)
+    monkeypatch.setattr("provisioner.cli.image.confirmed", asked)
+    file = recipe(tmp_path, RECIPE)
+    told = said("prune", str(file), str(tmp_path / "no.lock"))
+    assert "no.lock: there is no such lock" in told
+    metal = file.with_name("metal.yaml")
+    metal.write_text(
+        "name: metal\nsites: { rack: { provider: baremetal } }\ngroups: { rtx: { machine: workstation-rtx4090 } }\n"
+        "image: { targets: { rtx: { disk: { path: disks } } } }\n"
+    )
+    assert "gpuprov makes no images at baremetal" in said("build", str(metal))
+    told = said("promote", str(file), "candidate")
+    assert "gpuprov image build RECIPE` makes one" in told and "promote" not in told and "book.json" not in told
+    told = said("nightly", str(tmp_path / "nothing" / "*.yaml"))
+    assert f"{tmp_path}/nothing/*.yaml: failed\n" in told and told == told.rstrip(" \n") + "\n"

@@ -30,7 +30,7 @@ from provisioner.paths import ClusterPaths
 from provisioner.providers.base import Installation
 from provisioner.providers.hosts import Host
 from tests.support import bmc as fake
-from tests.support import qemu_machine, small_disk
+from tests.support import golden, qemu_machine, small_disk
 from tests.support.plans import cluster_spec, plan
 
 MIRROR = os.environ.get("GPUPROV_TEST_DEBIAN", "http://deb.debian.org/debian")
@@ -164,12 +164,8 @@ def test_from_power_off_to_sshd_and_again(site: Site) -> None:
 
 
 def tiny(file: Path) -> tuple[Path, str]:
-    """A disk that starts by UEFI, by its partition table, and holds no system."""
-    with file.open("wb") as stream:
-        stream.truncate(64 << 20)
-    table = "label: gpt\nsize=16MiB, type=U\ntype=L\n"
-    subprocess.run(["/usr/sbin/sfdisk", "--quiet", str(file)], input=table, text=True, check=True)
-    return file, hashlib.sha256(file.read_bytes()).hexdigest()
+    """What looks like a disk that starts by UEFI, and holds no system."""
+    return golden.raw(file, 64), hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def holds(disk: Path, pattern: int, size: int) -> bool:
@@ -179,7 +175,8 @@ def holds(disk: Path, pattern: int, size: int) -> bool:
 
 
 def test_what_is_refused_is_said_and_leaves_nothing_that_starts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine, site.image = site.machine, tiny(site.folder / "tiny.raw")
+    machine = site.machine
+    site.image = tiny(site.folder / "tiny.raw")
     tools.run(["qemu-io", "-f", "qcow2", "-c", "write -P 171 0 512", machine.disk], 60)
     with pytest.raises(ProviderError, match="nothing was written: a disk of it holds data") as refused:
         site.up()
