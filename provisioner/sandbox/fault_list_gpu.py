@@ -57,6 +57,11 @@ def _switch_lost(machine: Json, _gpu: int) -> None:
     machine["pci"] = [row for row in machine["pci"] if row["slot"] != gone["slot"]]
 
 
+def _path_lost(machine: Json, gpu: int) -> None:
+    other = (gpu + 1) % len(machine["gpus"])
+    machine["topology"][gpu][other] = machine["topology"][other][gpu] = "SYS"
+
+
 def _numa(machine: Json, gpu: int) -> None:
     machine["gpus"][gpu]["numa_printed"] = "N/A"
 
@@ -174,6 +179,23 @@ FAULTS: tuple[Fault, ...] = (
           _log("DMAR: [DMA Read NO_PASID] Request device [65:00.0] fault addr 0xdead000 [fault reason 0x06]")),
     Fault("nic-health", "the kernel log says that a network card is broken", "log.nic", _anywhere, "a GPU",
           _log("mlx5_core 0000:18:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count")),
+    Fault("vbios-mixed", "one GPU has another VBIOS than its neighbours", "gpu.vbios", _several, "several GPUs",
+          _printed(vbios_version="92.00.FF.00.01")),
+    Fault("peer-access-cut", "the driver lets no data from one GPU's memory to another", "nvlink.peers",
+          _has_switches, "GPUs behind NVSwitch", lambda m, g: m.update(p2p_cut=[g, (g + 1) % len(m["gpus"])])),
+    Fault("path-lost", "two GPUs reach each other by PCIe alone", "nvlink.topology", _has_switches,
+          "GPUs behind NVSwitch", _path_lost),
+    Fault("fabric-not-joined", "one GPU has not joined its rack's NVLink domain", "gpu.fabric_state",
+          lambda m: _nvidia(m) and m["gpus"][0]["fabric"]["state"] != "N/A" and not m["fabric_manager"]["required"],
+          "NVLink switches outside the node", _printed(fabric__state="In Progress")),
+    Fault("cpu-dead", "the kernel log has a hard lockup", "log.hard_lockup", _anywhere, "a GPU",
+          _log("watchdog: Watchdog detected hard LOCKUP on cpu 17")),
+    Fault("disk-late", "the kernel log says that a disk answered too late", "log.io_timeout", _anywhere, "a GPU",
+          _log("nvme nvme9: I/O 12 QID 3 timeout, aborting")),
+    Fault("nfs-silent", "the kernel log says that a server of NFS did not answer", "log.network_fs", _anywhere,
+          "a GPU", _log("nfs: server 192.0.2.7 not responding, still trying")),
+    Fault("kernel-strange", "the kernel log has an error that nobody knows", "log.unknown", _anywhere, "a GPU",
+          _log("frobnicator 0000:3a:00.0: the mailbox is inside out")),
     Fault("amd-ras", "the kernel log has uncorrectable errors of an AMD GPU", "amd.ras", lambda m: not _nvidia(m),
           "AMD GPUs", _log("amdgpu {pci}.0: amdgpu: 2 uncorrectable hardware errors detected in umc block")),
     Fault("amd-ring", "an AMD GPU stopped working on its queue", "amd.ring_timeout", lambda m: not _nvidia(m),

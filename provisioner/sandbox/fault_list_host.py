@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from provisioner.sandbox.fault_list import Commands, Fault, Json, _anywhere
+from provisioner.sandbox.fault_list import Commands, Fault, Json, _anywhere, _nvidia
 
 
 def _sourced(key: str) -> Callable[[Json], bool]:
@@ -73,6 +73,8 @@ places = json.load(open("/run/gpuprov-sandbox/mounts.json")).values()
 assert places, "scratch is not mounted"
 for place in places:
     subprocess.run(["/usr/local/sbin/umount", place], check=True)"""
+INSTALLED = "sed -i '/^Package: {name}$/,/^$/{change}' /var/lib/dpkg/status"
+"""What dpkg says is installed."""
 UNFINISHED = r"""d=/run/gpuprov-sandbox/unfinished
 mkdir -p $d/DEBIAN
 printf 'Package: gpuprov-unfinished\nVersion: 1\nArchitecture: all\nMaintainer: gpuprov\nDescription: simulated\n' \
@@ -209,6 +211,42 @@ FAULTS: tuple[Fault, ...] = (
         lambda m: len(m["disks"]) > 1,
         "two local disks",
         _degraded,
+    ),
+    Fault(
+        "fstab-unmounted",
+        "a filesystem of /etc/fstab is not mounted",
+        "storage.fstab",
+        _anywhere,
+        "a disk",
+        break_=_shell("echo 'tmpfs /mnt/gpuprov-fault tmpfs defaults 0 0' >>/etc/fstab"),
+        mend=_shell("sed -i '/gpuprov-fault/d' /etc/fstab"),
+    ),
+    Fault(
+        "root-open",
+        "root has an empty password",
+        "security.root_password",
+        _anywhere,
+        "a system",
+        break_=(("passwd", "--quiet", "--delete", "root"),),
+        mend=(("passwd", "--quiet", "--lock", "root"),),
+    ),
+    Fault(
+        "nccl-replaced",
+        "another NCCL is installed",
+        "nccl.version",
+        _nvidia,
+        "an NVIDIA GPU",
+        break_=_shell(INSTALLED.format(name="libnccl2", change="s/^Version: /&99:/")),
+        mend=_shell(INSTALLED.format(name="libnccl2", change="s/^Version: 99:/Version: /")),
+    ),
+    Fault(
+        "package-replaced",
+        "a package of the stack is another one",
+        "packages.locked",
+        _nvidia,
+        "an NVIDIA GPU",
+        break_=_shell(INSTALLED.format(name="nvidia-container-toolkit", change="s/^Version: /&99:/")),
+        mend=_shell(INSTALLED.format(name="nvidia-container-toolkit", change="s/^Version: 99:/Version: /")),
     ),
     Fault("swap-on", "a swap file is on", "host.swap", _cloud, "a cloud", _put(swap=["/swap.img"])),
     Fault(

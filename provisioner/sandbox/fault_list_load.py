@@ -132,6 +132,10 @@ FAULTS: tuple[Fault, ...] = (
           _node(transports={"P2P": 96, "NET/Socket": 32})),
     Fault("loss-nan", "the reference training's loss is no number", "load.training", change=_node(loss=float("nan"))),
     Fault("throttles-under-load", "one GPU slows down by heat once it works", "load.throttle", change=_throttle),
+    Fault("clock-locked", "one GPU works at a fifth of its clock, and nothing holds it down", "load.clock",
+          change=_shows("under_load", clocks__sm_clock="210 MHz")),
+    Fault("pstate-low", "one GPU stays in performance state P8 at work", "load.pstate",
+          change=_shows("under_load", performance_state="P8")),
     Fault("pcie-narrow-under-load", "one GPU's PCIe link falls to x8 once it works", "load.pcie_link", _wide,
           "a PCIe link that can fall", _shows("under_load", **{WIDTH: "8x"})),
     Fault("lost-under-load", "one GPU falls off the bus while it works", "load.xid", change=_log(

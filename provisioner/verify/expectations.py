@@ -73,6 +73,8 @@ class Expected:
     memory_mib: int = 0
     ecc: bool | None = None
     mig: str | None = None
+    mig_instances: int = 0
+    """How many instances of that profile each GPU has room for."""
     persistence: bool | None = None
     pcie_width: int | None = None
     topology: Mapping[str, tuple[str, ...]] | None = None
@@ -93,6 +95,8 @@ class Expected:
     dcgm_exporter: bool | None = None
     packages: Mapping[str, str] | None = None
     held: tuple[str, ...] | None = None
+    kernel: str | None = None
+    """Release, or series (6.8), of the kernel that the driver's modules are for; None where the lock names none."""
     brought: Mapping[str, Mapping[str, Any]] | None = None
     """What the cloud's own GPU image brings: part of the stack → {"version", "packages": names that may hold it}."""
     images: tuple[Mapping[str, Any], ...] | None = None
@@ -121,6 +125,8 @@ class Expected:
     memory_gib: float | None = None
     """Of the host, as the provider lists it; None where no source says."""
     vcpus: int | None = None
+    disk_gb: float = 0.0
+    """Size of each local NVMe disk, 10^9 bytes; 0 where no source says."""
     local_nvme: int = 0
     """Local NVMe disks; 0 where there are none, or no source says how many."""
     scratch: str | None = None
@@ -137,6 +143,8 @@ class Expected:
     """Memory in huge pages that EFA's packages reserve; 0 where the lock has none of them."""
     repositories: tuple[str, ...] | None = None
     """Addresses of the lock's package repositories."""
+    sources: tuple[str, ...] = ()
+    """Those that answer HTTP, and the registries of the lock's images."""
     simulated: bool = False
     """A rehearsal's node: what it shows of this computer's kernel is not judged."""
     most: Mapping[str, float] = field(default_factory=dict)
@@ -202,6 +210,8 @@ def expect(
 ) -> Expected:
     """What a node of this machine type must show. Without a lock no version, package or image is expected; without a
     group no MIG, persistence or EFA wish, and ECC as the GPU is shipped."""
+    from provisioner.catalog.mig import instances
+
     nvidia = gpu.vendor == "nvidia"
     mig = group.gpu.mig if group else None
     limit, together = catalog.nccl_limit(machine), catalog.fabric_limit(machine)
@@ -216,6 +226,7 @@ def expect(
         memory_mib=machine.gpu_memory_mib,
         ecc=(group.gpu.ecc if group else True) if nvidia and gpu.ecc else None,
         mig=mig,
+        mig_instances=instances(gpu, mig),
         persistence=group.gpu.persistence if group and nvidia else None,
         # SXM boards sit on sixteen lanes; a PCIe card's slot is the host's choice and in no catalogue.
         pcie_width=16 if nvidia and machine.nvlink.topology in ("nvswitch", "mesh") else None,
@@ -260,6 +271,9 @@ def expect(
         gpus_per_serial=gpu.gpus_per_serial,
         memory_gib=machine.memory_gib if _sourced(machine, "memory_gib") else None,
         vcpus=machine.vcpus if _sourced(machine, "vcpus") else None,
+        # A rehearsal's nodes have this computer's kernel.
+        kernel=stack.kernel if stack and not simulated else None,
+        disk_gb=machine.local_nvme.size_gb if _sourced(machine, "local_nvme", "local_nvme.size_gb") else 0.0,
         local_nvme=machine.local_nvme.count if _sourced(machine, "local_nvme", "local_nvme.count") else 0,
         scratch=group.storage.scratch if group and stack and machine.local_nvme.count else None,
         scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb if _sourced(machine, "local_nvme") else 0.0,
@@ -267,6 +281,7 @@ def expect(
         tuned=_tuned(stack) if stack and group else None,
         efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if stack and group and stack.efa else 0,
         repositories=tuple(one.uri for one in stack.repositories) if stack else None,
+        sources=_sources(stack) if stack and group else (),
         simulated=simulated,
         most=catalog.ceilings,
         xids={str(x.code): {"severity": x.severity, "action": x.action, "advice": x.advice} for x in catalog.xids()},
@@ -294,6 +309,12 @@ def _brought(stack: Stack) -> dict[str, Mapping[str, Any]] | None:
         return None
     names = {part: [p.name for p in stack.vendor.packages if p.part == part and p.asked] for part in stack.vendor.parts}
     return {part: {"version": v, "packages": names[part]} for part, v in stack.vendor.parts.items()}
+
+
+def _sources(stack: Stack) -> tuple[str, ...]:
+    registries = {f"https://{str(i.pull).split('/')[0]}/v2/" for i in stack.images if "." in str(i.pull).split("/")[0]}
+    repositories = {one.uri for one in stack.repositories if one.uri.startswith(("http://", "https://"))}
+    return tuple(sorted(registries | repositories))
 
 
 def _tuned(stack: Stack) -> dict[str, str]:

@@ -29,6 +29,7 @@ from provisioner.verify.parsers import (
     image_identity,
     images,
     interruption,
+    kernel_unknown,
     load,
     lsblk,
     lspci,
@@ -41,6 +42,7 @@ from provisioner.verify.parsers import (
     os_release,
     pci,
     rdma_sysfs,
+    reach,
     rocm_smi,
     shared,
     stamp,
@@ -106,6 +108,8 @@ class Facts:
     smi_failure: nvidia_smi.Failure | None = None
     rocm: rocm_smi.Rocm | None = None
     topo: topo.Topology | None = None
+    p2p: dict[int, tuple[str, ...]] | None = None
+    """GPU → whether it can read each GPU's memory, in the driver's words."""
     nvlinks: dict[int, nvlink.Links] | None = None
     nvlink_errors: dict[int, dict[int, nvlink_errors.Counters]] | None = None
     """GPU → link → error counters."""
@@ -115,6 +119,8 @@ class Facts:
     log: dmesg.KernelLog | None = None
     before: dmesg.KernelLog | None = None
     """The kernel log of the boot before."""
+    strange: tuple[kernel_unknown.Strange, ...] | None = None
+    """What the kernel calls errors and no check knows."""
     ib: ibstat.Ibstat | None = None
     ib_mtu: dict[tuple[str, int], tuple[int, int]] | None = None
     """(device, port) → bytes of an RDMA packet: now, at most."""
@@ -148,6 +154,8 @@ class Facts:
     """Why the system asks for a reboot; empty where it does not."""
     unattended: apt_config.Unattended | None = None
     interruption: interruption.Interruption | None = None
+    reach: reach.Reached | None = None
+    """What packages and images come from."""
     shared: tuple[shared.Shared, ...] | None = None
     """File systems of the network, where any is expected."""
     host: host.Host | None = None

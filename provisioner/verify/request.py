@@ -60,6 +60,8 @@ DEPTHS: Mapping[str, Depth] = {
 minutes, so -r 3 gets three times its word. 300 s of products: imbue-ai/cluster-health's stress test."""
 
 
+REACH_S = 10.0
+"""Seconds for an answer from where packages and images come from (github leptonai/gpud gives them 7)."""
 EVERY_S = 5.0
 """Between two questions to the GPUs while they work: heat takes longer than that to come, and asking takes 0.1 s."""
 MOMENTS = ("during", "throughout", "after")
@@ -80,6 +82,10 @@ class ProbeRequest:
     """Paths of file systems of the network to ask."""
     load: Mapping[str, Any] | None = None
     """What to load the node with (head of probe/runner.py); then the files are made one after the other."""
+    reach: tuple[str, ...] = ()
+    """Addresses of which a HEAD is asked."""
+    writes: bool = False
+    """Whether a file is written to the file systems of the network, read back and removed."""
     diag: int = 1
     """Run level of dcgmi diag."""
 
@@ -99,6 +105,8 @@ class ProbeRequest:
             "port": self.port,
             "units": list(self.units),
             "shared": list(self.shared),
+            "reach": list(self.reach),
+            "writes": self.writes,
             "diag": self.diag,
             "tools": self._tools(),
             **({"load": dict(self.load)} if self.load is not None else {}),
@@ -114,7 +122,7 @@ class ProbeRequest:
 
 def request_for(expected: Expected) -> ProbeRequest:
     """What there is to ask of a node: no fi_info where there is no EFA, no images where the lock names none."""
-    return _request(_deadlines(lambda tool: _applies(tool, expected)), expected)
+    return replace(_request(_deadlines(lambda tool: _applies(tool, expected)), expected), writes=True)
 
 
 def drift_request(expected: Expected) -> ProbeRequest:
@@ -146,6 +154,8 @@ def load_request(expected: Expected) -> ProbeRequest | None:
     if depth is None:
         return None
     files: dict[str, float] = {}
+    if expected.sources:
+        files["reach.json"] = REACH_S
     if expected.images:
         files["framework.json"] = FRAMEWORK_S
     if expected.vendor == "nvidia":
@@ -169,7 +179,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         files["fio.json"] = FIO_S if not expected.simulated else REHEARSED_S
         size = SCRATCH["bytes"] if not expected.simulated else 4 << 20
         load["scratch"] = {**SCRATCH, "place": expected.scratch, "bytes": size}
-    return replace(_request(files, expected), load=load, diag=depth.diag)
+    return replace(_request(files, expected), load=load, diag=depth.diag, reach=expected.sources)
 
 
 def _beside(moment: str, expected: Expected) -> list[str]:

@@ -19,7 +19,7 @@ from provisioner.stack.models import Image, Package, Stack
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected, Level, expect
 from tests.support.healthy_fabric import fabric_json
-from tests.support.healthy_gpu import BOOT, MODULES, driver_files, lspci, nvlink_errors
+from tests.support.healthy_gpu import BOOT, ERRORS, MODULES, driver_files, lspci, nvlink_errors
 from tests.support.healthy_host import NOW, host_files
 from tests.support.healthy_load import load_files
 
@@ -127,6 +127,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
     texts: dict[str, str | Output] = {
         "dmesg.txt": BOOT + capture("dmesg/kmsg-no-xid.txt"),
         "dmesg-before.txt": BOOT,
+        "dmesg-errors.txt": ERRORS,
         "lspci.txt": lspci(row),
         "packages.txt": "".join(f"{p.name}\t{p.version}\tii \n" for p in stack(machine).packages)
         + f"linux-image-{KERNEL}\t6.8.0-1024.26\tii \n",

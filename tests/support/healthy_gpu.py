@@ -8,6 +8,7 @@ from provisioner.verify.checks import (
     amd,
     driver,
     gpu_identity,
+    gpu_idle,
     gpu_memory,
     gpu_power,
     gpu_readings,
@@ -21,6 +22,7 @@ AREA = (
     amd,
     driver,
     gpu_identity,
+    gpu_idle,
     gpu_memory,
     gpu_power,
     gpu_readings,
@@ -118,6 +120,13 @@ def lspci(row: Machine) -> str:
     return "\n".join(lines) + "\n"
 
 
+ERRORS = (
+    "[    0.911000] ACPI BIOS Error (bug): Could not resolve symbol [\\_SB.PCI], AE_NOT_FOUND\n"
+    "[    8.200000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64\n"
+)
+"""dmesg-errors.txt: what the kernel calls an error on a machine that is well."""
+
+
 def driver_files(row: Machine, version: str) -> dict[str, str]:
     """/proc/driver/nvidia and /dev/nvidia* with the open modules."""
     nodes = [(f"nvidia{i}", 195, i) for i in range(row.gpu_count)]
@@ -127,7 +136,15 @@ def driver_files(row: Machine, version: str) -> dict[str, str]:
         ("nvidiactl", 195, 255),
         ("nvidia-modeset", 195, 254),
     ]
+    count = row.gpu_count
+    matrix = "".join(
+        f" GPU{i}\t" + "\t".join("X" if i == j else "OK" for j in range(count)) + "\t\n" for i in range(count)
+    )
     return {
+        # as github aikitoria/open-gpu-kernel-modules#13 shows it of five GPUs
+        "p2p.txt": " \t"
+        + "\t".join(f"\x1b[4mGPU{i}" for i in range(count))
+        + f"\x1b[0m\n{matrix}\nLegend:\n\n  X    = Self\n",
         "nvidia-version.txt": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
         "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n",
         "nvidia-params.txt": 'ModifyDeviceFiles: 1\nCreateImexChannel0: 1\nRegistryDwords: ""\n',

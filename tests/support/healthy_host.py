@@ -8,18 +8,25 @@ from typing import Any
 from provisioner.catalog.models import Machine
 from provisioner.verify.checks import (
     container_runtime,
+    driver_files,
     ethernet,
     fleet_host,
     host,
     host_modules,
     host_state,
+    kernel_state,
+    platform,
     security,
     services,
     storage,
+    storage_mounts,
     tuning,
 )
 
-AREA = (container_runtime, ethernet, fleet_host, host, host_modules, host_state, security, services, storage, tuning)
+AREA = (
+    container_runtime, driver_files, ethernet, fleet_host, host, host_modules, host_state, kernel_state, platform,
+    security, services, storage, storage_mounts, tuning,
+)  # fmt: skip
 HOST_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}
 """Ids of the checks that test_host_checks.py proves."""
 NOW = 1_700_000_000.0
@@ -114,6 +121,12 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
             "etc/machine-id": "3d1219c7c4c5404aaa1f6d2a48adfda4",
             "etc/resolv.conf": "nameserver 127.0.0.53\noptions edns0",
             "etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 root@ip-10-0-3-17",
+            "run/cloud-init/status.json": '{"v1": {"datasource": null, "init": {"errors": [], "finished": 16999102.2, '
+            '"recoverable_errors": {"WARNING": ["no keys"]}}, "modules-final": {"errors": []}, "stage": null}}',
+            # Ubuntu 24.04 on a machine of two NUMA nodes
+            "proc/buddyinfo": "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1    "
+            "  1      2 \nNode 0, zone   Normal    913   1262    702    481    322    188     97     54     31     "
+            "22  40113 ",
             "run/cloud-init/result.json": '{"v1": {"datasource": "DataSourceEc2Local", "errors": []}}',
         },
         "cpu": {"processors": row.vcpus, "models": {"Intel(R) Xeon(R) Platinum 8275CL CPU @ 3.00GHz": row.vcpus},
@@ -121,6 +134,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "governors": {"performance": row.vcpus},
         "edac": {"mc0": {"ue_count": "0", "ce_count": "3"}},
         "mounts": ["/dev/root / ext4 rw,relatime,discard", "tmpfs /dev/shm tmpfs rw,nosuid,nodev",
+                   "/dev/nvme0n1p15 /boot/efi vfat rw,relatime",
                    *(["/dev/md127 /scratch xfs rw,noatime"] if scratch else [])],
         "df": {"rc": 0, "text": "Mounted on Filesystem Type 1B-blocks Used Avail Inodes IUsed\n" + "\n".join(rows)},
         "sync": {"rc": 0, "text": "NTP=yes\nNTPSynchronized=yes\n"},
@@ -138,10 +152,11 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "default_routes": ["ens5"],
         "listening": ["tcp 0.0.0.0 22", "tcp 0.0.0.0 9400", "tcp 127.0.0.1 5555", "tcp :: 22"],
         "resolves": {"seconds": 0.001, "addresses": ["10.0.3.17"]},
-        "processes": {"count": 2210, "zombies": [["sh", 12.5]], "zombie_count": 1, "stuck": []},
+        "processes": {"count": 2210, "zombies": [["sh", 12.5]], "zombie_count": 1, "stuck": [],
+                      "users": {"1000": 4}, "running": ["nvlsm"]},
         "limits": {
             "session": {"user": "1000", "Max locked memory": ["unlimited", "unlimited"],
-                        "Max open files": ["1024", "1048576"]},
+                        "Max open files": ["1024", "1048576"], "Max processes": ["1542001", "1542001"]},
             "dockerd": {"Max locked memory": ["8388608", "8388608"], "Max open files": ["1048576", "1048576"]},
         },
         "crashes": [["/var/crash/202301010101", NOW - 10_000_000]],
@@ -150,7 +165,22 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "gpu_links": [*(f"195:{i}" for i in range(row.gpu_count)), "195:255", "195:254"],
         "sources": ["http://archive.ubuntu.com/ubuntu"],
         "kernels": {KERNEL: ["nvidia", "efa", "mlx5_core"]},
-        "driver_on_disk": {"rc": 0, "text": f"{driver}\n"},
+        "driver_on_disk": {"rc": 0, "text": f"version:        {driver}\nvermagic:       {KERNEL} SMP mod_unload \n"
+                           "signer:         gpuprov test key\n"},
+        "libraries": {"rc": 0, "text": "\tlibnvidia-ml.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libnvidia-ml.so.1\n"
+                      "\tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1\n"},
+        # chrony-project.org, chronyc(1), -c
+        "tracking": {"rc": 0, "text": "A9FEA97B,169.254.169.123,4,1699999990.1,-0.000012345,0.000003211,0.000010999,"
+                     "-13.5,0.001,0.02,0.000345,0.000211,16.2,Normal\n"},
+        "allowances": {"ens5": {"bw_in_allowance_exceeded": "0", "pps_allowance_exceeded": "0",
+                                "conntrack_allowance_exceeded": "0"}},
+        "pcie": {"devices": {"0000:10:1c.0": {"iommu": "identity", "bridges": ["0000:10:00.0"]}},
+                 "acs": {"0000:10:00.0": 0x1, "0000:00:01.0": 0x1D}},
+        "instance": row.name,
+        "fstab": ["/ ext4 defaults,discard", "/boot/efi vfat umask", "none swap sw", "/mnt/data ext4 defaults,nofail"],
+        "fuse": {"58": {"waiting": "0", "max_background": "12", "congestion_threshold": "9"}},
+        "root_password": "locked",
+        "secure_boot": True,
         "nvme": {"nvme0": {"model": "Amazon Elastic Block Store", "state": "live", "transport": "pcie"},
                  "nvme1": {"model": "NVMe SSD", "state": "live", "transport": "pcie"}},
         "smart": {"nvme1": '{"critical_warning": 0, "avail_spare": 100, "spare_thresh": 10, "percent_used": 3, '

@@ -15,8 +15,11 @@ LOAD_CHECKS = {
     "load.peer_copy", "load.training", "load.throttle", "load.pcie_link", "load.survives", "load.ecc", "load.nvlink",
     "load.pcie_replay", "load.xid", "load.stray_process", "nccl.transport", "load.slowed", "load.rdma_link",
     "load.rdma_retries", "load.compute_rate", "load.memory_rate", "load.temperature",
+    "load.pstate", "load.clock", "load.power", "load.temperature_spread",
 }  # fmt: skip
 """Judged by test_load_checks.py."""
+REACH_CHECKS = {"net.sources", "net.lookup"}
+"""Judged there too."""
 RATES = {"h2d_gbps": 56.0, "d2h_gbps": 55.0, "memory_gbps": 2900.0, "peer_gbps": 390.0, "tflops": 640.0}
 
 
@@ -67,7 +70,9 @@ def load_files(row: Machine, texts: dict[str, Any]) -> dict[str, str]:
         # The captured GPU was idle at its full PCIe generation; under load it says the same of every machine.
         found["nvidia-smi-load.xml"] = _awake(found["nvidia-smi-load.xml"])
         found["nvidia-smi-samples.csv"] = samples(row, 2)
-    return {"load.json": ran(result(row)), **found}
+    answers = {"status": 200, "seconds": 0.21, "resolve_seconds": 0.004, "error": ""}
+    reach = {"addresses": {"https://archive.test/ubuntu": answers, "https://nvcr.io/v2/": answers | {"status": 401}}}
+    return {"load.json": ran(result(row)), "reach.json": json.dumps({**reach, "proxy": False}), **found}
 
 
 def samples(row: Machine, times: int, hot: tuple[int, int, int] = (-1, 0, 0)) -> str:
@@ -82,4 +87,9 @@ def samples(row: Machine, times: int, hot: tuple[int, int, int] = (-1, 0, 0)) ->
 
 def _awake(xml: str) -> str:
     best = re.findall(r"<max_link_gen>(\d+)</max_link_gen>", xml)
+    clocks = re.findall(r"<max_clocks>.*?<sm_clock>(\d+)", xml, re.S)
+    xml = re.sub(r"<performance_state>P\d+<", "<performance_state>P0<", xml)
+    xml = re.sub(r"<gpu_util>\d+ %<", "<gpu_util>100 %<", xml)
+    if clocks:
+        xml = re.sub(r"(<clocks>.*?<sm_clock>)\d+", rf"\g<1>{clocks[0]}", xml, flags=re.S)
     return re.sub(r"<current_link_gen>\d+</current_link_gen>", f"<current_link_gen>{best[0]}</current_link_gen>", xml)

@@ -87,8 +87,8 @@ def now() -> bool:
 def shown(gpu: Json, *, running: bool, ran: bool) -> Json:
     """The GPU as nvidia-smi has to print it: with what its faults show under load, or have left behind."""
     found = dict(gpu)
-    if running and gpu.get("product", {}).get("brand") == "GeForce":
-        found["awake"] = True  # no longer at PCIe generation 1
+    if running:
+        found["awake"] = True  # at its highest clock, and no longer at PCIe generation 1
     if running and "under_load" in gpu:
         found["printed"] = {**gpu.get("printed", {}), **gpu["under_load"]}
     if ran and "after_load" in gpu:

@@ -44,6 +44,7 @@ SHORT = {
 def values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
     """Every field that can be asked for, by its name in `nvidia-smi --help-query-gpu`."""
     product, ecc, remap = gpu["product"], gpu["ecc"], gpu["remap"]
+    awake = "awake" in gpu
     counts = ecc["mode"] == "Enabled"
     return {
         "index": gpu["index"],
@@ -65,19 +66,19 @@ def values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "compute_mode": "Default",
         "compute_cap": gpu["compute_capability"],
         "vbios_version": product["vbios"],
-        "pstate": "P8" if product["brand"] == "GeForce" else "P0",
+        "pstate": ("P2" if awake else "P8") if product["brand"] == "GeForce" else "P0",
         "memory.total": gpu["memory_mib"],
         "memory.reserved": product["reserved"],
         "memory.used": 0,
         "memory.free": gpu["memory_mib"] - product["reserved"],
-        "utilization.gpu": 0,
+        "utilization.gpu": 100 if awake else 0,
         "utilization.memory": 0,
         "temperature.gpu": product["temperature"][0],
         "temperature.memory": product["temperature"][1] or "N/A",
-        "power.draw": f"{gpu['product']['power'][3] + gpu['index'] * 0.37:.2f}",
+        "power.draw": f"{(product['power'][0] * 0.9 if awake else product['power'][3]) + gpu['index'] * 0.37:.2f}",
         "power.limit": f"{gpu['product']['power'][0]:.2f}",
-        "clocks.current.graphics": product["idle"][0],
-        "clocks.current.sm": product["idle"][0],
+        "clocks.current.graphics": product["max" if awake else "idle"][0],
+        "clocks.current.sm": product["max" if awake else "idle"][0],
         "clocks.current.memory": product["idle"][1],
         "clocks.max.graphics": product["max"][0],
         "clocks.max.sm": product["max"][0],

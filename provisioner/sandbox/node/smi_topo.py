@@ -25,6 +25,8 @@ Legend:
 
 def topo(arguments: list[str], driver: Driver) -> str:
     """The matrix of GPUs and network cards, tab-separated as the real tool writes it, with its legends."""
+    if arguments[:1] in (["-p2p"], ["--p2pstatus"]) and arguments[1:2] == ["r"]:
+        return _p2p(driver)
     if arguments[:1] not in (["-m"], ["--matrix"]):
         return "Invalid combination of input arguments. Please run 'nvidia-smi topo -h' for help.\n"
     machine, gpus = driver.machine, driver.gpus
@@ -50,6 +52,35 @@ def topo(arguments: list[str], driver: Driver) -> str:
     if nics:
         out += "\nNIC Legend:\n\n" + "".join(f"  NIC{i}: {nic['name']}\n" for i, nic in enumerate(nics))
     return out + "\n"
+
+
+P2P_LEGEND = """\
+
+Legend:
+
+  X    = Self
+  OK   = Status Ok
+  CNS  = Chipset not supported
+  GNS  = GPU not supported
+  TNS  = Topology not supported
+  NS   = Not supported
+  DR   = Disabled by regkey
+  U    = Unknown
+"""
+
+
+def _p2p(driver: Driver) -> str:
+    """Who can read whose memory. GPUs without NVLink between them are the chipset's matter: not supported."""
+    gpus, cells = driver.gpus, driver.machine["topology"]
+    out = " \t" + "\t".join(f"GPU{i}" for i in range(len(gpus))) + "\t\n"
+    for i, gpu in enumerate(gpus):
+        row = []
+        for j, other in enumerate(gpus):
+            linked = cells[gpu["index"]][other["index"]].startswith("NV")
+            cut = {gpu["index"], other["index"]} == set(driver.machine.get("p2p_cut", ()))
+            row.append("X" if i == j else "NS" if cut else "OK" if linked else "CNS")
+        out += f" GPU{i}\t" + "\t".join(row) + "\t\n"
+    return out + P2P_LEGEND
 
 
 def _near(

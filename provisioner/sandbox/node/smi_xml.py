@@ -124,6 +124,7 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
     limit, least, most, idle = product["power"]
     switched = gpu["fabric"]["state"] != "N/A"
     target = product.get("target")
+    awake = "awake" in gpu
     return {
         "name": gpu["name"],
         "brand": product["brand"],
@@ -162,12 +163,14 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "subsystem": product["subsystem"],
         "sub_class": 0 if product.get("class") else 2,
         "gen": gpu["pcie"]["gen"],
-        "gen_now": 1 if geforce and "awake" not in gpu else gpu["pcie"]["gen"],
+        "gen_now": 1 if geforce and not awake else gpu["pcie"]["gen"],
         "gen_host": "N/A" if gpu["virtualised"] else gpu["pcie"]["gen"],
         "width": gpu["pcie"]["width"],
         "atomics": "FETCHADD_32 FETCHADD_64 SWAP_32 SWAP_64 CAS_32 CAS_64" if blackwell else "N/A",
         "fan": f"{product['fan']} %" if "fan" in product else "N/A",
-        "pstate": "P8" if geforce else "P0",
+        # The driver holds a GeForce at P2 for programs of CUDA.
+        "pstate": ("P2" if awake else "P8") if geforce else "P0",
+        "busy": f"{100 if awake else 0} %",
         "memory": gpu["memory_mib"],
         "reserved": product["reserved"],
         "free": gpu["memory_mib"] - product["reserved"],
@@ -181,13 +184,15 @@ def _values(driver: Driver, gpu: Gpu) -> dict[str, Any]:
         "target_least": f"{target[1]} C" if target else "N/A",
         "target_most": f"{target[2]} C" if target else "N/A",
         "power_state": DEPRECATED if gone else ("P8" if geforce else "P0"),
-        "draw": f"{idle + gpu['index'] * 0.37:.2f}",
-        "average_draw": f"{idle + gpu['index'] * 0.31:.2f} W" if arch not in ("volta", "ampere") else "N/A",
+        "draw": f"{(limit * 0.9 if awake else idle) + gpu['index'] * 0.37:.2f}",
+        "average_draw": f"{(limit * 0.9 if awake else idle) + gpu['index'] * 0.31:.2f} W"
+        if arch not in ("volta", "ampere")
+        else "N/A",
         "limit": f"{limit:.2f}",
         "least": f"{least:.2f}",
         "most": f"{most:.2f}",
         "smoothing": "Insufficient Permissions" if blackwell else "N/A",
-        "idle_graphics": product["idle"][0],
+        "idle_graphics": product["max" if awake else "idle"][0],
         "idle_memory": product["idle"][1],
         "idle_video": product["idle"][2],
         "max_graphics": product["max"][0],

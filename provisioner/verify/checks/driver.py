@@ -18,7 +18,9 @@ PARTS = re.compile(
 )
 """Packages that carry the driver's own version (Ubuntu's and NVIDIA's names). nvidia-modprobe, nvidia-settings and the
 container toolkit go their own ways."""
-GLOBAL_NODES = ("nvidiactl", "nvidia-uvm")
+GLOBAL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+MAJOR = 195
+"""Of nvidia<n> and nvidiactl (admin-guide/devices.rst of the kernel)."""
 
 
 @check(
@@ -58,8 +60,8 @@ def test_installed(node: Facts) -> None:
                 unknown(reason, file, action="none" if node.source(file).state == "absent" else None)
         unknown("no tool reports the driver's version")
     disk = node.host.driver_on_disk if node.host else None
-    if disk is not None and disk != loaded:
-        fail(f"{loaded} is loaded, the module on disk is {disk}: the next boot runs that one")
+    if disk is not None and disk.version not in (None, loaded):
+        fail(f"{loaded} is loaded, the module on disk is {disk.version}: the next boot runs that one")
     if not installed:
         skip("the driver was not installed from packages")
     other = [f"{name} {version}" for name, version in installed.items() if version != loaded]
@@ -127,25 +129,34 @@ def test_params(node: Facts, expected: Expected) -> None:
 
 @check(
     "driver.dev_nodes",
-    severity="warn",
+    severity="fatal",
+    documented="NVIDIA driver README, Device nodes: a program opens /dev/nvidiactl, /dev/nvidia<n> and /dev/nvidia-uvm",
     action="reboot",
-    needs=("nvidia-dev.txt",),
+    reads=("nvidia-dev.txt",),
     vendor="nvidia",
     follows=("gpu.count", "driver.responds", "driver.modules"),
     says="A device node of the driver is missing or is no device: programs and containers do not see that GPU.",
 )
 def test_nodes(node: Facts, expected: Expected) -> None:
-    assert node.device_nodes is not None
+    source = node.source("nvidia-dev.txt")
+    if source.state == "absent":
+        skip("older bundles do not have nvidia-dev.txt")
+    if node.device_nodes is None:
+        unknown(source.reason, "nvidia-dev.txt")
     there = {entry.name: entry for entry in node.device_nodes}
     numbers = [g.minor_number for g in node.gpus or () if g.minor_number is not None] or list(range(expected.gpu_count))
     wanted = [*(f"nvidia{number}" for number in numbers), *GLOBAL_NODES]
     missing = [name for name in wanted if name not in there]
     wrong = [name for name in wanted if name in there and there[name].kind != "c"]
+    other = {name: there[name].major for name in wanted if name in there and not name.startswith("nvidia-")}
+    strange = [f"/dev/{name} has major {major}" for name, major in other.items() if major not in (None, MAJOR)]
     saw(expected=wanted, actual=sorted(there))
     if missing:
         fail(f"/dev/{', /dev/'.join(missing)} is missing")
     if wrong:
         fail(f"/dev/{', /dev/'.join(wrong)} is no character device")
+    if strange:
+        fail(f"{'; '.join(strange[:3])}, not the driver's {MAJOR}")
 
 
 @check(

@@ -177,6 +177,7 @@ def vbios(node: Facts) -> tuple[str, ...] | None:
     severity="warn",
     action="vendor",
     needs=("gpus",),
+    follows=("gpu.vbios",),
     vendor="nvidia",
     says="GPUs have another VBIOS than those of the rest of the group: power and clocks may differ. Ask the vendor.",
 )
@@ -246,3 +247,34 @@ def test_cloned(node: Facts, peers: Peers, name: str) -> None:
     saw(expected="no GPU of another node", actual=others or "no GPU of another node")
     if others:
         fail(f"it shows GPUs of {', '.join(others[:4])}")
+
+
+def fabric_clique(node: Facts) -> str | None:
+    """The rack's NVLink domain and the partition of it that the node's GPUs are in; None where they are in several, or
+    in none."""
+    found = {(gpu.fabric_cluster, gpu.fabric_clique) for gpu in node.gpus or () if gpu.fabric_cluster}
+    return " clique ".join(map(str, found.pop())) if len(found) == 1 else None
+
+
+@check(
+    "fleet.clique",
+    severity="warn",
+    action="vendor",
+    needs=("gpus",),
+    vendor="nvidia",
+    follows=("gpu.fabric_state", "gpu.fabric_health"),
+    applies=lambda e: e.nvlink_across,
+    otherwise="NVLink does not leave this node",
+    says="This node is in another partition of its rack's NVLink domain than its neighbours: they do not reach each "
+    "other by NVLink. Look at the partitions in NMX, or at the fabric manager of the switches.",
+)
+def test_clique(node: Facts, peers: Peers) -> None:
+    mine = fabric_clique(node)
+    if mine is None:
+        skip("the GPUs do not all name one partition")
+    # A group may have several racks, and each has a domain of its own.
+    domain = mine.partition(" clique ")[0]
+    counts = {str(name): n for name, n in peers.common(fabric_clique).counts.items() if str(name).startswith(domain)}
+    saw(expected="one partition", actual=counts)
+    if counts[mine] * 2 <= sum(counts.values()):
+        fail(f"{mine}; others of its domain: {', '.join(f'{n} {name}' for name, n in counts.items() if name != mine)}")

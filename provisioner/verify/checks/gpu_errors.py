@@ -249,6 +249,11 @@ def test_throttle(node: Facts) -> None:
         fail("; ".join(f"{gpu}: {', '.join(why)}" for gpu, why in slowed.items()))
 
 
+CORRUPTED = 14
+"""Exit status of nvidia-smi where an InfoROM is corrupted (nvidia-smi(1), Return Value)."""
+
+
+# A warning: DCGM has it as one to monitor (dcgm_errors.c, DCGM_FR_CORRUPT_INFOROM), as the GPU computes on.
 @check(
     "gpu.inforom",
     severity="warn",
@@ -259,6 +264,9 @@ def test_throttle(node: Facts) -> None:
 )
 def test_inforom(node: Facts) -> None:
     warnings = list(node.smi.warnings) if node.smi else []
+    asked = node.outputs.get("nvidia-smi.xml")
+    if asked is not None and asked.rc == CORRUPTED and not any("inforom" in line.lower() for line in warnings):
+        warnings.append(f"exit status {CORRUPTED}: an InfoROM is corrupted")
     saw(expected="no warning", actual=warnings or "no warning")
     if warnings:
         fail("; ".join(warnings)[:300])

@@ -214,38 +214,6 @@ def test_crash(node: Facts) -> None:
 
 
 @check(
-    "host.cloud_init",
-    severity="warn",
-    action="reconfigure",
-    needs=NEEDS,
-    says="The first boot's own work ended with errors: users, mounts or packages of the user data may be missing.",
-)
-def test_cloud_init(node: Facts) -> None:
-    errors = host_of(node).cloud_init
-    if errors is None:
-        skip("cloud-init has left no result")
-    saw(expected="no error", actual=list(errors) or "no error")
-    if errors:
-        fail(errors[0])
-
-
-@check(
-    "host.load",
-    severity="info",
-    action="none",
-    needs=NEEDS,
-    says="More runs on the node than it has processors. On a node without a job, look at what it is.",
-)
-def test_load(node: Facts, expected: Expected) -> None:
-    host = host_of(node)
-    load, cpu = told(host.load, "its load"), told(host.cpu, "its processors")
-    most = expected.most["load.per_processor"]
-    saw(expected=f"{most * cpu.processors:g} at most", actual=load)
-    if load > most * cpu.processors:
-        fail(f"a load of {load:g} on {cpu.processors} processors")
-
-
-@check(
     "host.zombies",
     severity="warn",
     action="reboot",

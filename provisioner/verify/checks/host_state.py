@@ -65,5 +65,84 @@ def test_clock(node: Facts) -> None:
         fail(f"no processor runs above {fastest:.0f} MHz")
 
 
+@check(
+    "host.time_offset",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("host.time_sync", "host.clock_skew"),
+    says="The clock is kept and yet off: the time server is far, or answers badly. Logs of nodes do not match.",
+)
+def test_offset(node: Facts, expected: Expected) -> None:
+    offset, most = host_of(node).clock_offset, expected.most["clock.offset"]
+    if offset is None:
+        skip("chrony does not keep the clock")
+    saw(expected=f"{most:g} s at most", actual=f"{offset:+.3f} s")
+    if abs(offset) > most:
+        fail(f"chrony holds the clock to be {offset:+.3f} s off")
+
+
+@check(
+    "host.users",
+    severity="info",
+    action="none",
+    needs=NEEDS,
+    applies=lambda e: e.tuned is not None,
+    otherwise="gpuprov did not configure this machine",
+    says="People have processes on the node although no job has the GPUs. Look whose they are before a job comes.",
+)
+def test_users(node: Facts) -> None:
+    host = host_of(node)
+    if any(gpu.processes for gpu in node.gpus or ()) or (node.load is not None and node.load.state == "busy"):
+        skip("a job has the GPUs")
+    users = told(host.processes, "its processes").users
+    if users is None:
+        skip("an older probe, which did not look whose processes they are")
+    session = host.limits.get("session")
+    others = {name: count for name, count in users.items() if session is None or name != session.user}
+    saw(expected="nobody", actual=others or "nobody")
+    if others:
+        fail("; ".join(f"user {name} has {count} processes" for name, count in sorted(others.items())[:6]))
+
+
+@check(
+    "host.cloud_init",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="The first boot's own work ended with errors: users, mounts or packages of the user data may be missing.",
+)
+def test_cloud_init(node: Facts) -> None:
+    host = host_of(node)
+    errors, (stage, survived) = host.cloud_init, host.cloud_init_stage or (None, ())
+    if errors is None and stage is None:
+        skip("cloud-init has left no result")
+    told_by = [*(errors or ()), *survived]
+    saw(expected="done, no error", actual=told_by or stage or "done, no error")
+    if stage is not None:
+        fail(f"cloud-init has not finished: it is in {stage}")
+    if told_by:
+        fail(told_by[0])
+
+
+@check(
+    "host.load",
+    severity="info",
+    action="none",
+    needs=NEEDS,
+    says="More runs on the node than it has processors. On a node without a job, look at what it is.",
+)
+def test_load(node: Facts, expected: Expected) -> None:
+    host = host_of(node)
+    load, cpu = told(host.load, "its load"), told(host.cpu, "its processors")
+    most = expected.most["load.per_processor"]
+    idle = node.gpus is not None and not any(gpu.processes or gpu.utilization for gpu in node.gpus)
+    if idle and not expected.simulated and node.load is not None and node.load.state != "busy":
+        most = min(most, expected.most["load.idle_per_processor"])
+    saw(expected=f"{most * cpu.processors:g} at most", actual=load)
+    if load > most * cpu.processors:
+        fail(f"a load of {load:g} on {cpu.processors} processors")
+
+
 HELD_DOWN_MHZ = 1000
 """A processor that PROCHOT holds down stands at its lowest multiplier: 400 to 800 MHz (Intel SDM 3B, 15.8.1)."""

@@ -120,6 +120,23 @@ def test_aer_corrected(node: Facts, expected: Expected) -> None:
         fail("; ".join(many))
 
 
+# Told, and no more: most lines that nobody knows mean nothing, and what does gets a check of its own.
+@check(
+    "log.unknown",
+    severity="info",
+    action="none",
+    needs=("dmesg-errors.txt",),
+    follows=("gpu.xid", "gpu.count", "log.gsp_timeout", "log.rm_init", "log.kernel_bug", "driver.responds"),
+    says="The kernel logged errors that gpuprov does not know. Read them where jobs fail for no reason that is told.",
+)
+def test_unknown(node: Facts) -> None:
+    strange = node.strange or ()
+    saw(expected="none", actual=[f"{one.text} ({one.count})" for one in strange[:8]] or "none")
+    if strange:
+        more = f"; and {len(strange) - 3} more" if len(strange) > 3 else ""
+        fail("; ".join(f"{o.text}{f' ({o.count} times)' if o.count > 1 else ''}" for o in strange[:3]) + more)
+
+
 @check(
     "log.pcie_link_limited",
     severity="warn",
@@ -128,12 +145,14 @@ def test_aer_corrected(node: Facts, expected: Expected) -> None:
     follows=("gpu.pcie", "gpu.pcie_gen"),
     applies=lambda e: e.bare_metal and e.pcie_width,
     otherwise="only boards with NVLink on bare metal are known to have all sixteen lanes",
-    says="At boot the kernel found a GPU's link narrower than the GPU is. Reboot; if it stays, have it reseated.",
+    says="At boot the kernel found the link of a GPU or a Mellanox card narrower than it is. Reboot; if it stays, "
+    "have it reseated.",
 )
 def test_limited(node: Facts) -> None:
     assert node.log is not None
     assert node.bus is not None
-    narrow = [e for e in node.log.limited if e.pci in node.bus.gpus and 0 < e.width < e.capable_width]
+    there = {*node.bus.gpus, *node.bus.cards}
+    narrow = [e for e in node.log.limited if e.pci in there and 0 < e.width < e.capable_width]
     saw(expected="none", actual=[f"{e.pci}: x{e.width} of x{e.capable_width}" for e in narrow] or "none")
     if narrow:
         fail("; ".join(f"{e.pci}: x{e.width} of x{e.capable_width}, {e.gbps:g} Gb/s" for e in narrow))

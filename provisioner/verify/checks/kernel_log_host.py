@@ -59,10 +59,26 @@ def test_hung(node: Facts) -> None:
 
 
 @check(
+    "log.hard_lockup",
+    severity="fatal",
+    documented="docs.kernel.org/admin-guide/lockup-watchdogs.html: a CPU that takes no interrupts; github "
+    "kubernetes/node-problem-detector, leptonai/gpud",
+    action="reboot",
+    needs=LOG,
+    says="A CPU took no more interrupts: what ran on it is lost, and the kernel's state with it. Reboot; if it comes "
+    "again, replace the node.",
+)
+def test_hard_lockup(node: Facts) -> None:
+    told(node, "hard_lockup")
+
+
+# A warning: a hypervisor that stops a virtual machine for a moment makes the same line.
+@check(
     "log.soft_lockup",
     severity="warn",
     action="reboot",
     needs=LOG,
+    follows=("log.hard_lockup",),
     says="A CPU was stuck in the kernel, or a virtual machine stood still. If it comes again, replace the node.",
 )
 def test_lockup(node: Facts) -> None:
@@ -82,7 +98,9 @@ def test_bug(node: Facts) -> None:
 
 @check(
     "log.io_error",
-    severity="warn",
+    severity="fatal",
+    documented="github leptonai/gpud, facebookresearch/gcm, aws/eks-node-monitoring-agent: an I/O error takes the node "
+    "out; Linux block/blk-core.c",
     action="replace",
     needs=LOG,
     follows=("log.fs_readonly",),
@@ -90,6 +108,30 @@ def test_bug(node: Facts) -> None:
 )
 def test_io(node: Facts) -> None:
     told(node, "io_error")
+
+
+@check(
+    "log.io_timeout",
+    severity="warn",
+    action="vendor",
+    needs=LOG,
+    follows=("log.io_error", "log.fs_readonly", "storage.nvme_state"),
+    says="An NVMe disk did not answer in time and was asked again, with success: watch it, it may be failing.",
+)
+def test_io_timeout(node: Facts) -> None:
+    told(node, "io_timeout")
+
+
+@check(
+    "log.network_fs",
+    severity="warn",
+    action="reconfigure",
+    needs=LOG,
+    says="A server of NFS, Lustre or Ceph did not answer, or lost this node's locks: jobs stood still meanwhile. Look "
+    "at the server and the network before it.",
+)
+def test_network_fs(node: Facts) -> None:
+    told(node, "network_fs")
 
 
 @check(

@@ -12,7 +12,7 @@ from provisioner.verify.parsers import pci
 from provisioner.verify.parsers.nvidia_smi import THROTTLE, Gpu
 
 
-def _working(node: Facts, expected: Expected) -> tuple[Gpu, ...]:
+def working(node: Facts, expected: Expected) -> tuple[Gpu, ...]:
     """The GPUs as nvidia-smi saw them under load."""
     load = reached(node, expected)
     if node.under_load is None:
@@ -34,7 +34,7 @@ def _working(node: Facts, expected: Expected) -> tuple[Gpu, ...]:
     says="GPUs slow down under load because of heat or the power supply. Look at fans, air flow, coolant and feeds.",
 )
 def test_throttle(node: Facts, expected: Expected) -> None:
-    gpus = _working(node, expected)
+    gpus = working(node, expected)
     slowed = {f"GPU {g.index}": [r for r in g.throttle if r in THROTTLE] for g in gpus}
     saw(expected="no slowdown", actual={gpu: reasons for gpu, reasons in slowed.items() if reasons} or "none")
     if told := [f"{gpu}: {', '.join(reasons)}" for gpu, reasons in slowed.items() if reasons]:
@@ -80,7 +80,7 @@ def test_temperature(node: Facts, expected: Expected) -> None:
     least = expected.most.get("temperature.margin", 0.0)
     sampled = {one.index: one for one in node.samples or ()}
     left: dict[str, float] = {}
-    for gpu in _working(node, expected):
+    for gpu in working(node, expected):
         seen = sampled.get(gpu.index)
         degrees = degrees_left(gpu)
         if degrees is not None:
@@ -114,7 +114,7 @@ def test_temperature(node: Facts, expected: Expected) -> None:
 )
 def test_pcie_link(node: Facts, expected: Expected) -> None:
     low, narrow, seen = [], [], {}
-    for gpu in _working(node, expected):
+    for gpu in working(node, expected):
         name, now, best = f"GPU {gpu.index}", gpu.pcie_gen, gpu.pcie_gen_max
         seen[name] = f"generation {now} x{gpu.pcie_width}"
         if now is not None and best is not None and now < best:

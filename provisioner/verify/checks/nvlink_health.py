@@ -208,12 +208,49 @@ def test_present(node: Facts, expected: Expected) -> None:
     follows=("packages.locked",),
     applies=lambda e: e.subnet_manager and e.packages,
     otherwise="no switch of NVLink 5 on this node, or no lock",
-    says="What fabric manager needs for NVLink 5 is missing: nvlsm, or module ib_umad. Run `gpuprov up` again.",
+    says="What fabric manager needs for NVLink 5 is missing: nvlsm, its process, or module ib_umad. Run `gpuprov up`.",
 )
-def test_nvlsm(node: Facts) -> None:
+def test_nvlsm(node: Facts, expected: Expected) -> None:
     assert node.packages is not None
     missing = [] if "nvlsm" in node.packages else ["package nvlsm"]
     missing += [] if "ib_umad" in (node.modules or ()) else ["module ib_umad"]
-    saw(expected="nvlsm and ib_umad", actual=missing or "both")
+    running = node.host.processes.running if node.host and node.host.processes else None
+    missing += ["process nvlsm"] if running is not None and "nvlsm" not in running and not expected.simulated else []
+    saw(expected="nvlsm, installed and running, and ib_umad", actual=missing or "all")
     if missing:
         fail(f"missing: {', '.join(missing)}")
+
+
+@check(
+    "nvlink.peers",
+    severity="fatal",
+    documented="nvidia-smi(1) topo -p2p; NVIDIA Health Validation, NVLinkP2P",
+    action="reset",
+    reads=("p2p.txt",),
+    vendor="nvidia",
+    follows=(
+        "gpu.count",
+        "nvlink.links",
+        "nvlink.topology",
+        "nvswitch.fabric",
+        "gpu.fabric_state",
+        "gpu.fabric_health",
+    ),
+    applies=lambda e: e.large_bar and e.gpu_count > 1 and not e.mig,
+    otherwise="only GPUs behind NVSwitch are known to reach each other's memory, and those of MIG do not",
+    says="The driver does not let two GPUs reach each other's memory: NCCL goes round by the host, or fails. Reset all "
+    "GPUs and start fabric manager again.",
+)
+def test_p2p(node: Facts) -> None:
+    source = node.source("p2p.txt")
+    if source.state == "absent":
+        skip("older bundles do not have p2p.txt")
+    if node.p2p is None:
+        unknown(source.reason, "p2p.txt")
+    cells = node.p2p
+    order = sorted(cells)
+    wrong = [f"GPU {a} to {b}: {cell}" for a in order for b, cell in zip(order, cells[a], strict=True)
+             if cell != ("X" if a == b else "OK")]  # fmt: skip
+    saw(expected=f"OK for each of {len(cells)} GPUs", actual=wrong[:16] or "OK")
+    if wrong:
+        fail("; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if len(wrong) > 4 else ""))

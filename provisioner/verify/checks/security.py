@@ -69,6 +69,49 @@ def test_exporter(node: Facts, expected: Expected) -> None:
         fail("; ".join(found))
 
 
+WELL_KNOWN = (22, 53, 68, 111, 123, 323, 2049, 6817, 6818, 6819, 10250)
+"""Ports of what clusters serve on purpose: ssh, names, DHCP, time, NFS, Slurm, kubelet."""
+
+
+# Told, and no more: which services a fleet offers is its owner's to say, and a firewall may stand before them.
+@check(
+    "security.open_ports",
+    severity="info",
+    action="none",
+    needs=NEEDS,
+    follows=("security.docker_tcp", "security.hostengine_exposed", "security.exporter_exposed"),
+    says="The node listens on the public internet beyond ssh and what clusters serve. See whose it is; close it, or "
+    "let the firewall do so.",
+)
+def test_open_ports(node: Facts, expected: Expected) -> None:
+    host = host_of(node)
+    public = [a for a in host.public if expected.bare_metal or ":" not in a]
+    listening = told(host.listening, "what listens on it")
+    known = (*WELL_KNOWN, DOCKER, HOSTENGINE, *EXPORTERS)
+    found = sorted({s.port for s in listening if (s.address in public or (s.everywhere and public))} - set(known))
+    saw(expected="nothing else on a public address", actual=found or "nothing else on a public address")
+    if found:
+        fail(f"TCP ports {', '.join(map(str, found[:12]))} on {', '.join(public[:2])}")
+
+
+@check(
+    "security.root_password",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    says="root has an empty password, or one at all on a cloud's machine, where no image sets one. `passwd -l root`.",
+)
+def test_root_password(node: Facts, expected: Expected) -> None:
+    state = host_of(node).root_password
+    if state is None:
+        skip("/etc/shadow has no root, or an older probe looked")
+    saw(expected="locked" if not expected.bare_metal else "locked, or set", actual=state)
+    if state == "none":
+        fail("root has an empty password")
+    if state == "set" and not expected.bare_metal:
+        fail("root has a password")
+
+
 def _ssh(node: Facts, expected: Expected) -> Host:
     host = host_of(node)
     if host.sshd is None:

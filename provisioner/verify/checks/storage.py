@@ -6,6 +6,7 @@ from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.lsblk import Disk
 
 SYSTEM = ("/", "/var", "/var/lib/docker", "/var/lib/containerd", "/home")
 """Places that a system or a job writes to."""
@@ -103,7 +104,7 @@ def test_full(node: Facts, expected: Expected) -> None:
 )
 def test_root_space(node: Facts, expected: Expected) -> None:
     most = expected.most["disk.used_share"]
-    usage = _usage(node, SYSTEM)
+    usage = _usage(node, (*SYSTEM, "/boot"))
     saw(expected=f"{most:.0%} at most", actual={p: f"{share:.0%}" for p, (share, _) in usage.items()})
     if high := [f"{place} ({share:.0%})" for place, (share, _) in usage.items() if share > most]:
         fail(f"nearly full: {', '.join(high)}")
@@ -177,15 +178,43 @@ def test_readonly(node: Facts) -> None:
     says="A local NVMe disk is missing. Give the machine back, or have the disk reseated.",
 )
 def test_nvme_count(node: Facts, expected: Expected) -> None:
-    own = [d for d in node.disks or () if d.nvme and not any(word in (d.model or "") for word in NETWORK_DISKS)]
-    # What the system boots from is beside those that the catalogue counts.
-    own = [d for d in own if not {"/", "/boot", "/boot/efi"} & set(d.mountpoints)]
+    own = _own(node)
     saw(expected=expected.local_nvme, actual=len(own))
     if len(own) < expected.local_nvme:
         fail(f"{len(own)} local NVMe disks, {expected.local_nvme} are expected")
     sure = [d for d in own if d.told or any(word in (d.model or "") for word in LOCAL_DISKS)]
     if len(sure) < expected.local_nvme:
         unknown(f"{len(own)} NVMe disks are listed, but not which of them the system boots from or are the network's")
+
+
+def _own(node: Facts) -> list[Disk]:
+    """The machine's own NVMe disks; what it boots from is beside those that the catalogue counts."""
+    local = [d for d in node.disks or () if d.nvme and not any(word in (d.model or "") for word in NETWORK_DISKS)]
+    return [d for d in local if not {"/", "/boot", "/boot/efi"} & set(d.mountpoints)]
+
+
+@check(
+    "storage.nvme_size",
+    severity="warn",
+    action="vendor",
+    needs=("lsblk.json",),
+    follows=("storage.nvme_count",),
+    applies=lambda e: e.disk_gb,
+    otherwise="this machine has no local disks, or no source says how large they are",
+    says="A local NVMe disk is smaller than its machine's: another disk was put in, or one lost part of its flash.",
+)
+def test_nvme_size(node: Facts, expected: Expected) -> None:
+    sizes = {d.name: d.size / 1e9 for d in _own(node) if d.size is not None}
+    least = expected.disk_gb * (1 - SIZE_TOLERANCE)
+    saw(expected=f"{expected.disk_gb:g} GB each", actual={name: f"{size:.0f} GB" for name, size in sizes.items()})
+    if not sizes:
+        skip("no local NVMe disk is listed with its size")
+    if small := [f"{name} has {size:.0f} GB" for name, size in sizes.items() if size < least]:
+        fail(f"{'; '.join(small)}; {expected.disk_gb:g} are expected")
+
+
+SIZE_TOLERANCE = 0.07
+"""Makers count GB in powers of ten, some providers in powers of two: 7 per cent."""
 
 
 @check(

@@ -53,7 +53,7 @@ def _shared(wanted: Mapping[str, str], found: Shared | None) -> str:
         return "it is mounted read-only"
     if not mount.read_only and wanted["access"] == "ro":
         return "it is mounted for writing, which cluster.yaml does not allow"
-    return "answers"
+    return found.unwritten or "answers"
 
 
 def _is(source: str, shown: str) -> bool:

@@ -203,6 +203,25 @@ def test_nofile(node: Facts) -> None:
         fail(f"at most {files[1]} open files")
 
 
+@check(
+    "limits.nproc",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: not e.simulated,
+    otherwise="a simulated node has this computer's limits",
+    says="A session may start few processes: data loaders and compilers end with 'Resource temporarily unavailable'.",
+)
+def test_nproc(node: Facts, expected: Expected) -> None:
+    session, least = host_of(node).limits.get("session"), int(expected.most["process.least"])
+    processes = session.processes if session else None
+    if processes is None:
+        skip("the session's limits do not name it (an older probe)")
+    saw(expected=f"{least} or more", actual="unlimited" if processes[0] == UNLIMITED else processes[0])
+    if processes[0] != UNLIMITED and processes[0] < least:
+        fail(f"at most {processes[0]} processes", unverified=expected.unsupported("process.least"))
+
+
 SLOWING = {
     "CUDA_LAUNCH_BLOCKING": "every kernel waits for the one before it",
     "NCCL_P2P_DISABLE": "GPUs talk through host memory instead of NVLink",
@@ -212,12 +231,21 @@ SLOWING = {
     "NCCL_DEBUG": "NCCL writes a log line for every call",
     "CUDA_VISIBLE_DEVICES": "GPUs are hidden from every job",
     "NVIDIA_VISIBLE_DEVICES": "GPUs are hidden from every container",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION": "a program that fails waits for a debugger",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "a program that fails writes its GPUs' memory to disk",
+    "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "a pipe for each program waits for somebody to ask for a dump",
+    "CUDA_INJECTION64_PATH": "a profiler is loaded into every program",
+    "CUDA_PROFILE": "every program writes a profile",
+    "COMPUTE_PROFILE": "every program writes a profile",
+    "OPENCL_PROFILE": "every program writes a profile",
+    "NSIGHT_CUDA_DEBUGGER": "every program is prepared for a debugger",
+    "CUDBG_USE_LEGACY_DEBUGGER": "every program is prepared for a debugger",
     "CUDA_DEVICE_MAX_CONNECTIONS": "",
     "NCCL_ALGO": "",
     "NCCL_PROTO": "",
 }
 """Variables that are for looking for a mistake, or for one job, with what they do to all (NVIDIA's NCCL and CUDA
-documentation); an empty text is no concern."""
+documentation; github leptonai/gpud, bad environment variables); an empty text is no concern."""
 HARMLESS = {"NCCL_DEBUG": ("", "WARN", "VERSION"), "CUDA_VISIBLE_DEVICES": (), "NVIDIA_VISIBLE_DEVICES": ("all",)}
 
 
@@ -235,7 +263,7 @@ def test_environment(node: Facts) -> None:
     wrong = []
     for name, value in found.items():
         effect = SLOWING.get(name, "")
-        zero = name.endswith(("DISABLE", "BLOCKING")) and value in ("", "0")
+        zero = not name.endswith("VISIBLE_DEVICES") and value in ("", "0") and name != "NCCL_NET_GDR_LEVEL"
         if (
             effect
             and not zero

@@ -58,6 +58,8 @@ class Xid:
     fatal: bool | None = None
     """Whether the driver called it fatal, once at least; None for Xids of which it does not say so (all but those of
     NVLink 5)."""
+    minutes: int = 1
+    """In how many minutes there is such a line: one fault of a program writes many at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ def parse(text: str) -> KernelLog:
     fatal: set[tuple[int, str]] = set()
     weights: dict[tuple[int, str], set[str]] = {}
     causes: dict[tuple[int, str], str] = {}
+    minutes: dict[tuple[int, str], set[int]] = {}
     off: dict[str, None] = {}
     aer: Counter[str] = Counter()
     rest: list[str] = []
@@ -114,6 +117,7 @@ def parse(text: str) -> KernelLog:
                 key = (0 if cut else int(one[2]), one[1])
                 xids[key] += 1
                 said[key] = one[3].strip()[:160]
+                minutes.setdefault(key, set()).add(int((stamp(row) or 0.0) // 60))
                 weight = _WEIGHT.search(one[3])
                 weights.setdefault(key, set()).add(weight[1] if weight else "")
                 if cause := _CAUSE.search(one[3]):
@@ -135,7 +139,10 @@ def parse(text: str) -> KernelLog:
         raise Unreadable(f"no line of a kernel log: {first_line(text)}")
     return KernelLog(
         xids=tuple(
-            Xid(code, where, n, said[code, where], _fatal(weights[code, where]))
+            Xid(
+                *(code, where, n, said[code, where], _fatal(weights[code, where])),
+                minutes=len(minutes.get((code, where), (0,))),
+            )
             for (code, where), n in sorted(xids.items())
         ),
         sxids=tuple(Xid(c, where, n, said[c, where], (c, where) in fatal) for (c, where), n in sorted(sxids.items())),

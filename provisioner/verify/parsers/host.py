@@ -15,6 +15,7 @@ from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, whole
 from provisioner.verify.parsers import host_hardware as hw
+from provisioner.verify.parsers import host_platform as pl
 from provisioner.verify.parsers import host_software as sw
 from provisioner.verify.parsers.untrusted import (
     read_answer,
@@ -26,6 +27,9 @@ from provisioner.verify.parsers.untrusted import (
     strict_float,
 )
 from provisioner.verify.tool import Tool
+
+BLOCK_ORDER = 8
+"""2^8 pages, 1 MiB: what huge pages and the rings of network cards are made of (github facebookresearch/gcm)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +92,33 @@ class Host:
     """Kernels with modules, and whether the NVIDIA driver's is among them."""
     kernel_modules: Mapping[str, tuple[str, ...]] | None = None
     """Kernels with modules, and which of those that GPU nodes work by (probe/host_software.py) are among them."""
-    driver_on_disk: str | None = None
-    """Version of the NVIDIA module that the next load takes; None where modinfo finds none."""
+    driver_on_disk: pl.OnDisk | None = None
+    """None where modinfo finds none."""
     vendor: Mapping[str, tuple[str, ...]] | None = None
     """What a cloud's GPU image brings without a package: cuda, efa → versions; None where an older probe looked."""
     environment: Mapping[str, str] | None = None
     cloud_init: tuple[str, ...] | None = None
     """Errors of the first boot; None where cloud-init is not there or has not finished."""
+    cloud_init_stage: tuple[str | None, tuple[str, ...]] | None = None
+    """The stage in which it is, None where it has ended, and errors that it got over."""
+    machine_type: str | None = None
+    """What the cloud's metadata service calls the machine."""
+    pcie: pl.Pcie | None = None
+    fstab: tuple[pl.Entry, ...] | None = None
+    fuse: tuple[pl.Fuse, ...] | None = None
+    libraries: tuple[str, ...] | None = None
+    """Of NVIDIA's driver, as the dynamic loader finds them."""
+    libraries_asked: bool | None = None
+    """Whether the probe looked for them; older ones did not."""
+    free_blocks: Mapping[str, int] | None = None
+    """NUMA node → contiguous free blocks of BLOCK_ORDER pages and more."""
+    clock_offset: float | None = None
+    """Seconds by which chrony holds the clock to be off."""
+    allowances: Mapping[str, int] = field(default_factory=dict)
+    """Counter → packets that the hypervisor held back because the machine was over its share of the network."""
+    root_password: str | None = None
+    """none, locked or set."""
+    secure_boot: bool | None = None
 
     def at(self, place: str) -> hw.Filesystem | None:
         """The filesystem that a directory is on."""
@@ -177,10 +201,22 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         kernels=_kernels(read_map(d.get("kernels"))),
         kernel_modules={k: m for k, v in read_map(d.get("kernels")).items() if (m := read_strings(v)) is not None}
         or None,
-        driver_on_disk=(read_answer(d.get("driver_on_disk")) or "").strip() or None,
+        driver_on_disk=pl.read_module(read_answer(d.get("driver_on_disk"))),
         vendor=sw.read_vendor(d.get("vendor")),
         environment=sw.read_environment(d.get("environment")),
         cloud_init=sw.read_cloud_init(files.get("run/cloud-init/result.json")),
+        cloud_init_stage=pl.read_stage(files.get("run/cloud-init/status.json")),
+        machine_type=read_text(d.get("instance")),
+        pcie=pl.read_pcie(d.get("pcie")),
+        fstab=pl.read_fstab(d.get("fstab")),
+        fuse=pl.read_fuse(d.get("fuse")),
+        libraries=pl.read_libraries(read_answer(d.get("libraries"))),
+        libraries_asked="libraries" in d or None,
+        free_blocks=pl.read_free_blocks(files.get("proc/buddyinfo"), BLOCK_ORDER),
+        clock_offset=pl.read_offset(read_answer(d.get("tracking"))),
+        allowances=pl.read_allowances(d.get("allowances")),
+        root_password=read_text(d.get("root_password")),
+        secure_boot=secure if isinstance(secure := d.get("secure_boot"), bool) else None,
     )
 
 

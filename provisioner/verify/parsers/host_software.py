@@ -54,6 +54,7 @@ class Limits:
     user: str | None = None
     memlock: tuple[int, int] | None = None
     files: tuple[int, int] | None = None
+    processes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class Processes:
     old_zombies: tuple[tuple[str, float], ...] = ()
     """Name and age in seconds of some."""
     stuck: tuple[str, ...] = ()
+    users: Mapping[str, int] | None = None
+    """User number of a person → processes; None where an older probe looked."""
+    running: tuple[str, ...] | None = None
+    """Programs that were looked for by name (probe/host_cpu.py: NAMED) and are there."""
 
 
 def read_boots(value: Any) -> tuple[tuple[str, int], ...] | None:
@@ -172,11 +177,17 @@ def read_processes(d: Mapping[str, Any]) -> Processes | None:
     listed = d.get("zombies")
     rows = [row for row in listed if isinstance(row, list) and len(row) == 2] if isinstance(listed, list) else []
     old = tuple((str(row[0]), age) for row in rows if (age := read_float(row[1])) is not None)
-    return Processes(count, zombies, old, read_strings(d.get("stuck")) or ())
+    users = {name: n for name, v in read_map(d.get("users")).items() if (n := read_whole(v)) is not None}
+    return Processes(
+        *(count, zombies, old, read_strings(d.get("stuck")) or ()),
+        users=users if isinstance(d.get("users"), dict) else None,
+        running=read_strings(d.get("running")),
+    )
 
 
 def read_limits(d: Mapping[str, Any]) -> Limits:
-    return Limits(read_text(d.get("user")), read_pair(d.get("Max locked memory")), read_pair(d.get("Max open files")))
+    names = ("Max locked memory", "Max open files", "Max processes")
+    return Limits(read_text(d.get("user")), *(read_pair(d.get(name)) for name in names))
 
 
 def read_pair(value: Any) -> tuple[int, int] | None:

@@ -111,10 +111,14 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind("hung_task", ("blocked",), r"INFO: task \S+:\d+ (?:\S+ )?blocked (?:in I/O wait )?for more than \d+ seconds"),
     _kind(
-        "soft_lockup",
-        ("lockup", "LOCKUP", "rcu"),
-        r"BUG: soft lockup - CPU#\d+ stuck",
+        "hard_lockup",
+        ("LOCKUP", "hard lockup"),
         r"[Ww]atchdog detected hard LOCKUP|Watchdog: .*hard LOCKUP|BUG: .*hard lockup",
+    ),
+    _kind(
+        "soft_lockup",
+        ("lockup", "rcu"),
+        r"BUG: soft lockup - CPU#\d+ stuck",
         r"rcu: INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stalls?",
         r"INFO: rcu_\w+ (?:self-)?detected stalls? on",
     ),
@@ -135,13 +139,30 @@ KINDS: tuple[Kind, ...] = (
         r"(?:blk_update_request: |print_req_error: )?\bI/O error, dev (?:nvme|sd|vd|xvd|dm-|md)",
         r"\bcritical (?:medium|target|space allocation) error, dev ",
         r"Buffer I/O error on dev(?:ice)? (?:nvme|sd|vd|xvd|dm-|md)",
-        r"nvme nvme\d+: (?:I/O (?:tag )?\d+ .*timeout|controller is down|Device not ready; aborting|"
-        r"Removing after probe failure|Abort status: 0x[0-9a-f]*[1-9a-f]|"
+        r"nvme nvme\d+: (?:controller is down|Device not ready; aborting|Removing after probe failure|"
         r"Disabling device after reset failure|frozen state error)",
         r"md/raid\S*: .*Disk failure on",
         r"EXT4-fs error \(device",
         r"XFS \(\S+\): (?:[Mm]etadata (?:I/O error|corruption)|[Cc]orruption (?:of|warning|detected))",
         r"BTRFS (?:error|critical) \(device",
+    ),
+    _kind(
+        "io_timeout",
+        ("nvme",),
+        r"nvme nvme\d+: (?:I/O (?:tag )?\d+ .*timeout|Abort status: 0x[0-9a-f]*[1-9a-f])",
+    ),
+    _kind(
+        "network_fs",
+        ("nfs", "NFS", "lockd", "Lustre", "ceph"),
+        # net/sunrpc/clnt.c, fs/nfs/nfs4proc.c, fs/lockd/clntproc.c, fs/nfs/write.c
+        r"\bnfs: server \S+ not responding",
+        r"NFS: .*(?:[Ll]ock reclaim failed|state manager .*failed)",
+        r"lockd: (?:failed to reclaim lock|server \S+ not responding)",
+        r"NFS: nfs\w* writeback .*(?:hang|error)",
+        # lustre/ptlrpc: import.c
+        r"Lustre: \S+ Connection to \S+ .*was lost",
+        r"LustreError: .*(?:evicted|was evicted)",
+        r"libceph: (?:mon|osd|mds)\d+ .*(?:session lost|socket closed|hunting)",
     ),
     _kind(
         "fs_readonly",
@@ -258,6 +279,11 @@ def events(rows: list[str]) -> tuple[Event, ...]:
     return tuple(found)
 
 
+def known(row: str) -> bool:
+    """Whether a row is of one of KINDS, or is a link that went down."""
+    return bool(_messages(row)) or FLAP.search(row) is not None or LIMITED.search(row) is not None
+
+
 @lru_cache(2048)
 def _messages(row: str) -> tuple[tuple[str, str, str], ...]:
     """(kind, device, text) of each message in a row. What stands in a log stands there again after the load."""
@@ -269,7 +295,7 @@ def _messages(row: str) -> tuple[tuple[str, str, str], ...]:
             match = kind.pattern.search(part)
             if match is None or (kind.but is not None and kind.but.search(part)):
                 continue
-            found.append((kind.name, _where(part, match.start()), _plain(part)))
+            found.append((kind.name, _where(part, match.start()), plain_message(part)))
             break
     return tuple(found)
 
@@ -304,7 +330,7 @@ def _where(row: str, start: int) -> str:
     return disk[1] if disk else ""
 
 
-def _plain(row: str) -> str:
+def plain_message(row: str) -> str:
     """The message without what stands before it."""
     text = re.sub(r"^.*?\bkernel: ", "", row)
     text = re.sub(r"^(?:<\d+>|\w+\s*:\w+\s*: |\d+,\d+,\d+,[^;]*;|\[[^\]]*\]\s*|\d{4}-\d\d-\d\dT\S+ )+", "", text)

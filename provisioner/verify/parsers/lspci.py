@@ -44,12 +44,15 @@ class Pci:
     nvme: int
     dead: tuple[str, ...] = ()
     """GPUs and NVSwitches that are listed and answer no more: every register reads ff."""
+    cards: tuple[str, ...] = ()
+    """Network cards of NVIDIA (Mellanox)."""
 
 
 def parse(text: str) -> Pci:
     gpus: list[str] = []
     dead: list[str] = []
-    nvswitch = efa = mellanox = nvme = seen = 0
+    cards: list[str] = []
+    nvswitch = efa = nvme = seen = 0
     for line in lines(text):
         match = _DEVICE.match(line.strip())
         if not match:
@@ -69,12 +72,12 @@ def parse(text: str) -> Pci:
         elif vendor == "1d0f" and device.startswith("efa"):
             efa += 1
         elif vendor == "15b3" and kind in ("0200", "0207"):
-            mellanox += 1
+            cards.append(pci(match[1]))
         elif kind == "0108":
             nvme += 1
     if not seen:
         raise Unreadable(f"no device with its class: {first_line(text)}")
-    return Pci(tuple(gpus), nvswitch, efa, mellanox, nvme, tuple(dead))
+    return Pci(tuple(gpus), nvswitch, efa, len(cards), nvme, tuple(dead), tuple(cards))
 
 
 def _ids(rest: str) -> tuple[str, str]:

@@ -89,6 +89,14 @@ class Gpu:
     memory_temperature_max: int | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
+    power_draw_w: float | None = None
+    """At the moment of asking, as the next three."""
+    power_capped: bool | None = None
+    """Whether its power limit holds its clocks down (sw_power_cap): usual under load, and only there."""
+    pstate: str | None = None
+    """P0 (highest) to P15."""
+    utilization: int | None = None
+    """Per cent of the time in which a kernel ran."""
     clock_sm_mhz: int | None = None
     """At the moment of asking."""
     clock_application_mhz: int | None = None

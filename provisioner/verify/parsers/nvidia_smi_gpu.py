@@ -23,6 +23,10 @@ BLANK = {
 
 ERRORS = ("unknown error", "err!")
 """What stands in the place of a value that the driver could not get from the GPU."""
+CAPPED = (
+    "clocks_event_reasons/clocks_event_reason_sw_power_cap",
+    "clocks_throttle_reasons/clocks_throttle_reason_sw_power_cap",
+)
 SLOWED = {
     "sw_therm_slowdown": "sw_thermal_slowdown",
     "hw_therm_slowdown": "hw_thermal_slowdown",
@@ -120,6 +124,15 @@ def read_gpu(index: int, element: ElementTree.Element, gpu: Texts) -> Gpu:
             _number(text("gpu_power_readings/default_power_limit")),
             _number(text("power_readings/default_power_limit")),
         ),
+        power_draw_w=_first(
+            _number(text("gpu_power_readings/instant_power_draw")),
+            _number(text("gpu_power_readings/average_power_draw")),
+            _number(text("gpu_power_readings/power_draw")),
+            _number(text("power_readings/power_draw")),
+        ),
+        power_capped=_active(_first(*(_said(text(path)) for path in CAPPED))),
+        pstate=_said(text("performance_state")),
+        utilization=_whole(text("utilization/gpu_util")),
         clock_sm_mhz=_whole(text("clocks/sm_clock")),
         clock_application_mhz=_whole(text("applications_clocks/graphics_clock")),
         clock_default_mhz=_whole(text("default_applications_clocks/graphics_clock")),
@@ -212,6 +225,10 @@ def _number(text: str | None) -> float | None:
 @lru_cache(1024)
 def _yes(text: str | None) -> bool | None:
     return {"yes": True, "enabled": True, "no": False, "disabled": False}.get((_said(text) or "").lower())
+
+
+def _active(text: str | None) -> bool | None:
+    return None if text is None else text.lower() == "active"
 
 
 def _first(*values: _T | None) -> _T | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.parsers.host_hardware import Mount, read_mounts
@@ -23,6 +24,21 @@ class Shared:
     status: int | None = None
     error: str = ""
     serves: str = ""
+    unwritten: str = ""
+    """Why a file could not be written and read back; empty where it could, or nobody tried."""
+
+
+DENIED = ("Permission denied", "Operation not permitted", "Read-only file system")
+"""root may not write there (exports(5), root_squash): that says nothing of those who may."""
+
+
+def _unwritten(said: dict[str, Any]) -> str:
+    if said.get("timed_out") is True:
+        return f"a write did not end within {read_float(said.get('seconds')) or 0:.0f} s"
+    error = read_text(said.get("error")) or ""
+    if said.get("rc") in (0, None) or any(word in error for word in DENIED):
+        return ""
+    return f"a write failed: {error[-160:] or said.get('rc')}"
 
 
 def parse(text: str) -> tuple[Shared, ...]:
@@ -42,7 +58,7 @@ def _one(path: str, row: object, text: str) -> Shared:
     error = read_text(said.get("error")) or ""
     return Shared(
         path, mounts[0], said.get("timed_out") is True, read_float(said.get("seconds")), read_whole(said.get("rc")),
-        error[-200:], (read_text(row.get("serves")) or "")[:1024],
+        error[-200:], (read_text(row.get("serves")) or "")[:1024], _unwritten(read_map(row.get("written"))),
     )  # fmt: skip
 
 
@@ -51,7 +67,7 @@ TOOLS = (
         file="shared.json",
         field="shared",
         parse=parse,
-        seconds=27,  # two programs for each file system, all at once (probe/shared.py)
+        seconds=37,  # three programs for each file system, all at once (probe/shared.py)
         when=lambda expected: expected.shared,
         configured=True,
         label="stat and find on the file systems of the network",

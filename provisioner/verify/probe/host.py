@@ -1,6 +1,6 @@
 """What a node shows of itself outside of its GPUs, as one document (host.json).
 
-Files of /proc, /sys, /etc and /var are read in one walk, and five programs are asked side by side, each with its own
+Files of /proc, /sys, /etc and /var are read in one walk, and programs are asked side by side, each with its own
 deadline. A value that is not there is left out; nothing that can hang is touched in the walk (no network filesystem, no
 command line of a process). Only what checks judge travels: no passwords, no environment beyond CUDA's and NCCL's.
 Standard library only, Python 3.8 or newer.
@@ -19,6 +19,16 @@ from typing import Any
 from provisioner.verify.probe.host_cpu import edac, governors, limits, processes, processors
 from provisioner.verify.probe.host_disks import mounts, nvme, smart, space
 from provisioner.verify.probe.host_network import addresses, bonds, default_routes, interfaces, listening, resolves
+from provisioner.verify.probe.host_platform import (
+    allowances,
+    fstab,
+    fuse,
+    instance,
+    libraries,
+    pcie,
+    root_password,
+    secure_boot,
+)
 from provisioner.verify.probe.host_software import (
     boots,
     cdi,
@@ -41,8 +51,9 @@ HOST_FILES = (
     "sys/devices/system/clocksource/clocksource0/current_clocksource", "sys/devices/system/node/has_cpu",
     "sys/devices/system/cpu/smt/active", "sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name",
     "sys/class/dmi/id/bios_version", "etc/machine-id", "etc/hostname", "etc/resolv.conf",
-    "etc/ssh/ssh_host_ed25519_key.pub", "run/cloud-init/result.json",
+    "etc/ssh/ssh_host_ed25519_key.pub", "run/cloud-init/result.json", "run/cloud-init/status.json", "proc/buddyinfo",
 )  # fmt: skip
+TRACKING = ["chronyc", "-c", "tracking"]
 SYNC = ["timedatectl", "show", "--property=NTPSynchronized", "--property=NTP"]
 DOCKER = (
     '{"version":{{json .ServerVersion}},"driver":{{json .Driver}},"root":{{json .DockerRootDir}},'
@@ -62,6 +73,9 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("driver_on_disk", driver_on_disk),
         ("docker", lambda: run(["docker", "info", "--format", DOCKER], ASK)),
         ("smart", smart),
+        ("libraries", libraries),
+        ("tracking", lambda: run(TRACKING, ASK)),
+        ("allowances", lambda: allowances(default_routes())),
         ("resolves", resolves),
     ]
     walked: list[tuple[str, Callable[[], Any]]] = [
@@ -73,7 +87,8 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("oom_kills", lambda: one_line("/proc/vmstat", "oom_kill ")),
         ("default_routes", default_routes),
         ("configured", lambda: os.stat("/etc/gpuprov/node.json").st_mtime),  # noqa: PTH116 (a plain script)
-        ("gpu_links", gpu_links),
+        ("gpu_links", gpu_links), ("pcie", pcie), ("instance", instance), ("fstab", fstab), ("fuse", fuse),
+        ("root_password", root_password), ("secure_boot", secure_boot),
         ("vendor", vendor_software),
         ("hostname", socket.gethostname),
     ]  # fmt: skip

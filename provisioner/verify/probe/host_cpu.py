@@ -14,6 +14,11 @@ from typing import Any
 
 from provisioner.verify.probe.runner import lines_of, listed, texts
 
+PEOPLE = range(1000, 60000)
+"""User numbers of people (login.defs(5): UID_MIN, UID_MAX)."""
+NAMED = ("nvlsm",)
+"""Programs that no unit of their own tells of."""
+
 
 def processors() -> dict[str, Any]:
     """/proc/cpuinfo in a few numbers: of 192 processors it is a quarter of a MiB."""
@@ -59,12 +64,20 @@ def edac() -> dict[str, dict[str, str]]:
 def processes() -> dict[str, Any]:
     """How many there are, zombies, and those that stay blocked in the kernel for a second without a single switch."""
     count, zombies, blocked = 0, [], {}
+    users: dict[str, int] = {}
+    running = set()
     for pid in listed("/proc"):
         if pid.isdigit():
             state = process(pid)
             if state is None:
                 continue
             count += 1
+            if state[0] in NAMED:
+                running.add(state[0])
+            with contextlib.suppress(OSError):
+                owner = os.stat("/proc/" + pid).st_uid  # noqa: PTH116 (a plain script)
+                if owner in PEOPLE:
+                    users[str(owner)] = users.get(str(owner), 0) + 1
             if state[1] == "Z":
                 zombies.append([state[0], state[3]])
             elif state[1] == "D" and state[2] != "2":
@@ -72,7 +85,10 @@ def processes() -> dict[str, Any]:
     if blocked:
         time.sleep(1.0)
     stuck = [state[0] for pid, (state, before) in blocked.items() if stays(pid, before)]
-    return {"count": count, "zombies": zombies[:200], "zombie_count": len(zombies), "stuck": stuck[:50]}
+    return {
+        "count": count, "zombies": zombies[:200], "zombie_count": len(zombies), "stuck": stuck[:50], "users": users,
+        "running": sorted(running),
+    }  # fmt: skip
 
 
 def process(pid: str) -> tuple[str, str, str, float] | None:
@@ -103,6 +119,10 @@ def limits() -> dict[str, Any]:
     own = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     shown = ["unlimited" if value == resource.RLIM_INFINITY else str(value) for value in own]
     found["session"] = {"user": "root", "Max locked memory": shown}
+    own = resource.getrlimit(resource.RLIMIT_NPROC)
+    found["session"]["Max processes"] = [
+        "unlimited" if value == resource.RLIM_INFINITY else str(value) for value in own
+    ]
     found["session"]["Max open files"] = [str(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE)]
     pid = str(os.getppid())
     for _ in range(12):

@@ -18,10 +18,13 @@ TIMES = "qqq16s20s4x" if os.uname().machine == "aarch64" else "iii16s20s"
 RECORD = struct.Struct("=hxxi32s4s32s256shh" + TIMES)
 """A record of wtmp (utmp(5)): type, process, line, id, user, host, exit status, session, seconds, microseconds, …; the
 times are of 64 bits on arm64 (unverified)."""
-VARIABLES = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_", "FI_")
+VARIABLES = (
+    "CUDA_", "CUDBG_", "COMPUTE_PROFILE", "OPENCL_PROFILE", "NSIGHT_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_", "FI_",
+)  # fmt: skip
 """Beginnings of variables of /etc/environment that travel."""
 MODULES = ("nvidia", "efa", "mlx5_core", "mlx5_ib", "gdrdrv", "nvidia-peermem", "lustre", "lnet", "amdgpu")
 """Kernel modules that a GPU node works by; those built for one kernel are not there for the next."""
+MODINFO = ("version:", "vermagic:", "signer:")
 SSHD = ("passwordauthentication", "permitrootlogin", "kbdinteractiveauthentication", "port", "listenaddress")
 
 
@@ -106,8 +109,10 @@ def kernels() -> dict[str, list[str]]:
 
 
 def driver_on_disk() -> dict[str, Any]:
-    """The version of NVIDIA's module that the next load takes."""
-    return run(["modinfo", "-F", "version", "nvidia"], ASK)
+    """NVIDIA's module that the next load takes: its version, the kernel that it is for, who signed it."""
+    said = run(["modinfo", "nvidia"], ASK)
+    said["text"] = "\n".join(line for line in said["text"].splitlines() if line.startswith(MODINFO))
+    return said
 
 
 def vendor_software() -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Runs on a node: every tool of a request at once, each with its deadline; one line of JSON comes out.
 
 Standard library only, Python 3.8 or newer. Sent over ssh's standard input in one round trip, with the other modules of
-this package behind it and a call of `main` with the request at the end. Nothing is installed, written or changed on the
-node.
+this package behind it and a call of `main` with the request at the end. Nothing is installed or changed on the
+node; what is written is a file on file systems of the network, which is removed again (shared.py).
 
 The request: {"deadline": seconds for everything, "files": {name: seconds}, "tools": {name: {"argv", "merge", "omit"} or
 {"paths", "empty"}} (tool.py: Tool), "images": [{"reference", "pull"}], "gpus": [docker's options that give a container

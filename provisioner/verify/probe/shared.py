@@ -3,14 +3,18 @@
 A server that has gone holds whoever touches its file system. So the mounts are read from the kernel's table, and only
 programs of their own, with a deadline, go there. Runs where such a file system is expected. shared.json:
 {path: {"mounted": the kernel's line for what is on top there, "answers": {"rc", "timed_out", "seconds", "error"},
-"serves": of a bucket (type fuse) what mount-s3's process for that path was told to mount, null where there is none}}.
+"written": the same of a file that is written, read back and removed, where the request has "writes" and it is mounted
+for writing; "serves": of a bucket (type fuse) what mount-s3's process for that path was told to mount, null where there
+is none}}.
 Standard library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +39,14 @@ def shared(_seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         found[path] = {"mounted": top, "answers": answers(path) if top is not None else None}
         if top is not None and top.split(" ")[2] == "fuse":
             found[path]["serves"] = serves(path)
+        elif top is not None and request.get("writes") and writable(top) and found[path]["answers"]["rc"] == 0:
+            found[path]["written"] = written(path)
 
     threads = [threading.Thread(target=ask, args=(path,), daemon=True) for path in request.get("shared", [])]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * ANSWER_S + 5)
+        thread.join(3 * ANSWER_S + 5)
     return result(json.dumps(dict(found)), 0)
 
 
@@ -51,6 +57,24 @@ def answers(path: str) -> dict[str, Any]:
         out = run(command, ANSWER_S)
         if out["rc"] != 0:
             break
+    return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
+
+
+def writable(mount: str) -> bool:
+    return "rw" in mount.split(" ")[3].split(",")
+
+
+WRITE = """set -e
+file="$1/.gpuprov-$2"
+trap 'rm -f -- "$file"' EXIT
+printf %s "$3" >"$file"
+test "$(cat -- "$file")" = "$3" || { echo "another text is read than was written" >&2; exit 9; }"""
+
+
+def written(path: str) -> dict[str, Any]:
+    """A small file of this node's own name, written, read back and removed. A bucket is left alone: it may not be
+    allowed to remove anything."""
+    out = run(["sh", "-c", WRITE, "sh", path, socket.gethostname()[:60], str(time.time())], ANSWER_S)
     return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
 
 

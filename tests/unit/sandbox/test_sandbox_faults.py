@@ -17,6 +17,7 @@ from tests.support.sandbox_node import MakeNode, healthy
 OUTPUTS = {
     "xml": ("nvidia-smi", "-q", "-x"),
     "topo": ("nvidia-smi", "topo", "-m"),
+    "p2p": ("nvidia-smi", "topo", "-p2p", "r"),
     "links": ("nvidia-smi", "nvlink", "-s"),
     "errors": ("nvidia-smi", "nvlink", "-e"),
     "dmesg": ("dmesg",),
@@ -27,13 +28,15 @@ OUTPUTS = {
 
 XML = ("power-brake", "thermal-slowdown", "gpu-hot", "power-limit", "compute-mode", "reset-required", "serial-copied",
        "sram-threshold", "channel-repair", "pages-retired", "fabric-partition",
-       "row-bank-empty", "ecc-corrected", "ecc-pending", "bar-small", "gsp-off")  # fmt: skip
+       "row-bank-empty", "ecc-corrected", "ecc-pending", "bar-small", "gsp-off", "vbios-mixed",
+       "fabric-not-joined")  # fmt: skip
 LOG = ("switch-link-fault",
        "rm-init-failed", "gsp-timeout", "aer-fatal", "memory-error", "memory-corrected", "io-error", "disk-readonly",
-       "task-hung", "cpu-stuck", "out-of-memory", "iommu-fault", "nic-health", "amd-ras", "amd-ring")  # fmt: skip
+       "task-hung", "cpu-stuck", "out-of-memory", "iommu-fault", "nic-health", "amd-ras", "amd-ring",
+       "cpu-dead", "disk-late", "nfs-silent", "kernel-strange")  # fmt: skip
 
 CHANGES = {
-    "gpu-lost": {"xml", "topo", "links", "errors", "lspci"},
+    "gpu-lost": {"xml", "topo", "p2p", "links", "errors", "lspci"},
     "gpu-model": {"xml", "links", "errors"},
     "nvlink-down": {"links"},
     "xid-79": {"dmesg"},
@@ -43,7 +46,7 @@ CHANGES = {
     "ecc-off": {"xml"},
     "wrong-driver": {"xml"},
     "bad-driver": {"xml"},
-    "driver-mismatch": {"xml", "topo", "links", "errors"},
+    "driver-mismatch": {"xml", "topo", "p2p", "links", "errors"},
     "persistence-off": {"xml"},
     "hold-lost": set(),
     "fabric-manager-dead": set(),
@@ -63,6 +66,8 @@ CHANGES = {
     "bus-dead": {"lspci"},
     "nvswitch-lost": {"lspci"},
     "numa-unknown": {"topo"},
+    "path-lost": {"topo", "p2p"},
+    "peer-access-cut": {"p2p"},
     "nvlink-slow": {"links"},
     "nvlink-errors": {"errors"},
     "nvlink-asymmetry": {"errors"},

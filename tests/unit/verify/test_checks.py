@@ -38,7 +38,7 @@ from tests.support.healthy_bundle import (
 from tests.support.healthy_fio import FIO_CHECKS
 from tests.support.healthy_gpu import GPU_CHECKS
 from tests.support.healthy_host import HOST_CHECKS
-from tests.support.healthy_load import LOAD_CHECKS
+from tests.support.healthy_load import LOAD_CHECKS, REACH_CHECKS
 
 P4D, DGX, V100, NDV4 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "Standard_ND96asr_v4"
 Texts = dict[str, str | Output]
@@ -178,7 +178,9 @@ FAULTS: dict[str, Fault] = {
         passes={"gpu.ecc", "gpu.remap"},
     ),
     # V100 and T4 retire pages in place of remapping rows
-    "ecc mended by a retired page": Fault(V100, old_memory("1", "1", "No"), set(), passes={"gpu.ecc", "gpu.remap"}),
+    "ecc mended by a retired page": Fault(
+        V100, old_memory("1", "1", "No"), {"gpu.page_retirements"}, passes={"gpu.ecc", "gpu.remap"}
+    ),
     "ecc and no page retired": Fault(V100, old_memory("1", "0", "No"), {"gpu.ecc"}),
     "ecc and a page to be retired": Fault(V100, old_memory("1", "1", "Yes"), {"gpu.ecc", "gpu.remap"}),
     # A100 with MIG, drivers 510 to 590: the driver says neither of rows nor of pages
@@ -535,7 +537,7 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
         if not id.startswith(("fleet.", "rdma.", "baseline.", "fabric.", "cloud.", "bmc."))
         and id not in ("peermem.loaded", "efa.drops", "storage.shared", "image.parts")
     }
-    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | FIO_CHECKS
+    alone -= GPU_CHECKS | HOST_CHECKS | LOAD_CHECKS | REACH_CHECKS | FIO_CHECKS
     assert alone - green == set()
     assert alone - red == set()
 

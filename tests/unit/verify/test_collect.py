@@ -223,7 +223,7 @@ def test_what_is_asked_of_a_machine() -> None:
     assert load_request(expected("p4d.24xlarge", "quick")) is None
     standard, stress = (load_request(expected("p4d.24xlarge", level)) for level in ("standard", "stress"))
     assert standard is not None and stress is not None
-    assert list(standard.files) == ["framework.json", "dcgmi-diag.json", "load.json"]
+    assert list(standard.files) == ["reach.json", "framework.json", "dcgmi-diag.json", "load.json"]
     assert (standard.diag, stress.diag) == (1, 3)
     assert standard.deadline > sum(standard.files.values())
     assert stress.to_json()["load"]["options"]["seconds"] > standard.to_json()["load"]["options"]["seconds"]

@@ -94,6 +94,23 @@ def test_nodes_of_different_groups_are_not_compared() -> None:
     assert failing(judge({name: replace(case, group=name) for name, case in cases.items()})) == {}
 
 
+def joined(domain: str, clique: int) -> Callable[[Texts], object]:
+    """All GPUs are in that partition of that NVLink domain."""
+
+    def change(texts: Texts) -> None:
+        text = re.sub(r"<cliqueId>[^<]*", f"<cliqueId>{clique}", str(texts["nvidia-smi.xml"]))
+        texts["nvidia-smi.xml"] = re.sub(r"<clusterUuid>[^<]*", f"<clusterUuid>{domain}", text)
+
+    return change
+
+
+def test_a_node_in_another_partition_of_its_rack() -> None:
+    racks = {i: joined("rack-a" if i < 4 else "rack-b", 7 if i == 2 else 1) for i in range(6)}
+    found = judge(fleet("p6e-gb200.36xlarge", 6, racks))
+    assert failing(found) == {"n2": {"fleet.clique"}}
+    assert {c.status for c in found["n5"].checks if c.id == "fleet.clique"} == {"pass"}
+
+
 def with_a_card(cell: str) -> Callable[[Texts], object]:
     """`nvidia-smi topo -m` with one network card, that far from GPU7."""
 

@@ -75,6 +75,8 @@ def both(*changes: Change) -> Change:
     return lambda t: [change(t) for change in changes]
 
 
+MMU = "NVRM: Xid (PCI:0003:00:00): 31, pid=4711, name=python3, MMU Fault"
+CARD = "0000:18:00.0 Infiniband controller [0207]: Mellanox Technologies MT2910 Family [ConnectX-7] [15b3:1021]\n"
 PROCESS = (
     "<processes><process_info><pid>4711</pid><type>C</type>"
     "<process_name>python3</process_name></process_info></processes>"
@@ -115,7 +117,60 @@ def cut_up(*instances: int) -> Change:
 FAULTS: dict[str, Fault] = {
     "instances on every GPU": Fault(P4D, cut_up(*[7] * 8), set(), passes={"gpu.mig_devices"}, mig="1g.5gb"),
     "a GPU without instances": Fault(
-        P4D, cut_up(7, 7, 7, 0, 7, 7, 7, 7), {"gpu.mig_devices"}, says="GPU 3 has 0, others 7", mig="1g.5gb"
+        P4D,
+        cut_up(7, 7, 7, 0, 7, 7, 7, 7),
+        {"gpu.mig_devices"},
+        says="GPU 3 has 0; 7 of 1g.5gb are expected",
+        mig="1g.5gb",
+    ),
+    "every GPU has instances for half of itself": Fault(
+        P4D, cut_up(*[3] * 8), {"gpu.mig_devices"}, says="GPU 7 has 3; 7 of 1g.5gb are expected", mig="1g.5gb"
+    ),
+    "two VBIOS": Fault(P4D, smi(2, vbios_version="92.00.19.00.01"), {"gpu.vbios"}, says="92.00.19.00.01 on 1"),
+    "two VBIOS of two kinds of board": Fault(
+        P4D, smi(2, vbios_version="92.00.19.00.01", board_part_number="692-2G506-0202-003"), set()
+    ),
+    "busy without a process": Fault(P4D, smi(4, utilization__gpu_util="37 %"), {"gpu.utilization"}, says="GPU 4: 37 %"),
+    "a page after a double-bit error": Fault(
+        V100, smi(1, **{PAGES.format("double_bit"): "1"}), {"gpu.page_retirements"}, says="1 after double-bit ones"
+    ),
+    "eleven pages": Fault(
+        V100, smi(1, **{PAGES.format("multiple_single_bit"): "11"}), {"gpu.page_retirements"}, says="11 pages"
+    ),
+    "ten pages": Fault(
+        V100, smi(1, **{PAGES.format("multiple_single_bit"): "10"}), set(), passes={"gpu.page_retirements"}
+    ),
+    "an Xid of programs again and again on one GPU": Fault(
+        P4D,
+        lambda t: t.update(
+            {"dmesg.txt": f"{t['dmesg.txt']}\n" + "".join(f"[{1000 + 90 * n}.5] {MMU}\n" for n in range(5))}
+        ),
+        {"gpu.xid_repeats"},
+        says="Xid 31 on 0003:00:00 in 5 minutes",
+    ),
+    "many lines of one Xid of a program": Fault(P4D, log(*[MMU] * 50), set(), passes={"gpu.xid_repeats"}),
+    "an Xid of programs on two GPUs": Fault(
+        P4D,
+        log(*[f"NVRM: Xid (PCI:000{n}:00:00): 31, pid=4711, name=python3, MMU Fault" for n in (3, 4)] * 5),
+        set(),
+        passes={"gpu.xid_repeats"},
+    ),
+    "a corrupted InfoROM, by its exit status": Fault(
+        P4D,
+        lambda t: t.update({"nvidia-smi.xml": Output(str(t["nvidia-smi.xml"]), rc=14)}),
+        {"gpu.inforom"},
+        says="exit status 14",
+    ),
+    "a device of another driver": Fault(
+        P4D, sub("nvidia-dev.txt", "195, 5 ", "511, 5 "), {"driver.dev_nodes"}, says="/dev/nvidia5 has major 511"
+    ),
+    "narrow link of a card": Fault(
+        DGX,
+        both(
+            sub("lspci.txt", r"\Z", CARD, 1),
+            log(LIMITED.format("32.0 GT/s PCIe x8", "32.0 GT/s PCIe x16 link").replace("0003:00:00.0", "0000:18:00.0")),
+        ),
+        {"log.pcie_link_limited"},
     ),
     "readings that one GPU does not give": Fault(
         P4D,
@@ -244,7 +299,10 @@ FAULTS: dict[str, Fault] = {
     ),
     "retired pages": Fault(V100, smi(1, **OLD_PAGES), {"gpu.retired_pages"}, action="replace"),
     "sixty pages": Fault(
-        V100, smi(1, **{**OLD_PAGES, PAGES.format("double_bit"): "58"}), set(), passes={"gpu.retired_pages"}
+        V100,
+        smi(1, **{**OLD_PAGES, PAGES.format("double_bit"): "58"}),
+        {"gpu.page_retirements"},
+        passes={"gpu.retired_pages"},
     ),
     "no spare row": Fault(P4D, smi(1, **{BANK + "none": "1 bank(s)"}), {"gpu.remap_bank"}),
     "many rows": Fault(P4D, smi(1, remapped_rows__remapped_row_unc="513"), {"gpu.remap_bank"}),
@@ -309,6 +367,20 @@ FAULTS: dict[str, Fault] = {
         {"gpu.fabric_health"},
     ),
     "a switch less": Fault(P4D, sub("lspci.txt", "0000:c3.*\n", ""), {"nvswitch.present"}),
+    "two GPUs that do not reach each other": Fault(
+        P4D, sub("p2p.txt", r"(GPU3\t(?:OK\t){2})OK", r"\1NS", 1), {"nvlink.peers"}, says="GPU 3 to 2: NS"
+    ),
+    "an error of the kernel's that nobody knows": Fault(
+        P4D,
+        lambda t: t.update(
+            {"dmesg-errors.txt": f"{t['dmesg-errors.txt']}[9.1] frobnicator 0000:3a:00.0: lost its mind\n"}
+        ),
+        {"log.unknown"},
+        says="lost its mind",
+    ),
+    "no nvlsm runs": Fault(
+        B200, sub("host.json", '"running": \\["nvlsm"\\]', '"running": []'), {"nvswitch.nvlsm"}, says="process nvlsm"
+    ),
     "no ib_umad": Fault(B200, sub("modules.txt", "ib_umad.*\n", ""), {"nvswitch.nvlsm", "rdma.modules"}),
     # driver
     "proprietary": Fault(
@@ -409,7 +481,16 @@ FAULTS: dict[str, Fault] = {
     ),
     "rcu stall": Fault(P4D, log("rcu: INFO: rcu_preempt self-detected stall on CPU"), {"log.soft_lockup"}),
     "oops": Fault(P4D, log("BUG: kernel NULL pointer dereference, address: 0000000000000008"), {"log.kernel_bug"}),
-    "nvme": Fault(P4D, log("nvme nvme3: I/O 12 QID 3 timeout, aborting"), {"log.io_error"}),
+    "hard lockup": Fault(P4D, log("watchdog: Watchdog detected hard LOCKUP on cpu 17"), {"log.hard_lockup"}),
+    "NFS": Fault(P4D, log("nfs: server 10.0.0.5 not responding, still trying"), {"log.network_fs"}),
+    "NFS locks": Fault(P4D, log("NFS: __nfs4_reclaim_open_state: Lock reclaim failed!"), {"log.network_fs"}),
+    "Lustre": Fault(
+        P4D,
+        log("Lustre: fs-MDT0000-mdc-ffff: Connection to fs-MDT0000 (at 10.0.0.5@tcp) was lost; in progress operations"),
+        {"log.network_fs"},
+    ),
+    "nvme": Fault(P4D, log("nvme nvme3: I/O 12 QID 3 timeout, aborting"), {"log.io_timeout"}),
+    "nvme gone": Fault(P4D, log("nvme nvme3: Device not ready; aborting reset, CSTS=0x1"), {"log.io_error"}),
     "io error": Fault(P4D, log("I/O error, dev nvme3n1, sector 8 op 0x0:(READ)"), {"log.io_error"}),
     "read-only": Fault(
         P4D,

@@ -135,6 +135,45 @@ FAULTS: dict[str, Fault] = {
         machine=DGX,
         unknown={"host.dimms"},
     ),
+    "another machine": Fault(
+        {"host.machine"}, put("instance", "p4de.24xlarge"), says="the cloud calls it p4de.24xlarge"
+    ),
+    "fragmented": Fault({"host.fragmentation"}, sub("files|proc/buddyinfo", "31     22  40113", "0      1      3")),
+    "cloud-init runs on": Fault(
+        {"host.cloud_init"},
+        sub("files|run/cloud-init/status.json", '"stage": null', '"stage": "modules-final"'),
+        says="it is in modules-final",
+    ),
+    "cloud-init got over an error": Fault(
+        {"host.cloud_init"}, sub("files|run/cloud-init/status.json", '"WARNING"', '"ERROR"'), says="no keys"
+    ),
+    "clock off": Fault({"host.time_offset"}, sub("tracking|text", "-0.000012345", "0.081200000"), says="+0.081 s"),
+    "somebody works on it": Fault({"host.users"}, put("processes|users", {"1000": 4, "1017": 12}), says="user 1017"),
+    "ACS": Fault({"pcie.acs"}, put("pcie|acs", {"0000:10:00.0": 0x1D}), machine=DGX, says="on 0000:10:00.0"),
+    "IOMMU": Fault({"pcie.iommu"}, put("pcie|devices|0000:10:1c.0|iommu", "DMA-FQ"), machine=DGX, says="(DMA-FQ)"),
+    "held back by the cloud": Fault(
+        {"net.allowance"}, put("allowances|ens5|conntrack_allowance_exceeded", "711"), says="conntrack"
+    ),
+    "no libcuda": Fault({"driver.libraries"}, sub("libraries|text", "libcuda.so.1 (", "libcuda.so.0 (")),
+    "a module of another kernel": Fault(
+        {"driver.vermagic"}, sub("driver_on_disk|text", KERNEL, "6.8.0-1009-aws"), says="built for 6.8.0-1009-aws"
+    ),
+    "unsigned": Fault({"driver.signature"}, sub("driver_on_disk|text", "signer:", "retpoline:")),
+    "not mounted": Fault(
+        {"storage.fstab"}, lambda d: d["fstab"].append("/data xfs defaults,noatime"), says="not mounted: /data"
+    ),
+    "fuse": Fault({"storage.fuse"}, put("fuse|58|waiting", "12"), says="12 requests wait, 12 may"),
+    "few processes": Fault({"limits.nproc"}, put("limits|session|Max processes", ["1024", "1024"])),
+    "root without a password": Fault({"security.root_password"}, put("root_password", "none"), says="empty"),
+    "root with a password": Fault({"security.root_password"}, put("root_password", "set"), says="has a password"),
+    "a debugger for all": Fault(
+        {"host.environment"}, put("environment", ["NSIGHT_CUDA_DEBUGGER=1"]), says="prepared for a debugger"
+    ),
+    "a port on the internet": Fault(
+        {"security.open_ports"},
+        lambda d: (d["addresses"].append("8.8.4.4"), put("listening", ["tcp 0.0.0.0 22", "tcp 8.8.4.4 8888"])(d)),
+        says="TCP ports 8888 on 8.8.4.4",
+    ),
     "memory in use": Fault(
         {"host.memory_free"}, sub("files|proc/meminfo", "MemAvailable: 10", "MemAvailable: 1"), says="in use"
     ),
@@ -214,6 +253,39 @@ FAULTS: dict[str, Fault] = {
     "nvme warns": Fault({"storage.nvme_state"}, sub("smart|nvme1", '"critical_warning": 0', '"critical_warning": 4')),
     "nvme worn": Fault({"storage.nvme_wear"}, sub("smart|nvme1", '"percent_used": 3', '"percent_used": 104')),
     "nvme spare": Fault({"storage.nvme_wear"}, sub("smart|nvme1", '"avail_spare": 100', '"avail_spare": 4')),
+    "nvme small": Fault(
+        {"storage.nvme_size"},
+        texts=text("lsblk.json", '"name": "nvme1n1", "type": "disk", "size": 1000000000000', '"name": "nvme1n1", '
+                   '"type": "disk", "size": 500000000000'),
+        says="nvme1n1 has 500 GB; 1000 are expected",
+    ),
+    "/boot filling": Fault({"storage.root_space"}, df("/boot", GB, 950_000_000), says="/boot"),
+    "another kernel": Fault(
+        {"host.kernel"},
+        lambda d: d["kernels"].update({"6.8.0-1023-aws": ["nvidia"]}),
+        texts=lambda t: t.update({
+            "kernel.txt": "6.8.0-1023-aws\n",
+            "packages.txt": str(t["packages.txt"]).replace(f"linux-image-{KERNEL}", "linux-image-6.8.0-1023-aws")
+            .replace(f"linux-headers-{KERNEL}", "linux-headers-6.8.0-1023-aws"),
+            "holds.txt": str(t["holds.txt"]).replace(KERNEL, "6.8.0-1023-aws"),
+        }),
+        says=f"kernel 6.8.0-1023-aws is running, locked {KERNEL}",
+    ),
+    "headers of the kernel": Fault(
+        set(), texts=append("packages.txt", "nvidia-kernel-open-dkms\t580.105.08-1\tii \n")
+    ),
+    "no headers": Fault(
+        {"driver.headers"},
+        texts=lambda t: t.update({"packages.txt": str(t["packages.txt"]).replace("linux-headers-", "linux-nothing-")
+                                  + "nvidia-kernel-open-dkms\t580.105.08-1\tii \n"}),
+        says=f"linux-headers-{KERNEL} is not installed, nvidia-kernel-open-dkms needs it",
+    ),
+    "an older kernel without the driver": Fault(
+        {"driver.kernels"},
+        lambda d: d["kernels"].update({"6.8.0-1001-aws": ["efa"]}),
+        texts=append("packages.txt", "linux-image-6.8.0-1001-aws\t6.8.0-1001.1\tii \n"),
+        says="6.8.0-1001-aws",
+    ),
     "unit stopped": Fault(
         {"services.expected"}, texts=unit("nvidia-dcgm.service", "ActiveState=active", "ActiveState=inactive")
     ),
@@ -301,12 +373,12 @@ FAULTS: dict[str, Fault] = {
 def want(machine: str) -> Expected:
     found = expected(machine, "stress", Group(machine=machine, storage=Storage(scratch="/scratch")))
     more = ("gpuprov-cdi.service", "nvidia-dcgm.service") if found.vendor == "nvidia" else ()
-    return replace(found, units=(*(found.units or ()), *more))
+    return replace(found, units=(*(found.units or ()), *more), kernel=KERNEL)
 
 
 def files(machine: str) -> Texts:
     """The files that say something of the host, of a healthy node: those of the GPUs take long to make and to read."""
-    names = [p.name for p in stack(machine).packages] + [f"linux-image-{KERNEL}"]
+    names = [p.name for p in stack(machine).packages] + [f"linux-image-{KERNEL}", f"linux-headers-{KERNEL}"]
     versions = {p.name: p.version for p in stack(machine).packages}
     return {
         **host_files(load().machine(machine), DRIVER),
@@ -349,6 +421,14 @@ LEGITIMATE: dict[str, tuple[str, Callable[[Document], object]]] = {
     "drops": (P4D, put("interfaces|ens5|counts|rx_dropped", "80000")),
     "a /tmp of its own": (P4D, df("/tmp", 100 * GB, GB)),
     "no bonds": (P4D, put("bonds", {})),
+    "a password of root's on a machine of one's own": (DGX, put("root_password", "set")),
+    "unsigned, without Secure Boot": (P4D, lambda d: (
+        put("secure_boot", None)(d), sub("driver_on_disk|text", "signer:", "retpoline:")(d))),
+    "an older probe": (P4D, lambda d: (
+        put("driver_on_disk", {"rc": 0, "text": f"{DRIVER}\n"})(d), put("processes|users", {})(d))),
+    "no metadata of the cloud's": (P4D, put("instance", None)),
+    "no FUSE, no chrony": (P4D, lambda d: (put("fuse", {})(d), put("tracking", {"rc": None, "missing": True})(d))),
+    "ACS of the hypervisor's": (P4D, put("pcie|acs", {"0000:10:00.0": 0x1D})),
 }  # fmt: skip
 
 
@@ -400,7 +480,7 @@ def test_every_check_of_this_area_is_red_once_and_green_once(judged: dict[str, J
     red = set().union(*(fault.fails for fault in FAULTS.values()))
     assert mine - red == set()
     green = set().union(*(ids(judged[f"healthy {name}"], "pass") for name in load().names()))
-    green |= ids(judged["right: a /tmp of its own"], "pass")
+    green |= ids(judged["right: a /tmp of its own"], "pass") | ids(judged["headers of the kernel"], "pass")
     assert mine - green == set()
 
 
@@ -408,7 +488,7 @@ def test_every_check_of_this_area_is_red_once_and_green_once(judged: dict[str, J
 def test_nothing_passes_on_what_was_not_read(judged: dict[str, Judged], name: str) -> None:
     others = {"host.clock_skew", "host.kernel_next", "host.reboot_required", "packages.unattended"}
     others |= {"packages.unfinished", "services.imex", "services.expected", "services.failed", "storage.nvme_count"}
-    others |= {"storage.raid"}
+    others |= {"storage.raid", "storage.nvme_size", "host.kernel"}
     # No variable that slows jobs down, no public address: that they are not there is all that can be said of them.
     assert ids(judged[name], "pass") & HOST_CHECKS - others <= {"host.environment"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from provisioner.verify.bundle import Output
 from provisioner.verify.parsers.load import parse
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
-from tests.support.healthy_load import LOAD_CHECKS, ran, result, samples
+from tests.support.healthy_load import LOAD_CHECKS, REACH_CHECKS, ran, result, samples
 
 P4D, DGX, RTX, G5 = "p4d.24xlarge", "dgx-h100", "workstation-rtx4090", "g5.48xlarge"
 Texts = dict[str, str | Output]
@@ -125,7 +126,43 @@ def warmed(index: int, degrees: int, memory: int) -> Callable[[Texts], object]:
     return change
 
 
+def reached(**rows: Any) -> Callable[[Texts], object]:
+    return lambda t: t.update({"reach.json": json.dumps({"addresses": rows, "proxy": False})})
+
+
+def drawn(index: int, watts: float) -> Callable[[Texts], object]:
+    """One GPU drew no more than that."""
+
+    def change(texts: Texts) -> None:
+        assert "\n3, 30, N/A, 1410 MHz, 391.20 W" in str(texts["nvidia-smi-samples.csv"])
+        texts["nvidia-smi-samples.csv"] = re.sub(
+            rf"(?m)^({index}, .*), 391.20 W", rf"\1, {watts:.2f} W", str(texts["nvidia-smi-samples.csv"])
+        )
+
+    return change
+
+
 FAULTS: dict[str, Fault] = {
+    "a registry is not reached": Fault(
+        P4D,
+        reached(**{"https://nvcr.io/v2/": {"status": None, "error": "gaierror: Name or service not known"}}),
+        {"net.sources"},
+        "https://nvcr.io/v2/: gaierror",
+    ),
+    "names take long": Fault(
+        P4D,
+        reached(**{"https://a.test/": {"status": 200, "resolve_seconds": 5.1}}),
+        {"net.lookup"},
+        "took 5.1 s",
+    ),
+    "P8 under load": Fault(
+        P4D, smi("nvidia-smi-load.xml", 3, performance_state="P8"), {"load.pstate"}, "GPU 3 is in P8"
+    ),
+    "a locked clock": Fault(
+        P4D, smi("nvidia-smi-load.xml", 3, clocks__sm_clock="705 MHz"), {"load.clock"}, "GPU 3: 705 of 1410 MHz"
+    ),
+    "little power": Fault(P4D, drawn(3, 110.0), {"load.power"}, "GPU 3: 110 W, median 391"),
+    "one GPU hotter than the rest": Fault(P4D, warmed(3, 70, 40), {"load.temperature_spread"}, "GPU 3: 70 °C, median"),
     "slowed between the looks": Fault(DGX, slowed, {"load.slowed"}, "hw_thermal_slowdown for 4.2 s"),
     "a link went down under load": Fault(DGX, port(link_downed=1), {"load.rdma_link"}, "1 link_downed"),
     "an hour's symbol errors under load": Fault(DGX, port(symbol_error=4821), {"load.rdma_link"}, "4821 symbol_error"),
@@ -270,9 +307,10 @@ def test_a_healthy_node_at_work(judged: dict[str, Judged], machine: str) -> None
 
 
 def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> None:
+    mine = LOAD_CHECKS | REACH_CHECKS
     green = set().union(*(ids(judged[f"healthy {machine}"], "pass") for machine in (*ALL, G5)))
-    assert LOAD_CHECKS - green == set()
-    assert LOAD_CHECKS - set().union(*(fault.fails for fault in FAULTS.values())) == set()
+    assert mine - green == set()
+    assert mine - set().union(*(fault.fails for fault in FAULTS.values())) == set()
 
 
 def test_a_job_is_not_disturbed_and_the_node_stays_healthy() -> None:
@@ -330,7 +368,15 @@ def test_what_was_not_seen_again_is_unknown(name: str) -> None:
     texts[name] = Output("", timed_out=True, seconds=30.0)
     found = judge({"hung": Case(bundle(texts), expected(P4D))})["hung"]
     blind = {
-        "nvidia-smi-load.xml": {"load.throttle", "load.pcie_link", "load.temperature"},
+        "nvidia-smi-load.xml": {
+            "load.throttle",
+            "load.pcie_link",
+            "load.temperature",
+            "load.pstate",
+            "load.clock",
+            "load.power",
+            "load.temperature_spread",
+        },
         "nvidia-smi-after.xml": {"load.survives", "load.ecc", "load.pcie_replay", "load.slowed"},
         "rdma-after.json": {"load.rdma_link", "load.rdma_retries"},
         "nvlink-errors-after.txt": {"load.nvlink"},

@@ -1,0 +1,71 @@
+"""The kernel that runs and those that are installed, against the lock and the driver's modules."""
+
+from __future__ import annotations
+
+import re
+
+from provisioner.verify.check import check, fail, saw, skip
+from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.kernel import is_kernel
+
+BUILT = re.compile(r"nvidia-(?:kernel-open-dkms|kernel-dkms|dkms-\d+(?:-server)?(?:-open)?|open-dkms)")
+"""Packages of the driver that build its module on the node."""
+
+
+@check(
+    "host.kernel",
+    severity="fatal",
+    documented="github imbue-ai/cluster-health, ROCm/cvs preflight: exactly the kernel that was proven",
+    action="reboot",
+    needs=("kernel.txt",),
+    applies=lambda e: e.kernel,
+    otherwise="no lock names a kernel, or it is a rehearsal, whose nodes have this computer's",
+    says="Another kernel runs than the driver's modules are locked for. Reboot into the locked one; `gpuprov up` "
+    "installs it where it is missing.",
+)
+def test_kernel(node: Facts, expected: Expected) -> None:
+    running, wanted = node.kernel or "", expected.kernel or ""
+    saw(expected=wanted, actual=running)
+    if not is_kernel(running, wanted):
+        fail(f"kernel {running} is running, locked {wanted}")
+
+
+@check(
+    "driver.headers",
+    severity="warn",
+    action="reconfigure",
+    needs=("kernel.txt", "packages.txt"),
+    vendor="nvidia",
+    says="The headers of the running kernel are not installed: the driver's module cannot be built for it again, as "
+    "the next update of the driver does.",
+)
+def test_headers(node: Facts) -> None:
+    packages = node.packages or {}
+    if not (built := sorted(name for name in packages if BUILT.fullmatch(name))):
+        skip("no package of the driver builds its module on the node")
+    wanted = f"linux-headers-{node.kernel}"
+    saw(expected=wanted, actual=packages.get(wanted))
+    if wanted not in packages:
+        fail(f"{wanted} is not installed, {built[0]} needs it")
+
+
+# Told, and no more: the boot loader takes the newest (host.kernel_next), older ones are a person's choice.
+@check(
+    "driver.kernels",
+    severity="info",
+    action="reconfigure",
+    needs=(*NEEDS, "packages.txt"),
+    vendor="nvidia",
+    follows=("host.kernel_next",),
+    says="An installed kernel lacks the driver's module: whoever boots it by hand has no GPU.",
+)
+def test_kernels(node: Facts) -> None:
+    packages, kernels = node.packages or {}, told(host_of(node).kernels, "its kernels")
+    bootable = {name: there for name, there in kernels.items() if f"linux-image-{name}" in packages}
+    if not bootable:
+        skip("the kernel is not a package of this system (a container, or a kernel of the provider's)")
+    saw(expected="the module for each kernel", actual=bootable)
+    if without := sorted(name for name, there in bootable.items() if not there):
+        fail(f"no module nvidia for {', '.join(without[:4])}")

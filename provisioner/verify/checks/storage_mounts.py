@@ -1,0 +1,61 @@
+"""What /etc/fstab promises, and filesystems in user space that no longer keep up."""
+
+from __future__ import annotations
+
+from provisioner.verify.check import check, fail, saw, skip
+from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.expectations import Expected
+from provisioner.verify.facts import Facts
+
+NOWHERE = ("none", "swap", "ignore")
+OPTIONAL = ("noauto", "nofail", "x-systemd.automount")
+"""Options of what may be missing (fstab(5), systemd.mount(5))."""
+
+
+@check(
+    "storage.fstab",
+    severity="fatal",
+    documented="fstab(5); github facebookresearch/gcm check-storage mountpoints",
+    action="reconfigure",
+    needs=NEEDS,
+    follows=("storage.scratch", "storage.shared"),
+    says="A filesystem of /etc/fstab is not mounted, and nothing there says that it may be missing: what jobs write to "
+    "its place fills the root disk. `mount -a` says why.",
+)
+def test_fstab(node: Facts) -> None:
+    host = host_of(node)
+    if host.fstab is None:
+        skip("there is no /etc/fstab")
+    mounted = {mount.place for mount in told(host.mounts, "its mounts")}
+    rows = [row for row in host.fstab if row.place.startswith("/") and row.kind not in NOWHERE]
+    missing = [row for row in rows if (row.place.rstrip("/") or "/") not in mounted]
+    fatal = [row.place for row in missing if not set(OPTIONAL) & set(row.options)]
+    optional = [row.place for row in missing if row.place not in fatal]
+    saw(
+        expected=f"{len(rows)} mounted",
+        actual=[row.place for row in missing] or f"{len(rows)} mounted",
+        note=f"not mounted, and may be missing: {', '.join(optional[:4])}" if optional else "",
+    )
+    if fatal:
+        fail(f"not mounted: {', '.join(fatal[:4])}")
+
+
+@check(
+    "storage.fuse",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: not e.simulated,
+    otherwise="a rehearsed node shows this computer's kernel",
+    says="Requests pile up at a filesystem in user space (a bucket, sshfs): what reads there stands still. Look at its "
+    "process.",
+)
+def test_fuse(node: Facts, expected: Expected) -> None:
+    connections, share = host_of(node).fuse, expected.most["fuse.share"]
+    if not connections:
+        skip("no filesystem in user space is mounted")
+    counts = {f"connection {one.name}": f"{one.waiting} of {one.most}" for one in connections}
+    saw(expected=f"{share:.0%} of max_background at most", actual=counts)
+    if full := [f"connection {c.name}: {c.waiting} requests wait, {c.most} may"
+                for c in connections if c.most and c.waiting > c.most * share]:  # fmt: skip
+        fail("; ".join(full))

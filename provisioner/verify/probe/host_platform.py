@@ -1,0 +1,127 @@
+"""A host's way from its processors to GPUs and network cards, what the cloud says that it is, and what its disks are
+meant to hold, for host.json.
+
+Standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from typing import Any
+
+from provisioner.verify.probe.runner import ASK, lines_of, listed, run, texts
+
+CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200", "0x0207")
+"""PCI classes of GPUs and of InfiniBand cards."""
+ACS = 0x000D
+"""Access Control Services among PCI Express's extended capabilities; its control register is 6 bytes behind."""
+TYPE_KEYS = ("instance-type", "instance_type", "vmSize")
+"""What metadata services call the kind of a machine."""
+
+
+def pcie() -> dict[str, Any]:
+    """{"devices": address → {"iommu": type of its IOMMU group, "bridges": those above it}, "acs": bridge → its ACS
+    control register, where it has one}."""
+    base = "/sys/bus/pci/devices"
+    found: dict[str, Any] = {}
+    control: dict[str, int | None] = {}
+    for address in listed(base):
+        kind = texts(base + "/" + address, ["class"]).get("class", "")
+        if kind[:6] in CLASSES and len(found) < 64:
+            way = os.path.realpath(base + "/" + address).split("/")
+            above = [one for one in way if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", one)][:-1]
+            group = texts(base + "/" + address + "/iommu_group", ["type"]).get("type")
+            found[address] = {"iommu": group, "bridges": above}
+            for bridge in above:
+                if bridge not in control:
+                    control[bridge] = acs(base + "/" + bridge + "/config")
+    return {"devices": found, "acs": {name: value for name, value in control.items() if value is not None}}
+
+
+def acs(path: str) -> int | None:
+    """The ACS control register of a bridge; None where it has none, or its configuration space is cut."""
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123 (a plain script)
+            raw = stream.read(4096)
+    except OSError:
+        return None
+    place, seen = 0x100, 0
+    while 0x100 <= place <= len(raw) - 8 and seen < 64:
+        head = int.from_bytes(raw[place : place + 4], "little")
+        if head & 0xFFFF == ACS:
+            return int.from_bytes(raw[place + 6 : place + 8], "little")
+        place, seen = head >> 20, seen + 1
+    return None
+
+
+def instance() -> str | None:
+    """The kind of machine, as the cloud's metadata service told it to cloud-init at boot."""
+    data = json.loads("\n".join(lines_of("/run/cloud-init/instance-data.json", 1 << 21)))
+    return kind_in(data.get("ds", {}).get("meta_data"), 0)
+
+
+def kind_in(data: Any, depth: int) -> str | None:
+    if not isinstance(data, dict) or depth > 4:
+        return None
+    for key in TYPE_KEYS:
+        if isinstance(data.get(key), str):
+            return str(data[key])[:100]
+    return next((found for one in data.values() if (found := kind_in(one, depth + 1)) is not None), None)
+
+
+def fstab() -> list[str]:
+    """Rows of /etc/fstab as "place type options"; no server's and no user's name."""
+    rows = [line.split() for line in lines_of("/etc/fstab") if not line.lstrip().startswith("#")]
+    # An option may be a password (cifs).
+    return [
+        " ".join([row[1], row[2], ",".join(o for o in row[3].split(",") if "=" not in o)])
+        for row in rows
+        if len(row) >= 4
+    ][:200]
+
+
+def fuse() -> dict[str, dict[str, str]]:
+    """Connections of filesystems in user space: requests that wait, and how many may."""
+    base = "/sys/fs/fuse/connections"
+    names = ("waiting", "max_background", "congestion_threshold")
+    return {one: texts(base + "/" + one, names) for one in listed(base)[:200]}
+
+
+def libraries() -> dict[str, Any]:
+    """Libraries of NVIDIA's driver that programs find."""
+    said = run(["ldconfig", "-p"], ASK)
+    said["text"] = "\n".join(line for line in said["text"].splitlines() if re.search(r"\blib(?:cuda|nvidia-)", line))
+    return said
+
+
+def root_password() -> str | None:
+    """none, locked or set: of the password itself nothing travels."""
+    for line in lines_of("/etc/shadow"):
+        name, _, rest = line.partition(":")
+        if name == "root":
+            held = rest.partition(":")[0]
+            return "none" if not held else "locked" if held[0] in "!*" else "set"
+    return None
+
+
+def allowances(interfaces: list[str]) -> dict[str, dict[str, str]]:
+    """Counters of what the hypervisor dropped or delayed because the machine was over its share of the network."""
+    found = {}
+    for name in interfaces[:8]:
+        said = run(["ethtool", "-S", name], ASK)
+        rows = [line.strip().partition(": ") for line in said["text"].splitlines() if "allowance_exceeded" in line]
+        if rows:
+            found[name] = {key: value for key, _, value in rows}
+    return found
+
+
+def secure_boot() -> bool | None:
+    """Whether the firmware loads signed kernels only (the last byte of the variable)."""
+    for name in listed("/sys/firmware/efi/efivars"):
+        if name.startswith("SecureBoot-"):
+            with contextlib.suppress(OSError), open("/sys/firmware/efi/efivars/" + name, "rb") as stream:  # noqa: PTH123
+                return stream.read(16)[-1:] == b"\x01"
+    return None

@@ -1,0 +1,149 @@
+"""What the probe reads of a machine's platform and what it asks outside, on files and servers of this computer."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from provisioner.verify.parsers import Unreadable, p2p
+from provisioner.verify.parsers import reach as reach_parser
+from provisioner.verify.parsers import shared as shared_parser
+from provisioner.verify.parsers.host_platform import FORWARDING, read_offset, read_pcie
+from provisioner.verify.probe import host_platform, reach, shared
+
+
+def space(*capabilities: tuple[int, int]) -> bytes:
+    """A bridge's configuration space with these extended capabilities: (id, control register), one after the other."""
+    raw = bytearray(4096)
+    for number, (kind, control) in enumerate(capabilities):
+        place = 0x100 + number * 0x20
+        following = place + 0x20 if number + 1 < len(capabilities) else 0
+        struct.pack_into("<IHH", raw, place, kind | 1 << 16 | following << 20, 0x1F, control)
+    return bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "control"),
+    [
+        (space((0x0001, 0), (0x000D, 0x1D)), 0x1D),
+        (space((0x000D, 0)), 0),
+        (space((0x0001, 7)), None),
+        (space((0x0001, 7))[:256], None),  # what a user that is not root may read
+        (struct.pack("<I", 0x0001 | 0x100 << 20).rjust(0x104, b"\0") + bytes(64), None),  # it points to itself
+    ],
+)
+def test_the_acs_control_register(tmp_path: Path, raw: bytes, control: int | None) -> None:
+    (tmp_path / "config").write_bytes(raw)
+    assert host_platform.acs(str(tmp_path / "config")) == control
+
+
+def test_which_bridges_redirect() -> None:
+    devices = {"0000:10:1c.0": {"iommu": "identity", "bridges": ["0000:10:00.0", "0000:11:00.0"]}}
+    found = read_pcie(
+        {"devices": devices, "acs": {"0000:10:00.0": FORWARDING, "0000:11:00.0": 0x1, "0000:9:0.0": 0x1D}}
+    )
+    assert found is not None
+    assert found.redirects == ("0000:10:00.0",)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind"),
+    [
+        ({"instance-type": "p4d.24xlarge"}, "p4d.24xlarge"),
+        ({"imds": {"compute": {"vmSize": "Standard_ND96asr_v4"}}}, "Standard_ND96asr_v4"),
+        ({"instance": {"instance-type": "ecs.gn7e-c16g1.32xlarge"}}, "ecs.gn7e-c16g1.32xlarge"),
+        ({"hostname": "x"}, None),
+        (None, None),
+    ],
+)
+def test_what_the_cloud_calls_the_machine(metadata: object, kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of cloud-init's data sources Ec2, Azure and AliYun (cloudinit/sources)."""
+    text = json.dumps({"ds": {"meta_data": metadata}})
+    monkeypatch.setattr(host_platform, "lines_of", lambda *_: text.splitlines())
+    assert host_platform.instance() == kind
+
+
+def test_what_of_fstab_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ["# x", "//s/share /mnt/s cifs username=u,password=p,nofail 0 0", "UUID=1 / ext4 defaults 0 1", "broken"]
+    monkeypatch.setattr(host_platform, "lines_of", lambda *_: rows)
+    assert host_platform.fstab() == ["/mnt/s cifs nofail", "/ ext4 defaults"]
+
+
+@pytest.mark.parametrize(("field", "state"), [("", "none"), ("*", "locked"), ("!$6$x", "locked"), ("$6$x$y", "set")])
+def test_of_a_password_only_its_state_travels(field: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_platform, "lines_of", lambda *_: ["daemon:*:1::::::", f"root:{field}:20000:0:99999:7:::"])
+    assert host_platform.root_password() == state
+
+
+def test_the_offset_that_chrony_tells() -> None:
+    line = "A9FEA97B,169.254.169.123,4,1700000000.1,-0.0512,0.1,0.1,-13.5,0.0,0.02,0.0003,0.0002,16.2,Normal\n"
+    assert read_offset(line) == -0.0512
+    assert read_offset("506 Cannot talk to daemon\n") is None
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(401 if self.path == "/v2/" else 503)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Answers) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_port}"
+        served.shutdown()
+
+
+def test_what_the_node_reaches(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "listed", lambda _: [])
+    addresses = [f"{server}/v2/", f"{server}/broken", "http://127.0.0.1:9/", "http://[::bad/"]
+    found = reach_parser.parse(reach.reach(5.0, {"reach": addresses})["text"])
+    said = {one.address: (one.status, one.error.partition(":")[0]) for one in found.addresses}
+    assert said[addresses[0]] == (401, "")
+    assert said[addresses[1]] == (503, "")
+    assert said[addresses[2]] == (None, "ConnectionRefusedError")
+    assert said[addresses[3]][0] is None
+    assert found.proxy is False
+
+
+def test_a_file_is_written_read_back_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = f"server:/x {tmp_path} nfs4 rw,relatime 0 0"
+    monkeypatch.setattr(shared, "lines_of", lambda _: [mount])
+    document = json.loads(shared.shared(30.0, {"shared": [str(tmp_path)], "writes": True})["text"])
+    assert document[str(tmp_path)]["written"]["rc"] == 0
+    assert list(tmp_path.iterdir()) == []
+    only_looked = json.loads(shared.shared(30.0, {"shared": [str(tmp_path)]})["text"])
+    assert "written" not in only_looked[str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"rc": 0, "error": ""}, ""),
+        ({"rc": 2, "error": "sh: 3: cannot create /fs/.gpuprov-n1: Permission denied"}, ""),
+        ({"rc": 1, "error": "sh: printf: I/O error"}, "a write failed: sh: printf: I/O error"),
+        ({"rc": 9, "error": "another text is read than was written"}, "a write failed: another text is read"),
+        ({"rc": None, "timed_out": True, "seconds": 10.0}, "a write did not end within 10 s"),
+    ],
+)
+def test_what_a_failed_write_says(written: object, said: str) -> None:
+    row = {"mounted": "s:/x /fs nfs4 rw", "answers": {"rc": 0}, "written": written}
+    (found,) = shared_parser.parse(json.dumps({"/fs": row}))
+    assert found.unwritten.startswith(said)
+    assert bool(found.unwritten) is bool(said)
+
+
+@pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", " GPU0\tX\tOK\t\n", " GPU0\tX\tOK\t\n GPU1\tOK\t\n"])
+def test_a_matrix_that_is_not_whole_is_unreadable(text: str) -> None:
+    with pytest.raises(Unreadable):
+        p2p.parse(text)
