@@ -35,12 +35,14 @@ KEPT_S = 86_400
 class Images:
     """What is served: token → file; a token's image lies at /<token>/install.iso, and `disk` for each at
     /<token>/disk.zst. `address`: of this computer as BMCs call it; `certificate`: of the server, PEM; `fetched`: token
-    → bytes that were asked for; `reports`: token → what its installer has said last."""
+    → bytes of its image that were sent, and `sent` those of the disk; `reports`: token → what its installer has said
+    last."""
 
     address: str
     port: int = 0
     files: dict[str, Path] = field(default_factory=dict)
     fetched: dict[str, int] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
     disk: Path | None = None
     certificate: str = ""
     reports: dict[str, Report] = field(default_factory=dict)
@@ -131,10 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.settimeout(STALL_S)
             image.seek(first)
             left = last - first + 1
+            counted = self.images.sent if file == self.images.disk else self.images.fetched
             while left and (piece := image.read(min(_PIECE, left))):
                 self.wfile.write(piece)
                 left -= len(piece)
-                self.images.fetched[token] = self.images.fetched.get(token, 0) + len(piece)
+                counted[token] = counted.get(token, 0) + len(piece)
 
     def _answer(self, status: int) -> None:
         self.send_response(status)

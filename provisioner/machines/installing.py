@@ -188,6 +188,8 @@ class Installer:
                 )  # fmt: skip
             if time.monotonic() - looked > SETTLE_S:
                 looked = time.monotonic()
+                if (sent := self.images.sent.get(now.token, 0)) and not now.host_key:
+                    self.told(f"{sent // 2**20} MiB of the disk image fetched")
                 if self._is_off(now):
                     self._gave_up(now)
                     raise BmcError(

@@ -39,22 +39,30 @@ def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
          f"--keyring={image.KEYRING}", image.SUITE, str(root), *image.mirrors()],
         check=True, timeout=1800, env={**os.environ, "INITRD": "No"},
     )  # fmt: skip
-    there = root / "boot" / "efi"
-    there.mkdir(exist_ok=True)
-    script = files("provisioner.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
-    given_to = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id, "PATH": "/usr/sbin:/usr/bin"}
-    # kernel-install looks whether it is a file system of its own: entries name files as that has them
-    subprocess.run(["mount", "-t", "tmpfs", "esp", str(there)], check=True, timeout=60)
-    try:
-        subprocess.run(
-            ["chroot", str(root), "sh", "-s"], input=BEFORE + script, text=True, check=True, timeout=900,
-            env=given_to, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        shutil.copytree(there, esp)
-    finally:
-        subprocess.run(["umount", str(there)], check=True, timeout=60)
+    bootable(root, esp, identity)
     monkeypatch.setattr(layout, "FREE_MIB", FREE_MIB)
     monkeypatch.setattr(layout, "ESP_MIB", ESP_MIB)
     made = layout.make(root, esp, folder, identity, datetime.now(UTC))
     shutil.rmtree(root)
     return made
+
+
+def bootable(root: Path, esp: Path, identity: Identity) -> None:
+    """As a recipe's disk is made bootable, in place of a container in a chroot. The EFI system partition is a file
+    system of its own, because entries name files as that has them; bootctl needs /proc to put its files in place."""
+    there = root / "boot" / "efi"
+    there.mkdir(exist_ok=True)
+    script = files("provisioner.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
+    given = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id, "PATH": "/usr/sbin:/usr/bin"}
+    mounted = {there: "tmpfs", root / "proc": "proc"}
+    try:
+        for where, kind in mounted.items():
+            subprocess.run(["mount", "-t", kind, kind, str(where)], check=True, timeout=60)
+        subprocess.run(
+            ["chroot", str(root), "sh", "-s"], input=BEFORE + script, text=True, check=True, timeout=900, env=given,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        shutil.copytree(there, esp)
+    finally:
+        for where in mounted:
+            subprocess.run(["umount", str(where)], check=False, timeout=60)

@@ -155,6 +155,7 @@ def test_the_image_and_reports_are_served_to_those_who_have_a_token(tmp_path: Pa
             assert web.request("POST", f"{ours}/installed", headers={"Content-Length": "2000"}).status == 413
             assert web.request("POST", f"{ours}/installed", body=KEY).status == 200
             assert images.reports == {TOKEN: report.Report(host_key=KEY)}
+    assert (images.sent, images.fetched) == ({TOKEN: 4}, {})
     with serve.serving("127.0.0.1", 0, tmp_path) as again:  # a run that was killed: its installers know this one
         assert again.certificate == images.certificate
     assert {one.stat().st_mode & 0o777 for one in tmp_path.glob("serving-*.pem")} == {0o600}
