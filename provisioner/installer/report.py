@@ -9,7 +9,10 @@ LENGTH = 1024
 """Bytes of a report's body that are read."""
 _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{60,80}={0,2}")
 _LOST = "what was on the disk is lost"
+AGAIN = "again"
 WHY = {
+    AGAIN: "it was installed, and its firmware started the installer's image once more in place of its disk; nothing "
+    "was written again",
     "machine": "nothing was written: it is not the machine that the installer was made for",
     "data": "nothing was written: a disk of it holds data",
     "no-disk": "nothing was written: it has no disk to install on, or not the one that install.disk names",
@@ -20,7 +23,7 @@ WHY = {
     "image": f"what it fetched three times was not the image; {_LOST}",
     "system": f"the image's last partition holds no system with cloud-init and sshd, or can't be grown; {_LOST}",
 }  # fmt: skip
-"""What an installer reports by a word (guard.sh, disk_image.sh)."""
+"""What an installer reports by a word (guard.sh, disk_image.sh), and AGAIN, which follows from what it reports."""
 
 
 class Report(NamedTuple):
@@ -29,12 +32,16 @@ class Report(NamedTuple):
     refused: str = ""
     host_key: str = ""
 
+    @property
+    def ended(self) -> bool:
+        return self.refused in ("", AGAIN)
+
 
 def read(words: list[str], body: bytes = b"") -> Report | None:
     """A report's path and body; None for what is none."""
     if words == ["installed"]:
         found = _KEY.fullmatch(body[:LENGTH].decode("ascii", "replace").strip())
         return Report(host_key=found[0] if found else "")
-    if len(words) == 2 and words[0] == "refused" and words[1] in WHY:
+    if len(words) == 2 and words[0] == "refused" and words[1] in WHY and words[1] != AGAIN:
         return Report(words[1])
     return None

@@ -60,6 +60,9 @@ class Images:
         if token is None or name not in (["install.iso"], ["disk.zst"]):
             return None
         file = self.files[token] if name == ["install.iso"] else self.disk
+        before = self.reports.get(token)
+        if file is self.disk and before is not None and before.ended:
+            return None  # a machine that is installed is never written to again by the same installer
         return (token, file) if file is not None else None
 
     def reported(self, path: str, body: bytes = b"") -> bool:
@@ -68,6 +71,9 @@ class Images:
         found = report.read(words, body) if token is not None else None
         if token is None or found is None:
             return False
+        before = self.reports.get(token)
+        if before is not None and before.ended and found.refused:
+            found = Report(report.AGAIN, before.host_key)
         self.reports[token] = found
         return True
 

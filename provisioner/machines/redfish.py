@@ -16,6 +16,7 @@ from provisioner.events import Events
 from provisioner.fleet import Node
 from provisioner.installer import disk_image, iso, ramdisk, serve, source
 from provisioner.installer.disk_image import DiskImage
+from provisioner.installer.report import Report
 from provisioner.installer.seed import Target
 from provisioner.machines.base import Action, PartlyMadeError, Planned
 from provisioner.machines.came_up import came_up
@@ -187,6 +188,8 @@ class RedfishMachines(HostMachines):
             for begun in served:
                 if (file := self._folder / "images" / f"{begun.token}.iso").exists():
                     images.files[begun.token] = file
+                if begun.host_key:
+                    images.reports[begun.token] = Report(host_key=begun.host_key)
             yield images
 
     def _image(

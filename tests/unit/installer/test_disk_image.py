@@ -125,6 +125,7 @@ def test_what_is_put_beside_the_ramdisk_is_an_archive_that_the_kernel_unpacks(tm
         (["installed"], KEY.encode() + b"\n\nnode ssh-ed25519 AAAA", report.Report()),
         (["refused", "data"], b"", report.Report("data")),
         (["refused", "nonsense"], b"", None),
+        (["refused", report.AGAIN], b"", None),
         (["refused"], b"", None),
         (["installed", "data"], b"", None),
     ],
@@ -155,6 +156,9 @@ def test_the_image_and_reports_are_served_to_those_who_have_a_token(tmp_path: Pa
             assert web.request("POST", f"{ours}/installed", headers={"Content-Length": "2000"}).status == 413
             assert web.request("POST", f"{ours}/installed", body=KEY).status == 200
             assert images.reports == {TOKEN: report.Report(host_key=KEY)}
+            assert web.request("GET", f"{ours}/disk.zst").status == 404, "it is written to once"
+            assert web.request("GET", f"{ours}/refused/fetch").status == 200
+            assert images.reports == {TOKEN: report.Report(report.AGAIN, KEY)}
     assert (images.sent, images.fetched) == ({TOKEN: 4}, {})
     with serve.serving("127.0.0.1", 0, tmp_path) as again:  # a run that was killed: its installers know this one
         assert again.certificate == images.certificate

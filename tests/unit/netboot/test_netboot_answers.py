@@ -242,7 +242,7 @@ def test_every_refusal_of_an_installer_is_a_word_that_is_known() -> None:
         for name in ("guard.sh", "disk_image.sh")
         for word in re.findall(r'(?:stop|undo) ".*?" ([a-z-]+)\b', (folder / name).read_text(encoding="utf-8"))
     }
-    assert said - {"network"} == set(report.WHY), "without a network nothing is reported"
+    assert said - {"network"} == set(report.WHY) - {report.AGAIN}, "without a network nothing is reported"
 
 
 @pytest.mark.skipif(not shutil.which("xorriso"), reason="needs xorriso")

@@ -27,11 +27,11 @@ from provisioner.installer.seed import Target
 from provisioner.machines import installing, redfish
 from provisioner.machines.came_up import greets
 from provisioner.machines.existing import Way
-from provisioner.machines.journal import Journal
+from provisioner.machines.journal import Installation, Journal
 from provisioner.machines.redfish import RedfishMachines
-from provisioner.paths import ClusterPaths
+from provisioner.paths import ClusterPaths, private_dir
 from provisioner.plan import Plan
-from provisioner.providers.base import Installation
+from provisioner.providers import base
 from provisioner.providers.hosts import Host
 from tests.support import bmc as fake
 from tests.support.plans import cluster_spec, plan
@@ -92,7 +92,7 @@ class Rack:
         image = self.folder / "debian.iso"
         image.write_bytes(b"x")
         digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
-        installation = Installation(
+        installation = base.Installation(
             "debian-12", "by-size", image, digest, "127.0.0.1", "http://deb.debian.org/debian", self.reinstall
         )
         paths = ClusterPaths(self.folder / "cluster.yaml", "lab", sandbox=False)
@@ -527,3 +527,19 @@ def test_what_an_installer_reports_is_heard(rack: Callable[..., Rack], monkeypat
     assert list(ssh.load_pins(paths).values()) == [(ends, KEY)]
     steps = Journal(paths.site("here") / "bmc.json").load()
     assert [(one.step, one.host_key) for one in steps.values()] == [("failed", ""), ("installed", KEY)]
+
+
+def test_a_run_that_was_killed_serves_the_same_installer_again(rack: Callable[..., Rack]) -> None:
+    """The machine goes on reading where it did, by the same certificate; what it has reported counts."""
+    mine = rack(named=2, neighbours=0)
+    there = mine.machines(wanted(2))
+    folder = private_dir(there._folder / "images")
+    hosts, tokens = mine.listed(), ("ab" * 16, "cd" * 16)
+    with there._serving(hosts[0]) as first:
+        for host, token, key in zip(hosts, tokens, ("", KEY), strict=True):
+            (folder / f"{token}.iso").write_bytes(b"x")
+            one = Installation(host.name, host.serial, token=token, host_key=key)
+            there._journal.note(one, "installing", url=first.url(token))
+    with there._serving(hosts[0]) as again:
+        assert (again.port, again.certificate) == (first.port, first.certificate)
+        assert set(again.files) == set(tokens) and again.reports == {tokens[1]: Report(host_key=KEY)}
