@@ -104,8 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"[0-9]{1,4}", length) or int(length) > report.LENGTH:
-            self.close_connection = True
-            self._answer(413)
+            self._answer(413, ends=True)
             return
         self._answer(200 if self.images.reported(self.path, self.rfile.read(int(length))) else 404)
 
@@ -145,9 +144,12 @@ class _Handler(BaseHTTPRequestHandler):
                 left -= len(piece)
                 counted[token] = counted.get(token, 0) + len(piece)
 
-    def _answer(self, status: int) -> None:
+    def _answer(self, status: int, *, ends: bool = False) -> None:
+        """`ends`: the connection, which has a body in it that nobody reads."""
         self.send_response(status)
         self.send_header("Content-Length", "0")
+        if ends:
+            self.send_header("Connection", "close")
         self.end_headers()
 
 

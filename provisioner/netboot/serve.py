@@ -151,11 +151,10 @@ class _Handler(BaseHTTPRequestHandler):
         token, *words = urlsplit(self.path).path.strip("/").split("/")
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"[0-9]{1,4}", length) or int(length) > report.LENGTH:
-            self.close_connection = True
-            self._refuse(413)
-        elif re.fullmatch(r"[a-f0-9]{16,64}", token) and self.answers.reported(
-            token, words, self.rfile.read(int(length))
-        ):
+            self._refuse(413, ends=True)
+            return
+        body = self.rfile.read(int(length))
+        if re.fullmatch(r"[a-f0-9]{16,64}", token) and self.answers.reported(token, words, body):
             self._text("")
         else:
             self._refuse(404)
@@ -196,9 +195,12 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.write(content.read(left))
 
-    def _refuse(self, status: int, length: int = 0) -> None:
+    def _refuse(self, status: int, length: int = 0, ends: bool = False) -> None:
+        """`ends`: the connection, which has a body in it that nobody reads."""
         self.send_response(status)
         self.send_header("Content-Length", str(length))
+        if ends:
+            self.send_header("Connection", "close")
         self.end_headers()
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from provisioner.catalog import load
 from provisioner.verify.collect import probe_source
-from provisioner.verify.parsers import Unreadable, host
-from provisioner.verify.parsers.host_hardware import read_arrays, read_cmdline, read_ranges, read_space
+from provisioner.verify.parsers import Unreadable, host, mdstat
+from provisioner.verify.parsers.host_hardware import read_cmdline, read_ranges, read_space
 from provisioner.verify.parsers.host_software import read_cdi, read_docker, read_down, read_sockets
 from provisioner.verify.probe import host as probe_host
 from provisioner.verify.probe import host_network, host_software
@@ -144,7 +144,7 @@ unused devices: <none>
 
 
 def test_arrays() -> None:
-    found = {a.name: (a.active, a.level, a.members, a.failed, a.missing) for a in read_arrays(MDSTAT)}
+    found = {a.name: (a.active, a.level, a.members, a.failed, a.missing) for a in mdstat.parse(MDSTAT)}
     assert found == {
         "md1": (True, "raid0", 4, 0, 0),
         "md0": (True, "raid1", 2, 1, 1),
