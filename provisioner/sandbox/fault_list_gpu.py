@@ -92,6 +92,12 @@ def _reads_temperature(machine: Json) -> bool:
     return _nvidia(machine) and "absolute" in machine["gpus"][0]["product"]["thresholds"]
 
 
+def _across(machine: Json) -> bool:
+    joined = _nvidia(machine) and machine["gpus"][0]["fabric"]["state"] != "N/A"
+    return joined and not machine["fabric_manager"]["required"]
+
+
+ACROSS = "NVLink switches outside the node"
 NVLINK, ECC, ROWS = "NVLink", "GPUs with ECC", "GPUs that remap rows"
 AER = "pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3a:00.0"
 
@@ -186,8 +192,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("path-lost", "two GPUs reach each other by PCIe alone", "nvlink.topology", _has_switches,
           "GPUs behind NVSwitch", _path_lost),
     Fault("fabric-not-joined", "one GPU has not joined its rack's NVLink domain", "gpu.fabric_state",
-          lambda m: _nvidia(m) and m["gpus"][0]["fabric"]["state"] != "N/A" and not m["fabric_manager"]["required"],
-          "NVLink switches outside the node", _printed(fabric__state="In Progress")),
+          _across, ACROSS, _printed(fabric__state="In Progress")),
+    Fault("imex-stopped", "the IMEX service is stopped", "services.imex", _across, ACROSS,
+          break_=(("systemctl", "stop", "nvidia-imex"),), mend=(("systemctl", "start", "nvidia-imex"),)),
+    Fault("imex-node-lost", "a node of the IMEX domain is not ready", "services.imex_nodes", _across, ACROSS,
+          lambda m, _: m.update(imex_node_lost=True)),
     Fault("cpu-dead", "the kernel log has a hard lockup", "log.hard_lockup", _anywhere, "a GPU",
           _log("watchdog: Watchdog detected hard LOCKUP on cpu 17")),
     Fault("disk-late", "the kernel log says that a disk answered too late", "log.io_timeout", _anywhere, "a GPU",

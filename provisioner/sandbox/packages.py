@@ -84,11 +84,9 @@ def _library(part: str, file: str) -> Callable[[str, str], Content]:
     return content
 
 
-def _service(tool: str, unit_name: str, path: str = "usr/bin") -> Callable[[str, str], Content]:
-    def content(version: str, _architecture: str) -> Content:
-        return Content(tool, {f"{path}/{tool}": program(tool, version)} | unit(unit_name))
-
-    return content
+def _imex(version: str, _architecture: str) -> Content:
+    files = {f"usr/bin/{tool}": program(tool, version) for tool in ("nvidia-imex", "nvidia-imex-ctl")}
+    return Content("nvidia-imex", files | unit("nvidia-imex.service"))
 
 
 def _persistenced(version: str, _architecture: str) -> Content:
@@ -202,7 +200,7 @@ KNOWN: tuple[tuple[str, Callable[[str, str], Content]], ...] = (
     (r"nvidia-modprobe", _modprobe),
     (r"nvidia-persistenced", _persistenced),
     (r"nvidia-fabricmanager(-\d+)?", _fabric_manager),
-    (r"nvidia-imex(-\d+)?", _service("nvidia-imex", "nvidia-imex.service")),
+    (r"nvidia-imex(-\d+)?", _imex),
     (r"nvlsm", lambda *_: Content("NVLink subnet manager", placeholder("opt/nvidia/nvlsm/sbin/nvlsm"))),
     (r"cuda-toolkit-\d+-\d+", _toolkit),
     (r"cuda-nvcc-\d+-\d+", _nvcc),

@@ -28,6 +28,7 @@ from provisioner.verify.parsers import (
     ibstat,
     image_identity,
     images,
+    imex,
     interruption,
     kernel_unknown,
     load,
@@ -153,6 +154,8 @@ class Facts:
     reboot: str | None = None
     """Why the system asks for a reboot; empty where it does not."""
     unattended: apt_config.Unattended | None = None
+    imex: imex.Domain | None = None
+    """The IMEX domain, as this node's daemon sees it."""
     interruption: interruption.Interruption | None = None
     reach: reach.Reached | None = None
     """What packages and images come from."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from provisioner.catalog import load
 from provisioner.catalog.models import Machine
 from provisioner.verify.checks import (
@@ -17,6 +19,9 @@ from provisioner.verify.checks import (
     nvlink_health,
     pcie,
 )
+from provisioner.verify.checks import (
+    imex as imex_checks,
+)
 
 AREA = (
     amd,
@@ -26,6 +31,7 @@ AREA = (
     gpu_memory,
     gpu_power,
     gpu_readings,
+    imex_checks,
     kernel_log,
     kernel_log_host,
     nvlink_health,
@@ -127,6 +133,25 @@ ERRORS = (
 """dmesg-errors.txt: what the kernel calls an error on a machine that is well."""
 
 
+def imex(down: str = "", status: str = "UP") -> str:
+    """`nvidia-imex-ctl -N -j` of two nodes, as the tests of NVIDIA's isvctl keep it of a live domain; `down` is the
+    address of one that is not ready."""
+    hosts = ("10.0.0.1", "10.0.0.2")
+    nodes = {
+        str(n): {
+            "status": "UNAVAILABLE" if host == down else "READY",
+            "host": host,
+            "hostName": f"gpu-node-{n}",
+            "connections": {
+                str(m): {"host": other, "status": "INVALID" if down in (host, other) else "CONNECTED", "changed": True}
+                for m, other in enumerate(hosts)
+            },
+        }
+        for n, host in enumerate(hosts)
+    }
+    return json.dumps({"nodes": nodes, "timestamp": "9/4/2026 00:00:00.000", "status": status})
+
+
 def driver_files(row: Machine, version: str) -> dict[str, str]:
     """/proc/driver/nvidia and /dev/nvidia* with the open modules."""
     nodes = [(f"nvidia{i}", 195, i) for i in range(row.gpu_count)]
@@ -145,6 +170,7 @@ def driver_files(row: Machine, version: str) -> dict[str, str]:
         "p2p.txt": " \t"
         + "\t".join(f"\x1b[4mGPU{i}" for i in range(count))
         + f"\x1b[0m\n{matrix}\nLegend:\n\n  X    = Self\n",
+        **({"imex.json": imex()} if row.imex_required else {}),
         "nvidia-version.txt": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n"
         "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n",
         "nvidia-params.txt": 'ModifyDeviceFiles: 1\nCreateImexChannel0: 1\nRegistryDwords: ""\n',

@@ -108,8 +108,8 @@ def unload(name: str) -> str | None:
     users = sorted(n for n in loaded if DEPENDS.get(n) == wanted)
     if users:
         return f"Module {wanted} is in use by: {' '.join(users)}"
-    if wanted == "nvidia" and (daemons := _daemons()):
-        return f"Module {wanted} is in use: {', '.join(daemons)}"
+    if wanted == "nvidia" and (open_by := daemons()):
+        return f"Module {wanted} is in use: {', '.join(open_by)}"
     if wanted in state.hardware().get("modules_stuck", []):
         return f"Module {wanted} is in use"
     state.change(state.MODULES, lambda m: {n: v for n, v in m.items() if n != wanted}, {})
@@ -120,7 +120,7 @@ def unload(name: str) -> str | None:
     return None
 
 
-def _daemons() -> list[str]:
+def daemons() -> list[str]:
     """Programs of the driver that run: each of them has the GPUs open."""
     found = set()
     for folder in (p for p in state.path("proc").glob("*") if p.name.isdigit()):

@@ -11,6 +11,7 @@ TOOLS = {
     "nvidia-persistenced": ("services", "persistenced"),
     "nv-fabricmanager": ("services", "fabric_manager"),
     "nvidia-imex": ("services", "imex"),
+    "nvidia-imex-ctl": ("services", "imex_ctl"),
     "nv-hostengine": ("services", "hostengine"),
     "dcgm-exporter": ("exporter", "dcgm_exporter"),
     "dcgmi": ("dcgm", "dcgmi"),

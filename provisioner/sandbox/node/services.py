@@ -110,6 +110,33 @@ def imex(_arguments: list[str], version: str) -> int:
     return _daemon("nvidia-imex")
 
 
+def imex_ctl(arguments: list[str], _version: str) -> int:
+    """-N -j: the domain as JSON, every node ready but those that a fault takes away."""
+    if arguments != ["-N", "-j"]:
+        print("nvidia-imex-ctl: this form is not simulated by gpuprov", file=sys.stderr)
+        return 1
+    import json
+
+    listed = state.path("etc/nvidia-imex/nodes_config.cfg")
+    hosts = listed.read_text(encoding="utf-8").split() if listed.exists() else []
+    runs, gone = "nvidia-imex" in kernel.daemons(), hosts[-1:] if state.hardware().get("imex_node_lost") else []
+    ready = {host: runs and host not in gone for host in hosts}
+    between = {True: "CONNECTED", False: "INVALID"}
+    nodes = {
+        str(n): {
+            "status": "READY" if ready[host] else "UNAVAILABLE", "host": host, "hostName": "N/A",
+            "connections": {
+                str(m): {"host": other, "status": between[ready[host] and ready[other]], "changed": False}
+                for m, other in enumerate(hosts)
+            },
+        }
+        for n, host in enumerate(hosts)
+    }  # fmt: skip
+    status = "UP" if all(ready.values()) else "DEGRADED" if any(ready.values()) else "DOWN"
+    print(json.dumps({"nodes": nodes, "timestamp": time.strftime("%m/%d/%Y %H:%M:%S.000"), "status": status}))
+    return 0
+
+
 def hostengine(_arguments: list[str], _version: str) -> int:
     """Stays in the foreground, as its unit asks for."""
     state.write("run/gpuprov-sandbox/hostengine.json", {"pid": os.getpid()})

@@ -67,6 +67,8 @@ CHANGES = {
     "nvswitch-lost": {"lspci"},
     "numa-unknown": {"topo"},
     "path-lost": {"topo", "p2p"},
+    "imex-stopped": set(),
+    "imex-node-lost": set(),
     "peer-access-cut": {"p2p"},
     "nvlink-slow": {"links"},
     "nvlink-errors": {"errors"},

@@ -15,7 +15,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import DRIVER, bundle, capture, edit, expected, healthy, nvlink, topo, without_gpu
-from tests.support.healthy_gpu import GPU_CHECKS, nvlink_errors
+from tests.support.healthy_gpu import GPU_CHECKS, imex, nvlink_errors
 
 P4D, DGX, V100, B200, GB200 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "dgx-b200", "p6e-gb200.36xlarge"
 AMD, RTX = "amd-mi300x-node", "workstation-rtx4090"
@@ -367,6 +367,24 @@ FAULTS: dict[str, Fault] = {
         {"gpu.fabric_health"},
     ),
     "a switch less": Fault(P4D, sub("lspci.txt", "0000:c3.*\n", ""), {"nvswitch.present"}),
+    "the IMEX domain is down": Fault(
+        GB200,
+        lambda t: t.update({"imex.json": imex(status="DOWN")}),
+        {"services.imex_domain"},
+        says="the domain is DOWN",
+    ),
+    "a node of the IMEX domain is not ready": Fault(
+        GB200,
+        lambda t: t.update({"imex.json": imex("10.0.0.2", "DEGRADED")}),
+        {"services.imex_nodes"},
+        says="10.0.0.2 is UNAVAILABLE; 10.0.0.1 to 10.0.0.2: INVALID",
+    ),
+    "an IMEX without an answer": Fault(
+        GB200,
+        lambda t: t.update({"imex.json": Output("", timed_out=True, seconds=20.0)}),
+        set(),
+        unknown={"services.imex_domain", "services.imex_nodes"},
+    ),
     "two GPUs that do not reach each other": Fault(
         P4D, sub("p2p.txt", r"(GPU3\t(?:OK\t){2})OK", r"\1NS", 1), {"nvlink.peers"}, says="GPU 3 to 2: NS"
     ),
