@@ -22,7 +22,7 @@ import yaml
 from provisioner.sandbox import faults
 from provisioner.stack import lockfile
 from provisioner.workspace.binary import find as find_terraform
-from tests.support import moto_aws, terraform_plugins
+from tests.support import aws_provider, moto_aws, terraform_plugins
 from tests.support.aws_machines import Machines, behind_moto
 from tests.support.moto_aws import Cloud
 from tests.support.rehearsal import Done, Rehearsal, failing, unknown, wrongs
@@ -65,9 +65,9 @@ def fleet(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     document["access"] = {"ssh_key": str(key), "allow": ["203.0.113.0/24"]}
     document["state"] = {"backend": "s3", "bucket": BUCKET, "create": True}
     made.file.write_text(yaml.safe_dump(document, sort_keys=False))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, aws_provider.running(cloud) as attached:
         plugins = {"TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(folder))}
-        for name, value in (cloud.environment | plugins).items():
+        for name, value in (cloud.environment | attached | plugins).items():
             patch.setenv(name, value)
         locked = made.run("lock", made.file)
         assert locked.status == 0, locked.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.paths import data
-from tests.support import moto_aws, terraform_plugins
+from tests.support import aws_provider, moto_aws, terraform_plugins
 from tests.support.aws_life import Life, live
 from tests.support.aws_root import Root
 from tests.support.moto_aws import Cloud
@@ -29,8 +29,8 @@ def cloud() -> Iterator[Cloud]:
 
 
 @pytest.fixture(scope="session")
-def initialised(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Root:
-    """A root module that `terraform init` has seen."""
+def initialised(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+    """A root module that `terraform init` has seen, and the provider that runs beside it."""
     folder = tmp_path_factory.mktemp("aws")
     config = terraform_plugins.cli_config(tmp_path_factory.mktemp("rc"))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "TF_"))}
@@ -47,7 +47,16 @@ def initialised(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Root:
     root = Root(folder, cloud, environment)
     root.write_calls({name: {"groups": {}, "aws": {"groups": {}}} for name in ("site", "guest", "closed")})
     root.terraform("init", "-input=false", "-no-color")
-    return root
+    with aws_provider.running(cloud) as attached:
+        root.environment |= attached
+        yield root
+
+
+@pytest.fixture(scope="session")
+def attached(cloud: Cloud) -> Iterator[dict[str, str]]:
+    """A provider for commands of gpuprov: what their environment has."""
+    with aws_provider.running(cloud) as attached:
+        yield attached
 
 
 @pytest.fixture(scope="session")
@@ -65,13 +74,16 @@ def new_root(initialised: Root, tmp_path_factory: pytest.TempPathFactory) -> Any
 
 
 @pytest.fixture(scope="session")
-def started(request: pytest.FixtureRequest, new_root: Any) -> Iterator[Future[Life] | None]:
-    """A fleet's life, begun with the first test and running beside the others; None where no test asks for it."""
+def started(request: pytest.FixtureRequest, cloud: Cloud, new_root: Any) -> Iterator[Future[Life] | None]:
+    """A fleet's life, begun with the first test and running beside the others, with a provider of its own; None where
+    no test asks for it."""
     if not any("life" in getattr(item, "fixturenames", ()) for item in request.session.items):
         yield None
         return
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(live, new_root())
+    root: Root = new_root()
+    with aws_provider.running(cloud) as attached, ThreadPoolExecutor(1) as pool:
+        root.environment = root.environment | attached
+        yield pool.submit(live, root)
 
 
 @pytest.fixture(scope="session")

@@ -38,12 +38,13 @@ from tests.unit.stack.test_lock import p4d  # noqa: F401
 def file(
     p4d: Path,  # noqa: F811
     cloud: Cloud,
+    attached: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Path]:
     """Two p4d close together; moto knows Canonical's parameter, and whose address ssh is open to is said."""
     mine = {"AWS_MAX_ATTEMPTS": "2", "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
-    for name, value in (cloud.environment | mine).items():
+    for name, value in (cloud.environment | attached | mine).items():
         monkeypatch.setenv(name, value)
     cloud.publish(cloud.images["x86_64"])
     document = yaml.safe_load(p4d.read_text())

@@ -29,11 +29,12 @@ from tests.unit.stack.test_shared_storage_packages import change, written  # noq
 def file(
     written: Path,  # noqa: F811
     cloud: Cloud,
+    attached: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     mine = {"AWS_MAX_ATTEMPTS": "2", "TF_CLI_CONFIG_FILE": str(terraform_plugins.cli_config(tmp_path))}
-    for name, value in (cloud.environment | mine).items():
+    for name, value in (cloud.environment | attached | mine).items():
         monkeypatch.setenv(name, value)
     cloud.publish(cloud.images["x86_64"])
     cloud.client("s3").create_bucket(Bucket="my-data")
