@@ -181,6 +181,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "fuse": {"58": {"waiting": "0", "max_background": "12", "congestion_threshold": "9"}},
         "root_password": "locked",
         "secure_boot": True,
+        "cgroup2": True,
         "nvme": {"nvme0": {"model": "Amazon Elastic Block Store", "state": "live", "transport": "pcie"},
                  "nvme1": {"model": "NVMe SSD", "state": "live", "transport": "pcie"}},
         "smart": {"nvme1": '{"critical_warning": 0, "avail_spare": 100, "spare_thresh": 10, "percent_used": 3, '

@@ -119,6 +119,8 @@ class Host:
     root_password: str | None = None
     """none, locked or set."""
     secure_boot: bool | None = None
+    cgroup2: bool | None = None
+    """Whether control groups are of version 2; None where an older probe looked."""
 
     def at(self, place: str) -> hw.Filesystem | None:
         """The filesystem that a directory is on."""
@@ -216,6 +218,7 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         clock_offset=pl.read_offset(read_answer(d.get("tracking"))),
         allowances=pl.read_allowances(d.get("allowances")),
         root_password=read_text(d.get("root_password")),
+        cgroup2=second if isinstance(second := d.get("cgroup2"), bool) else None,
         secure_boot=secure if isinstance(secure := d.get("secure_boot"), bool) else None,
     )
 

@@ -90,6 +90,7 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("gpu_links", gpu_links), ("pcie", pcie), ("instance", instance), ("fstab", fstab), ("fuse", fuse),
         ("root_password", root_password), ("secure_boot", secure_boot),
         ("vendor", vendor_software),
+        ("cgroup2", lambda: os.path.exists("/sys/fs/cgroup/cgroup.controllers")),  # noqa: PTH110 (a plain script)
         ("hostname", socket.gethostname),
     ]  # fmt: skip
 

@@ -407,6 +407,10 @@ LEGITIMATE: dict[str, tuple[str, Callable[[Document], object]]] = {
     "no chrony": (P4D, put("sync", {"rc": None, "missing": True})),
     "hyper-v": (NDV4, put(CLOCK, "hyperv_clocksource_tsc_page")),
     "a reboot on purpose": (P4D, lambda d: d["boots"].extend([["shutdown", int(NOW) - 99], ["boot", int(NOW) - 60]])),
+    "docker's cgroups of version 1": (
+        P4D,
+        lambda d: (put("cgroup2", False)(d), sub("docker|text", '"cgroup": "systemd"', '"cgroup": "cgroupfs"')(d)),
+    ),
     "a program's core": (P4D, put("crashes", [])),
     "no DMI, no EDAC": (DGX, put("edac", {})),
     "btrfs": (P4D, df("/", 200 * GB, 40 * GB, "0 0")),
