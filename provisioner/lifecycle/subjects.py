@@ -54,6 +54,7 @@ def _subject(cluster: Cluster, node: Node, release: Release) -> Subject:
             group.spec,
             catalog.load(),
             level=cluster.spec.verify.level,
+            diag=cluster.spec.verify.diag,
             simulated=plan.simulated,
             timers=(HEALTH_TIMER,) if plan.spec.monitoring.health_check is not None else (),
             shared=mounts.expected(plan, node),

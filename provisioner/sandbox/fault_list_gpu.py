@@ -106,7 +106,14 @@ def _xgmi(machine: Json, gpu: int) -> None:
     machine["gpus"][gpu]["xgmi_errors"] = 2
 
 
+def _watched(machine: Json, gpu: int) -> None:
+    said = f"GPU {gpu}'s NvLink link 2 is currently down. Check DCGM and system logs for errors."
+    machine["gpus"][gpu]["watched"] = [("NVLINK system", "Failure", said)]
+
+
 FAULTS: tuple[Fault, ...] = (
+    Fault("dcgm-health", "DCGM's background watches see an NVLink fail that nvidia-smi shows up", "dcgm.health",
+          _nvidia, "NVIDIA GPUs", _watched),
     Fault("xgmi-errors", "a link between AMD GPUs has had errors", "amd.xgmi",
           lambda m: m["vendor"] == "amd" and len(m["gpus"]) > 1, "several AMD GPUs", _xgmi),
     Fault("power-brake", "the power supply brakes one GPU", "gpu.power_brake",

@@ -106,6 +106,13 @@ class Verify(Model):
         description="Which new machines boot a second time and are proven again before they are handed over: the first "
         "one of each group, or all",
     )
+    diag: Annotated[int, Field(ge=1, le=4)] | None = Field(
+        default=None,
+        title="1, 2, 3, 4 or null",
+        description="Run level of `dcgmi diag` in place of the level's own (standard 1, stress 3); 4 tests all GPU "
+        "memory and sudden power, and takes up to 2.5 hours",
+        examples=[4],
+    )
     checks: tuple[Text, ...] = Field(
         default=(), max_length=32, title="a list of directories", description="Directories with checks of your own"
     )

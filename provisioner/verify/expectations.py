@@ -163,6 +163,8 @@ class Expected:
     published: Mapping[str, float] = field(default_factory=dict)
     """busbw: GB/s that was measured on a healthy node of this type and published. It is shown, and judges nothing."""
     level: Level = "standard"
+    diag: int | None = None
+    """Run level of dcgmi diag in place of the level's own."""
     bmc: Mapping[str, Any] | None = None
     """What its management controller must show: serial, firmware (part → version), budget_w; None for a machine of
     which cluster.yaml names none."""
@@ -203,6 +205,7 @@ def expect(
     catalog: Catalog,
     *,
     level: Level = "standard",
+    diag: int | None = None,
     simulated: bool = False,
     timers: tuple[str, ...] = (),
     shared: tuple[Mapping[str, str], ...] = (),
@@ -299,6 +302,7 @@ def expect(
         nvlink_across=machine.imex_required,
         published={"busbw": limit.measured} if limit and limit.measured else {},
         level=level,
+        diag=diag,
         unverified=tuple(sorted(name for name, basis in limits.items() if basis == "unverified")),
         limits=tuple(sorted(limits)),
     )

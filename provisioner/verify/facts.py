@@ -15,6 +15,7 @@ from provisioner.verify.parsers import (
     bmc,
     dcgm_exporter,
     dcgmi_diag,
+    dcgmi_health,
     dmesg,
     dmidecode,
     fabric,
@@ -134,6 +135,8 @@ class Facts:
     nccl: nccl_tests.Nccl | None = None
     diag: dcgmi_diag.Diag | None = None
     dcgm: dcgm_exporter.Exported | None = None
+    dcgm_health: dcgmi_health.Health | None = None
+    """What DCGM's background watches have seen."""
     fabric_manager: systemd.Service | None = None
     fabric_log: fabric_manager_log.FabricLog | None = None
     failed_units: tuple[str, ...] | None = None

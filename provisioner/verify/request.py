@@ -40,11 +40,10 @@ AFTER_S = 150.0
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How hard a level works a node: dcgmi's run level and its deadline; for how long matrices are multiplied, how long
-    messages may take, and the deadline of the whole load program. Seconds."""
+    """How hard a level works a node: dcgmi's run level; for how long matrices are multiplied, how long messages may
+    take, and the deadline of the whole load program. Seconds."""
 
     diag: int
-    diag_s: float
     products_s: float
     messages_s: float
     load_s: float
@@ -53,15 +52,18 @@ class Depth:
 
 
 DEPTHS: Mapping[str, Depth] = {
-    "standard": Depth(1, 180, 5, 60, 300),
-    "stress": Depth(3, 2700, 300, 180, 1200, scratch=True),
+    "standard": Depth(1, 5, 60, 300),
+    "stress": Depth(3, 300, 180, 1200, scratch=True),
 }
-"""NVIDIA gives -r 1 seconds and -r 3 about 15 minutes; awsome-distributed-training saw -r 2 alone take up to 10.5
-minutes, so -r 3 gets three times its word. 300 s of products: imbue-ai/cluster-health's stress test."""
+"""300 s of products: imbue-ai/cluster-health's stress test."""
 
 
 REACH_S = 10.0
 """Seconds for an answer from where packages and images come from (github leptonai/gpud gives them 7)."""
+DIAG_S = {1: 180.0, 2: 1200.0, 3: 2700.0, 4: 9000.0}
+"""Deadline of each run level of dcgmi diag. NVIDIA gives -r 1 seconds and -r 3 about 15 minutes, which gets three times
+its word; awsome-distributed-training saw -r 2 take up to 10.5 minutes and -r 4 from
+45 minutes to 2.25 hours."""
 EVERY_S = 5.0
 """Between two questions to the GPUs while they work: heat takes longer than that to come, and asking takes 0.1 s."""
 MOMENTS = ("during", "throughout", "after")
@@ -156,10 +158,11 @@ def load_request(expected: Expected) -> ProbeRequest | None:
     files: dict[str, float] = {}
     if expected.sources:
         files["reach.json"] = REACH_S
+    diag = expected.diag or depth.diag
     if expected.images:
         files["framework.json"] = FRAMEWORK_S
     if expected.vendor == "nvidia":
-        files["dcgmi-diag.json"] = depth.diag_s
+        files["dcgmi-diag.json"] = DIAG_S[diag]
     image = next((image for image in expected.images or () if image.get("torch")), None)
     if not expected.mig:
         files["load.json"] = depth.load_s if not expected.simulated else REHEARSED_S
@@ -179,7 +182,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         files["fio.json"] = FIO_S if not expected.simulated else REHEARSED_S
         size = SCRATCH["bytes"] if not expected.simulated else 4 << 20
         load["scratch"] = {**SCRATCH, "place": expected.scratch, "bytes": size}
-    return replace(_request(files, expected), load=load, diag=depth.diag, reach=expected.sources)
+    return replace(_request(files, expected), load=load, diag=diag, reach=expected.sources)
 
 
 def _beside(moment: str, expected: Expected) -> list[str]:

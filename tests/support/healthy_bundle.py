@@ -17,6 +17,7 @@ from provisioner.catalog.models import Machine
 from provisioner.spec.groups import Group
 from provisioner.stack.models import Image, Package, Stack
 from provisioner.verify.bundle import Bundle, Output
+from provisioner.verify.checks.monitoring import NEEDED
 from provisioner.verify.expectations import Expected, Level, expect
 from tests.support.healthy_fabric import fabric_json
 from tests.support.healthy_gpu import BOOT, ERRORS, MODULES, driver_files, lspci, nvlink_errors
@@ -159,6 +160,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         "nvlink.txt": nvlink(row),
         "dcgm-exporter.prom": exporter(row.gpu_count, gpu.product_names[0]),
         "dcgmi-diag.json": diag(),
+        "dcgmi-health.json": '{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}',
         "container-images.json": json.dumps({"Id": "sha256:11", "RepoTags": [REFERENCE], "RepoDigests": [PULL]}),
         "framework.json": json.dumps(
             {
@@ -289,6 +291,7 @@ def exporter(gpus: int, model: str) -> str:
     for i in range(gpus):
         labels = f'gpu="{i}",UUID="GPU-{i:08d}-0000-0000-0000-000000000000",device="nvidia{i}",modelName="{model}"'
         lines.append(f'DCGM_FI_DEV_GPU_TEMP{{{labels},DCGM_FI_DRIVER_VERSION="{DRIVER}"}} 31')
+        lines += [f"{name}{{{labels}}} 31" for name in NEEDED if name != "DCGM_FI_DEV_GPU_TEMP"]
         lines.append(f"DCGM_FI_DEV_XID_ERRORS{{{labels}}} 0")
     return "\n".join(lines) + "\n"
 

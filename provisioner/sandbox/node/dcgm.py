@@ -161,18 +161,52 @@ def _diag(found: Driver, version: str, level: int, as_json: bool) -> int:
     return 226 if failed else 0
 
 
+WATCHES = "run/gpuprov-sandbox/health-watches.json"
+"""Process of the host engine for which watches were set: they end with it."""
+
+
 def _health(found: Driver, arguments: list[str]) -> int:
-    if "-c" not in arguments and "--check" not in arguments:
+    engine = state.read("run/gpuprov-sandbox/hostengine.json", {}).get("pid")
+    if "-s" in arguments or "--set" in arguments:
+        state.write(WATCHES, {"pid": engine})
         print("Health monitor systems set successfully.")
         return 0
-    troubled = [gpu for gpu in found.gpus if _warnings(gpu)]
-    print(
-        "+---------------------------+----------------------------------------------------------+\n"
-        "| Health Monitor Report                                                                |"
-    )
-    print("+===========================+==========================================================+")
-    print(f"| Overall Health            | {'Warning' if troubled else 'Healthy':<56} |")
-    for gpu in troubled:
-        print(f"| GPU {gpu['index']:<21} | {'Warning':<56} |")
-    print("+---------------------------+----------------------------------------------------------+")
+    if state.read(WATCHES, {}).get("pid") != engine:
+        print("Error: Health watches not enabled. Please enable watches. ")
+        return 255
+    rows = [(gpu["index"], *row) for gpu in found.gpus for row in _incidents(gpu)]
+    states = {row[2] for row in rows}
+    overall = "Failure" if "Failure" in states else "Warning" if states else "Healthy"
+    if "-j" in arguments or "--json" in arguments:
+        body: dict[str, Any] = {"Overall Health": {"value": overall}}
+        for index, system, how, message in rows:
+            gpus = body.setdefault("GPU", {"children": {}})["children"]
+            entity = gpus.setdefault(str(index), {"children": {"Errors": {"children": {}}}, "value": how})
+            entity["children"]["Errors"]["children"][system] = {"overflow": [message], "value": how}
+        print(json.dumps({"body": body, "header": ["Health Monitor Report"]}, indent=3))
+        return 0
+    line = f"+{'-' * 27}+{'-' * 58}+"
+    print(f"{line}\n| {'Health Monitor Report':<85}|\n{line.replace('-', '=')}")
+    print(f"| {'Overall Health':<25} | {overall:<56} |")
+    for number, (index, system, how, message) in enumerate(rows):
+        label = [("GPU", "")] if number == 0 else []
+        for name, value in [
+            *label,
+            (f"-> {index}", how),
+            ("   -> Errors", ""),
+            (f"      -> {system}", how),
+            ("", message),
+        ]:
+            print(f"| {name:<25} | {value[:56]:<56} |")
+    print(line)
     return 0
+
+
+def _incidents(gpu: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """System, state and message of what the watches see."""
+    found = []
+    if gpu["ecc"]["volatile"]["dram"]:
+        found.append(("Memory system", "Failure", f"A DBE has been detected on GPU {gpu['index']}. Drain the GPU."))
+    if gpu["remap"]["pending"]:
+        found.append(("Memory system", "Warning", f"GPU {gpu['index']} has a row remapping that is pending."))
+    return found + [tuple(row) for row in gpu.get("watched", [])]

@@ -1,15 +1,11 @@
-"""What watches the node: the DCGM exporter; DCGM's own tests and the bandwidth of all_reduce."""
+"""What watches the node: the DCGM exporter and what it has seen, DCGM's background watches."""
 
 from __future__ import annotations
 
-import re
-
-from provisioner.verify.check import ACTIONS, CUT_UP, check, fail, saw, skip, unknown
-from provisioner.verify.checks.load import reached
-from provisioner.verify.expectations import LEVELS, Expected
+from provisioner.verify.check import ACTIONS, check, fail, saw, skip, unknown
+from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.dcgm_exporter import XIDS
-from provisioner.verify.parsers.nccl_tests import Nccl
 
 FRESH_S = 120.0
 """Oldest reading that counts as fresh, where the exporter writes time stamps at all: four scrapes of 30 s."""
@@ -75,122 +71,85 @@ def test_xid(node: Facts, expected: Expected) -> None:
         unknown(f"Xid {strange[0]} is not in the catalogue's Xid table")
 
 
-PERSISTENCE = "Persistence mode for GPU"
-"""DCGM's own words (DCGM_FR_PERSISTENCE_MODE in dcgm_errors.c)."""
-HARDWARE = (
-    {"pcie"},
-    {"memory", "gpu_memory", "memtest"},
-    {"diagnostic", "targeted_stress", "targeted_power", "sm_stress"},
-)
-"""What -r 3 has to have run: one test of each kind, as DCGM 3 ("Targeted Power") and 4 ("targeted_power") name them
-(GetTestIndex in its DcgmDiagResponseWrapper.cpp). What a node need not have (eud, pulse_test, nvbandwidth,
-memory_bandwidth) may be skipped; so may all on boards that are not for data centres, which DCGM supports in part."""
+EXPLAINED = (
+    "driver.responds", "gpu.count", "gpu.ecc", "gpu.remap", "gpu.retired_pages", "gpu.xid", "nvlink.links",
+    "nvswitch.fabric", "nvswitch.sxid", "dcgm.memory", "dcgm.xid", "dcgm.exporter",
+)  # fmt: skip
 
 
 @check(
-    "dcgm.diag",
+    "dcgm.health",
     severity="fatal",
-    measured="dcgmi_diag/diag-r1-json-dcgm3-fail",
+    documented="NVIDIA DCGM user guide, Health Monitor: Failure; github NVIDIA/NVSentinel, facebookresearch/gcm",
     action="vendor",
-    level="standard",
-    reads=("dcgmi-diag.json",),
+    needs=("dcgmi-health.json",),
+    follows=EXPLAINED,
     vendor="nvidia",
-    says="A test of DCGM failed. Its message says which GPU; keep it for the vendor.",
+    says="DCGM's background watches have seen a part of a GPU fail. Its message says which; drain the node, test it.",
 )
-def test_diag(node: Facts, expected: Expected) -> None:
-    source, diag = node.source("dcgmi-diag.json"), node.diag
-    if diag is None:
-        if expected.packages is None and source.state in ("absent", "missing"):
-            skip("no lock says that DCGM is on this machine")
-        if LEVELS.index(expected.level) < LEVELS.index("standard") and source.state == "absent":
-            skip("only from level standard on")
-        unknown(source.reason)
-    saw(
-        expected="no test failed",
-        actual={"failed": list(diag.failed), "passed": len(diag.passed), "skipped": len(diag.skipped)},
-    )
-    off = any(gpu.persistence is False for gpu in node.gpus or ())
-    if off and diag.failed == ("software",) and diag.messages and all(PERSISTENCE in m for m in diag.messages):
-        skip("only persistence mode failed: see gpu.persistence")
-    if diag.failed:
-        fail(f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else ""))
-    ran = {re.sub(r"\W+", "_", name.lower()) for name in (*diag.passed, *diag.warned)}
-    if not ran or len(diag.skipped) > len(ran):
-        unknown(f"{len(diag.skipped)} of {len(diag.skipped) + len(ran)} tests were skipped, and skipped is not passed")
-    if (
-        expected.level == "stress"
-        and not expected.mig
-        and expected.ecc is not None
-        and not all(ran & kind for kind in HARDWARE)
-    ):
-        lacking = [" or ".join(sorted(kind)) for kind in HARDWARE if not ran & kind]
-        unknown(f"-r 3 did not run {'; '.join(lacking)}: tests of software alone prove no GPU")
+def test_health(node: Facts) -> None:
+    _watched(node, "Failure")
 
 
 @check(
-    "dcgm.diag_warning",
+    "dcgm.health_warning",
     severity="warn",
     action="vendor",
-    level="standard",
-    needs=("dcgmi-diag.json",),
-    follows=("dcgm.diag",),
+    needs=("dcgmi-health.json",),
+    follows=(*EXPLAINED, "dcgm.health", "gpu.inforom", "gpu.pcie_replay", "gpu.throttle"),
     vendor="nvidia",
-    says="A test of DCGM ended with a warning: something is near its limit, or not as DCGM wants it. Read its message.",
+    says="DCGM's background watches warn of a GPU: replays, heat, power, its InfoROM. Read the message, and watch it.",
 )
-def test_diag_warning(node: Facts) -> None:
-    assert node.diag is not None
-    saw(expected="no warning", actual=list(node.diag.warned) or "no warning")
-    if node.diag.warned:
-        fail(f"warned: {', '.join(node.diag.warned)}" + (f" ({node.diag.messages[0]})" if node.diag.messages else ""))
+def test_health_warning(node: Facts) -> None:
+    _watched(node, "Warning")
+
+
+def _watched(node: Facts, state: str) -> None:
+    assert node.dcgm_health is not None
+    health = node.dcgm_health
+    if health.overall is None:
+        skip("no watch of DCGM's is set: `dcgmi health -s a` sets all, as role dcgm_exporter does")
+    wrong = [i for i in health.incidents if (i.state == "Warning") == (state == "Warning") and i.state != "Healthy"]
+    saw(expected="Healthy", actual=[f"{i.entity}: {i.system}" for i in wrong] or health.overall)
+    if wrong:
+        fail("; ".join(f"{i.entity}: {i.system}: {i.message}" for i in wrong[:4]))
+    if state == "Failure" and health.overall in ("Failure", "Internal error"):
+        fail(f"overall health is {health.overall}, without a word why")
+
+
+NEEDED = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED")
+"""What dashboards and alerts live on, and every exporter's own list of counters has (dcgm-exporter,
+default-counters.csv)."""
 
 
 @check(
-    "nccl.bandwidth",
-    severity="fatal",
-    measured="nccl_tests/a100-8gpu-1node",
-    action="vendor",
-    level="standard",
-    reads=("all_reduce.txt", "load.json"),
-    follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric", "load.completes"),
-    says="all_reduce is slower than healthy nodes of this kind, or gives wrong values.",
+    "dcgm.fields",
+    severity="warn",
+    action="reconfigure",
+    vendor="nvidia",
+    follows=("dcgm.exporter", "driver.responds", "gpu.count"),
+    # Somebody's own exporter has a list of counters of its own.
+    applies=lambda e: e.dcgm_exporter and e.packages is not None,
+    otherwise="no lock has the exporter",
+    says="The exporter gives old readings, or lacks fields that alerts need. Restart nvidia-dcgm, then the exporter.",
 )
-def test_bandwidth(node: Facts, expected: Expected) -> None:
-    nccl = node.nccl or _of_load(node, expected)
-    saw(
-        expected=f"{expected.min_busbw_gbps:g} GB/s or more" if expected.min_busbw_gbps else "right values",
-        actual={"max_busbw_gbps": nccl.max_busbw_gbps, "wrong": nccl.wrong},
-    )
-    if nccl.wrong or nccl.out_of_bounds_ok is False:
-        fail(f"{nccl.wrong or 'some'} values were wrong", action="replace")
-    if nccl.failure:
-        fail(nccl.failure)
-    if nccl.max_busbw_gbps is None or nccl.out_of_bounds_ok is None:
-        unknown("no bandwidth was measured" if nccl.max_busbw_gbps is None else "the run did not complete")
-    if expected.min_busbw_gbps is None:
-        saw(expected="right values", actual=nccl.max_busbw_gbps, note="right; nobody has published the bandwidth")
-        return
-    if nccl.ranks != expected.gpu_count:
-        unknown(f"measured with {nccl.ranks} ranks, the limit is for {expected.gpu_count} on one node")
-    if nccl.max_busbw_gbps < expected.min_busbw_gbps:
-        limits = expected.unsupported_floor("busbw", nccl.max_busbw_gbps, expected.min_busbw_gbps)
-        fail(f"{nccl.max_busbw_gbps:g} GB/s at most, {expected.min_busbw_gbps:g} expected", unverified=limits)
-
-
-def _of_load(node: Facts, expected: Expected) -> Nccl:
-    """The load program's all_reduce as nccl-tests would have told it."""
-    said = node.source("all_reduce.txt")
-    if said.state not in ("absent", "missing"):
-        unknown(said.reason)
-    if node.load is None:
-        if expected.mig:
-            skip(CUT_UP)
-        if LEVELS.index(expected.level) < LEVELS.index("standard"):
-            skip("only from level standard on")
-        if expected.gpu_count == 1 or (node.source("load.json").state == "absent" and node.collected is None):
-            skip("no bandwidth was measured")
-        unknown(node.source("load.json").reason)
-    if expected.gpu_count == 1:
-        skip("needs at least two GPUs")
-    load = reached(node, expected)
-    best = max((rate for _, rate in load.busbw), default=None)
-    return Nccl(None, best, load.ranks, load.wrong, load.wrong == 0 if load.wrong is not None else None)
+def test_fields(node: Facts, expected: Expected) -> None:
+    if node.dcgm is None:
+        skip("no readings of the exporter: see dcgm.exporter")
+    missing = [name for name in NEEDED if name not in node.dcgm.metrics]
+    if missing:
+        saw(expected=list(NEEDED), actual=missing)
+        fail(f"no {', '.join(missing)}")
+    own = {gpu.uuid: gpu.temperature for gpu in node.gpus or () if gpu.uuid and gpu.temperature is not None}
+    pairs = {
+        f"GPU {index}": (value, float(own[uuid]))
+        for index, value in node.dcgm.temperatures.items()
+        if (uuid := node.dcgm.gpus.get(index)) in own
+    }
+    most = expected.most["dcgm.temperature"]
+    saw(expected=f"within {most:g} °C of nvidia-smi", actual={name: f"{a:g}, {b:g}" for name, (a, b) in pairs.items()})
+    if not pairs:
+        skip("every field is there; no GPU has a temperature in both, so their age is not known")
+    off = [f"{name}: {a:g} °C, nvidia-smi says {b:g}" for name, (a, b) in pairs.items() if abs(a - b) > most]
+    if len(off) == len(pairs):  # readings that stand still are so of all; one GPU alone may be taking up work
+        fail("; ".join(off[:4]), unverified=expected.unsupported("dcgm.temperature"))

@@ -8,8 +8,8 @@ from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import NVIDIA_SMI, Facts
 
-SILENT = (*NVIDIA_SMI, "load.json", "fabric.json", "all_reduce.txt", "dcgmi-diag.json", "nvidia-smi-load.xml",
-          "nvidia-smi-after.xml", "nvlink-errors-after.txt")  # fmt: skip
+SILENT = (*NVIDIA_SMI, "load.json", "fabric.json", "all_reduce.txt", "dcgmi-diag.json", "dcgmi-health.json",
+          "nvidia-smi-load.xml",          "nvidia-smi-after.xml", "nvlink-errors-after.txt")  # fmt: skip
 """What cannot be read without a driver that answers; nothing is loaded then (verify/run.py)."""
 
 

@@ -35,6 +35,8 @@ class Exported:
     """GPU index → the code of its last Xid since DCGM was started; a GPU that had none is not in it."""
     memory: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """Field of MEMORY → GPU index → value."""
+    temperatures: Mapping[int, float] = field(default_factory=dict)
+    """GPU index → °C."""
 
 
 XIDS = "DCGM_FI_DEV_XID_ERRORS"
@@ -48,6 +50,7 @@ def parse(text: str) -> Exported:
     newest: float | None = None
     xids: dict[int, int] = {}
     memory: dict[str, dict[int, float]] = {}
+    temperatures: dict[int, float] = {}
     rows = [line for line in lines(text) if line]
     if rows and rows[-1].startswith("DCGM_") and not _SAMPLE.match(rows[-1]):
         raise Unreadable(f"its last sample was cut: {first_line(rows[-1])}")
@@ -73,10 +76,12 @@ def parse(text: str) -> Exported:
             continue
         if match[1] in MEMORY:
             memory.setdefault(match[1], {})[int(index)] = value
+        if match[1] == "DCGM_FI_DEV_GPU_TEMP":
+            temperatures[int(index)] = value
         gpus[int(index)] = gpus.get(int(index)) or labels.get("UUID") or labels.get("gpu_uuid")
     if not metrics:
         raise Unreadable(f"no DCGM metric in it: {first_line(text)}")
-    return Exported(gpus, tuple(metrics), driver, host, newest, xids, memory)
+    return Exported(gpus, tuple(metrics), driver, host, newest, xids, memory, temperatures)
 
 
 def _document(exported: Exported) -> dict[str, Any]:

@@ -93,6 +93,7 @@ LOOK = (
     _look("mdstat.txt", r"^Personalities ?:|^md\d\S* : (?:active|inactive)"),
     _look("dcgmi-diag.json", r'"DCGM (?:GPU )?Diagnostic"'),
     _look("dcgmi-diag.json", r"^\| Diagnostic  ", 1),
+    _look("dcgmi-health.json", r'^\| Health Monitor Report|"Health Monitor Report"|^Error: Health watches not enabled'),
     _look("dcgm-exporter.prom", r"^DCGM_FI_DEV_\w+\{"),
     _look(
         "all_reduce.txt",

@@ -60,6 +60,7 @@ CHANGES = {
     "ib-no-subnet-manager": {"ibstat"},
     "ib-firmware": set(),
     "uverbs-lost": set(),
+    "dcgm-health": set(),
     "xgmi-errors": set(),
     **{name: {"xml"} for name in XML},
     **{name: {"dmesg"} for name in LOG},

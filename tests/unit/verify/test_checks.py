@@ -119,6 +119,15 @@ REFUSED = Output("", rc=7, error="[Errno 111] Connection refused")
 MIG = Group(machine=P4D, gpu=GpuOptions(mig="1g.5gb"))
 V100_PEERS = {1: 5, 2: 5, 3: 4, 4: 4}  # GPU 0 of the cube mesh has one link to 1 and 2, two to 3 and 4
 
+
+def watched(state: str) -> str:
+    """`dcgmi health -c -j` with one incident (dcgmi/Health.cpp, DcgmiOutput.cpp of NVIDIA/DCGM)."""
+    system = {"overflow": ["link 2 is down"], "value": state}
+    entity = {"children": {"Errors": {"children": {"NVLINK system": system}}}, "value": state}
+    body = {"GPU": {"children": {"3": entity}}, "Overall Health": {"value": state}}
+    return json.dumps({"body": body, "header": ["Health Monitor Report"]}, indent=3)
+
+
 FAULTS: dict[str, Fault] = {
     # leptonai/gpud, its fabric manager component's test data
     "fabric manager logged an error": Fault(
@@ -396,6 +405,17 @@ FAULTS: dict[str, Fault] = {
         passes={"dcgm.diag"},
         says="Targeted Power",
     ),
+    "dcgm's watches": Fault(
+        P4D, text("dcgmi-health.json", watched("Failure")), {"dcgm.health"}, says="GPU 3: NVLINK system: link 2 is down"
+    ),
+    "dcgm's watches warn": Fault(
+        P4D, text("dcgmi-health.json", watched("Warning")), {"dcgm.health_warning"}, passes={"dcgm.health"}
+    ),
+    "no watch is set": Fault(
+        P4D, text("dcgmi-health.json", "Error: Health watches not enabled. Please enable watches. \n"), set()
+    ),
+    "exporter without a field": Fault(P4D, sub("dcgm-exporter.prom", "DCGM_FI_DEV_FB_USED", "OTHER"), {"dcgm.fields"}),
+    "exporter stands still": Fault(P4D, sub("dcgm-exporter.prom", r"(GPU_TEMP.*}) 31", r"\1 81"), {"dcgm.fields"}),
     "an xid that dmesg has lost": Fault(
         P4D, sub("dcgm-exporter.prom", r'(XID_ERRORS{gpu="3".*}) 0', r"\1 79"), {"dcgm.xid"}, says="GPU 3: Xid 79"
     ),
@@ -477,7 +497,7 @@ def mutants() -> dict[str, Case]:
     cases = {}
     for machine in (P4D, NDV4):
         texts = healthy(machine)
-        for name in texts if machine == P4D else set(texts) - set(healthy(P4D)):
+        for name in texts if machine == P4D else sorted(set(texts) - set(healthy(P4D))):
             whole = str(texts[name])
             ways: dict[str, Output | None] = {
                 "absent": None,

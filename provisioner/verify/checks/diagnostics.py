@@ -1,0 +1,131 @@
+"""DCGM's own tests and the bandwidth of all_reduce: what works a node before jobs do."""
+
+from __future__ import annotations
+
+import re
+
+from provisioner.verify.check import CUT_UP, check, fail, saw, skip, unknown
+from provisioner.verify.checks.load import reached
+from provisioner.verify.expectations import LEVELS, Expected
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.nccl_tests import Nccl
+
+PERSISTENCE = "Persistence mode for GPU"
+"""DCGM's own words (DCGM_FR_PERSISTENCE_MODE in dcgm_errors.c)."""
+HARDWARE = (
+    {"pcie"},
+    {"memory", "gpu_memory", "memtest"},
+    {"diagnostic", "targeted_stress", "targeted_power", "sm_stress"},
+)
+"""What -r 3 has to have run: one test of each kind, as DCGM 3 ("Targeted Power") and 4 ("targeted_power") name them
+(GetTestIndex in its DcgmDiagResponseWrapper.cpp). What a node need not have (eud, pulse_test, nvbandwidth,
+memory_bandwidth) may be skipped; so may all on boards that are not for data centres, which DCGM supports in part."""
+
+LONGEST = ({"memtest"}, {"pulse_test"})
+"""What -r 4 has to have run beside them: all memory by patterns, and sudden power."""
+
+
+@check(
+    "dcgm.diag",
+    severity="fatal",
+    measured="dcgmi_diag/diag-r1-json-dcgm3-fail",
+    action="vendor",
+    level="standard",
+    reads=("dcgmi-diag.json",),
+    vendor="nvidia",
+    says="A test of DCGM failed. Its message says which GPU; keep it for the vendor.",
+)
+def test_diag(node: Facts, expected: Expected) -> None:
+    source, diag = node.source("dcgmi-diag.json"), node.diag
+    if diag is None:
+        if expected.packages is None and source.state in ("absent", "missing"):
+            skip("no lock says that DCGM is on this machine")
+        if LEVELS.index(expected.level) < LEVELS.index("standard") and source.state == "absent":
+            skip("only from level standard on")
+        unknown(source.reason)
+    saw(
+        expected="no test failed",
+        actual={"failed": list(diag.failed), "passed": len(diag.passed), "skipped": len(diag.skipped)},
+    )
+    off = any(gpu.persistence is False for gpu in node.gpus or ())
+    if off and diag.failed == ("software",) and diag.messages and all(PERSISTENCE in m for m in diag.messages):
+        skip("only persistence mode failed: see gpu.persistence")
+    if diag.failed:
+        fail(f"failed: {', '.join(diag.failed)}" + (f" ({diag.messages[0]})" if diag.messages else ""))
+    ran = {re.sub(r"\W+", "_", name.lower()) for name in (*diag.passed, *diag.warned)}
+    if not ran or len(diag.skipped) > len(ran):
+        unknown(f"{len(diag.skipped)} of {len(diag.skipped) + len(ran)} tests were skipped, and skipped is not passed")
+    level = expected.diag or (3 if expected.level == "stress" else 1)
+    kinds = (*HARDWARE, *(LONGEST if level == 4 else ())) if level > 2 else ()
+    lacking = [" or ".join(sorted(kind)) for kind in kinds if not ran & kind]
+    if lacking and not expected.mig and expected.ecc is not None:
+        unknown(f"-r {level} did not run {'; '.join(lacking)}: tests of software alone prove no GPU")
+
+
+@check(
+    "dcgm.diag_warning",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=("dcgmi-diag.json",),
+    follows=("dcgm.diag",),
+    vendor="nvidia",
+    says="A test of DCGM ended with a warning: something is near its limit, or not as DCGM wants it. Read its message.",
+)
+def test_diag_warning(node: Facts) -> None:
+    assert node.diag is not None
+    saw(expected="no warning", actual=list(node.diag.warned) or "no warning")
+    if node.diag.warned:
+        fail(f"warned: {', '.join(node.diag.warned)}" + (f" ({node.diag.messages[0]})" if node.diag.messages else ""))
+
+
+@check(
+    "nccl.bandwidth",
+    severity="fatal",
+    measured="nccl_tests/a100-8gpu-1node",
+    action="vendor",
+    level="standard",
+    reads=("all_reduce.txt", "load.json"),
+    follows=("gpu.count", "nvlink.links", "nvlink.topology", "nvswitch.fabric", "load.completes"),
+    says="all_reduce is slower than healthy nodes of this kind, or gives wrong values.",
+)
+def test_bandwidth(node: Facts, expected: Expected) -> None:
+    nccl = node.nccl or _of_load(node, expected)
+    saw(
+        expected=f"{expected.min_busbw_gbps:g} GB/s or more" if expected.min_busbw_gbps else "right values",
+        actual={"max_busbw_gbps": nccl.max_busbw_gbps, "wrong": nccl.wrong},
+    )
+    if nccl.wrong or nccl.out_of_bounds_ok is False:
+        fail(f"{nccl.wrong or 'some'} values were wrong", action="replace")
+    if nccl.failure:
+        fail(nccl.failure)
+    if nccl.max_busbw_gbps is None or nccl.out_of_bounds_ok is None:
+        unknown("no bandwidth was measured" if nccl.max_busbw_gbps is None else "the run did not complete")
+    if expected.min_busbw_gbps is None:
+        saw(expected="right values", actual=nccl.max_busbw_gbps, note="right; nobody has published the bandwidth")
+        return
+    if nccl.ranks != expected.gpu_count:
+        unknown(f"measured with {nccl.ranks} ranks, the limit is for {expected.gpu_count} on one node")
+    if nccl.max_busbw_gbps < expected.min_busbw_gbps:
+        limits = expected.unsupported_floor("busbw", nccl.max_busbw_gbps, expected.min_busbw_gbps)
+        fail(f"{nccl.max_busbw_gbps:g} GB/s at most, {expected.min_busbw_gbps:g} expected", unverified=limits)
+
+
+def _of_load(node: Facts, expected: Expected) -> Nccl:
+    """The load program's all_reduce as nccl-tests would have told it."""
+    said = node.source("all_reduce.txt")
+    if said.state not in ("absent", "missing"):
+        unknown(said.reason)
+    if node.load is None:
+        if expected.mig:
+            skip(CUT_UP)
+        if LEVELS.index(expected.level) < LEVELS.index("standard"):
+            skip("only from level standard on")
+        if expected.gpu_count == 1 or (node.source("load.json").state == "absent" and node.collected is None):
+            skip("no bandwidth was measured")
+        unknown(node.source("load.json").reason)
+    if expected.gpu_count == 1:
+        skip("needs at least two GPUs")
+    load = reached(node, expected)
+    best = max((rate for _, rate in load.busbw), default=None)
+    return Nccl(None, best, load.ranks, load.wrong, load.wrong == 0 if load.wrong is not None else None)
