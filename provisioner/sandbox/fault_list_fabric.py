@@ -40,6 +40,8 @@ FAULTS: tuple[Fault, ...] = (
           NEEDS, _between(how="fails")),
     Fault("fabric-slow", "one network card drags all traffic between nodes to less than half", "fabric.pairs", _joined,
           NEEDS, _slow),
+    Fault("fabric-straggler", "small messages take ten times as long with one node", "fleet.latency", _joined, NEEDS,
+          _between(latency_us=310)),
     Fault("fabric-sockets", "NCCL does not find its network plugin and goes over sockets", "fabric.transport", _joined,
           NEEDS, _between(way="NET/Socket")),
     Fault("cable-dead", "the path to the group's first node (of that: to the second) is broken", "fabric.path", _joined,

@@ -20,7 +20,7 @@ for device in /dev/dri/renderD*; do [ -e "$device" ] && gpus=$((gpus + 1)); done
 [ -r $place/gpus ] && gpus=$(cat $place/gpus)
 [ "$gpus" -gt 0 ] || { echo "Error: PyTorch sees no GPU (simulated by gpuprov)" >&2; exit 75; }
 # GPUs that come as plain devices (AMD) have no runtime that could say more.
-mine="$(busybox hostname)|300|NET/IB+GDR|well|"
+mine="$(busybox hostname)|300|NET/IB+GDR|well||31"
 [ -r $place/between ] && mine=$(cat $place/between)
 give_up() { echo "Error: $1 (simulated by gpuprov)" >&2; exit 1; }
 if [ "$node" = 0 ]; then
@@ -44,7 +44,8 @@ else
   done
 fi
 busybox awk -F'|' -v gpus="$gpus" -v me="${mine%%|*}" '
-  { names[$1]; paths[$1] = $5; if (NR == 1 || $2 + 0 < least) least = $2 + 0; if ($4 == "fails") broken = $1 }
+  { names[$1]; paths[$1] = $5; if (NR == 1 || $2 + 0 < least) least = $2 + 0; if ($4 == "fails") broken = $1;
+    if ($6 + 0 > slowest) slowest = $6 + 0 }
   NR == 1 || $3 ~ /Socket/ { way = $3 }
   END {
     for (name in paths) {
@@ -62,6 +63,7 @@ busybox awk -F'|' -v gpus="$gpus" -v me="${mine%%|*}" '
     printf "\"train\": null, \"ranks\": %d, \"gpus\": [{\"rank\": 0, \"index\": 0}], ", NR * gpus
     printf "\"all_reduce\": [{\"bytes\": 1073741824, \"busbw_gbps\": %.2f}, ", least * 0.97
     printf "{\"bytes\": 4294967296, \"busbw_gbps\": %.2f}], ", least
+    printf "\"latency_us\": %.1f, ", slowest
     printf "\"transports\": {\"P2P\": %d, \"%s\": %d}}\n", NR * 48, way, NR * 16
   }' $met > $met.said
 if [ "$node" = 0 ]; then

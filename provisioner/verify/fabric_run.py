@@ -286,6 +286,7 @@ def _reached(m: Met) -> dict[str, Any]:
         "gbps": m.gbps,
         "bytes": best[0] if best else None,
         "sizes": [{"bytes": size, "gbps": rate} for size, rate in load.busbw],
+        "latency_us": load.latency_us,
         "seconds": load.seconds,
         "transports": dict(load.transports),
     }

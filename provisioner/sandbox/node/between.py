@@ -1,10 +1,10 @@
 """What this node reaches with others: one line for the simulated image, whose nodes tell each other theirs over TCP.
 
-    train-0|37.1|NET/AWS Libfabric+GDR|well|train-2=fails
+    train-0|37.1|NET/AWS Libfabric+GDR|well|train-2=fails|31
 
-Name, GB/s, the way between nodes, what becomes of a run with this node (well, fails), and the nodes to which the path
-is bad. The container runtime's hook puts it into a container that is started for several nodes; gpuprov-together in the
-image (provisioner/sandbox/multi_node.py) reads it. A fault says in hardware.json's `between` what goes wrong.
+Name, GB/s, the way between nodes, what becomes of a run with this node (well, fails), the nodes to which the path is
+bad, and its share of the latency, µs. The container runtime's hook puts it into a container that is started for several
+nodes; gpuprov-together in the image (provisioner/sandbox/multi_node.py) reads it. A fault says in hardware.json's `between` what goes wrong.
 """
 
 from __future__ import annotations
@@ -28,4 +28,5 @@ def line(machine: Json) -> str:
     down = any(nic["state"] != "Active" for nic in ports)
     paths = ",".join(f"{other}={how}" for other, how in sorted(between.get("paths", {}).items()))
     how = "fails" if down else between.get("how", "well")
-    return f"{machine['node']}|{between['gbps'] * share:.2f}|{between['way']}|{how}|{paths}"
+    late = between.get("latency_us", 31)
+    return f"{machine['node']}|{between['gbps'] * share:.2f}|{between['way']}|{how}|{paths}|{late}"

@@ -7,6 +7,7 @@ from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.fabric import wrong_way
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.fabric import Fabric
+from provisioner.verify.peers import Peers
 
 NEEDS = ("fabric.json",)
 ALONE = "each node of this group is for itself: it has no network for jobs of several"
@@ -103,6 +104,37 @@ def _only_slow(fabric: Fabric, expected: Expected) -> tuple[str, ...]:
         below.add("fabric" if pair.gbps < (fabric.floor_gbps or 0.0) else spread)
     unverified = expected.unsupported(*sorted(below))
     return unverified if len(unverified) == len(below) else ()
+
+
+def latency(node: Facts) -> float | None:
+    """The node's best pair, µs: a slow partner is another node's fault. None where it met no two nodes."""
+    pairs = node.fabric.pairs if node.fabric is not None else ()
+    told = {pair.partner: pair.latency_us for pair in pairs if pair.good and pair.latency_us is not None}
+    return min(told.values()) if len(told) > 1 else None
+
+
+@check(
+    "fleet.latency",
+    severity="warn",
+    action="vendor",
+    level="stress",
+    needs=NEEDS,
+    follows=("fabric.pairs", "fabric.transport", "load.throttle", "host.governor", "host.clocksource"),
+    applies=lambda e: e.fabric == "rdma",
+    otherwise="this group has no RDMA network",
+    says="Small messages take far longer with this node than among the others: look at its processors, PCIe and cable.",
+)
+def test_latency(node: Facts, expected: Expected, peers: Peers) -> None:
+    mine = latency(node) if met(node) else None
+    if mine is None:
+        skip("it has no latency with two others, and one pair does not tell which of its nodes is slow")
+    spread = peers.spread(latency)
+    if spread is None:
+        skip("fewer than three nodes of this group have a latency")
+    saw(expected=f"about {spread.median:.4g} µs", actual=round(mine, 1))
+    if spread.above(mine, expected.most["fleet.latency"]):
+        slow = f"{mine:.4g} µs at best, {spread.said} nodes have a median of {spread.median:.4g}"
+        fail(slow, unverified=expected.unsupported("fleet.latency"))
 
 
 @check(

@@ -32,6 +32,8 @@ ALL_REDUCE = (GIB, 2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB)
 """Messages below 1 GiB show less than the machine has (568 of 846 GB/s at 128 MiB on a B200, facts/health.yaml)."""
 COPY, COPIES = GIB, 4
 """Bytes of a copy, and how many of them are timed."""
+SMALL = 40
+"""All_reduces of one value in a round."""
 MATRIX = 8192
 MODEL = {"width": 1024, "heads": 16, "layers": 4, "tokens": 512, "batch": 8, "steps": 24, "vocabulary": 8192}
 TINY = {"width": 32, "heads": 2, "layers": 1, "tokens": 16, "batch": 2, "steps": 4, "vocabulary": 64}
@@ -212,6 +214,14 @@ def all_reduce(node: Node, budget: float, largest: int) -> tuple[list[dict[str, 
     return found, sum(node.all(wrong))
 
 
+def latency(node: Node) -> float:
+    """Microseconds of an all_reduce of one value: the median of rounds, each timed for itself by every rank and counted
+    at its slowest."""
+    value = torch.ones(1, dtype=node.dtype, device=node.device)
+    rounds = sorted(max(node.all(node.seconds(partial(dist.all_reduce, value), SMALL))) for _ in range(5))
+    return rounds[2] * 1e6
+
+
 def transports(log: str) -> dict[str, int]:
     """How NCCL's channels run, counted: P2P, SHM, NET/IB, NET/Socket …, with +GDR where the card reads the GPU's memory
     itself; NVLS where the switch adds up. The log is removed."""
@@ -289,6 +299,7 @@ def main() -> None:
             torch.cuda.empty_cache()
     node.phase("all_reduce")
     reached, wrong = all_reduce(node, asked.budget, asked.largest * GIB) if node.ranks > 1 else ([], 0)
+    apart = latency(node) if asked.only is not None and node.ranks > 1 else None
     trained = None
     if asked.only is None:
         node.phase("train")
@@ -302,7 +313,7 @@ def main() -> None:
             "torch": torch.__version__, "cuda": torch.version.cuda, "device": node.device.type, "ranks": node.ranks,
             "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
             "dtype": str(node.dtype).removeprefix("torch."), "gpus": gpus, "all_reduce": reached, "wrong": wrong,
-            "train": trained, "transports": counted,
+            "train": trained, "transports": counted, "latency_us": apart,
         }  # fmt: skip
         say("result " + json.dumps(result))
     if node.ranks > 1:

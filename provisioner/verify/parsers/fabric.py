@@ -29,6 +29,8 @@ class Pair:
     bytes: int | None = None
     why: str = ""
     transports: tuple[tuple[str, int], ...] = ()
+    latency_us: float | None = None
+    """Of an all_reduce of one value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ def _pair(row: dict[str, Any]) -> Pair:
         read_whole(row.get("bytes")),
         _said(row.get("why")),
         tuple(sorted(ways)),
+        read_float(row.get("latency_us")),
     )
 
 

@@ -66,6 +66,8 @@ class Load:
     busbw: tuple[tuple[int, float], ...] = ()
     wrong: int | None = None
     transports: tuple[tuple[str, int], ...] = ()
+    latency_us: float | None = None
+    """Of an all_reduce of one value, where several nodes worked together."""
     samples_per_s: float | None = None
     loss_first: float | None = None
     loss_last: float | None = None
@@ -122,6 +124,7 @@ def _result(found: dict[str, Any]) -> dict[str, Any]:
         "busbw": tuple((size, rate) for size, rate in sizes if size is not None and rate is not None),
         "wrong": strict_whole(found.get("wrong")),
         "transports": tuple(sorted((str(k)[:40], n) for k, v in ways.items() if (n := strict_whole(v)) is not None)),
+        "latency_us": strict_float(found.get("latency_us")),
         "samples_per_s": strict_float(train.get("samples_per_s")),
         "loss_first": strict_float(train.get("loss_first")),
         "loss_last": strict_float(train.get("loss_last")),

@@ -49,6 +49,7 @@ FAULTS = {
     "fleet.inforom": sub("nvidia-smi.xml", r"<img_version>[^<]*", "<img_version>G520.0200.00.99"),
     "fleet.hot": sub("nvidia-smi.xml", r"<gpu_temp>[^<]*", "<gpu_temp>71 C"),
     "fleet.pkeys": sub("rdma.json", r'"0x8012"|"0xffff"', '"0x8077"'),
+    "fleet.latency": sub("fabric.json", '"latency_us": 31.0', '"latency_us": 310.0'),
     "fleet.nic_board": sub("rdma.json", "MT_0000000838", "MT_0000000223"),
     "fleet.ipoib": sub("rdma.json", r'"operstate": "up"', '"operstate": "down"'),
     "fleet.nic_firmware": sub("ibstat.txt", r"Firmware version: \S+", "Firmware version: 16.1.1"),
@@ -75,6 +76,11 @@ def test_the_odd_one_out_is_named_and_no_other(found: dict[str, Judged], check: 
 
 def test_alike_nodes_are_fine(found: dict[str, Judged]) -> None:
     assert failing({name: judged for name, judged in found.items() if name.startswith("healthy")}) == {}
+
+
+def test_a_slow_partner_is_another_nodes_fault() -> None:
+    one = sub("fabric.json", r'("latency_us": )31.0(, "partner": "train-1")', r"\1 310.0\2")
+    assert failing(judge(fleet(NDV4, 4, {1: one}))) == {}
 
 
 def test_two_nodes_are_too_few_to_say_which_one_is_odd() -> None:

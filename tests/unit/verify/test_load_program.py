@@ -64,6 +64,14 @@ def test_no_two_gpus_copy_over_the_host_or_to_a_peer_at_once(program: Any, monke
     assert turns == [{1}, {2}, {3}, {4}]
 
 
+def test_latency_is_the_median_of_rounds_at_their_slowest_rank(program: Any) -> None:
+    program.torch.ones = lambda *_, **__: None
+    program.dist.all_reduce = lambda value: None
+    took = iter([3e-5, 9e-3, 4e-5, 5e-5, 2e-5])  # one round met a hiccup
+    node = SimpleNamespace(dtype="x", device="cuda", seconds=lambda work, repeat: next(took), all=lambda v: [v / 2, v])
+    assert program.latency(node) == pytest.approx(40.0)
+
+
 def gpu_at(root: Path, numa: str, cpus: str) -> None:
     device, node = root / "bus/pci/devices/0000:10:1c.0", root / "devices/system/node/node1"
     device.mkdir(parents=True)
