@@ -4,7 +4,8 @@
 
 Name, GB/s, the way between nodes, what becomes of a run with this node (well, fails), the nodes to which the path is
 bad, and its share of the latency, µs. The container runtime's hook puts it into a container that is started for several
-nodes; gpuprov-together in the image (provisioner/sandbox/multi_node.py) reads it. A fault says in hardware.json's `between` what goes wrong.
+nodes; gpuprov-together in the image (provisioner/sandbox/multi_node.py) reads it. A fault says in hardware.json's
+`between` what goes wrong.
 """
 
 from __future__ import annotations
