@@ -195,6 +195,17 @@ def test_nic_power(node: Facts) -> None:
 
 
 @check(
+    "log.nic_register",
+    severity="info",
+    action="none",
+    needs=LOG,
+    says="A network card refused to let one of its registers be read (ACCESS_REG): a tool asked what it does not have.",
+)
+def test_nic_register(node: Facts) -> None:
+    told(node, "nic_register")
+
+
+@check(
     "log.link_flap",
     severity="warn",
     action="vendor",

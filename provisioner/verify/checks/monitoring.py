@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from provisioner.verify.check import ACTIONS, check, fail, saw, skip, unknown
-from provisioner.verify.expectations import Expected
+from provisioner.verify.checks.host import NEEDS, host_of, told
+from provisioner.verify.expectations import HEALTH_TIMER, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.dcgm_exporter import XIDS
 
@@ -115,6 +116,25 @@ def _watched(node: Facts, state: str) -> None:
         fail("; ".join(f"{i.entity}: {i.system}: {i.message}" for i in wrong[:4]))
     if state == "Failure" and health.overall in ("Failure", "Internal error"):
         fail(f"overall health is {health.overall}, without a word why")
+
+
+NODE_EXPORTER = 9100
+
+
+@check(
+    "services.node_exporter",
+    severity="info",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: HEALTH_TIMER in e.timers,
+    otherwise="cluster.yaml has no monitoring.health_check",
+    says="Nothing listens where node_exporter does (9100): what gpuprov's timer writes for it may be read by nobody.",
+)
+def test_node_exporter(node: Facts) -> None:
+    found = [s for s in told(host_of(node).listening, "what listens on it") if s.port == NODE_EXPORTER]
+    saw(expected=f"port {NODE_EXPORTER}", actual=f"{len(found)} sockets")
+    if not found:
+        fail(f"nothing listens on port {NODE_EXPORTER}")
 
 
 NEEDED = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.fleet import alike
+from provisioner.verify.checks.host import host_of, told
 from provisioner.verify.checks.network import training_ports
 from provisioner.verify.checks.rdma import EXPLAINED, some, used
 from provisioner.verify.expectations import Expected
@@ -177,6 +180,28 @@ def test_board(node: Facts, peers: Peers) -> None:
     if boards(node) is None:
         skip("the kernel reports no board of the network cards, as of virtual functions")
     alike(node, peers, boards, "network boards")
+
+
+@check(
+    "rdma.carrier",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json", "host.json"),
+    follows=(*EXPLAINED, "rdma.errors", "load.rdma_link", "log.link_flap"),
+    applies=lambda e: e.network in CARDS,
+    otherwise=NO_CARDS,
+    says="An RDMA card's interface lost its link far more often than its neighbours: look at cable and transceiver.",
+)
+def test_carrier(node: Facts, expected: Expected) -> None:
+    mine = {name for device in node.rdma or () for name, _ in device.interfaces or ()}
+    losses = {i.name: i.carrier_losses for i in told(host_of(node).interfaces, "its interfaces")
+              if i.name in mine and i.carrier_losses is not None}  # fmt: skip
+    if not losses:
+        skip("no interface of an RDMA card counts losses of its link")
+    usual, most = median(losses.values()), expected.most["link.flaps"]
+    saw(expected=f"{most:g} more than the others at most", actual=losses)
+    if wrong := [f"{name} lost its link {n} times, others {usual:g}" for name, n in losses.items() if n - usual > most]:
+        fail("; ".join(wrong[:4]))
 
 
 def ipoib(node: Facts) -> int | None:

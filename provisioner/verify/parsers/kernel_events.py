@@ -198,6 +198,8 @@ KINDS: tuple[Kind, ...] = (
         r"NETDEV WATCHDOG: (?:\S+ \((?:mlx5_core|mlx4_en|ena|bnxt_en|ice)\)|CPU: \d+): transmit queue \d+ timed out",
     ),
     _kind("nic_power", ("mlx5",), r"mlx5_\w+ .*[Dd]etected insufficient power on the PCIe slot"),
+    # mlx5_cmd_check, later mlx5_cmd_out_err in drivers/net/ethernet/mellanox/mlx5/core/cmd.c
+    _kind("nic_register", ("ACCESS_REG",), r"mlx5_\w+ .*: ACCESS_REG\(0x805\) op_mod\(0x[0-9a-f]+\) failed"),
     _kind(
         "iommu_fault",
         ("DMAR", "AMD-Vi", "arm-smmu"),

@@ -532,6 +532,14 @@ FAULTS: dict[str, Fault] = {
         log("mlx5_core 0000:18:00.0: Port module event[error]: module 0, Cable error, High Temperature"),
         {"log.nic_warning"},
     ),
+    "mlx5 register": Fault(
+        DGX,
+        log(
+            "mlx5_core 0000:18:00.0: mlx5_cmd_out_err:808:(pid 77): ACCESS_REG(0x805) op_mod(0x1) failed, status bad "
+            "parameter(0x3), syndrome (0x15c356), err(-22)"
+        ),
+        {"log.nic_register"},
+    ),
     "mlx5 power": Fault(
         DGX,
         log("mlx5_core 0000:18:00.0: mlx5_pcie_event:299: Detected insufficient power on the PCIe slot (27W)."),

@@ -63,6 +63,8 @@ LINES = {
     "segfault": "traps: python3[4711] general protection fault ip:7f sp:7f error:0 in libcuda.so",
     "nic": "mlx5_core 0000:18:00.0: cmd_work_handler:877: QUERY timeout. Will cause a leak of a command resource",
     "nic_warning": "NETDEV WATCHDOG: ib0 (mlx5_core): transmit queue 3 timed out",
+    "nic_register": "mlx5_core 0000:04:00.0: mlx5_cmd_check:795:(pid 9993): ACCESS_REG(0x805) op_mod(0x1) failed, "
+    "status bad parameter(0x3), syndrome (0x15c356)",
     "nic_power": "mlx5_core 0000:18:00.0: Detected insufficient power on the PCIe slot (27W).",
     "iommu_fault": "nvidia 0000:c1:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0023 address=0xfee00000]",
     "peermem": "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping",

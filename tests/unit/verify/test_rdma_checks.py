@@ -177,6 +177,7 @@ def test_every_check_of_this_area_is_red_once() -> None:
         "rdma.driver",
         "rdma.names",
         "rdma.mtu",
+        "rdma.carrier",
     }
 
 

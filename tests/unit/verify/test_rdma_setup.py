@@ -13,7 +13,7 @@ import yaml
 
 from provisioner.catalog import load
 from provisioner.verify.checks.rdma_setup import MODULES, OFED_KERNEL
-from provisioner.verify.expectations import Expected
+from provisioner.verify.expectations import HEALTH_TIMER, Expected
 from provisioner.verify.parsers import ibv_devinfo
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import bundle, capture, expected, nth
@@ -52,6 +52,35 @@ def same(one: Expected) -> Expected:
     return one
 
 
+def timed(one: Expected) -> Expected:
+    return replace(one, timers=(HEALTH_TIMER,))
+
+
+def host(change: Callable[[dict[str, Any]], object]) -> Callable[[Texts], object]:
+    def apply(texts: Texts) -> None:
+        document = json.loads(str(texts["host.json"]))
+        change(document)
+        texts["host.json"] = json.dumps(document)
+
+    return apply
+
+
+def carrier(times: int) -> Callable[[Texts], object]:
+    """Each card has an interface of its own; the first has lost its link so often, the others once."""
+
+    def apply(texts: Texts) -> None:
+        document = json.loads(str(texts["rdma.json"]))
+        rows = {}
+        for number, row in enumerate(document["devices"].values()):
+            row["net"] = {f"ib{number}": {"operstate": "up"}}
+            rows[f"ib{number}"] = {"operstate": "up", "carrier_down_count": str(1 if number else times)}
+        texts["rdma.json"] = json.dumps(document)
+        host(lambda d: d["interfaces"].update(rows))(texts)
+
+    return apply
+
+
+listening = host(lambda d: d["listening"].append("tcp 0.0.0.0 9100"))
 CASES = {
     "no rdma_ucm": ("rdma.modules", NDV4, change("modules.txt", "rdma_ucm", "other"), same, "fail"),
     "all modules": ("rdma.modules", NDV4, lambda t: None, same, "pass"),
@@ -68,6 +97,10 @@ CASES = {
                                                            "active_mtu:\t\t1024 (3)"), same, "pass"),
     "one port of 1500 bytes": ("rdma.mtu", ROCE, change("ibv_devinfo.txt", "active_mtu:\t\t4096 (5)",
                                                         "active_mtu:\t\t1024 (3)", 1), same, "fail"),
+    "a link that comes and goes": ("rdma.carrier", NDV4, carrier(27), same, "fail"),
+    "links lost alike": ("rdma.carrier", NDV4, carrier(3), same, "pass"),
+    "nobody listens for the timer": ("services.node_exporter", NDV4, lambda t: None, timed, "fail"),
+    "node_exporter": ("services.node_exporter", NDV4, listening, timed, "pass"),
     "no ibv_devinfo": ("rdma.mtu", NDV4, lambda t: t.pop("ibv_devinfo.txt"), same, "unknown"),
 }  # fmt: skip
 
