@@ -290,6 +290,28 @@ SMALL_GIB = 4
 machines without swap end one of them. gpuprov's own bound; how little is enough was not measured."""
 
 
+class MaintenanceToken(Row):
+    """A token that comes before the question: PUT to `path` with the headers `ask`; it goes into `header`."""
+
+    path: str
+    ask: dict[str, str]
+    header: str
+
+
+class MaintenanceService(Row):
+    """A metadata service that lists events of a machine as JSON: a list, or an object with "Events"."""
+
+    address: str
+    path: str
+    headers: dict[str, str] = Field(default_factory=dict)
+    token: MaintenanceToken | None = None
+    name: str | None = None
+    """Path that says the machine's own name, where the list has others' events as well."""
+    harmless: tuple[str, ...] = ()
+    """Kinds of events after which a job goes on."""
+    source: str
+
+
 class Provider(Row):
     """What a provider sells besides machines. `region` and `zone` are regular expressions that match the whole name;
     {region} in `zone` stands for the region."""
@@ -308,10 +330,12 @@ class Provider(Row):
     example_machine: str
     user: str
     spot_notice: str | None = None
-    block_ends_early_s: int = 0
-    """Seconds before the end of a capacity block at which its machines begin to be taken."""
     """Address and port of the instance metadata service that announces to a node that its spot machine ends; null where
     the provider announces nothing that gpuprov can hear."""
+    block_ends_early_s: int = 0
+    """Seconds before the end of a capacity block at which its machines begin to be taken."""
+    maintenance: MaintenanceService | None = None
+    """Where a machine hears of its scheduled maintenance; null where gpuprov knows of nothing to ask."""
     spot_service: Literal["aws", "azure", "tencent", "alicloud"] = "aws"
     """Whose metadata service that is (role interruption)."""
     virtual: bool = True

@@ -199,6 +199,6 @@ def _code() -> str:
     """A hash of the modules that decide what is in a package or an image."""
     here = Path(__file__).parent
     makers = ("deb.py", "package_files.py", "packages.py", "network_packages.py")
-    names = (*makers, "registry.py", "repository.py", "sources.py", "node/exporter.py")
+    names = (*makers, "multi_node.py", "registry.py", "repository.py", "sources.py", "node/exporter.py")
     shown = sorted(path for path in (here / "data").rglob("*") if path.is_file())
     return hashlib.sha256(b"".join(path.read_bytes() for path in (*map(here.joinpath, names), *shown))).hexdigest()

@@ -141,6 +141,9 @@ class Expected:
     """The golden image that it is made of, as name and build (pytorch 20260131-031500); None for none."""
     efa_huge_mib_per_cpu: int = 0
     """Memory in huge pages that EFA's packages reserve; 0 where the lock has none of them."""
+    maintenance: Mapping[str, Any] | None = None
+    """The metadata service that lists the machine's scheduled maintenance (catalog/models.py, MaintenanceService); None
+    where there is nobody to ask."""
     repositories: tuple[str, ...] | None = None
     """Addresses of the lock's package repositories."""
     sources: tuple[str, ...] = ()
@@ -281,6 +284,7 @@ def expect(
         scratch=group.storage.scratch if group and stack and machine.local_nvme.count else None,
         scratch_gb=machine.local_nvme.count * machine.local_nvme.size_gb if _sourced(machine, "local_nvme") else 0.0,
         image=image,
+        maintenance=_maintenance(machine, catalog) if stack and not simulated else None,
         tuned=_tuned(stack) if stack and group else None,
         efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if stack and group and stack.efa else 0,
         repositories=tuple(one.uri for one in stack.repositories) if stack else None,
@@ -324,6 +328,11 @@ def _sources(stack: Stack) -> tuple[str, ...]:
 def _tuned(stack: Stack) -> dict[str, str]:
     """What role base sets; huge pages are EFA's where the lock has it."""
     return {name: value for name, value in TUNED.items() if name != "vm/nr_hugepages" or not stack.efa}
+
+
+def _maintenance(machine: Machine, catalog: Catalog) -> dict[str, Any] | None:
+    service = catalog.provider(machine.provider).maintenance
+    return service.model_dump(exclude={"source"}) if service is not None else None
 
 
 def _sourced(machine: Machine, *keys: str) -> bool:

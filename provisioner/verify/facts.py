@@ -35,6 +35,7 @@ from provisioner.verify.parsers import (
     load,
     lsblk,
     lspci,
+    maintenance,
     mdstat,
     nccl_tests,
     nvidia_driver,
@@ -162,6 +163,8 @@ class Facts:
     interruption: interruption.Interruption | None = None
     reach: reach.Reached | None = None
     """What packages and images come from."""
+    maintenance: tuple[maintenance.Event, ...] | None = None
+    """Scheduled events of the machine, as its cloud lists them."""
     shared: tuple[shared.Shared, ...] | None = None
     """File systems of the network, where any is expected."""
     host: host.Host | None = None

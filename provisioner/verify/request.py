@@ -88,6 +88,8 @@ class ProbeRequest:
     """Addresses of which a HEAD is asked."""
     writes: bool = False
     """Whether a file is written to the file systems of the network, read back and removed."""
+    maintenance: Mapping[str, Any] | None = None
+    """Whom to ask for scheduled maintenance."""
     diag: int = 1
     """Run level of dcgmi diag."""
 
@@ -110,6 +112,7 @@ class ProbeRequest:
             "reach": list(self.reach),
             "writes": self.writes,
             "diag": self.diag,
+            **({"maintenance": dict(self.maintenance)} if self.maintenance is not None else {}),
             "tools": self._tools(),
             **({"load": dict(self.load)} if self.load is not None else {}),
             "deadline": self.deadline,
@@ -199,6 +202,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         gpu_count=expected.gpu_count,
         units=(*(expected.units or ()), *expected.timers),
         shared=tuple(one["path"] for one in expected.shared),
+        maintenance=expected.maintenance,
     )
 
 

@@ -138,6 +138,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         "os-release.txt": capture("os_release/ubuntu-24.04.txt"),
         "modules.txt": MODULES,
         "services.txt": "",
+        "maintenance.json": '{"status": 200, "name": "node-0", "text": "[]"}',
         **host_files(row, DRIVER),
     }
     if row.network.kind in ("infiniband", "roce"):

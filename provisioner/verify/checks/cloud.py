@@ -1,4 +1,4 @@
-"""What the cloud has announced to the node: that it takes the machine away."""
+"""What the cloud has announced to the node: that it takes the machine away, or works on it."""
 
 from __future__ import annotations
 
@@ -77,3 +77,23 @@ def test_metadata(node: Facts, expected: Expected) -> None:
     saw(expected=f"silent for {most:g} s at most", actual=f"silent for {silent:.0f} s")
     if silent > most:
         fail(f"no answer for {silent:.0f} s: {found.silent or 'no reason reported'}")
+
+
+@check(
+    "cloud.maintenance",
+    severity="warn",
+    action="replace",
+    needs=("maintenance.json",),
+    follows=("cloud.interruption",),
+    applies=lambda e: e.maintenance is not None,
+    otherwise="its provider lists no scheduled events that gpuprov can ask for",
+    says="The cloud has scheduled a reboot, a move or the end of this machine. Drain it before, or replace it now.",
+)
+def test_maintenance(node: Facts, expected: Expected) -> None:
+    assert expected.maintenance is not None
+    harmless = tuple(expected.maintenance.get("harmless", ()))
+    coming = [e for e in node.maintenance or () if e.kind not in harmless]
+    words = [f"{e.kind} {f'from {e.time} on' if e.time else 'has begun'}" for e in coming]
+    saw(expected="no scheduled event", actual=words or [e.kind for e in node.maintenance or ()] or "none")
+    if coming:
+        fail("; ".join(words[:4]))

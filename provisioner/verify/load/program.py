@@ -219,7 +219,7 @@ def latency(node: Node) -> float:
     at its slowest."""
     value = torch.ones(1, dtype=node.dtype, device=node.device)
     rounds = sorted(max(node.all(node.seconds(partial(dist.all_reduce, value), SMALL))) for _ in range(5))
-    return rounds[2] * 1e6
+    return float(rounds[2] * 1e6)
 
 
 def transports(log: str) -> dict[str, int]:

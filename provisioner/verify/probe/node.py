@@ -85,6 +85,43 @@ def interruption(record: str, hook: str) -> dict[str, Any]:
     return result(json.dumps({"record": found[0], "hook": digest}), 0)
 
 
+MOST = 65536
+
+
+def maintenance(deadline: float, asked: dict[str, Any] | None) -> dict[str, Any]:
+    """What a metadata service lists as events of this machine, as it is, and the machine's own name there."""
+    if asked is None:
+        return result(missing=True, error="there is nobody to ask for events")
+    started = time.monotonic()
+
+    def ask(method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+        left = max(0.1, started + deadline - time.monotonic())
+        connection = http.client.HTTPConnection(asked["address"], timeout=left)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(MOST).decode("utf-8", "replace")
+        finally:
+            connection.close()
+
+    headers, name = dict(asked["headers"]), ""
+    try:
+        if asked["token"]:
+            status, token = ask("PUT", asked["token"]["path"], dict(asked["token"]["ask"]))
+            if status != 200:
+                return result("", 22, error=f"no token: HTTP {status}")
+            headers[asked["token"]["header"]] = token.strip()
+        if asked["name"]:
+            name = ask("GET", asked["name"], headers)[1].strip()
+        status, text = ask("GET", asked["path"], headers)
+    except OSError as error:
+        slow = isinstance(error, TimeoutError) or "timed out" in str(error)
+        return result("", None, time.monotonic() - started, timed_out=slow, error=str(error))
+    except (http.client.HTTPException, ValueError) as error:
+        return result("", 22, error=f"no HTTP answer: {error!r}")
+    return result(json.dumps({"status": status, "name": name, "text": text}), 0, time.monotonic() - started)
+
+
 def device_nodes() -> dict[str, Any]:
     """What `ls -l /dev/nvidia*` prints, without a program: type and rights, device numbers, name."""
     rows = []
@@ -159,6 +196,7 @@ COLLECTORS.update(
         "modules.txt": lambda seconds, _: modules(seconds),
         "dcgm-exporter.prom": lambda seconds, request: exporter(int(request.get("port", 9400)), seconds),
         "interruption.json": lambda _, __: interruption(*INTERRUPTION),
+        "maintenance.json": lambda seconds, request: maintenance(seconds, request.get("maintenance")),
         "nvidia-dev.txt": lambda _, __: device_nodes(),
         "rdma.json": lambda _, __: rdma(),
         "rdma-after.json": lambda _, __: rdma(),

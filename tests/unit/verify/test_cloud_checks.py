@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from provisioner.spec.groups import Capacity, Group
 from provisioner.verify.expectations import INTERRUPTION, Expected
 from provisioner.verify.health import judge
-from provisioner.verify.parsers import Unreadable, interruption
+from provisioner.verify.parsers import Unreadable, interruption, maintenance
 from provisioner.verify.probe import node as probe
 from provisioner.verify.request import drift_request, request_for
 from provisioner.verify.results import CheckResult
@@ -45,7 +47,7 @@ def judged(file: str | None, wanted: Expected | None = None) -> dict[str, CheckR
     if file is None:
         texts.pop("interruption.json", None)
     report = judge(bundle(texts), wanted)
-    return {check.id: check for check in report.checks if check.id.startswith("cloud.")}
+    return {check.id: check for check in report.checks if check.id in ("cloud.interruption", "cloud.metadata")}
 
 
 @pytest.mark.parametrize(
@@ -131,3 +133,65 @@ def test_the_probe_reads_record_and_hook(tmp_path: Path) -> None:
 def test_any_text_is_read_or_refused(given: str) -> None:
     with pytest.raises(Unreadable):
         interruption.parse(given)
+
+
+RETIRED = [{"NotBefore": "21 Jan 2027 09:00:43 GMT", "Code": "instance-retirement", "Description": "scheduled",
+            "EventId": "instance-event-0d59937288b749b32", "State": "active"}]  # fmt: skip
+"""https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/viewing_scheduled_events.html"""
+REDEPLOY = {"EventId": "A", "EventType": "Redeploy", "ResourceType": "VirtualMachine", "Resources": ["Train-0"],
+            "EventStatus": "Scheduled", "NotBefore": "Mon, 19 Sep 2026 18:29:47 GMT"}  # fmt: skip
+"""https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "events", "status"),
+    [
+        (P4D, RETIRED, "fail"),
+        (P4D, [RETIRED[0] | {"State": "completed"}], "pass"),
+        (P4D, [], "pass"),
+        (NDV4, {"DocumentIncarnation": 1, "Events": [REDEPLOY]}, "fail"),
+        (NDV4, {"Events": [REDEPLOY | {"Resources": ["train-1"]}]}, "pass"),
+        (NDV4, {"Events": [REDEPLOY | {"EventType": "Freeze"}]}, "pass"),
+        (NDV4, {"Events": [REDEPLOY | {"EventStatus": "Started", "NotBefore": ""}]}, "fail"),
+        (P4D, "soon", "unknown"),
+        ("dgx-h100", RETIRED, "skip"),
+    ],
+)
+def test_scheduled_events(machine: str, events: Any, status: str) -> None:
+    document = json.dumps({"status": 200, "name": "train-0", "text": json.dumps(events)})
+    found = {c.id: c for c in judge(bundle(healthy(machine) | {"maintenance.json": document}),
+                                    expected(machine, "quick")).checks}["cloud.maintenance"]  # fmt: skip
+    assert found.status == status, found.message
+
+
+def test_the_probe_asks_with_a_token_and_ends_in_time() -> None:
+    asked: list[tuple[str, str, str | None]] = []
+
+    class Service(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.give("t0k3n", self.headers.get("X-aws-ec2-metadata-token-ttl-seconds"))
+
+        def do_GET(self) -> None:
+            self.give(json.dumps(RETIRED), self.headers.get("X-aws-ec2-metadata-token"))
+
+        def give(self, text: str, header: str | None) -> None:
+            asked.append((self.command, self.path, header))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        want = expected(P4D, "quick").maintenance
+        assert want is not None
+        answer = probe.maintenance(5, {**want, "address": f"127.0.0.1:{server.server_address[1]}"})
+        server.shutdown()
+    path = "/latest/meta-data/events/maintenance/scheduled"
+    assert asked == [("PUT", "/latest/api/token", "60"), ("GET", path, "t0k3n")]
+    assert [e.kind for e in maintenance.parse(answer["text"])] == ["instance-retirement"]
+    gone = probe.maintenance(1, {**want, "address": "127.0.0.1:1"})
+    assert gone["text"] == "" and gone["error"]
