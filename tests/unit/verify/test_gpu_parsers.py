@@ -59,6 +59,8 @@ LINES = {
     "soft_lockup": "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]",
     "kernel_bug": "kernel BUG at mm/slub.c:321!",
     "io_error": 'XFS (md0): metadata I/O error in "xfs_da_read_buf+0xd9" at daddr 0x10 len 8 error 5',
+    "io_timeout": "nvme nvme3: I/O 12 QID 3 timeout, aborting",
+    "network_fs": "nfs: server 10.0.0.5 not responding, still trying",
     "fs_readonly": "XFS (md0): Log I/O Error Detected.  Shutting down filesystem",
     "segfault": "traps: python3[4711] general protection fault ip:7f sp:7f error:0 in libcuda.so",
     "nic": "mlx5_core 0000:18:00.0: cmd_work_handler:877: QUERY timeout. Will cause a leak of a command resource",
