@@ -8,6 +8,7 @@ from importlib.resources import files as resources
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from provisioner.verify.parsers.systemd import JOB_SERVICES
 from provisioner.verify.tool import Tool
 from provisioner.verify.tools import FILES
 
@@ -200,7 +201,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         images,
         gpus=GPU_OPTIONS[expected.vendor],
         gpu_count=expected.gpu_count,
-        units=(*(expected.units or ()), *expected.timers),
+        units=(*(expected.units or ()), *expected.timers, *JOB_SERVICES),
         shared=tuple(one["path"] for one in expected.shared),
         maintenance=expected.maintenance,
     )

@@ -35,7 +35,7 @@ UNITS = (
     "gpuprov-tuning.service", "apt-daily.timer", "apt-daily-upgrade.timer", "docker.service", "gpuprov-cdi.service",
     "openibd.service", "gpuprov-scratch.service", "nvidia-dcgm.service", "nvidia-dcgm-exporter.service",
     "nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service", "gpuprov-gpudirect.service",
-    "gpuprov-mig.service",
+    "gpuprov-mig.service", "slurmd.service",
 )  # fmt: skip
 UNATTENDED = """\
 APT::Periodic::Unattended-Upgrade "1";
@@ -179,6 +179,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "instance": row.name,
         "fstab": ["/ ext4 defaults,discard", "/boot/efi vfat umask", "none swap sw", "/mnt/data ext4 defaults,nofail"],
         "fuse": {"58": {"waiting": "0", "max_background": "12", "congestion_threshold": "9"}},
+        "remote": {"/data": {"kind": "nfs4", "rc": 0, "timed_out": False, "seconds": 0.002, "error": ""}},
         "root_password": "locked",
         "secure_boot": True,
         "cgroup2": True,

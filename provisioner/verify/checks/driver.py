@@ -74,6 +74,8 @@ def _upstream(version: str) -> str:
     return re.split(r"[-+~]", version.rpartition(":")[2], maxsplit=1)[0]
 
 
+# A warning: nvidia_uvm loads by itself where nvidia-modprobe is installed; without its device node CUDA finds nothing,
+# and driver.dev_nodes condemns. nvidia_modeset is for screens. Without gdrdrv (GDRCopy) programs copy another way.
 @check(
     "driver.modules",
     severity="warn",
@@ -83,8 +85,8 @@ def _upstream(version: str) -> str:
     follows=("driver.responds", "driver.nouveau_absent"),
     says="A module of the driver is not loaded: CUDA finds no GPU before nvidia_uvm is there. `modprobe` it.",
 )
-def test_modules(node: Facts) -> None:
-    wanted = ("nvidia", "nvidia_uvm")
+def test_modules(node: Facts, expected: Expected) -> None:
+    wanted = ("nvidia", "nvidia_uvm", *(("gdrdrv",) if "gdrdrv-dkms" in (expected.packages or {}) else ()))
     missing = [name for name in wanted if name not in (node.modules or ())]
     saw(expected=list(wanted), actual=[name for name in wanted if name not in missing])
     if missing:

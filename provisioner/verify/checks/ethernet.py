@@ -16,6 +16,8 @@ def uplinks(host: Host) -> list[Interface]:
     return [one for one in host.interfaces or () if one.name in routes]
 
 
+# A warning: a private subnet with endpoints of its own works without one. Whether packages and images are to be had
+# is net.sources' to say.
 @check(
     "net.default_route",
     severity="warn",

@@ -69,6 +69,8 @@ def cmdline(node: Facts) -> tuple[str, ...] | None:
     return node.host.cmdline if node.host else None
 
 
+# No list of arguments that a node needs: what iommu=pt, pci=realloc or hugepages= are for is judged where it shows
+# (pcie.iommu, gpu.bar_size, log.rm_init, host.hugepages).
 @check(
     "fleet.cmdline",
     severity="warn",
@@ -140,6 +142,24 @@ def test_link_speed(node: Facts, peers: Peers) -> None:
     _same(node, peers, link_speed, "Ethernet speed in Mbit/s")
 
 
+def links_up(node: Facts) -> int | None:
+    """Ethernet cards that have a link; InfiniBand's interfaces are fleet.ipoib's."""
+    found = node.host.interfaces if node.host else None
+    return None if found is None else sum(one.physical and one.up and not one.name.startswith("ib") for one in found)
+
+
+@check(
+    "fleet.links",
+    severity="warn",
+    action="vendor",
+    needs=NEEDS,
+    follows=("net.bond",),
+    says="Another number of Ethernet cards has a link than on the group: a cable, transceiver or switch port is out.",
+)
+def test_links(node: Facts, peers: Peers) -> None:
+    _same(node, peers, links_up, "Ethernet cards with a link")
+
+
 def skew(node: Facts) -> float | None:
     return None if node.collected is None or node.received is None else node.collected - node.received
 
@@ -191,6 +211,7 @@ def host_key(node: Facts) -> str | None:
     return node.host.host_key if node.host else None
 
 
+# A warning: no job fails by it, and gpuprov itself pins each node's key with its address.
 @check(
     "fleet.host_keys",
     severity="warn",

@@ -153,6 +153,13 @@ def _faults(log: KernelLog, expected: Expected) -> set[tuple[str, int]]:
     return {(pci(x.pci), x.code) for x in fatal} | {(pci(address), 79) for address in log.fallen_off}
 
 
+def _loads_before(node: Facts, expected: Expected) -> set[tuple[str, int]]:
+    """The same of what stands in this boot's log before the driver's last load."""
+    table = expected.xids or {}
+    found = node.log.earlier if node.log is not None else ()
+    return {(pci(where), code) for code, where in found if table.get(str(code), {}).get("severity") == "fatal"}
+
+
 def _told(faults: set[tuple[str, int]]) -> str:
     return ", ".join(f"Xid {code} on {address}" for address, code in sorted(faults)[:4])
 
@@ -166,7 +173,8 @@ def _told(faults: set[tuple[str, int]]) -> str:
     needs=("dmesg.txt",),
     vendor="nvidia",
     follows=("gpu.count",),
-    says="A GPU has the fault again that it had before the last boot: the reboot did not mend it. Replace the GPU.",
+    says="A GPU has the fault again that it had before the last boot, or before the driver was loaded again: that did "
+    "not mend it. Replace the GPU.",
 )
 def test_xid_again(node: Facts, expected: Expected) -> None:
     assert node.log is not None
@@ -174,6 +182,8 @@ def test_xid_again(node: Facts, expected: Expected) -> None:
     saw(expected="no fault of the boot before", actual="none" if not now else _told(now))
     if not now:
         return
+    if again := now & _loads_before(node, expected):
+        fail(f"before the driver was loaded again and after it: {_told(again)}")
     if source.state == "hung":
         unknown(source.reason)
     if node.before is None:
@@ -188,10 +198,14 @@ def test_xid_again(node: Facts, expected: Expected) -> None:
     action="none",
     vendor="nvidia",
     follows=("gpu.xid_again", "gpu.count"),
-    says="Before the last boot a GPU had a fault. The reboot took its log, not its cause: prove it at work (standard).",
+    says="Before the last boot, or before the driver was loaded again, a GPU had a fault. That took its traces, not "
+    "its cause: prove it at work (standard).",
 )
 def test_xid_before(node: Facts, expected: Expected) -> None:
     source = node.source("dmesg-before.txt")
+    if old := _loads_before(node, expected):
+        saw(expected="no fatal Xid before", actual=_told(old))
+        fail(f"before the driver was loaded again: {_told(old)}")
     if source.state == "hung":
         unknown(source.reason)
     if node.before is None:

@@ -65,6 +65,8 @@ def test_cpus(node: Facts, expected: Expected) -> None:
         fail(f"{cpu.processors} processors, {wanted} are expected")
 
 
+# A warning: a setting of the BIOS (NPS, SNC) changes the number, and jobs run on. What it costs is measured at level
+# standard (load.host_copy).
 @check(
     "host.numa",
     severity="warn",
@@ -228,12 +230,14 @@ def test_zombies(node: Facts, expected: Expected) -> None:
         fail(f"{processes.zombies} zombies, the oldest is {oldest[0]} of {oldest[1] / 3600:.1f} hours ago")
 
 
+# A warning: a server of files that is away for a minute does the same. A driver that hangs, and a file system that does
+# not come back, condemn by themselves (driver.responds, storage.shared, storage.network).
 @check(
     "host.dstate",
     severity="warn",
     action="reboot",
     needs=NEEDS,
-    follows=("driver.responds",),
+    follows=("driver.responds", "storage.shared", "storage.network"),
     says="Processes hang inside the kernel and cannot be ended: a disk, a mount or a driver does not answer.",
 )
 def test_dstate(node: Facts) -> None:

@@ -105,6 +105,7 @@ def test_users(node: Facts) -> None:
         fail("; ".join(f"user {name} has {count} processes" for name, count in sorted(others.items())[:6]))
 
 
+# A warning: role base waits for cloud-init and ends where it failed; what the roles need of it is theirs from then on.
 @check(
     "host.cloud_init",
     severity="warn",

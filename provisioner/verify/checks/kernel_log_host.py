@@ -46,6 +46,8 @@ def test_oom(node: Facts) -> None:
     told(node, "oom")
 
 
+# A warning: it is over where the process went on. What hangs still is for driver.responds, storage.network and
+# host.dstate to say.
 @check(
     "log.hung_task",
     severity="warn",

@@ -41,6 +41,8 @@ def test_throttle(node: Facts, expected: Expected) -> None:
         fail("; ".join(told))
 
 
+# A warning: no source says for how long a healthy GPU may be slowed down. Where it still is when looked at,
+# load.throttle condemns; what it costs is in load.compute_rate and load.sustained.
 @check(
     "load.slowed",
     severity="warn",

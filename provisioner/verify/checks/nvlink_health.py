@@ -76,6 +76,8 @@ def _known(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
     return found
 
 
+# A warning: the counters stand since the driver was loaded, and nobody knows when they grew. What grows under load
+# condemns (load.nvlink), as do links that are down.
 @check(
     "nvlink.errors",
     severity="warn",

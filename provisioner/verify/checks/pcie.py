@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
@@ -64,11 +65,13 @@ def test_replays(node: Facts, expected: Expected) -> None:
     action="vendor",
     needs=("topo.txt",),
     vendor="nvidia",
+    follows=("host.numa",),
     applies=lambda e: (e.numa_nodes or 1) > 1,
     otherwise="one NUMA node, or the catalogue has no number of them",
-    says="The system does not know which CPU a GPU hangs on: processes land on the far one. Look at BIOS or image.",
+    says="The system does not know, or has wrong, which CPU a GPU hangs on: processes land on the far one. Look at "
+    "BIOS or image.",
 )
-def test_numa(node: Facts) -> None:
+def test_numa(node: Facts, expected: Expected) -> None:
     assert node.topo is not None
     numa = node.topo.numa
     saw(expected="a NUMA node for each GPU", actual=numa)
@@ -79,6 +82,13 @@ def test_numa(node: Facts) -> None:
         fail(f"no NUMA node for {', '.join(lost)}")
     if silent := [gpu for gpu, value in numa.items() if value is None]:
         unknown(f"the matrix lacks the NUMA node of {', '.join(silent)}")
+    # Boards with NVSwitch have half of their GPUs on each of two sockets (captures); with more NUMA nodes than sockets
+    # they need not be spread evenly (sgl-project/sglang#13973: 3, 1, 3, 1).
+    counts = Counter(numa.values())
+    even = expected.numa_nodes == len(counts) == 2 and expected.large_bar and len(numa) == expected.gpu_count
+    if even and len(set(counts.values())) > 1:
+        told = ", ".join(f"{n} on node {where}" for where, n in sorted(counts.items(), key=str))
+        fail(f"GPUs are not spread evenly: {told}")
 
 
 @check(

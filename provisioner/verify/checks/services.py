@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from urllib.parse import urlsplit
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
@@ -9,6 +10,7 @@ from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.kernel import newest_kernel
+from provisioner.verify.parsers.systemd import JOB_SERVICES
 
 ELSEWHERE = frozenset(
     ("nvidia-dcgm-exporter.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service", "docker.service",
@@ -46,6 +48,27 @@ def test_expected(node: Facts, expected: Expected) -> None:
     saw(expected=f"{len(expected.units or ())} units active and enabled", actual=wrong or "all")
     if wrong:
         fail("; ".join(wrong[:4]))
+
+
+# A warning: gpuprov does not install them, and a node may be proven before its cluster takes it in.
+@check(
+    "services.jobs",
+    severity="warn",
+    action="reconfigure",
+    needs=("units.txt",),
+    applies=lambda e: e.units,
+    otherwise="no lock names what should run",
+    says="What brings jobs to the node (slurmd, munge, kubelet) is meant to start at boot and does not run. Look at "
+    "its log; the scheduler holds the node for down.",
+)
+def test_jobs(node: Facts) -> None:
+    here = {name: unit for name in JOB_SERVICES if (unit := (node.units or {}).get(name)) and unit.load == "loaded"}
+    meant = {name: unit.active for name, unit in here.items() if unit.enabled in AT_BOOT[:2]}
+    saw(expected="active", actual=meant or "none is meant to run")
+    if not meant:
+        skip("none of them is meant to start at boot")
+    if wrong := [f"{name} is {state}" for name, state in meant.items() if state != "active"]:
+        fail("; ".join(wrong))
 
 
 IMEX = "nvidia-imex.service"
@@ -205,6 +228,8 @@ def test_kernel_next(node: Facts, expected: Expected) -> None:
     fail(f"kernel {newest} is installed, {node.kernel} runs{without}")
 
 
+# The inventory's names are gpuprov's own, and a cloud gives others: what counts is that a name is one node's
+# (fleet.hostname) and leads to it.
 @check(
     "host.hostname",
     severity="warn",
@@ -222,6 +247,9 @@ def test_hostname(node: Facts, expected: Expected) -> None:
         fail(f"looking up {name} timed out")
     if not host.resolves:
         fail(f"{name} does not resolve")
+    own = [a for a in host.resolves if ipaddress.ip_address(a).is_loopback or a in (host.addresses or (a,))]
+    if not own:
+        fail(f"{name} leads to {', '.join(host.resolves[:3])}, none of which is the node's")
 
 
 @check(

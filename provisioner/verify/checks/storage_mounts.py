@@ -40,6 +40,31 @@ def test_fstab(node: Facts) -> None:
         fail(f"not mounted: {', '.join(fatal[:4])}")
 
 
+# Nothing is written there, as on those that cluster.yaml names (storage.shared): gpuprov does not know who may.
+@check(
+    "storage.network",
+    severity="fatal",
+    documented="statfs(2), nfs(5): hard mounts hold who touches them; github leptonai/gpud nfs, facebookresearch/gcm "
+    "check-storage",
+    action="vendor",
+    needs=NEEDS,
+    follows=("storage.shared",),
+    says="A file system of the network does not answer: whoever touches it stands still. Look at its server and at the "
+    "network before it.",
+)
+def test_network(node: Facts, expected: Expected) -> None:
+    found = host_of(node).remote
+    if found is None:
+        skip("an older probe, which did not ask them")
+    named = {one["path"] for one in expected.shared}
+    mine = [one for one in found if one.place not in named]
+    saw(expected="an answer of each", actual={one.place: one.fault or "answers" for one in mine})
+    if not mine:
+        skip("none is mounted that cluster.yaml does not name")
+    if wrong := [f"{one.place} ({one.kind}): {one.fault}" for one in mine if one.fault]:
+        fail("; ".join(wrong[:4]))
+
+
 @check(
     "storage.fuse",
     severity="warn",

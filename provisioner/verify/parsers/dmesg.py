@@ -43,6 +43,8 @@ _WEIGHT = re.compile(r"\b(Fatal|Nonfatal)\s+XC[0-9]")
 """Xids of NVLink 5 (144 to 150): unit, weight, whether it crosses containment, and so on."""
 _CAUSE = re.compile(r"\bcaused by previous Xid ([0-9]{1,4})\b")
 """The end of an Xid 45 in branches 580 and later."""
+LOADED = "NVRM: loading NVIDIA UNIX"
+"""The driver's first line each time that it is loaded, which starts its GPUs anew."""
 _BOOT = re.compile(r"\bLinux version [0-9]+\.[0-9]+")
 
 
@@ -86,6 +88,9 @@ class KernelLog:
     from_boot: bool = False
     """Whether the log reaches back to the kernel's first line."""
     lines: int = 0
+    earlier: tuple[tuple[int, str], ...] = ()
+    """(code, device) of Xids from before the driver's last load; 79 for a GPU that fell off the bus. `xids` and
+    `fallen_off` are of what came since."""
 
     def of(self, *kinds: str) -> tuple[Event, ...]:
         return tuple(event for event in self.events if event.kind in kinds)
@@ -103,6 +108,8 @@ def parse(text: str) -> KernelLog:
     off: dict[str, None] = {}
     aer: Counter[str] = Counter()
     rest: list[str] = []
+    earlier: dict[tuple[int, str], None] = {}
+    loaded = max((i for i, row in enumerate(rows) if LOADED in row), default=0)
     for i, row in enumerate(rows):
         if "SXid" in row and (match := _SXID.search(row)):
             key = (int(match[2]), match[1])
@@ -112,6 +119,9 @@ def parse(text: str) -> KernelLog:
             said.setdefault(key, match[3][:160])
         elif "Xid (" in row and (found := list(_XID.finditer(row))):
             for one in found:
+                if i < loaded:
+                    earlier[int(one[2]), one[1]] = None
+                    continue
                 # The end of the text can be the midst of a number: then nobody knows which Xid it was.
                 cut = row is rows[-1] and one.end(2) == len(row)
                 key = (0 if cut else int(one[2]), one[1])
@@ -123,7 +133,10 @@ def parse(text: str) -> KernelLog:
                 if cause := _CAUSE.search(one[3]):
                     causes.setdefault((int(cause[1]), one[1]), f"named as the cause of an Xid {one[2]}")
         elif "the bus" in row and _OFF.search(row) and (where := _fallen(rows, i)) is not None:
-            off[where] = None
+            if i < loaded:
+                earlier[79, where] = None
+            else:
+                off[where] = None
         else:
             if "AER" in row and (match := _AER.search(row)):
                 aer[match[1]] += 1
@@ -135,7 +148,7 @@ def parse(text: str) -> KernelLog:
     known = {pci(where) for code, where in xids if code == 79}
     found_events = (*events(rest), *_unplugged(rest))
     # A log without stamps is known by what is in it.
-    if not (xids or sxids or off or found_events or any(_KERNEL.search(row) for row in rows)):
+    if not (xids or sxids or off or earlier or found_events or any(_KERNEL.search(row) for row in rows)):
         raise Unreadable(f"no line of a kernel log: {first_line(text)}")
     return KernelLog(
         xids=tuple(
@@ -154,6 +167,7 @@ def parse(text: str) -> KernelLog:
         flaps=tuple(_flaps(rows).items()),
         lines=len(rows),
         from_boot=any("Linux version" in row and _BOOT.search(row) for row in rows),
+        earlier=tuple(earlier),
     )
 
 

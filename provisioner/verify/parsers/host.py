@@ -106,6 +106,8 @@ class Host:
     pcie: pl.Pcie | None = None
     fstab: tuple[pl.Entry, ...] | None = None
     fuse: tuple[pl.Fuse, ...] | None = None
+    remote: tuple[pl.Remote, ...] | None = None
+    """File systems of the network; None where an older probe looked."""
     libraries: tuple[str, ...] | None = None
     """Of NVIDIA's driver, as the dynamic loader finds them."""
     libraries_asked: bool | None = None
@@ -212,6 +214,7 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         pcie=pl.read_pcie(d.get("pcie")),
         fstab=pl.read_fstab(d.get("fstab")),
         fuse=pl.read_fuse(d.get("fuse")),
+        remote=pl.read_remote(d.get("remote")),
         libraries=pl.read_libraries(read_answer(d.get("libraries"))),
         libraries_asked="libraries" in d or None,
         free_blocks=pl.read_free_blocks(files.get("proc/buddyinfo"), BLOCK_ORDER),

@@ -48,6 +48,15 @@ class Fuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Remote:
+    """One file system of the network: `fault` says why it does not answer, empty where it does."""
+
+    place: str
+    kind: str
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class OnDisk:
     """NVIDIA's module that the next load takes; `kernel` is the release that it was built for."""
 
@@ -85,6 +94,20 @@ def read_fuse(value: Any) -> tuple[Fuse, ...] | None:
         for name, row in rows.items()
         if (waiting := read_whole(row.get("waiting"))) is not None
     )
+
+
+def read_remote(value: Any) -> tuple[Remote, ...] | None:
+    if not isinstance(value, dict):
+        return None
+    found = []
+    for place, one in sorted(value.items()):
+        said = read_map(one)
+        status, error = read_whole(said.get("rc")), (read_text(said.get("error")) or "").strip()
+        fault = f"read error: {error[-120:] or f'status {status}'}" if status else ""
+        if said.get("timed_out") is True:
+            fault = f"no answer within {read_float(said.get('seconds')) or 0:.0f} s"
+        found.append(Remote(str(place)[:200], read_text(said.get("kind")) or "?", fault))
+    return tuple(found)
 
 
 def read_module(text: str | None) -> OnDisk | None:

@@ -69,6 +69,10 @@ def parse_failed(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+JOB_SERVICES = ("slurmd.service", "munge.service", "kubelet.service", "k3s-agent.service", "rke2-agent.service")
+"""Units that bring jobs to a node; gpuprov installs none of them, and asks after all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """One unit as `systemctl show` says: `load` loaded, masked, not-found …; `active` active, inactive, failed …;

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from provisioner.verify.probe.host_cpu import edac, governors, limits, processes, processors
-from provisioner.verify.probe.host_disks import mounts, nvme, smart, space
+from provisioner.verify.probe.host_disks import mounts, nvme, remote, smart, space
 from provisioner.verify.probe.host_network import addresses, bonds, default_routes, interfaces, listening, resolves
 from provisioner.verify.probe.host_platform import (
     allowances,
@@ -73,6 +73,7 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("driver_on_disk", driver_on_disk),
         ("docker", lambda: run(["docker", "info", "--format", DOCKER], ASK)),
         ("smart", smart),
+        ("remote", remote),
         ("libraries", libraries),
         ("tracking", lambda: run(TRACKING, ASK)),
         ("allowances", lambda: allowances(default_routes())),

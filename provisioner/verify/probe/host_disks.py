@@ -13,6 +13,13 @@ from provisioner.verify.probe.runner import ASK, lines_of, listed, run, texts
 
 FOREIGN = ("/docker/", "/containerd/", "/containers/", "/kubelet/")
 """Parts of the places where containers' filesystems are mounted."""
+REMOTE = (
+    "nfs", "nfs4", "lustre", "beegfs", "ceph", "cifs", "smb3", "gpfs", "wekafs", "fuse.ceph", "fuse.glusterfs",
+    "fuse.juicefs", "fuse.sshfs",
+)  # fmt: skip
+"""Types of file systems whose data is on other machines."""
+ANSWER_S = 10.0
+"""Seconds for statfs: a healthy server takes milliseconds (leptonai/gpud gives NFS 5)."""
 DF = ["df", "--local", "--block-size=1", "--output=target,source,fstype,size,used,avail,itotal,iused"]
 
 
@@ -34,6 +41,27 @@ def space() -> dict[str, Any]:
         " ".join(row.split()) for row in said["text"].splitlines() if not any(p in row for p in FOREIGN)
     )
     return said
+
+
+def remote() -> dict[str, dict[str, Any]]:
+    """Whether file systems of the network answer: each is asked by a program of its own, all at once."""
+    places: dict[str, str] = {}
+    for line in mounts():
+        words = line.split(" ")
+        if words[2] in REMOTE and len(places) < 32:
+            places[re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), words[1])] = words[2]
+    found: dict[str, dict[str, Any]] = {}
+
+    def ask(place: str, kind: str) -> None:
+        said = run(["stat", "--file-system", "--", place], ANSWER_S)
+        found[place] = {"kind": kind, **{key: said[key] for key in ("rc", "timed_out", "seconds", "error")}}
+
+    threads = [threading.Thread(target=ask, args=one, daemon=True) for one in places.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(ANSWER_S + 3)
+    return dict(found)
 
 
 def nvme() -> dict[str, dict[str, str]]:

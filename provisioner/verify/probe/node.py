@@ -21,11 +21,19 @@ INTERRUPTION = ("/run/gpuprov/interruption.json", "/etc/gpuprov/interrupted")
 
 BEFORE = ["journalctl", "-k", "-b", "-1", "-o", "short-monotonic", "--no-hostname", "--no-pager", "-q", "-n", "20000"]
 """The kernel log of the boot before, where the journal is kept (journald.conf(5), Storage=)."""
+SINCE_BOOT = [word if word != "-1" else "0" for word in BEFORE[:-2]]
+BOOTED = "Linux version "
+"""In the kernel's first line."""
 
 
 def kernel_log(deadline: float, command: list[str] | None = None) -> dict[str, Any]:
-    """dmesg, bounded: of a flood every line about GPUs and PCIe errors is kept, and the end."""
+    """dmesg, bounded: of a flood every line about GPUs and PCIe errors is kept, and the end. Where the kernel's ring
+    has lost the boot, the journal may have it still."""
     out = run(command or ["dmesg"], deadline)
+    if command is None and out["rc"] == 0 and BOOTED not in out["text"]:
+        journal = run(SINCE_BOOT, max(1.0, deadline - out["seconds"] - 1))
+        if journal["rc"] == 0 and BOOTED in journal["text"]:
+            out = journal
     if len(out["text"]) > KEEP:
         words = (
             "NVRM",

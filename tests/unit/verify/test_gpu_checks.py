@@ -75,6 +75,8 @@ def both(*changes: Change) -> Change:
     return lambda t: [change(t) for change in changes]
 
 
+DBE = "NVRM: Xid (PCI:0000:10:1c): 48, pid=1234, name=python3, DBE (double bit error)"
+LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build"
 MMU = "NVRM: Xid (PCI:0003:00:00): 31, pid=4711, name=python3, MMU Fault"
 CARD = "0000:18:00.0 Infiniband controller [0207]: Mellanox Technologies MT2910 Family [ConnectX-7] [15b3:1021]\n"
 PROCESS = (
@@ -331,6 +333,18 @@ FAULTS: dict[str, Fault] = {
     "replays": Fault(P4D, smi(1, pci__replay_counter="40000"), {"gpu.pcie_replay"}),
     "replays of a long life": Fault(
         P4D, both(*(smi(i, pci__replay_counter=str(106 + 9 * i)) for i in range(8))), set()
+    ),
+    "an Xid before the driver was loaded again": Fault(
+        P4D, log(DBE, LOADED), {"gpu.xid_before"}, says="before the driver was loaded again: Xid 48 on"
+    ),
+    "an Xid before and after the driver was loaded again": Fault(
+        P4D, log(DBE, LOADED, DBE), {"gpu.xid_again"}, says="loaded again and after it: Xid 48"
+    ),
+    "a GPU at the other socket": Fault(
+        P4D,
+        sub("topo.txt", "0-23,48-71\t0\t", "24-47,72-95\t1\t", 1),
+        {"gpu.numa_affinity"},
+        says="7 on node 0, 1 on node 1",
     ),
     "no NUMA node": Fault(P4D, sub("topo.txt", "0-23,48-71\t0\t", "0-95\tN/A\t", 1), {"gpu.numa_affinity"}),
     "rails mixed up": Fault(DGX, sub("topo.txt", r"(NIC1: )(mlx5_3)(\s+NIC2: )(mlx5_4)", r"\1\4\3\2"), {"ib.rails"}),

@@ -329,6 +329,20 @@ FAULTS: dict[str, Fault] = {
         says="it lacks the modules nvidia",
     ),
     "name": Fault({"host.hostname"}, put("hostname", "localhost")),
+    "name leads elsewhere": Fault(
+        {"host.hostname"}, put("resolves|addresses", ["10.0.9.9"]), says="leads to 10.0.9.9, none of which"
+    ),
+    "slurmd": Fault({"services.jobs"}, texts=unit("slurmd.service", "ActiveState=active", "ActiveState=failed")),
+    "NFS away": Fault(
+        {"storage.network"},
+        lambda d: d["remote"]["/data"].update(rc=None, timed_out=True, seconds=10.0),
+        says="/data (nfs4): no answer within 10 s",
+    ),
+    "NFS stale": Fault(
+        {"storage.network"},
+        lambda d: d["remote"]["/data"].update(rc=1, error="stat: cannot read file system '/data': Stale file handle"),
+        says="Stale file handle",
+    ),
     "name leads nowhere": Fault(
         {"host.hostname"}, put("resolves", {"seconds": 5.1, "addresses": [], "error": "-2"}), unknown={"host.dns"}
     ),
@@ -492,7 +506,7 @@ def test_every_check_of_this_area_is_red_once_and_green_once(judged: dict[str, J
 def test_nothing_passes_on_what_was_not_read(judged: dict[str, Judged], name: str) -> None:
     others = {"host.clock_skew", "host.kernel_next", "host.reboot_required", "packages.unattended"}
     others |= {"packages.unfinished", "services.imex", "services.expected", "services.failed", "storage.nvme_count"}
-    others |= {"storage.raid", "storage.nvme_size", "host.kernel"}
+    others |= {"storage.raid", "storage.nvme_size", "host.kernel", "services.jobs"}
     # No variable that slows jobs down, no public address: that they are not there is all that can be said of them.
     assert ids(judged[name], "pass") & HOST_CHECKS - others <= {"host.environment"}
 
@@ -522,6 +536,7 @@ FLEET: dict[str, Callable[[Document], object]] = {
     "fleet.bios": put("files|sys/class/dmi/id/bios_version", "0.9"),
     "fleet.mtu": put("interfaces|ens5|mtu", "1500"),
     "fleet.link_speed": put("interfaces|ens5|speed", "10000"),
+    "fleet.links": lambda d: d["interfaces"]["ens5"].update(operstate="down"),
 }
 
 

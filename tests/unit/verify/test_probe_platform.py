@@ -14,8 +14,8 @@ import pytest
 from provisioner.verify.parsers import Unreadable, p2p
 from provisioner.verify.parsers import reach as reach_parser
 from provisioner.verify.parsers import shared as shared_parser
-from provisioner.verify.parsers.host_platform import FORWARDING, read_offset, read_pcie
-from provisioner.verify.probe import host_platform, reach, shared
+from provisioner.verify.parsers.host_platform import FORWARDING, read_offset, read_pcie, read_remote
+from provisioner.verify.probe import host_disks, host_platform, node, reach, shared
 
 
 def space(*capabilities: tuple[int, int]) -> bytes:
@@ -141,6 +141,35 @@ def test_what_a_failed_write_says(written: object, said: str) -> None:
     (found,) = shared_parser.parse(json.dumps({"/fs": row}))
     assert found.unwritten.startswith(said)
     assert bool(found.unwritten) is bool(said)
+
+
+def test_a_file_system_of_the_network_is_asked_whether_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "a b"
+    there.mkdir()
+    rows = [
+        f"server:/x {tmp_path}/a\\040b nfs4 rw 0 0",
+        f"x@tcp:/y {tmp_path}/gone lustre rw 0 0",
+        "/dev/sda1 / ext4 rw",
+    ]
+    monkeypatch.setattr(host_disks, "lines_of", lambda _: rows)
+    found = {one.place: one for one in read_remote(host_disks.remote()) or ()}
+    assert (found[str(there)].kind, found[str(there)].fault) == ("nfs4", "")
+    assert "No such file" in found[f"{tmp_path}/gone"].fault
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(("journal", "kept"), [("[    0.0] Linux version 6.8\n[    9.1] NVRM: Xid", True), ("", False)])
+def test_a_ring_that_was_overwritten_is_read_from_the_journal(
+    monkeypatch: pytest.MonkeyPatch, journal: str, kept: bool
+) -> None:
+    said = {"dmesg": "[99999.1] late\n", "journalctl": journal}
+    monkeypatch.setattr(
+        node, "run", lambda argv, _: {"text": said[argv[0]], "rc": 0, "seconds": 0.0, "truncated": False}
+    )
+    assert ("Xid" in node.kernel_log(5.0)["text"]) is kept
+    assert ("late" in node.kernel_log(5.0)["text"]) is not kept
 
 
 @pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", " GPU0\tX\tOK\t\n", " GPU0\tX\tOK\t\n GPU1\tOK\t\n"])
