@@ -171,5 +171,5 @@ def test_fields(node: Facts, expected: Expected) -> None:
     if not pairs:
         skip("every field is there; no GPU has a temperature in both, so their age is not known")
     off = [f"{name}: {a:g} °C, nvidia-smi says {b:g}" for name, (a, b) in pairs.items() if abs(a - b) > most]
-    if len(off) == len(pairs):  # readings that stand still are so of all; one GPU alone may be taking up work
+    if len(off) == len(pairs) > 2:  # readings that stand still are so of all; one GPU or two may be taking up work
         fail("; ".join(off[:4]), unverified=expected.unsupported("dcgm.temperature"))

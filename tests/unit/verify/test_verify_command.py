@@ -23,6 +23,7 @@ from provisioner.session import open_cluster
 from provisioner.verify.bundle import Bundle
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
+from tests.support.rehearsal import ROOT
 
 P4D = "p4d.24xlarge"
 
@@ -100,9 +101,9 @@ def test_what_is_for_a_fleet_is_refused_beside_a_bundle(arguments: tuple[str, ..
     [
         ("verify",),
         ("verify", "--bundle", "/nowhere", "--machine", P4D),
-        ("verify", "--bundle", "/"),
-        ("verify", "--bundle", "/", "--machine", "p4d.24xlargo"),
-        ("verify", "--bundle", "/", "--host", "local", "--machine", P4D),
+        ("verify", "--bundle", str(ROOT / "examples")),
+        ("verify", "--bundle", str(ROOT / "examples"), "--machine", "p4d.24xlargo"),
+        ("verify", "--bundle", str(ROOT / "examples"), "--host", "local", "--machine", P4D),
         ("verify", "--host", "-oProxyCommand=x", "--machine", P4D),
         ("facts",),
         ("facts", "--bundle", "/nowhere"),
