@@ -26,6 +26,7 @@ from provisioner.verify.parsers import (
     framework,
     gpu_samples,
     host,
+    host_software,
     ibstat,
     image_identity,
     images,
@@ -91,6 +92,7 @@ class After:
     nvlink_errors: dict[int, dict[int, nvlink_errors.Counters]] | None
     log: dmesg.KernelLog | None
     rdma: tuple[rdma_sysfs.Device, ...] | None
+    interfaces: tuple[host_software.Interface, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class Facts:
     """What packages and images come from."""
     maintenance: tuple[maintenance.Event, ...] | None = None
     """Scheduled events of the machine, as its cloud lists them."""
+    metadata_openly: int | None = None
+    """Status with which the metadata service answers who has no token."""
     shared: tuple[shared.Shared, ...] | None = None
     """File systems of the network, where any is expected."""
     host: host.Host | None = None

@@ -164,7 +164,9 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
                                          f"hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.{driver}"]},
         "gpu_links": [*(f"195:{i}" for i in range(row.gpu_count)), "195:255", "195:254"],
         "sources": ["http://archive.ubuntu.com/ubuntu"],
-        "kernels": {KERNEL: ["nvidia", "efa", "mlx5_core"]},
+        "kernels": {KERNEL: ["nvidia", "efa", "mlx5_core", "nouveau"]},
+        "denied": ["nouveau", "pcspkr"],
+        "amd_pages": {"card1": []},
         "driver_on_disk": {"rc": 0, "text": f"version:        {driver}\nvermagic:       {KERNEL} SMP mod_unload \n"
                            "signer:         gpuprov test key\n"},
         "libraries": {"rc": 0, "text": "\tlibnvidia-ml.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libnvidia-ml.so.1\n"

@@ -15,7 +15,7 @@ LOAD_CHECKS = {
     "load.peer_copy", "load.training", "load.throttle", "load.pcie_link", "load.survives", "load.ecc", "load.nvlink",
     "load.pcie_replay", "load.xid", "load.stray_process", "nccl.transport", "load.slowed", "load.rdma_link",
     "load.rdma_retries", "load.compute_rate", "load.memory_rate", "load.temperature",
-    "load.pstate", "load.clock", "load.power", "load.temperature_spread",
+    "load.net_errors", "load.pstate", "load.clock", "load.power", "load.temperature_spread",
 }  # fmt: skip
 """Judged by test_load_checks.py."""
 REACH_CHECKS = {"net.sources", "net.lookup"}
@@ -70,6 +70,8 @@ def load_files(row: Machine, texts: dict[str, Any]) -> dict[str, str]:
         # The captured GPU was idle at its full PCIe generation; under load it says the same of every machine.
         found["nvidia-smi-load.xml"] = _awake(found["nvidia-smi-load.xml"])
         found["nvidia-smi-samples.csv"] = samples(row, 2)
+    if "host.json" in texts:
+        found["interfaces-after.json"] = json.dumps(json.loads(str(texts["host.json"]))["interfaces"])
     answers = {"status": 200, "seconds": 0.21, "resolve_seconds": 0.004, "error": ""}
     reach = {"addresses": {"https://archive.test/ubuntu": answers, "https://nvcr.io/v2/": answers | {"status": 401}}}
     return {"load.json": ran(result(row)), "reach.json": json.dumps({**reach, "proxy": False}), **found}

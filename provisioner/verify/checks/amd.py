@@ -177,6 +177,29 @@ def test_ring(node: Facts) -> None:
 
 
 @check(
+    "amd.bad_pages",
+    severity="fatal",
+    documented="docs.kernel.org/gpu/amdgpu/ras.html: gpu_vram_bad_pages; github oci-hpc/oci-hpc-oke: none pending",
+    action="reset",
+    needs=("host.json",),
+    vendor="amd",
+    follows=("amd.ras",),
+    says="Pages of a GPU's memory are bad and not set aside: whichever program gets them fails. Drain and reset it.",
+)
+def test_bad_pages(node: Facts) -> None:
+    assert node.host is not None
+    pages = node.host.amd_pages
+    saw(expected="every bad page set aside", actual={name: Counter(flags) for name, flags in pages.items() if flags})
+    if not pages:
+        skip("the driver keeps no list of bad pages, as on virtual functions")
+    words = {"P": "wait to be set aside", "F": "could not be set aside"}
+    wrong = [f"{name}: {n} {words[flag]}" for name, flags in pages.items() for flag, n in Counter(flags).items()
+             if flag in words]  # fmt: skip
+    if wrong:
+        fail("; ".join(wrong), action="replace" if any("F" in flags for flags in pages.values()) else "reset")
+
+
+@check(
     "amd.ras",
     severity="fatal",
     documented="docs.kernel.org/gpu/amdgpu/ras.html; github ROCm/cvs health tests",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.verify.check import check, fail, saw, unknown
+from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import INTERRUPTION, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.interruption import Hook, Interruption
@@ -77,6 +77,25 @@ def test_metadata(node: Facts, expected: Expected) -> None:
     saw(expected=f"silent for {most:g} s at most", actual=f"silent for {silent:.0f} s")
     if silent > most:
         fail(f"no answer for {silent:.0f} s: {found.silent or 'no reason reported'}")
+
+
+@check(
+    "cloud.metadata_token",
+    severity="warn",
+    action="reconfigure",
+    needs=("maintenance.json",),
+    applies=lambda e: e.maintenance is not None and e.maintenance.get("token"),
+    otherwise="its provider's metadata service knows no tokens, or has none of scheduled events",
+    says="The metadata service answers without a token: a program that can be made to fetch an address reads the "
+    "machine's credentials. Terraform makes machines that want one; set http-tokens back to required.",
+)
+def test_token(node: Facts) -> None:
+    status = node.metadata_openly
+    if status is None:
+        skip("an older probe, which did not ask without a token")
+    saw(expected="HTTP 401", actual=f"HTTP {status}")
+    if status < 400 or status == 404:
+        fail(f"HTTP {status} without a token")
 
 
 @check(

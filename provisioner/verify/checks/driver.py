@@ -99,13 +99,19 @@ def test_modules(node: Facts, expected: Expected) -> None:
     action="reboot",
     needs=("modules.txt",),
     vendor="nvidia",
-    says="nouveau (or nova) is loaded and holds GPUs that NVIDIA's driver needs. Run `gpuprov up` and reboot.",
+    says="nouveau (or nova) is loaded, or may be at the next boot, and holds GPUs that NVIDIA's driver needs. Run "
+    "`gpuprov up` and reboot.",
 )
 def test_nouveau(node: Facts) -> None:
     there = [name for name in OTHER_DRIVERS if name in (node.modules or ())]
     saw(expected="not loaded", actual=there or "not loaded")
     if there:
         fail(f"{', '.join(there)} is loaded")
+    host = node.host
+    if host is None or host.denied is None or "nouveau" not in (host.kernel_modules or {}).get(node.kernel or "", ()):
+        return
+    if "nouveau" not in host.denied and not any("blacklist=" in one and "nouveau" in one for one in host.cmdline or ()):
+        fail("nouveau is on disk and on no deny list of modprobe's: the next boot may load it")
 
 
 @check(

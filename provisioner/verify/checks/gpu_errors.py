@@ -6,7 +6,7 @@ from provisioner.verify.check import ACTIONS, Action, check, fail, saw, skip, un
 from provisioner.verify.checks.gpu import all_report, answering, named
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
-from provisioner.verify.parsers import pci
+from provisioner.verify.parsers import nvlink_registers, pci
 from provisioner.verify.parsers.dmesg import KernelLog, Xid
 
 
@@ -128,7 +128,10 @@ def test_xid(node: Facts, expected: Expected) -> None:
             row = table.get(str(x.code), {})
             own: Action | None = recovery(x) if x.code == RECOVERY else None
             actions.append(own if own is not None else next(a for a in ACTIONS if a == row.get("action", "reset")))
-            told.append(f"{_named(x)}: {x.text if own else row.get('advice', x.text)}")
+            said = nvlink_registers.read(x.text) if x.code == 74 and expected.nvlink_generation == 4 else None
+            actions += ["vendor"] if said is not None and said.vendor else []
+            registers = f" (link {said.link}: {', '.join(said.words)})" if said is not None and said.words else ""
+            told.append(f"{_named(x)}: {x.text if own else row.get('advice', x.text)}{registers}")
         told += [f"{', '.join(address or 'a GPU' for address in off)} has fallen off the bus"] if off else []
         fail("; ".join(told), action=max(actions, key=ACTIONS.index))
     if any(x.code == 0 for x in logged):

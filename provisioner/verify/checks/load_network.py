@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.ethernet import ENOUGH
 from provisioner.verify.checks.load import LOAD, NEEDS, worked
 from provisioner.verify.checks.rdma import EXPLAINED, NO_RDMA, RDMA
 from provisioner.verify.expectations import Expected
@@ -83,6 +84,36 @@ def test_retries(node: Facts, expected: Expected) -> None:
     saw(expected=f"{most:g} at most of each", actual=wrong or "not more")
     if wrong:
         fail("; ".join(wrong[:6]), unverified=expected.unsupported("load.rdma_retries"))
+
+
+@check(
+    "load.net_errors",
+    severity="warn",
+    action="vendor",
+    level="standard",
+    needs=NEEDS,
+    follows=(LOAD, "net.errors"),
+    says="An Ethernet card counted errors while the node worked, in more than one of a hundred packets: since boot "
+    "they are too few to show. Look at cable, transceiver and switch port.",
+)
+def test_net_errors(node: Facts, expected: Expected) -> None:
+    worked(node, expected)
+    assert node.after is not None
+    before = {one.name: one.counts for one in (node.host.interfaces if node.host else None) or ()}
+    if node.source("interfaces-after.json").state == "absent":
+        skip("an older probe, which did not look at them again")
+    if node.after.interfaces is None:
+        unknown(node.source("interfaces-after.json").reason, "interfaces-after.json")
+    wrong, most = [], expected.most["net.error_share"]
+    for one in node.after.interfaces:
+        more = {name: n - before[one.name].get(name, n) for name, n in one.counts.items() if one.name in before}
+        for way in ("rx", "tx"):
+            packets, errors = more.get(f"{way}_packets", 0), more.get(f"{way}_errors", 0)
+            if packets >= ENOUGH and errors > most * packets:
+                wrong.append(f"{one.name}: {errors} errors in {packets} {way} packets under load")
+    saw(expected=f"{most:.0%} at most", actual=wrong or "not more")
+    if wrong:
+        fail("; ".join(wrong))
 
 
 @check(

@@ -21,6 +21,7 @@ from provisioner.verify.parsers.untrusted import (
     read_answer,
     read_float,
     read_map,
+    read_object,
     read_strings,
     read_text,
     read_whole,
@@ -118,6 +119,10 @@ class Host:
     """Seconds by which chrony holds the clock to be off."""
     allowances: Mapping[str, int] = field(default_factory=dict)
     """Counter → packets that the hypervisor held back because the machine was over its share of the network."""
+    denied: tuple[str, ...] | None = None
+    """Modules that modprobe does not load by itself; None where an older probe looked."""
+    amd_pages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """AMD's GPU (card1) → its bad pages: R set aside, P waiting for that, F could not be."""
     root_password: str | None = None
     """none, locked or set."""
     secure_boot: bool | None = None
@@ -220,6 +225,8 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         free_blocks=pl.read_free_blocks(files.get("proc/buddyinfo"), BLOCK_ORDER),
         clock_offset=pl.read_offset(read_answer(d.get("tracking"))),
         allowances=pl.read_allowances(d.get("allowances")),
+        denied=read_strings(d.get("denied")),
+        amd_pages={name: read_strings(rows) or () for name, rows in read_map(d.get("amd_pages")).items()},
         root_password=read_text(d.get("root_password")),
         cgroup2=second if isinstance(second := d.get("cgroup2"), bool) else None,
         secure_boot=secure if isinstance(secure := d.get("secure_boot"), bool) else None,
@@ -232,6 +239,10 @@ def _kernels(found: Mapping[str, Any]) -> dict[str, bool] | None:
     return said or None
 
 
+def _interfaces(text: str) -> tuple[sw.Interface, ...]:
+    return sw.read_interfaces(read_object(text)) or ()
+
+
 TOOLS = (
     Tool(
         file="host.json",
@@ -240,5 +251,14 @@ TOOLS = (
         seconds=30,
         label="/proc, /sys, /etc, df, sshd -T, docker info",
         by_hand=False,
+    ),
+    Tool(
+        file="interfaces-after.json",
+        field="after.interfaces",
+        parse=_interfaces,
+        asked="after",
+        label="/sys/class/net/*/statistics after the load",
+        by_hand=False,
+        document={},
     ),
 )

@@ -44,6 +44,11 @@ def parse(text: str) -> tuple[Event, ...]:
     return tuple(event for row in rows if (event := _event(row, name)) is not None)
 
 
+def without_token(text: str) -> int | None:
+    """Status of the same question without a token; None where the service wants none, or an older probe asked."""
+    return read_whole(read_object(text).get("without_token"))
+
+
 def _event(row: dict[str, Any], name: str) -> Event | None:
     state = str(row.get("State") or row.get("EventStatus") or "").lower()
     whose = [one.lower() for one in read_strings(row.get("Resources")) or ()]
@@ -66,4 +71,5 @@ TOOLS = (
         by_hand=False,
         document={"maintenance": listed},
     ),
+    Tool(file="maintenance.json", field="metadata_openly", parse=without_token, document={}),
 )

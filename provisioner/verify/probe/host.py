@@ -21,6 +21,7 @@ from provisioner.verify.probe.host_disks import mounts, nvme, remote, smart, spa
 from provisioner.verify.probe.host_network import addresses, bonds, default_routes, interfaces, listening, resolves
 from provisioner.verify.probe.host_platform import (
     allowances,
+    amd_pages,
     fstab,
     fuse,
     instance,
@@ -33,6 +34,7 @@ from provisioner.verify.probe.host_software import (
     boots,
     cdi,
     crashes,
+    denied,
     driver_on_disk,
     environment,
     gpu_links,
@@ -88,6 +90,7 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("oom_kills", lambda: one_line("/proc/vmstat", "oom_kill ")),
         ("default_routes", default_routes),
         ("configured", lambda: os.stat("/etc/gpuprov/node.json").st_mtime),  # noqa: PTH116 (a plain script)
+        ("denied", denied), ("amd_pages", amd_pages),
         ("gpu_links", gpu_links), ("pcie", pcie), ("instance", instance), ("fstab", fstab), ("fuse", fuse),
         ("root_password", root_password), ("secure_boot", secure_boot),
         ("vendor", vendor_software),

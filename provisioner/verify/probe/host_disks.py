@@ -18,7 +18,7 @@ REMOTE = (
     "fuse.juicefs", "fuse.sshfs",
 )  # fmt: skip
 """Types of file systems whose data is on other machines."""
-ANSWER_S = 10.0
+REMOTE_S = 10.0
 """Seconds for statfs: a healthy server takes milliseconds (leptonai/gpud gives NFS 5)."""
 DF = ["df", "--local", "--block-size=1", "--output=target,source,fstype,size,used,avail,itotal,iused"]
 
@@ -53,14 +53,14 @@ def remote() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
 
     def ask(place: str, kind: str) -> None:
-        said = run(["stat", "--file-system", "--", place], ANSWER_S)
+        said = run(["stat", "--file-system", "--", place], REMOTE_S)
         found[place] = {"kind": kind, **{key: said[key] for key in ("rc", "timed_out", "seconds", "error")}}
 
     threads = [threading.Thread(target=ask, args=one, daemon=True) for one in places.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(ANSWER_S + 3)
+        thread.join(REMOTE_S + 3)
     return dict(found)
 
 

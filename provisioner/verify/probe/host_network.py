@@ -6,6 +6,7 @@ Standard library only, Python 3.8 or newer.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -13,7 +14,7 @@ import struct
 import time
 from typing import Any
 
-from provisioner.verify.probe.runner import lines_of, listed, texts
+from provisioner.verify.probe.runner import COLLECTORS, lines_of, listed, result, texts
 
 INTERFACE_FILES = ("mtu", "speed", "operstate", "carrier_down_count", "type", "address")
 COUNTS = ("rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
@@ -31,6 +32,9 @@ def interfaces() -> dict[str, dict[str, Any]]:
             row["device"] = os.path.exists(base + "/" + name + "/device")  # noqa: PTH110
             found[name] = row
     return found
+
+
+COLLECTORS["interfaces-after.json"] = lambda _, __: result(json.dumps(interfaces()), 0)
 
 
 def bonds() -> dict[str, str]:

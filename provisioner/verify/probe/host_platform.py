@@ -118,6 +118,18 @@ def allowances(interfaces: list[str]) -> dict[str, dict[str, str]]:
     return found
 
 
+def amd_pages() -> dict[str, list[str]]:
+    """Bad pages of AMD's GPUs, each by its flag alone: R set aside, P waiting for that, F could not be
+    (docs.kernel.org/gpu/amdgpu/ras.html, gpu_vram_bad_pages)."""
+    found = {}
+    for name in listed("/sys/class/drm"):
+        if re.fullmatch("card[0-9]+", name):
+            with contextlib.suppress(OSError):
+                rows = lines_of("/sys/class/drm/" + name + "/device/ras/gpu_vram_bad_pages")
+                found[name] = [row.split(":")[2].strip()[:1] for row in rows if row.count(":") == 2][:4096]
+    return found
+
+
 def secure_boot() -> bool | None:
     """Whether the firmware loads signed kernels only (the last byte of the variable)."""
     for name in listed("/sys/firmware/efi/efivars"):

@@ -22,8 +22,8 @@ VARIABLES = (
     "CUDA_", "CUDBG_", "COMPUTE_PROFILE", "OPENCL_PROFILE", "NSIGHT_", "NCCL_", "TORCH_", "PYTORCH_", "NVIDIA_", "FI_",
 )  # fmt: skip
 """Beginnings of variables of /etc/environment that travel."""
-MODULES = ("nvidia", "efa", "mlx5_core", "mlx5_ib", "gdrdrv", "nvidia-peermem", "lustre", "lnet", "amdgpu")
-"""Kernel modules that a GPU node works by; those built for one kernel are not there for the next."""
+MODULES = ("nvidia", "efa", "mlx5_core", "mlx5_ib", "gdrdrv", "nvidia-peermem", "lustre", "lnet", "amdgpu", "nouveau")
+"""Kernel modules that a GPU node works by, and the one that it does not want."""
 MODINFO = ("version:", "vermagic:", "signer:")
 SSHD = ("passwordauthentication", "permitrootlogin", "kbdinteractiveauthentication", "port", "listenaddress")
 
@@ -106,6 +106,18 @@ def kernels() -> dict[str, list[str]]:
                 }
                 found[release] = [name for name in MODULES if name in there]
     return found
+
+
+def denied() -> list[str]:
+    """Modules that modprobe does not load by itself (modprobe.d(5))."""
+    found: set[str] = set()
+    for folder in ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"):
+        for name in listed(folder):
+            if name.endswith(".conf"):
+                with contextlib.suppress(OSError):
+                    rows = [line.split() for line in lines_of(folder + "/" + name)]
+                    found.update(row[1] for row in rows if len(row) > 1 and row[0] in ("blacklist", "install"))
+    return sorted(found)[:500]
 
 
 def driver_on_disk() -> dict[str, Any]:

@@ -112,9 +112,10 @@ def maintenance(deadline: float, asked: dict[str, Any] | None) -> dict[str, Any]
         finally:
             connection.close()
 
-    headers, name = dict(asked["headers"]), ""
+    headers, name, openly = dict(asked["headers"]), "", None
     try:
         if asked["token"]:
+            openly = ask("GET", asked["path"], headers)[0]
             status, token = ask("PUT", asked["token"]["path"], dict(asked["token"]["ask"]))
             if status != 200:
                 return result("", 22, error=f"no token: HTTP {status}")
@@ -127,7 +128,11 @@ def maintenance(deadline: float, asked: dict[str, Any] | None) -> dict[str, Any]
         return result("", None, time.monotonic() - started, timed_out=slow, error=str(error))
     except (http.client.HTTPException, ValueError) as error:
         return result("", 22, error=f"no HTTP answer: {error!r}")
-    return result(json.dumps({"status": status, "name": name, "text": text}), 0, time.monotonic() - started)
+    return result(
+        json.dumps({"status": status, "name": name, "text": text, "without_token": openly}),
+        0,
+        time.monotonic() - started,
+    )
 
 
 def device_nodes() -> dict[str, Any]:

@@ -164,6 +164,16 @@ def test_scheduled_events(machine: str, events: Any, status: str) -> None:
     assert found.status == status, found.message
 
 
+@pytest.mark.parametrize(
+    ("machine", "openly", "status"),
+    [(P4D, 401, "pass"), (P4D, 200, "fail"), (P4D, 404, "fail"), (P4D, None, "skip"), (NDV4, 200, "skip")],
+)
+def test_metadata_that_wants_no_token(machine: str, openly: int | None, status: str) -> None:
+    document = json.dumps({"status": 200, "name": "train-0", "text": "[]", "without_token": openly})
+    judged = judge(bundle(healthy(machine) | {"maintenance.json": document}), expected(machine, "quick"))
+    assert {c.id: c.status for c in judged.checks}["cloud.metadata_token"] == status
+
+
 def test_the_probe_asks_with_a_token_and_ends_in_time() -> None:
     asked: list[tuple[str, str, str | None]] = []
 
@@ -191,7 +201,8 @@ def test_the_probe_asks_with_a_token_and_ends_in_time() -> None:
         answer = probe.maintenance(5, {**want, "address": f"127.0.0.1:{server.server_address[1]}"})
         server.shutdown()
     path = "/latest/meta-data/events/maintenance/scheduled"
-    assert asked == [("PUT", "/latest/api/token", "60"), ("GET", path, "t0k3n")]
+    assert asked == [("GET", path, None), ("PUT", "/latest/api/token", "60"), ("GET", path, "t0k3n")]
+    assert maintenance.without_token(answer["text"]) == 200
     assert [e.kind for e in maintenance.parse(answer["text"])] == ["instance-retirement"]
     gone = probe.maintenance(1, {**want, "address": "127.0.0.1:1"})
     assert gone["text"] == "" and gone["error"]

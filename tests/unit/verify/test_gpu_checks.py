@@ -75,6 +75,11 @@ def both(*changes: Change) -> Change:
     return lambda t: [change(t) for change in changes]
 
 
+NVLINK = (
+    "NVRM: Xid (PCI:0003:00:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14({}, 0x0, "
+    "0x0, 0x0, 0x0)"
+)
+CAPPED = {"clocks_event_reasons__clocks_event_reason_sw_power_cap": "Active"}
 DBE = "NVRM: Xid (PCI:0000:10:1c): 48, pid=1234, name=python3, DBE (double bit error)"
 LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build"
 MMU = "NVRM: Xid (PCI:0003:00:00): 31, pid=4711, name=python3, MMU Fault"
@@ -333,6 +338,34 @@ FAULTS: dict[str, Fault] = {
     "replays": Fault(P4D, smi(1, pci__replay_counter="40000"), {"gpu.pcie_replay"}),
     "replays of a long life": Fault(
         P4D, both(*(smi(i, pci__replay_counter=str(106 + 9 * i)) for i in range(8))), set()
+    ),
+    "an NVLink with bad contacts": Fault(
+        DGX,
+        log(NVLINK.format("0x1000100, 0x0, 0x0")),
+        {"gpu.xid"},
+        says="(link 14: perhaps the link's contacts",
+        action="vendor",
+    ),
+    "an NVLink of which nobody says more": Fault(
+        DGX, log(NVLINK.format("0x0, 0x0, 0x10000")), {"gpu.xid"}, says="support wants to know where it", action="reset"
+    ),
+    "nouveau at the next boot": Fault(
+        P4D, sub("host.json", r'"denied": \["nouveau", ', '"denied": ['), {"driver.nouveau_absent"}, says="no deny list"
+    ),
+    "a GPU at its power limit without work": Fault(P4D, smi(2, **CAPPED), {"gpu.power_capped"}, says="GPU 2"),
+    "AMD's pages that are not set aside": Fault(
+        AMD,
+        sub("host.json", r'"amd_pages": \{"card1": \[\]', '"amd_pages": {"card1": ["R", "P"]'),
+        {"amd.bad_pages"},
+        says="card1: 1 wait to be set aside",
+        action="reset",
+    ),
+    "AMD's pages that can't be set aside": Fault(
+        AMD,
+        sub("host.json", r'"amd_pages": \{"card1": \[\]', '"amd_pages": {"card1": ["F", "P"]'),
+        {"amd.bad_pages"},
+        says="card1: 1 could not be",
+        action="replace",
     ),
     "an Xid before the driver was loaded again": Fault(
         P4D, log(DBE, LOADED), {"gpu.xid_before"}, says="before the driver was loaded again: Xid 48 on"

@@ -109,6 +109,13 @@ def port(**grown: int) -> Callable[[Texts], object]:
     return change
 
 
+def lossy(texts: Texts) -> None:
+    """From now on one packet in fifty is lost; since boot that is one in two hundred."""
+    document = json.loads(str(texts["interfaces-after.json"]))
+    document["ens5"]["counts"].update(rx_packets="120000", rx_errors="600")
+    texts["interfaces-after.json"] = json.dumps(document)
+
+
 def slowed(texts: Texts) -> None:
     """Heat slowed a GPU down for seconds, at a time when nobody looked."""
     old = str(texts["nvidia-smi-after.xml"])
@@ -166,6 +173,7 @@ FAULTS: dict[str, Fault] = {
     "slowed between the looks": Fault(DGX, slowed, {"load.slowed"}, "hw_thermal_slowdown for 4.2 s"),
     "a link went down under load": Fault(DGX, port(link_downed=1), {"load.rdma_link"}, "1 link_downed"),
     "an hour's symbol errors under load": Fault(DGX, port(symbol_error=4821), {"load.rdma_link"}, "4821 symbol_error"),
+    "Ethernet that loses packets under load": Fault(P4D, lossy, {"load.net_errors"}, "600 errors in 30000 rx packets"),
     "retries under load": Fault(P4D, port(retrans_timeout_events=4711), {"load.rdma_retries"}, "4711 retrans"),
     "hot in the course of the load": Fault(P4D, warmed(3, 88, 40), {"load.temperature"}, "GPU 3: 1 °C left"),
     "hot memory in the course of the load": Fault(
@@ -361,7 +369,14 @@ def test_without_pytorch_a_locked_node_is_unknown_and_a_foreign_one_is_not_teste
 
 @pytest.mark.parametrize(
     "name",
-    ["nvidia-smi-load.xml", "nvidia-smi-after.xml", "nvlink-errors-after.txt", "dmesg-after.txt", "rdma-after.json"],
+    [
+        "nvidia-smi-load.xml",
+        "nvidia-smi-after.xml",
+        "nvlink-errors-after.txt",
+        "dmesg-after.txt",
+        "rdma-after.json",
+        "interfaces-after.json",
+    ],
 )
 def test_what_was_not_seen_again_is_unknown(name: str) -> None:
     texts = healthy(P4D)
@@ -380,6 +395,7 @@ def test_what_was_not_seen_again_is_unknown(name: str) -> None:
         "nvidia-smi-after.xml": {"load.survives", "load.ecc", "load.pcie_replay", "load.slowed"},
         "rdma-after.json": {"load.rdma_link", "load.rdma_retries"},
         "nvlink-errors-after.txt": {"load.nvlink"},
+        "interfaces-after.json": {"load.net_errors"},
         "dmesg-after.txt": {"load.xid"},
     }
     assert ids(found, "unknown") == blind[name]
