@@ -35,7 +35,13 @@ def _cable(how: str) -> Change:
     return change
 
 
+def _slow_card(machine: Json, _gpu: int) -> None:
+    machine["nics"][-1]["speed"] = 0.45
+
+
 FAULTS: tuple[Fault, ...] = (
+    Fault("ib-card-slow", "the last network card moves less than half of its rate, though its link is at full rate",
+          "rdma.loopback", lambda m: bool(m["nics"]), "InfiniBand or RoCE", _slow_card),
     Fault("fabric-dead", "a network card works alone and fails once nodes exchange data", "fabric.pairs", _joined,
           NEEDS, _between(how="fails")),
     Fault("fabric-slow", "one network card drags all traffic between nodes to less than half", "fabric.pairs", _joined,

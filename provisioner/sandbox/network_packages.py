@@ -11,7 +11,10 @@ from provisioner.sandbox.sources import DATA
 
 def ofed(version: str, _architecture: str) -> Content:
     files = {f"usr/sbin/{tool}": program(tool, version) for tool in ("ibstat", "ibstatus")}
-    files |= {f"usr/bin/{tool}": program(tool, version) for tool in ("ibv_devinfo", "ibdev2netdev", "ofed_info")}
+    files |= {
+        f"usr/bin/{tool}": program(tool, version)
+        for tool in ("ibv_devinfo", "ibdev2netdev", "ofed_info", "ib_write_bw")
+    }
     return Content("DOCA OFED", files | unit("openibd.service"))
 
 

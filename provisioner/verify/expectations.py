@@ -156,7 +156,8 @@ class Expected:
     min_busbw_gbps: float | None = None
     least: Mapping[str, float] = field(default_factory=dict)
     """host_copy, peer_copy, gpu_memory: GB/s that a healthy GPU reaches, and gpu_compute: TFLOP/s, where somebody has
-    published it; fabric: that its nodes do together; scratch_read: all local disks."""
+    published it; fabric: that its nodes do together; scratch_read: all local disks;
+    rdma: Gbit/s of one network port."""
     fabric: Literal["", "rdma", "sockets"] = ""
     """How the nodes of its group are joined for one job over several of them; "" where each is for itself."""
     gpudirect: bool = False
@@ -296,7 +297,8 @@ def expect(
         least=catalog.copy_limits(machine)
         | catalog.gpu_limits(machine)
         | catalog.scratch_limits(machine)
-        | ({"fabric": together.threshold} if together else {}),
+        | ({"fabric": together.threshold} if together else {})
+        | ({"rdma": port.threshold} if (port := catalog.rdma_limit(machine)) else {}),
         fabric=joined,
         # Boards with NVSwitch have it with every such network; of others (V100, cards in a VM, eRDMA) nobody says.
         gpudirect=joined == "rdma"

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, log2
 from statistics import median
 from typing import Any, Literal
@@ -47,6 +47,8 @@ class Met:
     absent: tuple[str, ...] = ()
     result: Any = None
     """What it was read from, for whoever gave it."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """The same of each node."""
 
     def partner(self, node: str) -> str:
         """The other node of a pair."""

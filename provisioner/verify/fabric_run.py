@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files as resources
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from provisioner.verify.expectations import Expected
 from provisioner.verify.fabric import Met, Search, Verdict, most_rounds, wrong_way
 from provisioner.verify.facts import read_file
 from provisioner.verify.parsers.load import Load, parse
+from provisioner.verify.probe.perftest import RAILS_S
 from provisioner.verify.request import load_request
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ further node some more, the messages OPTIONS' budget."""
 REHEARSED_S = 30.0
 WAY_S = 45.0
 """For the connection, and for killing and removing what did not end."""
+CARD_BY_CARD_S = RAILS_S + 10.0
+"""For the rails of two nodes, at level stress."""
 TOTAL_S = 1800.0
 """After that no further run begins: half an hour of a fleet is what this is worth."""
 AT_ONCE = 256
@@ -133,7 +137,7 @@ def _searched(groups: Sequence[Sequence[Member]], events: Events, total_s: float
     searches = [_search(group) for group in groups]
     brief = all(search.brief for search in searches)
     rounds = max(most_rounds(len(group), rings=not brief) for group in groups)
-    longest = max(_deadline(tuple(group)) + WAY_S for group in groups)
+    longest = max(_deadline(tuple(group)) + CARD_BY_CARD_S + WAY_S for group in groups)
     # The last round may begin just before the end.
     turns = rounds * len(list(_batches([tuple(group[i : i + 2]) for group in groups for i in range(0, len(group), 2)])))
     doing = f"{len(members)} nodes in pairs{'' if brief else ' and rings'}, at most {rounds} rounds"
@@ -202,7 +206,9 @@ def _run(sets: Sequence[tuple[Member, ...]]) -> dict[tuple[str, ...], Met]:
             requests[member.name] = replace(request, files={FILE: seconds}, load=asked)
             targets[member.name] = member.reach
     longest = max(map(_deadline, sets))
-    came = collect(targets, requests, deadline_s=longest + WAY_S, parallel=len(targets))
+    railed = any(request.load is not None and "rails" in request.load for request in requests.values())
+    more = CARD_BY_CARD_S if railed and any(len(nodes) == 2 for nodes in sets) else 0.0
+    came = collect(targets, requests, deadline_s=longest + more + WAY_S, parallel=len(targets))
     return {tuple(m.name for m in nodes): met(nodes, came) for nodes in sets}
 
 
@@ -222,9 +228,9 @@ def met(nodes: Sequence[Member], came: Mapping[str, Bundle]) -> Met:
         parts[name] = part
     first, expected = parts[names[0]], nodes[0].expected
     if why := _failure(nodes, parts):
-        return Met(names, False, why=why, result=first)
+        return Met(names, False, why=why, result=first, parts=parts)
     rate, way = first.best_busbw, _strayed(first, expected)
-    return Met(names, True, rate[1] if rate else None, way, bool(way), result=first)
+    return Met(names, True, rate[1] if rate else None, way, bool(way), result=first, parts=parts)
 
 
 def _strayed(first: Load, expected: Expected) -> str:
@@ -274,7 +280,17 @@ def _verdict(search: Search, name: str, verdict: Verdict, late: bool) -> dict[st
         "ring": ring
         and {"nodes": list(ring.nodes), "good": verdict.ring_ok, "why": verdict.ring_why, **_reached(ring)},
         "simulated": any(m.result is not None and m.result.simulated for m, _ in pairs),
+        "grown": _grown([m.parts[name].grown for m in (*search.pairs, *search.rings) if name in m.parts]),
     }
+
+
+def _grown(runs: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    """By how much the counters of a node's ports grew in all of them together."""
+    found: dict[str, Counter[str]] = {}
+    for run in runs:
+        for port, more in run.items():
+            found.setdefault(port, Counter()).update(more)
+    return {port: dict(more) for port, more in found.items()}
 
 
 def _reached(m: Met) -> dict[str, Any]:
@@ -289,4 +305,5 @@ def _reached(m: Met) -> dict[str, Any]:
         "latency_us": load.latency_us,
         "seconds": load.seconds,
         "transports": dict(load.transports),
+        "rails": [asdict(card) for part in m.parts.values() for card in part.rails],
     }

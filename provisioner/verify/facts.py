@@ -45,6 +45,7 @@ from provisioner.verify.parsers import (
     nvlink_errors,
     os_release,
     pci,
+    perftest,
     rdma_sysfs,
     reach,
     rocm_smi,
@@ -136,6 +137,8 @@ class Facts:
     arrays: tuple[mdstat.Array, ...] | None = None
     """Software RAID; empty where there is none."""
     nccl: nccl_tests.Nccl | None = None
+    loopback: perftest.Loopback | None = None
+    """Each RDMA card with itself."""
     diag: dcgmi_diag.Diag | None = None
     dcgm: dcgm_exporter.Exported | None = None
     dcgm_health: dcgmi_health.Health | None = None

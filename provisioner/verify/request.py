@@ -35,6 +35,8 @@ FIO_S = 150.0
 SCRATCH: Mapping[str, Any] = {"bytes": 8 << 30, "write_s": 30, "read_s": 10}
 """The file that fio works on, written twice over at most, and for how long. 8 GiB are more than disks keep in memory of
 their own."""
+LOOPBACK_S = 60.0
+"""For ib_write_bw on all cards, a second or two each."""
 AFTER_S = 150.0
 """For what is asked when the load has ended, at least: four tools of 30 s at most, and the time to kill them."""
 
@@ -50,11 +52,13 @@ class Depth:
     load_s: float
     scratch: bool = False
     """Whether fio works on the local disks."""
+    rails: bool = False
+    """Whether ib_write_bw works each network card by itself."""
 
 
 DEPTHS: Mapping[str, Depth] = {
     "standard": Depth(1, 5, 60, 300),
-    "stress": Depth(3, 300, 180, 1200, scratch=True),
+    "stress": Depth(3, 300, 180, 1200, scratch=True, rails=True),
 }
 """300 s of products: imbue-ai/cluster-health's stress test."""
 
@@ -182,6 +186,12 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         "every": 0.3 if expected.simulated else EVERY_S,
         **{moment: _beside(moment, expected) for moment in MOMENTS},
     }
+    if depth.rails and expected.network in ("infiniband", "roce"):
+        load["rails"] = {
+            "layer": "InfiniBand" if expected.network == "infiniband" else "Ethernet",
+            "rate_gbps": expected.rate_gbps,
+        }
+        files["nic-loopback.json"] = LOOPBACK_S
     if expected.scratch and depth.scratch:
         files["fio.json"] = FIO_S if not expected.simulated else REHEARSED_S
         size = SCRATCH["bytes"] if not expected.simulated else 4 << 20

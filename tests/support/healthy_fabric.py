@@ -8,6 +8,7 @@ from typing import Any
 from provisioner.catalog.models import Machine
 from provisioner.verify.expectations import Expected
 from provisioner.verify.parsers.load import MARK
+from tests.support.healthy_perftest import rails
 
 FABRIC_CHECKS = {"fabric.transport", "fabric.pairs", "fabric.path", "fabric.ring"}
 """Judged by test_fabric_checks.py."""
@@ -17,7 +18,16 @@ WAYS = {"efa": "NET/AWS Libfabric+GDR", "infiniband": "NET/IB+GDR", "roce": "NET
 def fabric_json(row: Machine, **changes: Any) -> str:
     """Of a node that worked with two others and in a ring of four."""
     ways = {"P2P": 96, WAYS.get(row.network.kind, "NET/Socket"): 32}
-    pair = {"good": True, "gbps": 900.0, "bytes": 1 << 32, "why": "", "transports": ways, "latency_us": 31.0}
+    pair: dict[str, Any] = {
+        "good": True,
+        "gbps": 900.0,
+        "bytes": 1 << 32,
+        "why": "",
+        "transports": ways,
+        "latency_us": 31.0,
+    }
+    if row.network.kind in ("infiniband", "roce"):
+        pair["rails"] = rails(row)
     found = {
         "state": "fine", "why": "", "nodes": 4, "rounds": 3, "wrong_way": False, "floor_gbps": None,
         "usual_gbps": 901.0,

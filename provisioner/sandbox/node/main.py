@@ -27,6 +27,7 @@ TOOLS = {
     "ibdev2netdev": ("rdma", "ibdev2netdev"),
     "ofed_info": ("rdma", "ofed_info"),
     "fi_info": ("rdma", "fi_info"),
+    "ib_write_bw": ("perftest", "ib_write_bw"),
     "rocm-smi": ("rocm", "rocm_smi"),
     "lspci": ("kernel_shows", "lspci"),
     "df": ("host", "df"),

@@ -21,7 +21,7 @@ RETRIES = (
 
 
 def _grown(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
-    """Port → counters that grew over the load."""
+    """Port → counters that grew over the load, and over what several nodes did together."""
     worked(node, expected)
     assert node.after is not None
     if node.after.rdma is None or node.rdma is None:
@@ -37,6 +37,10 @@ def _grown(node: Facts, expected: Expected) -> dict[str, dict[str, int]]:
             more = {name: n - old[name] for name, n in port.counters.items() if name in old and n > old[name]}
             if more:
                 found[f"{device.name}/{port.number}"] = more
+    # A node by itself puts nothing on the wire; with others it does.
+    for name, beside in (node.fabric.grown if node.fabric is not None else {}).items():
+        mine, told = found.setdefault(name, {}), True
+        mine.update({counter: mine.get(counter, 0) + n for counter, n in beside.items()})
     if not told:
         skip("the ports give no error counters, as virtual functions do not")
     return found

@@ -7,10 +7,13 @@ Infinity are valid for Python's JSON.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers.perftest import Card, named_cards
+from provisioner.verify.parsers.rdma_sysfs import growth
 from provisioner.verify.parsers.untrusted import read_float, read_map, read_strings, read_whole
 from provisioner.verify.tool import Tool
 
@@ -31,6 +34,8 @@ class Pair:
     transports: tuple[tuple[str, int], ...] = ()
     latency_us: float | None = None
     """Of an all_reduce of one value."""
+    rails: tuple[Card, ...] = ()
+    """Each network card of the one with the same of the other, as ib_write_bw told; empty where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class Fabric:
     paths: tuple[str, ...] = ()
     ring: Ring | None = None
     simulated: bool = False
+    grown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """RDMA port → counter → by how much it grew over all runs with others."""
 
 
 def parse(text: str) -> Fabric:
@@ -82,6 +89,7 @@ def parse(text: str) -> Fabric:
         paths=read_strings(found.get("paths")) or (),
         ring=_ring(ring) if ring else None,
         simulated=found.get("simulated") is True,
+        grown=growth(found.get("grown")),
     )
 
 
@@ -100,6 +108,7 @@ def _pair(row: dict[str, Any]) -> Pair:
         _said(row.get("why")),
         tuple(sorted(ways)),
         read_float(row.get("latency_us")),
+        named_cards(row.get("rails")),
     )
 
 

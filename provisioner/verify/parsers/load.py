@@ -7,11 +7,14 @@ Python's JSON and say that something went wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers.perftest import Card, cards
+from provisioner.verify.parsers.rdma_sysfs import growth
 from provisioner.verify.parsers.untrusted import holders, read_object, strays, strict_float, strict_text, strict_whole
 from provisioner.verify.tool import Tool
 
@@ -71,6 +74,10 @@ class Load:
     samples_per_s: float | None = None
     loss_first: float | None = None
     loss_last: float | None = None
+    rails: tuple[Card, ...] = ()
+    """What its network cards reached with another node's, where two worked together."""
+    grown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """RDMA port → counter → by how much it grew meanwhile, where several nodes worked together."""
 
     @property
     def best_busbw(self) -> tuple[int, float] | None:
@@ -98,6 +105,8 @@ def parse(text: str) -> Load:
         "seconds": strict_float(document.get("seconds")),
         "error": _last_line(strict_text(document.get("error"))),
         "phase": phases[-1][:40] if phases else None,
+        "rails": cards(document.get("rails")),
+        "grown": growth(document.get("grown")),
     }
     if not results:
         return Load(**common)

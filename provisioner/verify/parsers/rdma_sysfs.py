@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner.verify.parsers import Unreadable, first_line, number
+from provisioner.verify.parsers.untrusted import strict_whole
 from provisioner.verify.tool import Tool
 
 _STATE = re.compile(r"^[0-9]{1,2}: ([A-Za-z]{1,30})$")
@@ -170,6 +171,16 @@ def _hexadecimal(value: Any) -> int | None:
 def _named(value: Any) -> str | None:
     match = _STATE.match(_text(value) or "")
     return match[1] if match else None
+
+
+def growth(rows: Any) -> dict[str, dict[str, int]]:
+    """By how much counters grew, as probe/fabric.py says it: port → counter → whole number above 0."""
+    ports = ((str(port)[:60], more) for port, more in rows.items()) if isinstance(rows, dict) else ()
+    return {
+        port: {str(name)[:60]: n for name, value in more.items() if (n := strict_whole(value)) is not None and n > 0}
+        for port, more in ports
+        if isinstance(more, dict)
+    }
 
 
 TOOLS = (

@@ -2,7 +2,8 @@
 
 fabric.json says the same as load.json (load.py) of this node's part; fabric_run.py makes one
 verdict of all. The request's "load" holds "together" beside what load.py needs: {"launcher": its text, "nodes",
-"node", "address" of the first node, "own" (this node's), "port"}.
+"node", "address" of the first node, "own" (this node's), "port"}. It says besides: "grown", counters of RDMA ports that
+count more than before (port → counter → by how much), and "rails" (perftest.py), where the request asks for them.
 
 Standard library only, Python 3.8 or newer. Nothing is left on the node: the container is removed, whatever happens.
 """
@@ -19,6 +20,8 @@ import time
 from typing import Any
 
 from provisioner.verify.probe.load import ASK_S, busy, container, document, follow
+from provisioner.verify.probe.node import rdma
+from provisioner.verify.probe.perftest import rails
 from provisioner.verify.probe.runner import COLLECTORS, listed, run
 
 CONF = "/etc/nccl.conf"
@@ -48,6 +51,7 @@ def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         why = "no interface of this node has its address {}".format(asked["together"]["own"])
         return document({"state": "absent", "why": why})
     command, feed = together(asked, request["gpus"], interface, seconds)
+    before = port_counters()
     try:
         told = follow(command, feed, seconds, None, 0.0)
     finally:
@@ -55,7 +59,29 @@ def fabric(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
         run(["docker", "rm", "--force", container()], ASK_S)
     if told["rc"] == COULD_NOT_BEGIN or told["rc"] == 125:  # docker's own failure: no image, no such option
         return document({"state": "absent", "why": last_line(told["error"]), "error": told["error"]})
+    told["rails"] = rails(asked) if asked.get("rails") and told["rc"] == 0 else None
+    told["grown"] = grown(before, port_counters())
     return document(dict(told, state="ran", launcher="docker " + asked["reference"]))
+
+
+def port_counters() -> dict[str, dict[str, int]]:
+    """Counters of every RDMA port, by mlx5_0/1."""
+    return {
+        device + "/" + port: {name: int(text) for name, text in row["counters"].items() if text.isdigit()}
+        for device, found in json.loads(rdma()["text"])["devices"].items()
+        for port, row in found["ports"].items()
+    }
+
+
+def grown(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """What counts more than before, by port."""
+    found = {}
+    for port, counters in after.items():
+        old = before.get(port, {})
+        more = {name: value - old[name] for name, value in counters.items() if name in old and value > old[name]}
+        if more:
+            found[port] = more
+    return found
 
 
 def together(asked: dict[str, Any], gpus: list[str], interface: str, seconds: float) -> tuple[list[str], bytes]:

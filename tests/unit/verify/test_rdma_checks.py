@@ -178,12 +178,13 @@ def test_every_check_of_this_area_is_red_once() -> None:
         "rdma.names",
         "rdma.mtu",
         "rdma.carrier",
+        "rdma.loopback",
     }
 
 
 def test_every_ceiling_is_one_that_a_check_reads() -> None:
     rows = {name for name in load().ceilings if name.startswith(("rdma.", "efa."))}
-    assert rows == {f"rdma.{name}" for name in COUNTERS} | {"efa.rx_drops"}
+    assert rows == {f"rdma.{name}" for name in COUNTERS} | {"efa.rx_drops", "rdma.spread"}
 
 
 def test_a_healthy_document_is_read_whole() -> None:

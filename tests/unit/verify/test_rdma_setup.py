@@ -17,6 +17,7 @@ from provisioner.verify.expectations import HEALTH_TIMER, Expected
 from provisioner.verify.parsers import ibv_devinfo
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import bundle, capture, expected, nth
+from tests.support.healthy_perftest import card
 
 NDV4 = "Standard_ND96asr_v4"
 ROCE = next(m.name for m in load().machines() if m.network.kind == "roce")
@@ -83,6 +84,33 @@ def carrier(times: int) -> Callable[[Texts], object]:
     return apply
 
 
+def stress(one: Expected) -> Expected:
+    return replace(one, level="stress")
+
+
+def worked(file: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Texts], object]:
+    def apply(texts: Texts) -> None:
+        document = json.loads(str(texts[file]))
+        change(document)
+        texts[file] = json.dumps(document)
+
+    return apply
+
+
+def rail(*partners: int, gbps: float | None = 90.0) -> Callable[[Texts], object]:
+    """The last card is slow with these partners."""
+    return worked("fabric.json", lambda d: [d["pairs"][n]["rails"][-1].update(gbps=gbps) for n in partners])
+
+
+def counted(**more: int) -> Callable[[Texts], object]:
+    return worked("fabric.json", lambda d: d.update(grown={"mlx5_ib3/1": more}))
+
+
+def alone(**values: Any) -> Callable[[Texts], object]:
+    return worked("nic-loopback.json", lambda d: d["cards"][2].update(values))
+
+
+LOOP, ABSENT = "nic-loopback.json", {"state": "absent", "why": "ib_write_bw is not installed (package perftest)"}
 listening = host(lambda d: d["listening"].append("tcp 0.0.0.0 9100"))
 CASES = {
     "no rdma_ucm": ("rdma.modules", NDV4, change("modules.txt", "rdma_ucm", "other"), same, "fail"),
@@ -104,6 +132,19 @@ CASES = {
     "links lost alike": ("rdma.carrier", NDV4, carrier(3), same, "pass"),
     "nobody listens for the timer": ("services.node_exporter", NDV4, lambda t: None, timed, "fail"),
     "node_exporter": ("services.node_exporter", NDV4, listening, timed, "pass"),
+    "a slow card": ("rdma.loopback", NDV4, alone(output=card("x", 121.0)["output"]), stress, "fail"),
+    "a dead card": ("rdma.loopback", NDV4, alone(rc=1, output="", error="Failed status 12: wr_id 0"), stress, "fail"),
+    "a card that hangs": ("rdma.loopback", NDV4, alone(rc=None, timed_out=True), stress, "fail"),
+    "all cards": ("rdma.loopback", NDV4, lambda t: None, stress, "pass"),
+    "one RoCE card is slow": ("rdma.loopback", ROCE, alone(output=card("x", 60.0)["output"]), stress, "fail"),
+    "cards left out": ("rdma.loopback", NDV4, worked(LOOP, lambda d: d["cards"].pop()), stress, "unknown"),
+    "no perftest": ("rdma.loopback", NDV4, worked(LOOP, lambda d: d.update(ABSENT)), stress, "skip"),
+    "a slow rail": ("fabric.rails", NDV4, rail(0, 1), stress, "fail"),
+    "a dead rail": ("fabric.rails", NDV4, rail(0, 1, gbps=None), stress, "fail"),
+    "a partner's slow rail": ("fabric.rails", NDV4, rail(1), stress, "pass"),
+    "a link lost between nodes": ("load.rdma_link", NDV4, counted(link_downed=1), same, "fail"),
+    "retries between nodes": ("load.rdma_retries", NDV4, counted(rnr_nak_retry_err=4711), same, "fail"),
+    "traffic between nodes": ("load.rdma_retries", NDV4, counted(port_xmit_data=4711), same, "pass"),
     "no ibv_devinfo": ("rdma.mtu", NDV4, lambda t: t.pop("ibv_devinfo.txt"), same, "unknown"),
 }  # fmt: skip
 

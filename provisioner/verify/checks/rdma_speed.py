@@ -1,0 +1,91 @@
+"""Network cards at work one by one: with themselves on one node, and with the same card of another node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.fabric import met
+from provisioner.verify.checks.rdma import EXPLAINED
+from provisioner.verify.checks.rdma_setup import CARDS, NO_CARDS
+from provisioner.verify.expectations import Expected, far_below
+from provisioner.verify.facts import Facts
+from provisioner.verify.parsers.perftest import Card
+
+SPREAD = "rdma.spread"
+
+
+def shown(cards: Iterable[Card]) -> dict[str, str]:
+    return {card.device: card.why if card.gbps is None else f"{card.gbps:.4g} Gbit/s" for card in cards}
+
+
+def _least(cards: Iterable[Card], expected: Expected) -> tuple[float, str]:
+    """Gbit/s that each card has to reach, and the limit's name: what is published, else what its neighbours do."""
+    if "rdma" in expected.least:
+        return expected.least["rdma"], "rdma"
+    usual = median([card.gbps for card in cards if card.gbps is not None] or [0.0])
+    return usual * (1 - expected.most[SPREAD]), SPREAD
+
+
+@check(
+    "rdma.loopback",
+    severity="fatal",
+    documented="github Azure/azurehpc-health-checks azure_ib_write_bw_gdr.nhc: each card with itself, limits.yaml rdma",
+    action="vendor",
+    level="stress",
+    needs=("nic-loopback.json",),
+    follows=(*EXPLAINED, "ib.rate", "rdma.uverbs", "rdma.pcie", "limits.memlock"),
+    applies=lambda e: e.network in CARDS,
+    otherwise=NO_CARDS,
+    says="A network card does not move data, or too slowly, with nothing but its own PCIe link on the way. Reseat it.",
+)
+def test_loopback(node: Facts, expected: Expected) -> None:
+    assert node.loopback is not None
+    found = node.loopback
+    if found.state == "busy":
+        skip(f"not tested: a job is using the GPUs: {', '.join(found.busy[:3])}")
+    if found.state == "absent":
+        skip(f"{found.why}: DOCA brings it, or `apt install perftest`")
+    if not found.cards:
+        unknown("no port for training traffic is up")
+    least, limit = _least(found.cards, expected)
+    saw(expected=f"{least:.4g} Gbit/s or more", actual=shown(found.cards))
+    if silent := [card for card in found.cards if card.gbps is None]:
+        fail("; ".join(f"{card.device}: {card.why}" for card in silent[:4]))
+    slow = {card.device: card.gbps for card in found.cards if card.gbps is not None and card.gbps < least}
+    if slow:
+        told = ", ".join(f"{name}: {gbps:.4g}" for name, gbps in slow.items())
+        alone = () if any(far_below(gbps, least) for gbps in slow.values()) else expected.unsupported(limit)
+        fail(f"{told} Gbit/s, {least:.4g} is the least", unverified=alone)
+    if len(found.cards) < expected.ports:
+        unknown(f"{len(found.cards)} of {expected.ports} ports were measured")
+
+
+@check(
+    "fabric.rails",
+    severity="warn",
+    action="vendor",
+    level="stress",
+    needs=("fabric.json",),
+    follows=("rdma.loopback", "ib.ports", "ib.rate", "load.rdma_link"),
+    applies=lambda e: e.fabric == "rdma" and e.network in CARDS,
+    otherwise=NO_CARDS,
+    says="One card is slower with other nodes than its neighbours are: look at its cable, transceiver and switch port.",
+)
+def test_rails(node: Facts, expected: Expected) -> None:
+    """What it costs a job, fabric.pairs condemns; this names the card."""
+    best: dict[str, Card] = {}
+    for pair in met(node).pairs:
+        for card in pair.rails:
+            # A slow partner is another node's fault.
+            if card.device not in best or (card.gbps or 0.0) > (best[card.device].gbps or 0.0):
+                best[card.device] = card
+    if not best:
+        skip("ib_write_bw was not run between nodes: it is not installed, or no pair worked")
+    least, limit = _least(best.values(), expected)
+    saw(expected=f"{least:.4g} Gbit/s or more", actual=shown(best.values()))
+    slow = {name: card for name, card in best.items() if card.gbps is None or card.gbps < least}
+    if slow:
+        alone = () if any(card.gbps is None for card in slow.values()) else expected.unsupported(limit)
+        fail("; ".join(f"{name}: {what}" for name, what in shown(slow.values()).items()), unverified=alone)

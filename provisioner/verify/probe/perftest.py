@@ -1,0 +1,114 @@
+"""ib_write_bw (perftest): each RDMA card with itself (nic-loopback.json), and those of two nodes with each other, rail
+by rail (a part of fabric.json, which asks for it).
+
+nic-loopback.json: {"state": "ran", "busy" or "absent", "why", "busy": [{"pid", "name"}], "cards": [{"device", "port",
+"rc", "timed_out", "seconds", "output", "error"}]}. The request's "load" holds "rails": {"layer", "rate_gbps"} of the
+ports that are worked: those that are up, of that link layer and at least so fast.
+
+Standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+import time
+from typing import Any
+
+from provisioner.verify.probe.load import busy
+from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, result, run, texts
+
+WRITE_BW = "ib_write_bw"
+MESSAGE, MESSAGES = 8 << 20, 2000
+"""8 MiB, as the limits were measured (limits.yaml), and 17 GB of them: 0.3 s at 400 Gbit/s."""
+TCP_PORT = 18515
+"""perftest's own."""
+PAIR_S = 15.0
+"""For one client; perftest needs a second to begin, and a path that is dead ends after some."""
+RAILS_S = 60.0
+"""For all rails of two nodes, after which the servers are ended."""
+WAIT_S = 20.0
+"""For the other node's servers to be there."""
+VERBS = "/sys/class/infiniband"
+
+
+def training_cards(wanted: dict[str, Any]) -> list[tuple[str, str]]:
+    """(device, port) of each port that carries training traffic, mlx5_2 before mlx5_10."""
+    found = []
+    for device in sorted(listed(VERBS), key=lambda name: (re.sub(r"\d+$", "", name), len(name), name)):
+        for port in listed(f"{VERBS}/{device}/ports"):
+            told = texts(f"{VERBS}/{device}/ports/{port}", ("state", "rate", "link_layer"))
+            rate = re.match(r"[0-9.]+", told.get("rate", ""))
+            fast = rate is not None and float(rate[0]) >= float(wanted["rate_gbps"])
+            if told.get("state", "").endswith(": ACTIVE") and told.get("link_layer") == wanted["layer"] and fast:
+                found.append((device, port))
+    return found
+
+
+def write_bw(card: tuple[str, str], tcp: int, address: str | None = None) -> list[str]:
+    """The server's command; with an address the client's."""
+    line = [WRITE_BW, "-d", card[0], "-i", card[1], "-p", str(tcp), "-s", str(MESSAGE), "-n", str(MESSAGES)]
+    return [*line, "-F", "--report_gbits", *([address] if address else [])]
+
+
+def connected(card: tuple[str, str], tcp: int, address: str, until: float) -> dict[str, Any]:
+    """What the client reached; until then it tries again while no server is there."""
+    while True:
+        out = run(write_bw(card, tcp, address), PAIR_S)
+        refused = out["rc"] not in (0, None) and "ouldn't connect" in out["text"] + out["error"]
+        if not refused or time.monotonic() > until:
+            break
+        time.sleep(0.2)
+    told = {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
+    return {"device": card[0], "port": card[1], **told, "output": out["text"][-3000:]}
+
+
+def loopback(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
+    """One card after the other, `seconds` for all."""
+    asked = request["load"]
+    holders = busy(asked["vendor"])
+    if holders is None:
+        return result(json.dumps({"state": "absent", "why": "cannot tell whether a job is using the GPUs"}), 0)
+    if holders:
+        return result(json.dumps({"state": "busy", "busy": holders}), 0)
+    if shutil.which(WRITE_BW, path=PATH) is None:
+        return result(json.dumps({"state": "absent", "why": WRITE_BW + " is not installed (package perftest)"}), 0)
+    rows: list[dict[str, Any]] = []
+    until = time.monotonic() + seconds
+    for place, card in enumerate(training_cards(asked["rails"])):
+        left = until - time.monotonic()
+        if left < 2:
+            break
+        server = threading.Thread(target=run, args=(write_bw(card, TCP_PORT + place), min(PAIR_S, left)), daemon=True)
+        server.start()
+        rows.append(connected(card, TCP_PORT + place, "127.0.0.1", time.monotonic() + min(5.0, left)))
+    return result(json.dumps({"state": "ran", "cards": rows}), 0)
+
+
+def rails(asked: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """This node's part of two: the first serves all its cards, the second writes to them, one after the other, and has
+    the rows. None where this node has nothing to say."""
+    part, cards = asked["together"], training_cards(asked["rails"])
+    if part["nodes"] != 2 or shutil.which(WRITE_BW, path=PATH) is None:
+        return None
+    if part["node"] == 0:
+        servers = [
+            threading.Thread(target=run, args=(write_bw(card, part["port"] + 1 + place), RAILS_S), daemon=True)
+            for place, card in enumerate(cards)
+        ]
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.join(RAILS_S)
+        return None
+    begun = time.monotonic()
+    rows: list[dict[str, Any]] = []
+    for place, card in enumerate(cards):
+        if time.monotonic() - begun < RAILS_S - PAIR_S:
+            rows.append(connected(card, part["port"] + 1 + place, part["address"], begun + WAIT_S))
+    return rows
+
+
+COLLECTORS["nic-loopback.json"] = loopback

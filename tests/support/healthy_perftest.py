@@ -1,0 +1,30 @@
+"""What ib_write_bw says of healthy network cards, in the table of a real one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from provisioner.catalog.models import Machine
+
+CAPTURE = Path(__file__).parents[1] / "unit/verify/captures/perftest/write-bw-words.json"
+TABLE = json.loads(CAPTURE.read_text(encoding="utf-8"))["cards"][0]["output"]
+
+
+def names(row: Machine) -> list[str]:
+    return list(row.rdma_devices) or [f"rdma{i}" for i in range(row.network.ports)]
+
+
+def card(name: str, gbps: float) -> dict[str, Any]:
+    table = TABLE.replace("8          224958464        0.00               0.48", f"8388608 2000 0.00 {gbps:.2f}")
+    return {"device": name, "port": "1", "rc": 0, "timed_out": False, "seconds": 1.0, "output": table, "error": ""}
+
+
+def loopback_json(row: Machine, share: float = 0.985) -> str:
+    return json.dumps({"state": "ran", "cards": [card(name, row.network.rate_gbps * share) for name in names(row)]})
+
+
+def rails(row: Machine, share: float = 0.98) -> list[dict[str, Any]]:
+    """As fabric.json has them."""
+    return [{"device": name, "port": 1, "gbps": row.network.rate_gbps * share, "why": ""} for name in names(row)]

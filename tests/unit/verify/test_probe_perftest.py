@@ -1,0 +1,83 @@
+"""ib_write_bw as the probe runs it: the simulated tool as programs that find each other over TCP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.verify.parsers.perftest import cards, parse
+from provisioner.verify.probe import load as probe_load
+from provisioner.verify.probe import perftest, runner
+
+RATES = {"mlx5_2": (200, 1), "mlx5_10": (200, 0.4)}
+TOOL = """#!{python}
+import sys
+sys.path.insert(0, {source!r})
+from provisioner.sandbox.node import perftest, state
+state.hardware = lambda: {machine!r}
+sys.exit(perftest.ib_write_bw(sys.argv[1:], ""))
+"""
+WANTED = {"layer": "InfiniBand", "rate_gbps": 200}
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two cards for training, one that is down and one for storage."""
+    nics = [
+        {"name": name, "state": "Active", "rate_gbps": rate, "speed": speed, "link_layer": "InfiniBand"}
+        for name, (rate, speed) in RATES.items()
+    ]
+    for name, *told in (("mlx5_10", "4: ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand"),
+                        ("mlx5_2", "4: ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand"),
+                        ("mlx5_3", "1: DOWN", "200 Gb/sec (4X HDR)", "InfiniBand"),
+                        ("mlx5_4", "4: ACTIVE", "100 Gb/sec (4X EDR)", "Ethernet")):  # fmt: skip
+        folder = tmp_path / "verbs" / name / "ports/1"
+        folder.mkdir(parents=True)
+        for file, text in zip(("state", "rate", "link_layer"), told, strict=True):
+            (folder / file).write_text(text + "\n", encoding="utf-8")
+    source = str(Path(perftest.__file__).parents[3])
+    tool = TOOL.format(python=sys.executable, source=source, machine={"nics": nics})
+    (tmp_path / "ib_write_bw").write_text(tool, encoding="utf-8")
+    (tmp_path / "ib_write_bw").chmod(0o755)
+    monkeypatch.setattr(perftest, "VERBS", str(tmp_path / "verbs"))
+    monkeypatch.setattr(perftest, "TCP_PORT", free())
+    monkeypatch.setattr(perftest, "busy", lambda vendor: [] if vendor == "nvidia" else None)
+    for module in (runner, probe_load, perftest):
+        monkeypatch.setattr(module, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def free() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(vendor: str = "nvidia", **load: Any) -> str:
+    return str(perftest.loopback(20.0, {"load": {"vendor": vendor, "rails": WANTED, **load}})["text"])
+
+
+def test_each_card_with_itself(node: Path) -> None:
+    found = parse(ask())
+    assert [(card.device, card.gbps) for card in found.cards] == [("mlx5_2", 197.0), ("mlx5_10", 78.8)]
+    (node / "ib_write_bw").unlink()
+    assert parse(ask()).why == "ib_write_bw is not installed (package perftest)"
+    assert parse(ask("amd")).state == "absent"
+
+
+def test_the_cards_of_two_nodes(node: Path) -> None:
+    """Both halves on this computer: the first serves, the second asks and has the rates."""
+    part = {"nodes": 2, "address": "127.0.0.1", "port": free()}
+    asked = [{"rails": WANTED, "together": {**part, "node": place}} for place in (0, 1)]
+    first = threading.Thread(target=perftest.rails, args=(asked[0],), daemon=True)
+    first.start()
+    rows = perftest.rails(asked[1])
+    first.join(10)
+    assert [card.gbps for card in cards(json.loads(json.dumps(rows)))] == [197.0, 78.8]
+    assert perftest.rails({"rails": WANTED, "together": {**part, "nodes": 3, "node": 1}}) is None
