@@ -5,7 +5,19 @@ What nvidia-smi prints is replaced in its place (`printed`: path of the element 
 
 from __future__ import annotations
 
-from provisioner.sandbox.fault_list import Change, Fault, Json, _anywhere, _has_ecc, _has_links, _log, _nvidia
+from provisioner.sandbox.fault_list import (
+    INFINIBAND,
+    Change,
+    Fault,
+    Json,
+    _anywhere,
+    _first_port,
+    _has_ecc,
+    _has_links,
+    _kind,
+    _log,
+    _nvidia,
+)
 from provisioner.sandbox.sources import variant
 
 REASON = "clocks_event_reasons/clocks_event_reason_hw_"
@@ -204,6 +216,15 @@ FAULTS: tuple[Fault, ...] = (
           break_=(("systemctl", "stop", "nvidia-imex"),), mend=(("systemctl", "start", "nvidia-imex"),)),
     Fault("imex-node-lost", "a node of the IMEX domain is not ready", "services.imex_nodes", _across, ACROSS,
           lambda m, _: m.update(imex_node_lost=True)),
+    Fault("imex-domain-down", "the IMEX domain is down, as this node sees it", "services.imex_domain", _across, ACROSS,
+          lambda m, _: m.update(imex_domain_down=True)),
+    Fault("mig-on", "one GPU is in MIG mode, which nobody asked for", "gpu.mig",
+          lambda m: _nvidia(m) and m["gpus"][0]["arch"] in ("ampere", "hopper") and bool(m["switches"]),
+          "GPUs that know MIG", _printed(mig_mode__current_mig="Enabled", mig_mode__pending_mig="Enabled")),
+    Fault("ib-partition", "the first InfiniBand port is a limited member of its partition", "rdma.pkey",
+          _kind("infiniband"), INFINIBAND, _first_port(pkeys=["0x7fff"])),
+    Fault("ib-pcie-narrow", "the PCIe link of the first InfiniBand card has lost half its lanes", "rdma.pcie",
+          _kind("infiniband"), INFINIBAND, _first_port(pcie=("16.0 GT/s PCIe", "8", "16"))),
     Fault("cpu-dead", "the kernel log has a hard lockup", "log.hard_lockup", _anywhere, "a GPU",
           _log("watchdog: Watchdog detected hard LOCKUP on cpu 17")),
     Fault("disk-late", "the kernel log says that a disk answered too late", "log.io_timeout", _anywhere, "a GPU",

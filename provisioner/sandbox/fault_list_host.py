@@ -286,6 +286,15 @@ FAULTS: tuple[Fault, ...] = (
         mend=(("systemctl", "start", "docker.service"),),
     ),
     Fault(
+        "cdi-lost",
+        "GPUs are not described to containers",
+        "container.cdi",
+        _nvidia,
+        "an NVIDIA GPU",
+        break_=(("rm", "-f", "/var/run/cdi/nvidia.yaml"),),
+        mend=(("systemctl", "restart", "gpuprov-cdi.service"),),
+    ),
+    Fault(
         "dpkg-broken",
         "dpkg has unpacked a package and not configured it",
         "packages.unfinished",

@@ -119,7 +119,9 @@ def imex_ctl(arguments: list[str], _version: str) -> int:
 
     listed = state.path("etc/nvidia-imex/nodes_config.cfg")
     hosts = listed.read_text(encoding="utf-8").split() if listed.exists() else []
-    runs, gone = "nvidia-imex" in kernel.daemons(), hosts[-1:] if state.hardware().get("imex_node_lost") else []
+    machine = state.hardware()
+    gone = hosts if machine.get("imex_domain_down") else hosts[-1:] if machine.get("imex_node_lost") else []
+    runs = "nvidia-imex" in kernel.daemons()
     ready = {host: runs and host not in gone for host in hosts}
     between = {True: "CONNECTED", False: "INVALID"}
     nodes = {

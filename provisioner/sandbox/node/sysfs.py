@@ -151,6 +151,9 @@ def _card(folder: Path, nic: dict[str, Any]) -> None:
         files |= {port / "hw_counters/rx_drops": str(nic.get("rx_drops", 0))}
         if nic.get("p2p") is not None:
             files[folder / "device/p2p"] = nic["p2p"]
+    if "pcie" in nic:  # virtual functions, as most cards of a cloud are, show no link
+        names = ("current_link_speed", "current_link_width", "max_link_width")
+        files |= {folder / f"device/{name}": text for name, text in zip(names, nic["pcie"], strict=True)}
     if not nic.get("no_uverbs"):
         _uverbs(folder.name)
     if infiniband:

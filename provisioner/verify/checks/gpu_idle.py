@@ -78,25 +78,6 @@ def test_utilization(node: Facts, expected: Expected) -> None:
         fail("; ".join(f"{gpu}: {share} % without a process" for gpu, share in busy.items()))
 
 
-@check(
-    "gpu.power_capped",
-    severity="info",
-    action="none",
-    needs=("gpus",),
-    vendor="nvidia",
-    follows=("gpu.power_limit", "gpu.power_brake", "gpu.utilization"),
-    says="A GPU is held at its power limit although nothing runs on it: its limit is very low, or something uses it.",
-)
-def test_capped(node: Facts) -> None:
-    idle = [gpu for gpu in answering(node) if not gpu.processes and gpu.utilization == 0]
-    capped = [f"GPU {gpu.index}" for gpu in idle if gpu.power_capped]
-    saw(expected="not at its power limit", actual=capped or "not at its power limit")
-    if not idle:
-        skip("a job has the GPUs, or they report no utilization")
-    if capped:
-        fail(f"at the power limit without work: {', '.join(capped)}")
-
-
 CAUSED_BY_PROGRAMS = (13, 31, 43, 45)
 """Xids that a program's own mistake causes, most often (NVIDIA Xid catalogue)."""
 

@@ -29,7 +29,7 @@ OUTPUTS = {
 XML = ("power-brake", "thermal-slowdown", "gpu-hot", "power-limit", "compute-mode", "reset-required", "serial-copied",
        "sram-threshold", "channel-repair", "pages-retired", "fabric-partition",
        "row-bank-empty", "ecc-corrected", "ecc-pending", "bar-small", "gsp-off", "vbios-mixed",
-       "fabric-not-joined")  # fmt: skip
+       "fabric-not-joined", "mig-on")  # fmt: skip
 LOG = ("switch-link-fault",
        "rm-init-failed", "gsp-timeout", "aer-fatal", "memory-error", "memory-corrected", "io-error", "disk-readonly",
        "task-hung", "cpu-stuck", "out-of-memory", "iommu-fault", "nic-health", "amd-ras", "amd-ring",
@@ -70,6 +70,9 @@ CHANGES = {
     "path-lost": {"topo", "p2p"},
     "imex-stopped": set(),
     "imex-node-lost": set(),
+    "imex-domain-down": set(),
+    "ib-partition": set(),
+    "ib-pcie-narrow": set(),
     "peer-access-cut": {"p2p"},
     "nvlink-slow": {"links"},
     "nvlink-errors": {"errors"},

@@ -79,7 +79,6 @@ NVLINK = (
     "NVRM: Xid (PCI:0003:00:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14({}, 0x0, "
     "0x0, 0x0, 0x0)"
 )
-CAPPED = {"clocks_event_reasons__clocks_event_reason_sw_power_cap": "Active"}
 DBE = "NVRM: Xid (PCI:0000:10:1c): 48, pid=1234, name=python3, DBE (double bit error)"
 LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build"
 MMU = "NVRM: Xid (PCI:0003:00:00): 31, pid=4711, name=python3, MMU Fault"
@@ -352,7 +351,6 @@ FAULTS: dict[str, Fault] = {
     "nouveau at the next boot": Fault(
         P4D, sub("host.json", r'"denied": \["nouveau", ', '"denied": ['), {"driver.nouveau_absent"}, says="no deny list"
     ),
-    "a GPU at its power limit without work": Fault(P4D, smi(2, **CAPPED), {"gpu.power_capped"}, says="GPU 2"),
     "AMD's pages that are not set aside": Fault(
         AMD,
         sub("host.json", r'"amd_pages": \{"card1": \[\]', '"amd_pages": {"card1": ["R", "P"]'),
