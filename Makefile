@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DEMO := examples/aws-p4d.yaml
 # Processes for the tests: while one waits for nodes or for Terraform the others work, and making nodes is much waiting.
-WORKERS ?= 2
+WORKERS ?= 3
 SANDBOX_WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -q
 UNIT := $(PYTEST) -n $(WORKERS) tests/unit tests/schema
@@ -26,10 +26,9 @@ demo: runtime system-sandbox
 nights: runtime system-sandbox
 	$(SUDO) sh scripts/nights.sh "$(CURDIR)/$(BIN)/gpuprov"
 
-## test: every test; the fast ones first
+## test: every test; the fast ones first, while the image of the nodes is made
 test: dev system-sandbox system-dev
-	$(UNIT) -m "not slow"
-	$(REHEARSED)
+	$(SUDO) $(BIN)/python -m tests.support.sandbox_image & $(UNIT) -m "not slow" && wait && $(REHEARSED)
 
 ## test-fast: the tests that start no Terraform, no terminal and no node
 test-fast: dev

@@ -20,6 +20,7 @@ HEAVY = (
     "providers/test_extending_provider.py", "verify/test_extending_docs.py", "verify/test_verify_command.py",
     "verify/test_pytest_runner.py", "verify/test_hostile_nodes.py", "verify/test_healthy_variations.py",
     "verify/test_quick_bundles.py", "sandbox/test_sandbox_faults.py", "test_shared_files.py", "test_wheel.py",
+    "redfish/test_installing.py", "spec/test_mutations.py", "verify/test_verify_report.py",
 )  # fmt: skip
 """Files and folders whose tests start Terraform, a terminal or many processes.
 `make test-fast` leaves them out."""
