@@ -239,6 +239,11 @@ def _fleet(draft: Draft, catalog: Catalog) -> Iterator[Finding]:
         if draft.verify.min_healthy > count:
             message = f"verify.min_healthy ({draft.verify.min_healthy}) exceeds the fleet size ({count})"
             yield Finding(("verify", "min_healthy"), message, f"at most {count}, or a percentage")
+    if draft.verify is not None and draft.file is not None:
+        for number, folder in enumerate(draft.verify.checks):
+            if not (draft.file.parent / folder).is_dir():
+                said = f"there is no directory {folder} beside this file"
+                yield Finding(("verify", "checks", number), said, "it has checks of your own (docs/verify.md)")
     for key in ("prometheus", "grafana"):
         if draft.monitoring is not None and getattr(draft.monitoring, key):
             hint = "leave it out; metrics are on port 9400 of each node"

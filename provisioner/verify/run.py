@@ -10,6 +10,7 @@ from pathlib import Path
 
 from provisioner.errors import GpuprovError
 from provisioner.events import Events
+from provisioner.text import counted
 from provisioner.verify.baseline import Baseline, reached
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.collect import collect
@@ -84,7 +85,8 @@ def verify(
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
     requests = {s.name: request_for(s.expected) for s in subjects if s.name in targets}
     events(
-        "verify", "started", f"probing {len(subjects)} nodes", done=len(subjects) - len(targets), total=len(subjects),
+        "verify", "started", f"probing {counted(len(subjects), 'node')}",
+        done=len(subjects) - len(targets), total=len(subjects),
         until=waits_until(requests.values()) if targets else None, data={"nodes": list(targets)},
     )  # fmt: skip
     bundles = {s.name: s.source for s in subjects if isinstance(s.source, Bundle)}
@@ -98,7 +100,7 @@ def verify(
     if workdir is not None:
         for name, bundle in bundles.items():
             bundle.write(workdir / "bundles" / name)
-    events("verify", "started", f"judging {len(subjects)} nodes", total=len(subjects))
+    events("verify", "started", f"judging {counted(len(subjects), 'node')}", total=len(subjects))
     cases = {s.name: Case(bundles[s.name], s.expected, s.host_spec, s.group, s.baseline) for s in subjects}
     judged = judge(cases, checks=checks, deadline_s=judge_s if judge_s is not None else JUDGE_S + NODE_S * len(cases))
     nodes = tuple(
@@ -157,7 +159,7 @@ def _loaded(subjects: Sequence[Subject], bundles: Mapping[str, Bundle], *, event
         targets[subject.name], requests[subject.name] = reach, request
     if targets:
         events(
-            "verify", "started", f"loading the GPUs of {len(targets)} nodes", total=len(targets),
+            "verify", "started", f"loading the GPUs of {counted(len(targets), 'node')}", total=len(targets),
             until=waits_until(requests.values()), data={"nodes": list(targets)},
         )  # fmt: skip
         for name, later in collect(targets, requests, parallel=WAITING, events=events).items():

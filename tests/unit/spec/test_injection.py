@@ -86,6 +86,7 @@ def at(value: Any, loc: tuple[Any, ...]) -> Any:
 def test_the_base_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(json.dumps(BASE))
+    (tmp_path / "checks").mkdir()
     assert spec.load(path).groups["t"].placement == "cluster"
 
 
