@@ -17,8 +17,8 @@ from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.load import Load
 
-SCHEMA = 1
-"""Of the record as a document."""
+SCHEMA, READS = 2, (1, 2)
+"""Of the record as a document: as it is written, and what is read."""
 
 
 def loaded(node: Facts) -> Load | None:
@@ -147,6 +147,8 @@ class Baseline:
     at: str = ""
     nodes: int = 1
     other_lock: bool = False
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that the machine had then; empty where the record is not its own, or does not say."""
 
     @property
     def whose(self) -> str:
@@ -161,7 +163,7 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:
-        return cls(**data)
+        return cls(**{**data, "gpus": tuple(data.get("gpus", ()))})
 
 
 def behind(value: float, record: float, share: float) -> bool:
@@ -225,7 +227,7 @@ def reached(values: Mapping[str, float], baseline: Baseline | None, expected: Ex
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One machine's measures of one run: `id` is the provider's, `at` UTC (2026-01-31T12:00:00Z), `lock` the release
-    that was on it."""
+    that was on it, `gpus` the UUIDs of its GPUs (empty in records of schema 1)."""
 
     id: str
     group: str
@@ -234,6 +236,7 @@ class Entry:
     lock: str
     simulated: bool
     measures: Mapping[str, float]
+    gpus: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         measures = {name: {"value": value, "unit": NAMED[name].unit} for name, value in self.measures.items()}
@@ -247,9 +250,13 @@ class Entry:
             if one["unit"] != NAMED[name].unit or not is_rate(one["value"]):
                 raise ValueError(f"{name} is {one['value']} {one['unit']}")
             values[name] = float(one["value"])
-        entry = cls(**{**data, "measures": values})
-        texts = (entry.id, entry.group, entry.machine, entry.at, entry.lock)
-        if not all(isinstance(text, str) for text in texts) or not isinstance(entry.simulated, bool):
+        entry = cls(**{**data, "measures": values, "gpus": tuple(data.get("gpus", ()))})
+        texts = (entry.id, entry.group, entry.machine, entry.at, entry.lock, *entry.gpus)
+        if (
+            not isinstance(data.get("gpus", []), list | tuple)
+            or not all(isinstance(text, str) for text in texts)
+            or not isinstance(entry.simulated, bool)
+        ):
             raise TypeError("an entry is not whole")
         return entry
 
@@ -277,7 +284,7 @@ class Record:
         }
         mine = like.get(name)
         if mine is not None and mine.id == id:
-            return Baseline(mine.measures, True, mine.at, 1, mine.lock != lock)
+            return Baseline(mine.measures, True, mine.at, 1, mine.lock != lock, mine.gpus)
         if not like:
             return None
         found: dict[str, list[float]] = {}
@@ -299,7 +306,7 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """Raises ValueError, TypeError, KeyError or AttributeError for anything but what to_json writes."""
-        if data["schema"] != SCHEMA:
+        if data["schema"] not in READS:
             raise ValueError(f"schema {data['schema']}, and this gpuprov knows {SCHEMA}")
         nodes = {
             name: {level: Entry.from_json(one) for level, one in levels.items()}

@@ -103,5 +103,25 @@ def _against(name: str) -> Callable[[Facts, Expected, Baseline | None], None]:
     return judge
 
 
+# Told, and no more: a part that was changed is proven like any other; whoever counts parts wants to know.
+@check(
+    "gpu.replaced",
+    severity="info",
+    action="none",
+    level="standard",
+    needs=("gpus",),
+    listing=True,
+    says="A GPU is another one than when this machine was last declared to be right: a board was changed.",
+)
+def test_replaced(node: Facts, baseline: Baseline | None) -> None:
+    known = baseline.gpus if baseline is not None else ()
+    if not known:
+        skip("there is no record of this machine's GPUs: `gpuprov verify FILE --save-baseline` writes one")
+    new = sorted({gpu.uuid for gpu in node.gpus or () if gpu.uuid} - set(known))
+    saw(expected=f"those of {baseline.at[:10] if baseline else ''}", actual=new or "the same")
+    if new:
+        fail(f"not in {baseline.whose if baseline else ''}: {', '.join(new[:8])}")
+
+
 for _name in FOLLOWS:
     globals()[f"test_{_name}"] = _against(_name)

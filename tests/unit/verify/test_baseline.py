@@ -57,6 +57,19 @@ def gpus(machine: str = P4D, at: int = 3, **values: Any) -> list[dict[str, Any]]
     return found
 
 
+def test_a_gpu_that_was_changed_is_told_by_the_machines_own_record() -> None:
+    here = facts()
+    now = tuple(gpu.uuid for gpu in here.gpus or () if gpu.uuid)
+    record = Baseline(measured(here), True, "2026-01-31T12:00:00Z", gpus=now)
+    other = replace(record, gpus=(*now[:-1], "GPU-0000"))
+    cases = {"same": record, "other": other, "of its group": replace(record, own=False, gpus=()), "none": None}
+    judged = judge({name: Case(bundle(texts()), expected(P4D), baseline=one) for name, one in cases.items()})
+    found = {name: next(c for c in one.checks if c.id == "gpu.replaced") for name, one in judged.items()}
+    status = {name: one.status for name, one in found.items()}
+    assert status == {"same": "pass", "other": "fail", "of its group": "skip", "none": "skip"}
+    assert now[-1] in found["other"].message
+
+
 HEALTHY = {
     "host_copy": 55.0, "peer_copy": 390.0, "memory": 2900.0, "compute": 620.0, "clock": MHZ, "busbw": 231.72,
     "training": 3600.0,
@@ -269,11 +282,12 @@ def test_a_damaged_record_is_never_half_of_one() -> None:
     assert Record.from_json(json.loads(json.dumps(whole))).to_json() == whole
     one = ("nodes", "train-0", "standard")
     wrong: list[tuple[tuple[str, ...], Any]] = [
-        (("schema",), 2), (("nodes",), []), (one, None), (("nodes", "train-0"), {"deep": whole["nodes"]["train-0"]}),
+        (("schema",), 3), (("nodes",), []), (one, None), (("nodes", "train-0"), {"deep": whole["nodes"]["train-0"]}),
         ((*one, "id"), 7), ((*one, "simulated"), "no"), ((*one, "strange"), 1), ((*one, "measures"), {"speed": 1}),
         ((*one, "measures", "memory"), {"value": 1.0, "unit": "MB/s"}), ((*one, "measures", "memory"), 5.0),
         ((*one, "measures", "memory", "value"), "fast"), ((*one, "measures", "memory", "value"), float("inf")),
         ((*one, "measures", "memory", "value"), -1), ((*one, "measures", "memory", "value"), True),
+        ((*one, "gpus"), "GPU-1"), ((*one, "gpus"), [7]),
     ]  # fmt: skip
     for (*way, last), value in wrong:
         broken = deepcopy(whole)
