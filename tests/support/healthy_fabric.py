@@ -8,7 +8,7 @@ from typing import Any
 from provisioner.catalog.models import Machine
 from provisioner.verify.expectations import Expected
 from provisioner.verify.parsers.load import MARK
-from tests.support.healthy_perftest import rails
+from tests.support.healthy_perftest import names, rails
 
 FABRIC_CHECKS = {"fabric.transport", "fabric.pairs", "fabric.path", "fabric.ring"}
 """Judged by test_fabric_checks.py."""
@@ -34,6 +34,8 @@ def fabric_json(row: Machine, **changes: Any) -> str:
         "pairs": [{**pair, "partner": "train-1"}, {**pair, "partner": "train-2"}], "paths": [],
         "ring": {"nodes": [f"train-{i}" for i in range(4)], "good": True, "why": "", "gbps": 880.0},
         "simulated": False,
+        "grown": {f"{name}/1": {"tx_bytes" if row.network.kind == "efa" else "port_xmit_data": 4 << 30}
+                  for name in names(row)},
     }  # fmt: skip
     return json.dumps(found | changes)
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.fabric import met
-from provisioner.verify.checks.rdma import EXPLAINED
+from provisioner.verify.checks.rdma import EXPLAINED, used
 from provisioner.verify.checks.rdma_setup import CARDS, NO_CARDS
 from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.facts import Facts
@@ -89,3 +89,36 @@ def test_rails(node: Facts, expected: Expected) -> None:
     if slow:
         alone = () if any(card.gbps is None for card in slow.values()) else expected.unsupported(limit)
         fail("; ".join(f"{name}: {what}" for name, what in shown(slow.values()).items()), unverified=alone)
+
+
+DATA = ("port_xmit_data", "tx_bytes", "rdma_write_bytes", "rdma_read_resp_bytes")
+"""Data that a port has sent: of InfiniBand and mlx5 in four bytes (sysfs-class-infiniband), of EFA in bytes."""
+
+
+@check(
+    "fabric.cards_used",
+    severity="warn",
+    action="reconfigure",
+    level="standard",
+    needs=("fabric.json", "rdma.json"),
+    follows=(*EXPLAINED, "ib.rate", "fabric.transport", "fabric.pairs"),
+    applies=lambda e: e.fabric == "rdma" and e.ports > 1,
+    otherwise="this group has no RDMA network, or one card a node",
+    says="NCCL leaves a network card out, and jobs have less of the network. See NCCL_IB_HCA and the topology file.",
+)
+def test_cards_used(node: Facts, expected: Expected) -> None:
+    fabric = met(node)
+    sent = {f"{d.name}/{p.number}": 0 for d, p in used(node, expected)}
+    for port, more in fabric.grown.items():
+        if port in sent:
+            sent[port] = sum(more.get(name, 0) for name in DATA)
+    usual = median(sent.values()) if sent else 0
+    saw(expected="data over every card", actual=sent)
+    if not usual:
+        skip("the ports do not count what they send, or no run with another node went well")
+    if idle := [port for port, count in sent.items() if count < usual * LEAST_SHARE]:
+        fail(f"next to no data over {', '.join(idle)}")
+
+
+LEAST_SHARE = 0.1
+"""Of the median port's data (judgement): rails carry equal shares, and control messages next to nothing."""

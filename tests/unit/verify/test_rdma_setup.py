@@ -103,7 +103,12 @@ def rail(*partners: int, gbps: float | None = 90.0) -> Callable[[Texts], object]
 
 
 def counted(**more: int) -> Callable[[Texts], object]:
-    return worked("fabric.json", lambda d: d.update(grown={"mlx5_ib3/1": more}))
+    return worked("fabric.json", lambda d: d["grown"]["mlx5_ib3/1"].update(more))
+
+
+def sent(*ports: str) -> Callable[[Texts], object]:
+    """Nothing went over these."""
+    return worked("fabric.json", lambda d: [d["grown"].pop(port, None) for port in ports])
 
 
 def alone(**values: Any) -> Callable[[Texts], object]:
@@ -144,6 +149,10 @@ CASES = {
     "a partner's slow rail": ("fabric.rails", NDV4, rail(1), stress, "pass"),
     "a link lost between nodes": ("load.rdma_link", NDV4, counted(link_downed=1), same, "fail"),
     "retries between nodes": ("load.rdma_retries", NDV4, counted(rnr_nak_retry_err=4711), same, "fail"),
+    "a card that NCCL leaves out": ("fabric.cards_used", NDV4, sent("mlx5_ib5/1"), same, "fail"),
+    "all cards carry": ("fabric.cards_used", NDV4, lambda t: None, same, "pass"),
+    "an EFA device left out": ("fabric.cards_used", "p4d.24xlarge", sent("rdmap16s27/1"), same, "fail"),
+    "ports without counters": ("fabric.cards_used", NDV4, worked("fabric.json", lambda d: d.pop("grown")), same, "skip"),
     "traffic between nodes": ("load.rdma_retries", NDV4, counted(port_xmit_data=4711), same, "pass"),
     "no ibv_devinfo": ("rdma.mtu", NDV4, lambda t: t.pop("ibv_devinfo.txt"), same, "unknown"),
 }  # fmt: skip
