@@ -38,6 +38,7 @@ from provisioner.verify.parsers import (
     lspci,
     maintenance,
     mdstat,
+    mlxlink,
     nccl_tests,
     nvidia_driver,
     nvidia_smi,
@@ -137,6 +138,7 @@ class Facts:
     arrays: tuple[mdstat.Array, ...] | None = None
     """Software RAID; empty where there is none."""
     nccl: nccl_tests.Nccl | None = None
+    cables: mlxlink.Cables | None = None
     loopback: perftest.Loopback | None = None
     """Each RDMA card with itself."""
     diag: dcgmi_diag.Diag | None = None

@@ -93,6 +93,8 @@ class ProbeRequest:
     """Addresses of which a HEAD is asked."""
     writes: bool = False
     """Whether a file is written to the file systems of the network, read back and removed."""
+    efa: int = 0
+    """EFA devices for which it is worth waiting."""
     maintenance: Mapping[str, Any] | None = None
     """Whom to ask for scheduled maintenance."""
     diag: int = 1
@@ -116,6 +118,7 @@ class ProbeRequest:
             "shared": list(self.shared),
             "reach": list(self.reach),
             "writes": self.writes,
+            "efa": self.efa,
             "diag": self.diag,
             **({"maintenance": dict(self.maintenance)} if self.maintenance is not None else {}),
             "tools": self._tools(),
@@ -213,6 +216,7 @@ def _request(files: Mapping[str, float], expected: Expected) -> ProbeRequest:
         gpu_count=expected.gpu_count,
         units=(*(expected.units or ()), *expected.timers, *JOB_SERVICES),
         shared=tuple(one["path"] for one in expected.shared),
+        efa=expected.ports if expected.network == "efa" and expected.efa and not expected.simulated else 0,
         maintenance=expected.maintenance,
     )
 

@@ -23,7 +23,7 @@ from tests.support.healthy_fabric import fabric_json
 from tests.support.healthy_gpu import BOOT, ERRORS, MODULES, driver_files, lspci, nvlink_errors
 from tests.support.healthy_host import NOW, host_files
 from tests.support.healthy_load import load_files
-from tests.support.healthy_perftest import loopback_json
+from tests.support.healthy_perftest import loopback_json, mlxlink_json
 
 CAPTURES = Path(__file__).parents[1] / "unit" / "verify" / "captures"
 DRIVER, CUDA, NCCL, KERNEL = "580.105.08", "13.0", "2.27.7", "6.8.0-1024-aws"
@@ -150,6 +150,8 @@ def healthy(machine: str) -> dict[str, str | Output]:
         texts["rdma.json"] = json.dumps(rdma(row))
     if row.network.kind in ("infiniband", "roce"):
         texts["nic-loopback.json"] = loopback_json(row)
+        if not load().provider(row.provider).virtual:
+            texts["mlxlink.json"] = mlxlink_json(row)
     if row.network.kind != "ethernet":
         texts["fabric.json"] = fabric_json(row)
     limit = load().nccl_limit(row)

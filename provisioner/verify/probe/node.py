@@ -19,6 +19,8 @@ from provisioner.verify.probe.runner import COLLECTORS, KEEP, LIMIT, listed, rea
 UNIT = "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result"
 INTERRUPTION = ("/run/gpuprov/interruption.json", "/etc/gpuprov/interrupted")
 
+EFA_TRIES, EFA_WAIT_S = 3, 5.0
+"""As github aws-samples/awsome-distributed-training waits for the devices of a p5en."""
 BEFORE = ["journalctl", "-k", "-b", "-1", "-o", "short-monotonic", "--no-hostname", "--no-pager", "-q", "-n", "20000"]
 """The kernel log of the boot before, where the journal is kept (journald.conf(5), Storage=)."""
 SINCE_BOOT = [word if word != "-1" else "0" for word in BEFORE[:-2]]
@@ -188,6 +190,17 @@ def rdma() -> dict[str, Any]:
     return result(json.dumps({"devices": found, "uverbs": [name for name in verbs if name], "drivers": drivers}), 0)
 
 
+def efa_devices(deadline: float, wanted: int) -> dict[str, Any]:
+    """fi_info, again while devices are missing: on some machines they come some seconds after the boot."""
+    for turn in range(EFA_TRIES):
+        out = run(["fi_info", "-p", "efa"], deadline / EFA_TRIES - EFA_WAIT_S, merge=True)
+        domains = {line.split()[-1].rpartition("-")[0] for line in out["text"].splitlines() if "domain:" in line}
+        if len(domains) >= wanted or out["missing"] or out["timed_out"] or turn == EFA_TRIES - 1:
+            break
+        time.sleep(EFA_WAIT_S)
+    return out
+
+
 def units(deadline: float, names: list[str]) -> dict[str, Any]:
     return run(["systemctl", "show", UNIT, "--no-pager", "--", *names], deadline)
 
@@ -213,6 +226,7 @@ COLLECTORS.update(
         "nvidia-dev.txt": lambda _, __: device_nodes(),
         "rdma.json": lambda _, __: rdma(),
         "rdma-after.json": lambda _, __: rdma(),
+        "fi_info.txt": lambda seconds, request: efa_devices(seconds, int(request.get("efa", 0))),
         "units.txt": lambda seconds, request: units(seconds, request.get("units", [])),
         "dcgmi-diag.json": lambda seconds, request: diag(seconds, request.get("diag", 1)),
         "all_reduce.txt": lambda seconds, request: all_reduce(seconds, request.get("gpu_count", 1)),

@@ -176,3 +176,21 @@ def test_a_ring_that_was_overwritten_is_read_from_the_journal(
 def test_a_matrix_that_is_not_whole_is_unreadable(text: str) -> None:
     with pytest.raises(Unreadable):
         p2p.parse(text)
+
+
+@pytest.mark.parametrize(("wanted", "asked", "domains"), [(0, 1, 1), (1, 1, 1), (2, 2, 2), (4, 3, 3)])
+def test_efa_devices_that_come_late_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, wanted: int, asked: int, domains: int
+) -> None:
+    """With each question one more is there."""
+    turns: list[int] = []
+
+    def run(*_: object, **__: object) -> dict[str, object]:
+        turns.append(len(turns))
+        text = "".join(f"provider: efa\n    domain: rdmap{n}s27-rdm\n" * 3 for n in range(len(turns)))
+        return {"text": text, "rc": 0, "timed_out": False, "missing": False}
+
+    monkeypatch.setattr(node, "run", run)
+    monkeypatch.setattr(node, "EFA_WAIT_S", 0.0)
+    assert node.efa_devices(45.0, wanted)["text"].count("domain:") == 3 * domains
+    assert len(turns) == asked

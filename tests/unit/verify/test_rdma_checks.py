@@ -179,12 +179,14 @@ def test_every_check_of_this_area_is_red_once() -> None:
         "rdma.mtu",
         "rdma.carrier",
         "rdma.loopback",
+        "rdma.ber",
+        "rdma.transceivers",
     }
 
 
 def test_every_ceiling_is_one_that_a_check_reads() -> None:
     rows = {name for name in load().ceilings if name.startswith(("rdma.", "efa."))}
-    assert rows == {f"rdma.{name}" for name in COUNTERS} | {"efa.rx_drops", "rdma.spread"}
+    assert rows == {f"rdma.{name}" for name in COUNTERS} | {"efa.rx_drops", "rdma.spread", "rdma.ber"}
 
 
 def test_a_healthy_document_is_read_whole() -> None:

@@ -115,6 +115,13 @@ def alone(**values: Any) -> Callable[[Texts], object]:
     return worked("nic-loopback.json", lambda d: d["cards"][2].update(values))
 
 
+def cable(old: str, new: str) -> Callable[[Texts], object]:
+    """Of the first card."""
+    return change("mlxlink.json", old, new, 1)
+
+
+counted_nothing = worked("fabric.json", lambda d: d.pop("grown"))
+DGX = "dgx-h100"
 LOOP, ABSENT = "nic-loopback.json", {"state": "absent", "why": "ib_write_bw is not installed (package perftest)"}
 listening = host(lambda d: d["listening"].append("tcp 0.0.0.0 9100"))
 CASES = {
@@ -152,7 +159,13 @@ CASES = {
     "a card that NCCL leaves out": ("fabric.cards_used", NDV4, sent("mlx5_ib5/1"), same, "fail"),
     "all cards carry": ("fabric.cards_used", NDV4, lambda t: None, same, "pass"),
     "an EFA device left out": ("fabric.cards_used", "p4d.24xlarge", sent("rdmap16s27/1"), same, "fail"),
-    "ports without counters": ("fabric.cards_used", NDV4, worked("fabric.json", lambda d: d.pop("grown")), same, "skip"),
+    "ports without counters": ("fabric.cards_used", NDV4, counted_nothing, same, "skip"),
+    "wrong bits": ("rdma.ber", DGX, cable("15E-255", "3E-11"), same, "fail"),
+    "few wrong bits": ("rdma.ber", DGX, cable("15E-255", "1E-14"), same, "pass"),
+    "no bit error rate": ("rdma.ber", DGX, change("mlxlink.json", "15E-255", "N/A"), same, "skip"),
+    "an older transceiver": ("rdma.transceivers", DGX, cable("47.171.0001", "47.151.0001"), same, "fail"),
+    "transceivers alike": ("rdma.transceivers", DGX, lambda t: None, same, "pass"),
+    "no mlxlink": ("rdma.ber", DGX, worked("mlxlink.json", lambda d: d.update(state="absent", why="-")), same, "skip"),
     "traffic between nodes": ("load.rdma_retries", NDV4, counted(port_xmit_data=4711), same, "pass"),
     "no ibv_devinfo": ("rdma.mtu", NDV4, lambda t: t.pop("ibv_devinfo.txt"), same, "unknown"),
 }  # fmt: skip
@@ -160,6 +173,7 @@ CASES = {
 
 FLEETS = {
     "fleet.gid_index": change("rdma.json", '"3": ', '"5": '),
+    "fleet.transceivers": change("mlxlink.json", "47.171.0001", "47.151.0001"),
     "fleet.rdma_mtu": change("ibv_devinfo.txt", "active_mtu:\t\t4096 (5)", "active_mtu:\t\t1024 (3)"),
 }
 """What the third of four nodes has otherwise."""

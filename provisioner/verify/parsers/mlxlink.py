@@ -1,0 +1,93 @@
+"""mlxlink.json: cables and transceivers of mlx5 cards (probe/mlxlink.py), of mlxlink's own JSON documents.
+
+Traps: an error rate of none is 15E-255; numbers are texts in some versions and numbers in others; a port without a
+cable, a copper cable and a version that can't read it say N/A; "Firmware Version" is the card's, "FW Version" the
+transceiver's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from provisioner.verify.parsers import Unreadable, first_line
+from provisioner.verify.parsers.untrusted import read_map, read_object, strict_float, strict_text
+from provisioner.verify.tool import Tool
+
+CARDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """What a card sees of its cable; None or "" where it does not say. `ber` is what is left of bit errors behind the
+    correction (effective physical BER), since the counters were cleared."""
+
+    device: str
+    ber: float | None = None
+    raw_ber: float | None = None
+    part: str = ""
+    firmware: str = ""
+    advice: str = ""
+    """The card's own recommendation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cables:
+    """`why`: nothing could be asked."""
+
+    why: str = ""
+    cables: tuple[Cable, ...] = ()
+
+
+def parse(text: str) -> Cables:
+    found = read_object(text)
+    if found.get("state") not in ("ran", "absent"):
+        raise Unreadable(f"no state in it: {first_line(text)}")
+    rows = [(name, read_map(row)) for name, row in list(read_map(found.get("cards")).items())[:CARDS]]
+    return Cables(strict_text(found.get("why"))[:200], tuple(_cable(name[:40], row) for name, row in sorted(rows)))
+
+
+def _cable(name: str, row: dict[str, Any]) -> Cable:
+    try:
+        told = read_map(read_map(read_map(json.loads(strict_text(row.get("output")))).get("result")).get("output"))
+    except (ValueError, RecursionError):
+        return Cable(name)
+    counters, module = read_map(told.get("Physical Counters and BER Info")), read_map(told.get("Module Info"))
+    return Cable(
+        name,
+        _rate(counters.get("Effective Physical BER")),
+        _rate(counters.get("Raw Physical BER")),
+        _word(module.get("Vendor Part Number")),
+        _word(module.get("FW Version")),
+        _word(read_map(told.get("Troubleshooting Info")).get("Recommendation")),
+    )
+
+
+def _rate(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            value = float(value[:20])
+        except ValueError:
+            return None
+    rate = strict_float(value)
+    return rate if rate is not None and 0 <= rate <= 1 else None
+
+
+def _word(value: Any) -> str:
+    text = strict_text(value).strip()[:120]
+    return "" if text.upper() == "N/A" or not text.isprintable() else text
+
+
+TOOLS = (
+    Tool(
+        file="mlxlink.json",
+        field="cables",
+        parse=parse,
+        seconds=30.0,
+        when=lambda expected: expected.bare_metal and expected.network in ("infiniband", "roce"),
+        asked="after",
+        label="mlxlink -m -c --json of each card",
+        by_hand=False,
+    ),
+)
