@@ -27,6 +27,8 @@ upgrade:
 monitoring:
   health_check: { every: 1h }
 """
+EXPORTER = "sudo systemd-run --quiet --unit=node_exporter python3 -m http.server 9100 --bind 127.0.0.1 -d /var/lib"
+"""What listens where node_exporter would, which is not gpuprov's to install."""
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     pin(rehearsal, "580")
     try:
         rehearsal.first = rehearsal.up()
+        rehearsal.run("exec", rehearsal.file, EXPORTER)
         yield rehearsal
     finally:
         rehearsal.down()

@@ -550,7 +550,7 @@ def test_every_check_has_a_green_and_a_red_input(judged: dict[str, Judged]) -> N
     known = {check.id for check in declared()}
     green = set().union(*(ids(judged[f"healthy {machine}"], "pass") for machine in ALL))
     red = set().union(*(fault.fails for fault in FAULTS.values()))
-    # test_{fleet,rdma,gpu,host,cloud,bmc}_checks.py, test_baseline.py and test_shared_storage.py have tables of their own.
+    # test_{fleet,rdma,gpu,host,cloud,bmc}_checks.py, test_baseline.py, test_shared_storage.py have tables of their own.
     alone = {
         id
         for id in known
