@@ -14,9 +14,6 @@ pytestmark = pytest.mark.sandbox
 
 OTHERS = ("debian-12", "ubuntu-22.04")
 """Distributions beside ubuntu-24.04, which the other rehearsals have."""
-SLOW = {"ubuntu-22.04": pytest.mark.slow}
-"""With `make test-slow`."""
-
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
@@ -28,7 +25,8 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
         rehearsal.down()
 
 
-@pytest.mark.parametrize("os", [pytest.param(name, marks=SLOW.get(name, ())) for name in OTHERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("os", OTHERS)
 def test_another_distribution_is_a_new_node_and_as_healthy(moved: Rehearsal, os: str) -> None:
     """What the roles install differs by names and closures. A node of the distribution before is made anew."""
     text = re.sub(r"^  os: .*\n", "", moved.file.read_text(), flags=re.M)
