@@ -48,6 +48,13 @@ def _links(**values: object) -> Change:
     return change
 
 
+def _seen(**values: int) -> Change:
+    def change(machine: Json, gpu: int) -> None:
+        machine["gpus"][gpu]["dcgm"] = values
+
+    return change
+
+
 def _power_limit(machine: Json, gpu: int) -> None:
     low = machine["gpus"][gpu]["product"]["power"][1]
     machine["gpus"][gpu].setdefault("printed", {})["gpu_power_readings/current_power_limit"] = f"{low:.2f} W"
@@ -202,6 +209,10 @@ FAULTS: tuple[Fault, ...] = (
           _log("Out of memory: Killed process 4711 (python3) total-vm:904857600kB, anon-rss:804857600kB")),
     Fault("iommu-fault", "the kernel log has an IOMMU fault", "log.iommu_fault", _anywhere, "a GPU",
           _log("DMAR: [DMA Read NO_PASID] Request device [65:00.0] fault addr 0xdead000 [fault reason 0x06]")),
+    Fault("dcgm-xid", "DCGM has seen Xid 48 on a GPU, and the kernel log begins after it", "dcgm.xid", _nvidia,
+          "an NVIDIA GPU", _seen(xid=48)),
+    Fault("dcgm-rows", "DCGM has seen a row of GPU memory that could not be remapped", "dcgm.memory", _has_rows,
+          "memory rows that are remapped", _seen(remap_failure=1)),
     Fault("nic-health", "the kernel log says that a network card is broken", "log.nic", _anywhere, "a GPU",
           _log("mlx5_core 0000:18:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count")),
     Fault("vbios-mixed", "one GPU has another VBIOS than its neighbours", "gpu.vbios", _several, "several GPUs",

@@ -44,6 +44,8 @@ METRICS = (
 def _readings(gpu: Gpu, last_xid: int) -> dict[str, Any]:
     """One GPU's values by metric; None where a GPU has no such thing."""
     product, remap = gpu["product"], gpu["remap"]
+    # A fault that only DCGM has seen.
+    seen = gpu.get("dcgm", {})
     return {
         "DCGM_FI_DEV_SM_CLOCK": product["idle"][0],
         "DCGM_FI_DEV_MEM_CLOCK": product["idle"][1],
@@ -56,12 +58,12 @@ def _readings(gpu: Gpu, last_xid: int) -> dict[str, Any]:
         "DCGM_FI_DEV_MEM_COPY_UTIL": 0,
         "DCGM_FI_DEV_ENC_UTIL": 0,
         "DCGM_FI_DEV_DEC_UTIL": 0,
-        "DCGM_FI_DEV_XID_ERRORS": last_xid,
+        "DCGM_FI_DEV_XID_ERRORS": seen.get("xid", last_xid),
         "DCGM_FI_DEV_FB_FREE": gpu["memory_mib"] - product["reserved"],
         "DCGM_FI_DEV_FB_USED": 0,
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": remap["uncorrectable"],
         "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": remap["correctable"],
-        "DCGM_FI_DEV_ROW_REMAP_FAILURE": int(remap["failure"]),
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE": seen.get("remap_failure", int(remap["failure"])),
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 0 if gpu["links"] else None,
         "DCGM_FI_DEV_VGPU_LICENSE_STATUS": 0,
     }

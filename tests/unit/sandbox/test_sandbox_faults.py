@@ -61,6 +61,8 @@ CHANGES = {
     "ib-firmware": set(),
     "uverbs-lost": set(),
     "dcgm-health": set(),
+    "dcgm-xid": set(),
+    "dcgm-rows": set(),
     "xgmi-errors": set(),
     **{name: {"xml"} for name in XML},
     **{name: {"dmesg"} for name in LOG},
