@@ -34,7 +34,7 @@ def kernel_log(deadline: float, command: list[str] | None = None) -> dict[str, A
     out = run(command or ["dmesg"], deadline)
     if command is None and out["rc"] == 0 and BOOTED not in out["text"]:
         journal = run(SINCE_BOOT, max(1.0, deadline - out["seconds"] - 1))
-        if journal["rc"] == 0 and BOOTED in journal["text"]:
+        if journal["rc"] == 0 and BOOTED in journal["text"] and not journal["truncated"]:  # its end would be missing
             out = journal
     if len(out["text"]) > KEEP:
         words = (
