@@ -146,6 +146,8 @@ class Expected:
     where there is nobody to ask."""
     repositories: tuple[str, ...] | None = None
     """Addresses of the lock's package repositories."""
+    repo_keys: Mapping[str, str] = field(default_factory=dict)
+    """File in /etc/apt/keyrings → fingerprint of the key that its repository is signed by."""
     sources: tuple[str, ...] = ()
     """Those that answer HTTP, and the registries of the lock's images."""
     simulated: bool = False
@@ -289,6 +291,9 @@ def expect(
         tuned=_tuned(stack) if stack and group else None,
         efa_huge_mib_per_cpu=EFA_HUGE_MIB_PER_CPU if stack and group and stack.efa else 0,
         repositories=tuple(one.uri for one in stack.repositories) if stack else None,
+        repo_keys={f"gpuprov-{r.name}.asc": r.fingerprint for r in stack.repositories if not r.archives}
+        if stack and group
+        else {},
         sources=_sources(stack) if stack and group else (),
         simulated=simulated,
         most=catalog.ceilings,

@@ -31,6 +31,8 @@ HOST_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, 
 """Ids of the checks that test_host_checks.py proves."""
 NOW = 1_700_000_000.0
 KERNEL = "6.8.0-1024-aws"
+KEY = "5283A85CF652CE55831D9E1E9A9F2578D2297885"
+"""Fingerprint of a key that was made for the tests."""
 UNITS = (
     "gpuprov-tuning.service", "apt-daily.timer", "apt-daily-upgrade.timer", "docker.service", "gpuprov-cdi.service",
     "openibd.service", "gpuprov-scratch.service", "nvidia-dcgm.service", "nvidia-dcgm-exporter.service",
@@ -166,6 +168,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "sources": ["http://archive.ubuntu.com/ubuntu"],
         "kernels": {KERNEL: ["nvidia", "efa", "mlx5_core", "nouveau"]},
         "denied": ["nouveau", "pcspkr"],
+        "repo_keys": {"gpuprov-cuda.asc": KEY},
         "amd_pages": {"card1": []},
         "driver_on_disk": {"rc": 0, "text": f"version:        {driver}\nvermagic:       {KERNEL} SMP mod_unload \n"
                            "signer:         gpuprov test key\n"},

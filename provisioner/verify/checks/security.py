@@ -69,6 +69,27 @@ def test_exporter(node: Facts, expected: Expected) -> None:
         fail("; ".join(found))
 
 
+@check(
+    "packages.keys",
+    severity="warn",
+    action="reconfigure",
+    needs=NEEDS,
+    applies=lambda e: e.repo_keys,
+    otherwise="no lock names repositories",
+    says="A repository of the lock is trusted by another key than the pinned one: packages may be somebody else's. "
+    "`gpuprov up` brings the right one.",
+)
+def test_keys(node: Facts, expected: Expected) -> None:
+    there = host_of(node).repo_keys
+    if there is None:
+        skip("an older probe, which did not look at them")
+    wrong = {name: there.get(name) or "no key" for name, pinned in expected.repo_keys.items()
+             if there.get(name, "") != pinned.upper().replace(" ", "")}  # fmt: skip
+    saw(expected=dict(expected.repo_keys), actual=wrong or "the pinned ones")
+    if wrong:
+        fail("; ".join(f"{name}: {found}" for name, found in list(wrong.items())[:3]))
+
+
 WELL_KNOWN = (22, 53, 68, 111, 123, 323, 2049, 6817, 6818, 6819, 10250)
 """Ports of what clusters serve on purpose: ssh, names, DHCP, time, NFS, Slurm, kubelet."""
 

@@ -119,6 +119,8 @@ class Host:
     """Seconds by which chrony holds the clock to be off."""
     allowances: Mapping[str, int] = field(default_factory=dict)
     """Counter → packets that the hypervisor held back because the machine was over its share of the network."""
+    repo_keys: Mapping[str, str] | None = None
+    """File of a key in /etc/apt/keyrings → its fingerprint, "" where it has none; None where an older probe looked."""
     denied: tuple[str, ...] | None = None
     """Modules that modprobe does not load by itself; None where an older probe looked."""
     amd_pages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -225,6 +227,9 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         free_blocks=pl.read_free_blocks(files.get("proc/buddyinfo"), BLOCK_ORDER),
         clock_offset=pl.read_offset(read_answer(d.get("tracking"))),
         allowances=pl.read_allowances(d.get("allowances")),
+        repo_keys={k: v for k, v in keys.items() if isinstance(v, str)}
+        if isinstance(keys := d.get("repo_keys"), dict)
+        else None,
         denied=read_strings(d.get("denied")),
         amd_pages={name: read_strings(rows) or () for name, rows in read_map(d.get("amd_pages")).items()},
         root_password=read_text(d.get("root_password")),

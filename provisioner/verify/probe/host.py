@@ -39,6 +39,7 @@ from provisioner.verify.probe.host_software import (
     environment,
     gpu_links,
     kernels,
+    repo_keys,
     sources,
     sshd,
     vendor_software,
@@ -90,7 +91,7 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("oom_kills", lambda: one_line("/proc/vmstat", "oom_kill ")),
         ("default_routes", default_routes),
         ("configured", lambda: os.stat("/etc/gpuprov/node.json").st_mtime),  # noqa: PTH116 (a plain script)
-        ("denied", denied), ("amd_pages", amd_pages),
+        ("denied", denied), ("repo_keys", repo_keys), ("amd_pages", amd_pages),
         ("gpu_links", gpu_links), ("pcie", pcie), ("instance", instance), ("fstab", fstab), ("fuse", fuse),
         ("root_password", root_password), ("secure_boot", secure_boot),
         ("vendor", vendor_software),

@@ -5,7 +5,9 @@ Standard library only, Python 3.8 or newer.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -90,6 +92,38 @@ def sources() -> list[str]:
                 if not re.search(r"(?im)^enabled:\s*no\b", block):
                     found.update(re.sub(r"//[^/@\s]*@", "//", one) for one in re.findall(r"[a-z]+:/[^\s\]]+", block))
     return sorted(found)[:200]
+
+
+def repo_keys() -> dict[str, str]:
+    """Files of keys that gpuprov's sources are signed by → fingerprint of the first key in each, "" where it has none.
+    gpg is not asked: it would make itself a home."""
+    found = {}
+    for name in listed("/etc/apt/keyrings"):
+        if name.startswith("gpuprov-"):
+            with contextlib.suppress(OSError), open("/etc/apt/keyrings/" + name, "rb") as stream:  # noqa: PTH123
+                found[name] = fingerprint(stream.read(1 << 20))
+    return found
+
+
+def fingerprint(raw: bytes) -> str:
+    """Of a public key of version 4 at the beginning of a file, armored or not (RFC 4880, 4.2, 6.2 and 12.2)."""
+    with contextlib.suppress(ValueError, IndexError):
+        if raw.lstrip().startswith(b"-----BEGIN"):
+            armored = raw.replace(b"\r", b"").partition(b"\n\n")[2].partition(b"\n-----END")[0]
+            raw = base64.b64decode(armored.partition(b"\n=")[0])
+        if raw[0] & 0x40:  # the newer form of a packet's head
+            kind, size, start = raw[0] & 0x3F, raw[1], 2
+            if raw[1] == 255:
+                size, start = int.from_bytes(raw[2:6], "big"), 6
+            elif raw[1] >= 192:
+                size, start = ((raw[1] - 192) << 8) + raw[2] + 192, 3
+        else:
+            kind, wide = raw[0] >> 2 & 0x0F, (1, 2, 4)[raw[0] & 3]
+            size, start = int.from_bytes(raw[1 : 1 + wide], "big"), 1 + wide
+        key = raw[start : start + size]
+        if kind == 6 and len(key) == size and key[0] == 4:
+            return hashlib.sha1(b"\x99" + size.to_bytes(2, "big") + key).hexdigest().upper()  # noqa: S324
+    return ""
 
 
 def kernels() -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import TUNED, Expected
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from tests.support.healthy_bundle import DRIVER, KERNEL, bundle, expected, healthy, nth, stack
-from tests.support.healthy_host import HOST_CHECKS, NOW, dimms, host_document, host_files
+from tests.support.healthy_host import HOST_CHECKS, KEY, NOW, dimms, host_document, host_files
 
 P4D, DGX, RTX, NDV4, GB200 = (
     "p4d.24xlarge",
@@ -329,6 +329,10 @@ FAULTS: dict[str, Fault] = {
         says="it lacks the modules nvidia",
     ),
     "name": Fault({"host.hostname"}, put("hostname", "localhost")),
+    "another key": Fault(
+        {"packages.keys"}, put("repo_keys|gpuprov-cuda.asc", "9A" * 20), says=f"gpuprov-cuda.asc: {'9A' * 20}"
+    ),
+    "no key": Fault({"packages.keys"}, put("repo_keys|gpuprov-cuda.asc", None), says="gpuprov-cuda.asc: no key"),
     "name leads elsewhere": Fault(
         {"host.hostname"}, put("resolves|addresses", ["10.0.9.9"]), says="leads to 10.0.9.9, none of which"
     ),
@@ -387,7 +391,7 @@ FAULTS: dict[str, Fault] = {
 def want(machine: str) -> Expected:
     found = expected(machine, "stress", Group(machine=machine, storage=Storage(scratch="/scratch")))
     more = ("gpuprov-cdi.service", "nvidia-dcgm.service") if found.vendor == "nvidia" else ()
-    return replace(found, units=(*(found.units or ()), *more), kernel=KERNEL)
+    return replace(found, units=(*(found.units or ()), *more), kernel=KERNEL, repo_keys={"gpuprov-cuda.asc": KEY})
 
 
 def files(machine: str) -> Texts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import threading
@@ -15,7 +16,8 @@ from provisioner.verify.parsers import Unreadable, p2p
 from provisioner.verify.parsers import reach as reach_parser
 from provisioner.verify.parsers import shared as shared_parser
 from provisioner.verify.parsers.host_platform import FORWARDING, read_offset, read_pcie, read_remote
-from provisioner.verify.probe import host_disks, host_platform, node, reach, shared
+from provisioner.verify.probe import host_disks, host_platform, host_software, node, reach, shared
+from tests.support.healthy_host import KEY
 
 
 def space(*capabilities: tuple[int, int]) -> bytes:
@@ -158,6 +160,26 @@ def test_a_file_system_of_the_network_is_asked_whether_it_answers(
     assert (found[str(there)].kind, found[str(there)].fault) == ("nfs4", "")
     assert "No such file" in found[f"{tmp_path}/gone"].fault
     assert len(found) == 2
+
+
+ARMORED = b"""-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEawROKRYJKwYBBAHaRw8BAQdAn0wwkCtik8wrdEtZXGHKcTUjqwxtBxUAKLpJ
+SpZJ7la0BmEgdGVzdA==
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+"""A key of gpg 2.2 and its user id, without the signature; gpg itself calls it KEY."""
+
+
+def test_the_fingerprint_of_a_key_is_what_gpg_says() -> None:
+    binary = base64.b64decode(ARMORED.split(b"\n\n")[1].partition(b"\n-")[0])
+    newer = b"\xc6" + binary[1:]
+    versioned = ARMORED.replace(b"-----\n\n", b"-----\r\nVersion: GnuPG v1\r\n\r\n", 1).replace(
+        b"\n-----END", b"\n=uhxK\n-----END"
+    )
+    assert [host_software.fingerprint(raw) for raw in (ARMORED, binary, newer, versioned)] == [KEY] * 4
+    for raw in (b"", b"-----BEGIN PGP", b"<html>", binary[:20], b"\xc6\xff\x00", b"\xff" * 64):
+        assert host_software.fingerprint(raw) == ""
 
 
 @pytest.mark.parametrize(("journal", "kept"), [("[    0.0] Linux version 6.8\n[    9.1] NVRM: Xid", True), ("", False)])
