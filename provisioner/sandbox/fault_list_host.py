@@ -236,8 +236,8 @@ FAULTS: tuple[Fault, ...] = (
         "nccl.version",
         _nvidia,
         "an NVIDIA GPU",
-        break_=_shell(INSTALLED.format(name="libnccl2", change="s/^Version: /&99:/")),
-        mend=_shell(INSTALLED.format(name="libnccl2", change="s/^Version: 99:/Version: /")),
+        break_=_shell(INSTALLED.format(name="libnccl2", change="s/^Version: /&9/")),  # 92.30.4, by one digit
+        mend=_shell(INSTALLED.format(name="libnccl2", change="s/^Version: 9/Version: /")),
     ),
     Fault(
         "package-replaced",
