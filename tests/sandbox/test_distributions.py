@@ -15,6 +15,7 @@ pytestmark = pytest.mark.sandbox
 OTHERS = ("debian-12", "ubuntu-22.04")
 """Distributions beside ubuntu-24.04, which the other rehearsals have."""
 
+
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """One p4d that goes from distribution to distribution."""
