@@ -18,7 +18,7 @@ VIRTUAL = "a virtual machine, whose cards do not tell of their cables, or no Inf
 def _cables(node: Facts) -> tuple[Cable, ...]:
     assert node.cables is not None
     if node.cables.why:
-        skip(f"{node.cables.why}: DOCA brings them, or `apt install mstflint`")
+        skip(f"{node.cables.why}: `apt install mstflint`")
     return node.cables.cables
 
 

@@ -46,7 +46,7 @@ def test_loopback(node: Facts, expected: Expected) -> None:
     if found.state == "busy":
         skip(f"not tested: a job is using the GPUs: {', '.join(found.busy[:3])}")
     if found.state == "absent":
-        skip(f"{found.why}: DOCA brings it, or `apt install perftest`")
+        skip(f"{found.why}: `apt install perftest`")
     if not found.cards:
         unknown("no port for training traffic is up")
     least, limit = _least(found.cards, expected)

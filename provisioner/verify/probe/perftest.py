@@ -74,7 +74,7 @@ def loopback(seconds: float, request: dict[str, Any]) -> dict[str, Any]:
     if holders:
         return result(json.dumps({"state": "busy", "busy": holders}), 0)
     if shutil.which(WRITE_BW, path=PATH) is None:
-        return result(json.dumps({"state": "absent", "why": WRITE_BW + " is not installed (package perftest)"}), 0)
+        return result(json.dumps({"state": "absent", "why": WRITE_BW + " is not installed"}), 0)
     rows: list[dict[str, Any]] = []
     until = time.monotonic() + seconds
     for place, card in enumerate(training_cards(asked["rails"])):

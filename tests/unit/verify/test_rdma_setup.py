@@ -122,7 +122,7 @@ def cable(old: str, new: str) -> Callable[[Texts], object]:
 
 counted_nothing = worked("fabric.json", lambda d: d.pop("grown"))
 DGX = "dgx-h100"
-LOOP, ABSENT = "nic-loopback.json", {"state": "absent", "why": "ib_write_bw is not installed (package perftest)"}
+LOOP, ABSENT = "nic-loopback.json", {"state": "absent", "why": "ib_write_bw is not installed"}
 listening = host(lambda d: d["listening"].append("tcp 0.0.0.0 9100"))
 CASES = {
     "no rdma_ucm": ("rdma.modules", NDV4, change("modules.txt", "rdma_ucm", "other"), same, "fail"),
