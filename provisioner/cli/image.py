@@ -51,14 +51,18 @@ def build(
 ) -> None:  # fmt: skip
     """Make an image of each group of the recipe, prove it on the machine that it is for, and publish it."""
     from provisioner.cli.display import display
-    from provisioner.lifecycle.image import commands
+    from provisioner.lifecycle.image import commands, virtual
     from provisioner.workspace.binary import find
 
     recipe = _open(file, sandbox, changes=True)
     commands.refuse_unbuildable(recipe)
     screen = display(quiet=json_)
-    machines = ", ".join(group.machine for group in recipe.cluster.spec.groups.values())
-    what = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''}: a builder for each, then {machines}?"
+    with_what = "; ".join(
+        f"{name}: a virtual machine on this computer" if virtual.wanted(recipe, name)
+        else f"{name}: a builder, then a {recipe.cluster.spec.groups[name].machine}"
+        for name in recipe.targets
+    )  # fmt: skip
+    what = f"Build {recipe.name}{' in the sandbox' if recipe.sandbox else ''} ({with_what})?"
     if not confirmed(what, yes=yes, where=str(file), declined="nothing was built", screen=screen):
         raise typer.Exit
     with resumable(f"resume with `{typed('image build', file, sandbox=recipe.sandbox)}`"), screen as show:
@@ -73,7 +77,7 @@ def build(
     for name, target in made.targets.items():
         ids = ", ".join(f"{region}: {number}" if region else number for region, number in target.ids.items())
         typer.echo(
-            f"  {name}: {target.machine}, driver {target.stack.driver}, proven {len(target.proofs)} times; {ids}"
+            f"  {name}: {target.machine}, driver {target.stack.driver}, proven {len(target.proven_by)} times; {ids}"
         )
         for one in target.disk.files.values() if target.disk is not None else ():
             typer.echo(f"  {name}: {folder_of(recipe, name) / one.file}, {one.bytes / 1e9:.1f} GB")

@@ -86,6 +86,11 @@ class Target(Part):
     not_scanned: str = ""
     """Why it was not, where the recipe wanted it."""
 
+    @property
+    def proven_by(self) -> tuple[Proof, ...]:
+        """On machines of its type; where there was none to be had, by its disk."""
+        return self.proofs or (self.disk.proofs if self.disk is not None else ())
+
 
 class Inputs(Part):
     """What a build was made of, as digests: two builds of the same inputs differ in times and identities alone."""

@@ -85,6 +85,37 @@ class Disks(Protocol):
         `esp` at /boot/efi. The tree is a copy, and gone afterwards."""
 
 
+class DisksAlone:
+    """See Images, where nobody keeps images: what comes of a build is its disk, in a folder of this computer."""
+
+    def builder(self, group: PlannedGroup, wanted: str | None) -> str:
+        return wanted or group.machine.name
+
+    def check(self, regions: Sequence[str], accounts: Sequence[str]) -> None:
+        """cluster.yaml can name neither."""
+
+    def find(self, name: str) -> Image | None:  # noqa: ARG002
+        return None
+
+    def capture(self, node: Node, name: str, tags: Mapping[str, str], tell: Tell) -> str:  # noqa: ARG002
+        raise ProviderError("an image of a machine that runs is not made here", where=node.name)
+
+    def publish(
+        self, image: str, name: str, regions: Sequence[str], accounts: Sequence[str], tags: Mapping[str, str],  # noqa: ARG002
+        tell: Tell,  # noqa: ARG002
+    ) -> dict[str, str]:  # fmt: skip
+        return {"": name}
+
+    def copies(self, name: str, regions: Sequence[str]) -> dict[str, str]:  # noqa: ARG002
+        return {}
+
+    def delete(self, ids: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """The disk is removed by who has published it."""
+
+    def used(self, ids: Mapping[str, str]) -> list[str]:  # noqa: ARG002
+        return []
+
+
 def builder_of(provider: str, group: PlannedGroup, wanted: str | None) -> str:
     """See Images.builder, for a cloud whose machine type without a GPU is in the catalogue."""
     usual = catalog.load().provider(provider).builder if group.machine.cpu == "amd64" else None

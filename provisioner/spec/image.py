@@ -33,6 +33,13 @@ class DiskImage(Model):
         description="Formats: raw for MAAS and for writing onto a disk, qcow2 for libvirt",
         examples=[["raw"]],
     )
+    mirror: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$")] | None = Field(
+        default=None,
+        title="a URL",
+        description="Mirror of the distribution that the builder's system is made from, and no other; null: the "
+        "distribution's own, with its security updates",
+        examples=["http://mirror.lab/debian"],
+    )
 
 
 class ImageTarget(Model):

@@ -52,7 +52,7 @@ def disk_needed(
     at: Loc = ("groups", name)
     if target.disk is None:
         title = catalog.provider(site.provider).title
-        hint = f"image.targets.{name}.disk: {{ path: disks }}, for `gpuprov image build --sandbox`"
+        hint = f"image.targets.{name}.disk: {{ path: disks }}"
         yield Finding(at, f"an image for {title} is a disk, and the recipe says nowhere to put it", hint, at_key=True)
     elif machine is not None and machine.cpu != "amd64":
         said = f"{machine.name} has processors of {machine.cpu}, and disk images are made for amd64"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from provisioner.errors import GpuprovError
 from provisioner.images.disk import tools
 from provisioner.images.disk.identity import Identity
 
-MIB, BLOCK = 1 << 20, 4096
+MIB, BLOCK, PIECE = 1 << 20, 4096, 8 << 20
 ESP_MIB = 512
 """Room for four kernels with their initramfs."""
 FREE = 1.25
@@ -18,7 +20,7 @@ FREE_MIB = 1024
 """Free beside that. The partition grows to the end of the machine's disk at first boot (cloud-init, growpart)."""
 ROOT_TYPE = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"
 """Root file system for x86-64 (https://uapi-group.org/specifications/specs/discoverable_partitions_specification/)."""
-MAKE_S, CONVERT_S = 3600.0, 3600.0
+MAKE_S, CONVERT_S, CHECK_S = 3600.0, 3600.0, 60.0
 
 
 def root_mib(root: Path) -> int:
@@ -33,22 +35,11 @@ def root_mib(root: Path) -> int:
 def configuration(root: Path, esp: Path, identity: Identity, made: datetime, size_mib: int) -> str:
     """genimage's file (https://github.com/pengutronix/genimage#configuration-file). Raises GpuprovError for paths that
     it cannot name: it puts them into a shell's command line."""
-    for path in (root, esp):
-        if not all(c.isalnum() or c in "/._-+@" for c in str(path)):
-            hint = "use a folder without spaces and quotes"
-            raise GpuprovError("genimage cannot read from this path", where=str(path), hint=hint)
+    _refuse_unreadable(root)
     moment = made.astimezone(UTC).strftime("%Y%m%d%H%M%S")
     options = f"root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0,hash_seed={identity.hash_seed}"
     return f"""\
-image esp.vfat {{
-  vfat {{
-    label = "ESP"
-    extraargs = "-i {identity.volume}"
-  }}
-  size = {ESP_MIB}M
-  srcpath = "{esp}"
-}}
-image root.ext4 {{
+{_esp(esp, identity)}image root.ext4 {{
   ext4 {{
     label = "root"
     use-mke2fs = true
@@ -58,6 +49,32 @@ image root.ext4 {{
   size = {size_mib}M
   srcpath = "{root}"
 }}
+{_disk(identity)}"""
+
+
+def _refuse_unreadable(path: Path) -> None:
+    if not all(c.isalnum() or c in "/._-+@" for c in str(path)):
+        hint = "use a folder without spaces and quotes"
+        raise GpuprovError("genimage cannot read from this path", where=str(path), hint=hint)
+
+
+def _esp(folder: Path, identity: Identity) -> str:
+    _refuse_unreadable(folder)
+    return f"""\
+image esp.vfat {{
+  vfat {{
+    label = "ESP"
+    extraargs = "-i {identity.volume}"
+  }}
+  size = {ESP_MIB}M
+  srcpath = "{folder}"
+}}
+"""
+
+
+def _disk(identity: Identity) -> str:
+    """genimage's section of the disk; its partitions are sections of these names, or files of its input."""
+    return f"""\
 image disk.raw {{
   hdimage {{
     partition-table-type = "gpt"
@@ -81,11 +98,73 @@ image disk.raw {{
 def make(root: Path, esp: Path, folder: Path, identity: Identity, made: datetime) -> Path:
     """Write `folder`/disk.raw, sparse. `made` is the time that the file systems say they were made at. Raises
     ProviderError where that fails."""
+    return _laid_out(configuration(root, esp, identity, made, root_mib(root)), folder, made)
+
+
+def sealed(disk: Path, folder: Path, identity: Identity, made: datetime) -> Path:
+    """Write `folder`/disk.raw, sparse: what a disk of this layout holds, of a machine that is off; nothing of its free
+    blocks, where what was removed can still be read; as small as `make` has it. Raises ProviderError where its root
+    file system is not clean."""
+    given, esp = folder / "genimage" / "input", folder / "esp"
+    for one in (given, esp):
+        one.mkdir(parents=True, exist_ok=True)
+    files, grown, root = folder / "esp.grown", folder / "root.grown", given / "root.ext4"
+    _part(disk, files, MIB, (1 + ESP_MIB) * MIB)
+    tools.run(["mcopy", "-s", "-m", "-n", "-i", files, "::/", esp], CHECK_S)
+    (esp / "loader" / "random-seed").unlink(missing_ok=True)  # all machines of the disk would share it
+    _part(disk, grown, (1 + ESP_MIB) * MIB, disk.stat().st_size)
+    tools.run(["e2fsck", "-f", "-y", grown], MAKE_S)
+    # written again when it went off
+    tools.run(["debugfs", "-w", "-R", "rm /var/lib/systemd/random-seed", grown], CHECK_S)
+    tools.run(["e2image", "-r", "-a", grown, root], CONVERT_S)  # blocks in use, nothing else
+    tools.run(["resize2fs", root, f"{_used_mib(root)}M"], MAKE_S)
+    tools.run(["e2fsck", "-f", "-n", root], MAKE_S)
+    for one in (files, grown):
+        one.unlink()
+    return _laid_out(_esp(esp, identity) + _disk(identity), folder, made)
+
+
+def _part(disk: Path, target: Path, start: int, end: int) -> None:
+    """Bytes `start` to `end` of a sparse file as a sparse file: holes are not read."""
+    with disk.open("rb") as source, target.open("wb") as copy:
+        copy.truncate(end - start)
+        at = start
+        while at < end:
+            try:
+                at = os.lseek(source.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole is left
+                    return
+                raise
+            hole = min(os.lseek(source.fileno(), at, os.SEEK_HOLE), end)
+            while at < hole:
+                data = os.pread(source.fileno(), min(PIECE, hole - at), at)
+                at += os.pwrite(copy.fileno(), data, at - start)
+
+
+def kernels(disk: Path) -> list[str]:
+    """The kernels that a disk of this layout has boot entries for, as `uname -r` has them. Raises ProviderError."""
+    place = f"{disk}@@1M"
+    found = tools.run(["mdir", "-b", "-i", place, "::/loader/entries"], CHECK_S)
+    names = [line.strip().rpartition("/")[2] for line in found.splitlines()]
+    return sorted(one.removeprefix("gpuprov-").removesuffix(".conf") for one in names if one.startswith("gpuprov-"))
+
+
+def _used_mib(file: Path) -> int:
+    """As `root_mib`, of a file system in a file."""
+    found = dict(
+        line.split(":", 1) for line in tools.run(["dumpe2fs", "-h", file], CHECK_S).splitlines() if ":" in line
+    )
+    used = int(found["Block count"]) - int(found["Free blocks"])
+    return int(used * int(found["Block size"]) * FREE / MIB) + FREE_MIB
+
+
+def _laid_out(text: str, folder: Path, made: datetime) -> Path:
     work = folder / "genimage"
     for name in ("empty", "input", "out"):
         (work / name).mkdir(parents=True, exist_ok=True)
     file = work / "genimage.cfg"
-    file.write_text(configuration(root, esp, identity, made, root_mib(root)), encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
     epoch = str(int(made.timestamp()))
     tools.run(
         ["genimage", "--rootpath", work / "empty", "--inputpath", work / "input", "--tmppath", work / "tmp",

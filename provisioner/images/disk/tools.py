@@ -19,6 +19,8 @@ PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
 }  # fmt: skip
 """Program → the Debian and Ubuntu package that has it."""
+OF_A_BUILDER = {"mmdebstrap": "mmdebstrap"}
+"""What a virtual machine to build on is made with beside them."""
 FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 """UEFI for virtual machines without Secure Boot, of package ovmf."""
 FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
@@ -34,10 +36,11 @@ def program(name: str) -> str:
     return found
 
 
-def require() -> None:
-    """Return where everything is there. Raises GpuprovError naming all packages that are missing."""
-    search = f"{os.environ.get('PATH', '')}:{PATH}"
-    missing = {package: name for name, package in PROGRAMS.items() if shutil.which(name, path=search) is None}
+def require(*, builder: bool = False) -> None:
+    """Return where everything is there, also for a virtual machine to build on with `builder`. Raises GpuprovError
+    naming all packages that are missing."""
+    search, wanted = f"{os.environ.get('PATH', '')}:{PATH}", PROGRAMS | (OF_A_BUILDER if builder else {})
+    missing = {package: name for name, package in wanted.items() if shutil.which(name, path=search) is None}
     if not (FIRMWARE.is_file() and FIRMWARE_VARIABLES.is_file()):
         missing["ovmf"] = str(FIRMWARE)
     if missing:

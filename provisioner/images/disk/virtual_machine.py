@@ -1,4 +1,4 @@
-"""A disk booted in QEMU, by UEFI as a server boots it. It reaches no network; its sshd is at 127.0.0.1 alone."""
+"""A disk booted in QEMU, by UEFI as a server boots it. Its sshd is at 127.0.0.1 of this computer alone."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from provisioner.errors import ProviderError
 from provisioner.images.disk import tools
 
 MEMORY_MIB, PROCESSORS = 2048, 2
+BUILDER_MIB, BUILDER_MOST = 4096, 8
+"""Memory of a machine that packages are built on, and its processors at most; software emulation has one."""
 KVM = Path("/dev/kvm")
 FIRMWARE_S = 15.0
 """Within which firmware under KVM says something on its serial port: it takes less than one."""
@@ -55,36 +57,80 @@ class VirtualMachine:
             where=str(self.console),
         )
 
+    def power_off(self, seconds: float) -> None:
+        """Press its power button and return once it is off. Raises ProviderError where it is not after so many
+        seconds."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended already
+            self.process.stdin.write(b'{"execute": "qmp_capabilities"}\n{"execute": "system_powerdown"}\n')
+            self.process.stdin.flush()
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            said = f"it is not off {seconds:.0f} s after its power button; its console ends with: {tail(self.console)}"
+            raise ProviderError(said, where=str(self.console)) from None
+        if status:
+            self.running()
+
 
 @contextlib.contextmanager
 def booted(disk: Path, seed: Path, console: Path, accelerator: str) -> Iterator[VirtualMachine]:
-    """Boot a copy-on-write copy of a disk: the disk itself is not written. QEMU has ended when this returns, however
-    that is. Raises ProviderError where QEMU does not start."""
-    work = console.parent
-    variables, overlay = work / "firmware-variables.fd", work / "overlay.qcow2"
-    shutil.copyfile(tools.FIRMWARE_VARIABLES, variables)
+    """Boot a copy-on-write copy of a disk: the disk itself is not written. It reaches no network. QEMU has ended when
+    this returns, however that is. Raises ProviderError where QEMU does not start."""
+    overlay = console.parent / "overlay.qcow2"
     overlay.unlink(missing_ok=True)
     kind = "qcow2" if disk.suffix == ".qcow2" else "raw"
     tools.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", disk.absolute(), "-F", kind, overlay], 60)
+    size = Size(MEMORY_MIB, PROCESSORS)
+    try:
+        with _running(f"format=qcow2,cache=unsafe,file={_escaped(overlay)}", "restrict=on,", size, seed, console,
+                      accelerator) as there:  # fmt: skip
+            yield there
+    finally:
+        overlay.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def builder(disk: Path, seed: Path, console: Path, accelerator: str) -> Iterator[VirtualMachine]:
+    """Boot a raw disk that keeps what is written, as in `booted`; it reaches the network as this computer does, by
+    QEMU's own (addresses of this computer's loopback at 10.0.2.2)."""
+    size = Size(BUILDER_MIB, 1 if accelerator == "tcg" else max(PROCESSORS, min(os.cpu_count() or 1, BUILDER_MOST)))
+    drive = f"format=raw,cache=unsafe,discard=unmap,file={_escaped(disk)}"
+    with _running(drive, "", size, seed, console, accelerator) as there:
+        yield there
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    memory_mib: int
+    processors: int
+
+
+@contextlib.contextmanager
+def _running(
+    drive: str, network: str, size: Size, seed: Path, console: Path, accelerator: str
+) -> Iterator[VirtualMachine]:
+    variables = console.parent / "firmware-variables.fd"
+    shutil.copyfile(tools.FIRMWARE_VARIABLES, variables)
     port = _free_port()
     command = [
-        *_machine(accelerator), "-smp", str(PROCESSORS), "-m", str(MEMORY_MIB),
+        *_machine(accelerator), "-smp", str(size.processors), "-m", str(size.memory_mib),
         "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={_escaped(tools.FIRMWARE)}",
         "-drive", f"if=pflash,format=raw,unit=1,file={_escaped(variables)}",
-        "-drive", f"if=virtio,format=qcow2,cache=unsafe,file={_escaped(overlay)}",
+        "-drive", f"if=virtio,{drive}",
         "-drive", f"if=virtio,format=raw,readonly=on,file={_escaped(seed)}",
-        "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22",
+        "-netdev", f"user,id=net,{network}hostfwd=tcp:127.0.0.1:{port}-:22",
         "-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci",
-        "-serial", f"file:{_escaped(console)}",
+        "-serial", f"file:{_escaped(console)}", "-qmp", "stdio",
     ]  # fmt: skip
     with console.with_suffix(".qemu").open("wb") as said:
         # a session of its own: Ctrl-C is for gpuprov, which ends it
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
+                                 start_new_session=True)  # fmt: skip
     try:
         yield VirtualMachine(child, port, console, accelerator)
     finally:
         _end(child)
-        overlay.unlink(missing_ok=True)
         variables.unlink(missing_ok=True)
 
 
@@ -139,6 +185,9 @@ def _free_port() -> int:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.stdin is not None:
+        with contextlib.suppress(OSError):
+            child.stdin.close()
     child.terminate()
     try:
         child.wait(STOP_S)

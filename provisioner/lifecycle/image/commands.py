@@ -26,7 +26,7 @@ def refuse_unbuildable(recipe: Recipe) -> None:
     """Raise GpuprovError where this computer can't make the images, whatever its owner says; nothing is changed."""
     for name in recipe.targets:
         images_of(recipe.cluster, name)
-        disk.refuse_unmakeable(recipe, name)
+        disk.refuse_unmakeable(recipe, name, recipe.cluster.spec.stack.os)
 
 
 @contextmanager

@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 import time
-from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +14,37 @@ from provisioner import ssh
 from provisioner.errors import VerifyError
 from provisioner.fleet import Node
 from provisioner.images.disk import first_boot, layout, tools, virtual_machine
-from provisioner.images.disk.identity import Identity
 from provisioner.images.manifest import Disk, DiskFile, Proof
 from provisioner.lifecycle import second_boot
+from provisioner.lifecycle.image import virtual
 from provisioner.lifecycle.image.builder import Builder, disks_of
-from provisioner.lifecycle.image.recipe import Recipe, digest, opened, workplace, written
+from provisioner.lifecycle.image.recipe import Recipe, opened, workplace, written
+from provisioner.lifecycle.image.virtual import BOOT_S
 from provisioner.lifecycle.image.work import DISK, Build, of_group
 from provisioner.paths import below, private_dir, remove_tree, write_whole
 
 STEPS = ("disk", "disk proven", "disk published")
-BOOT_S = {"kvm": 300.0, "tcg": 1500.0}
-"""Seconds until a virtual machine's sshd answers, and again until its services are up. By software emulation a boot
-took 240 s on two busy cores."""
 RAW = "disk.raw"
 IDENTITY = "/etc/gpuprov/image.json"
 """Of which build a machine was made (generalise_node.py)."""
 
 
-def refuse_unmakeable(recipe: Recipe, name: str) -> None:
-    """Raise GpuprovError for what keeps this computer from making the disk; nothing is changed."""
-    if recipe.target(name).disk is not None:
-        disks_of(recipe.cluster, name)
+def refuse_unmakeable(recipe: Recipe, name: str, system: str | None) -> None:
+    """Raise GpuprovError for what keeps this computer from making the disk; nothing is changed. `system`: its
+    distribution, where that is known."""
+    if recipe.target(name).disk is None:
+        return
+    if virtual.wanted(recipe, name):
+        virtual.refuse_unmakeable(system)
+    else:
         tools.require()
 
 
-def check(recipe: Recipe, name: str) -> None:
+def check(work: Build, name: str) -> None:
     """As `refuse_unmakeable`, and make the folder that the disk is published in."""
-    refuse_unmakeable(recipe, name)
-    if recipe.target(name).disk is not None:
-        private_dir(folder_of(recipe, name))
+    refuse_unmakeable(work.recipe, name, work.lock.groups[name].os)
+    if work.recipe.target(name).disk is not None:
+        private_dir(folder_of(work.recipe, name))
 
 
 def folder_of(recipe: Recipe, name: str) -> Path:
@@ -77,41 +77,33 @@ def steps(work: Build, name: str, image: str) -> Disk | None:
     )  # fmt: skip
 
 
-def identity_of(work: Build, name: str) -> Identity:
-    """The same for two builds of the same inputs."""
-    return Identity.of(digest({"inputs": work.journal.of("", "inputs"), "target": name, "image": work.recipe.name}))
-
-
 def _made(work: Build, name: str, image: str) -> dict[str, str]:
     """The disk in the build's folder; gives the kernel that it boots and the UUID of its root file system."""
-    folder, identity = _clear(work, name), identity_of(work, name)
-    settings = work.recipe.target(name).disk
+    folder, identity = _clear(work, name), virtual.identity_of(work, name)
+    settings, disks = work.recipe.target(name).disk, disks_of(work.recipe.cluster, name)
     assert settings is not None
-    script = files("provisioner.images.disk").joinpath("bootable.sh").read_text(encoding="utf-8")
-    given = {"GPUPROV_ROOT": identity.root, "GPUPROV_ESP": identity.volume_id}
-    esp = private_dir(folder / "esp")
-    made = datetime.strptime(work.id, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-    with disks_of(work.recipe.cluster, name).root(image, esp, given, script) as root:
-        kernels = sorted(one.name for one in (root / "lib" / "modules").iterdir() if _is_booted(one.name, esp))
-        raw = layout.make(root, esp, folder, identity, made)
+    esp = folder / "esp"
+    if disks is None:
+        raw = virtual.sealed(work, name, folder)
+    else:
+        with disks.root(image, private_dir(esp), virtual.given(identity), virtual.script()) as root:
+            raw = layout.make(root, esp, folder, identity, virtual.made_at(work))
+    kernels = layout.kernels(raw)
     if len(kernels) != 1:
         raise VerifyError(f"a disk boots one kernel, this one has {', '.join(kernels) or 'none'}", where=name)
     for scratch in (esp, folder / "genimage"):
-        remove_tree(scratch)
+        if scratch.exists():
+            remove_tree(scratch)
     if "qcow2" in settings.formats:
         layout.converted(raw)
     return {"kernel": kernels[0], "root": identity.root}
-
-
-def _is_booted(kernel: str, esp: Path) -> bool:
-    return (esp / "loader" / "entries" / f"gpuprov-{kernel}.conf").is_file()
 
 
 def _proven(work: Build, name: str) -> list[Proof]:
     """Boot it, and again; level `image` after each. Raises ProviderError, ConfigureError, VerifyError; the console's
     log is in the build's folder then."""
     recipe, folder = work.recipe, _workplace(work, name)
-    cluster = opened(recipe, written(recipe, work.id, name, DISK))
+    cluster = opened(recipe, written(recipe, work.id, name, DISK, {} if virtual.wanted(recipe, name) else None))
     site, group = cluster.spec.site_of(name), cluster.spec.groups[name]
     builder = Builder(cluster, name, of_group(work.lock, cluster, name), None)
     user, machine = cluster.spec.user(site), f"{name}-0"
@@ -217,10 +209,8 @@ def delete(recipe: Recipe, name: str, build: str) -> None:
 
 def removed(work: Build, name: str) -> None:
     """Remove the disk of a build that will not be; the console's log stays."""
-    folder = work.folder / "disks" / name
-    for file in folder.glob("*"):
-        if file.suffix not in (".log", ".qemu"):
-            remove_tree(file) if file.is_dir() else file.unlink()
+    for folder in (work.folder / "disks" / name, virtual.folder_of(work, name)):
+        virtual.but_consoles(folder)
     delete(work.recipe, name, work.id)
     _forget_cluster(work, name)
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from provisioner.errors import GpuprovError, Interrupted
-from provisioner.lifecycle.image import disk
+from provisioner.lifecycle.image import disk, virtual
 from provisioner.lifecycle.image.recipe import Recipe, opened, workplace
 from provisioner.lifecycle.image.work import BOOT, BUILD, Build, begun, removed, tags_of
 from provisioner.paths import private_dir, remove_tree, write_whole
@@ -58,7 +58,10 @@ def clean(work: Build) -> list[str]:
             with noting([], "evidence"):
                 keep_evidence(work, name, what)
             with noting(left, f"{name}'s machine ({what})"):
-                removed(work, name, what)
+                if what == BUILD and virtual.wanted(work.recipe, name):
+                    virtual.forget(work, name)
+                else:
+                    removed(work, name, what)
         with noting(left, f"{name}'s disk"):
             disk.removed(work, name)
         if not workplace(work.recipe, work.id, name, BUILD).exists():

@@ -31,6 +31,7 @@ REMOVED = (
     ("leases", "/var/lib/dhcp/*"),
     ("leases", "/var/lib/NetworkManager/*.lease"),
     ("rights that cloud-init gave", "/etc/sudoers.d/90-cloud-init-users"),
+    ("record of what gpuprov found there", "/var/lib/gpuprov/before"),
     ("seed of random numbers", "/var/lib/systemd/random-seed"),
     ("key of systemd's credentials", "/var/lib/systemd/credential.secret"),
     ("machine-id", "/var/lib/dbus/machine-id"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from provisioner import __version__
@@ -17,10 +16,11 @@ from provisioner.images import bill, signing, vulnerabilities
 from provisioner.images.book import now, sha256
 from provisioner.images.manifest import Inputs, Manifest, Proof, RoleOnImage, Target
 from provisioner.lifecycle import locking
-from provisioner.lifecycle.image import boot_test, disk
+from provisioner.lifecycle.image import boot_test, disk, virtual
 from provisioner.lifecycle.image.builder import Builder, Installed, images_of
 from provisioner.lifecycle.image.failure import failing
 from provisioner.lifecycle.image.journal import Journal
+from provisioner.lifecycle.image.prepare import prepare
 from provisioner.lifecycle.image.recipe import Recipe, digest, opened, written
 from provisioner.lifecycle.image.work import BOOT, BUILD, Build, builder_of, of_group, region, removed, tags_of, teller
 from provisioner.paths import ClusterPaths, private_dir, remove_tree, write_whole
@@ -71,7 +71,7 @@ def build(work: Build) -> Manifest:
         with failing(work, name):
             settings = recipe.target(name)
             builder_of(work, name).images.check(settings.copy_to, settings.share_with)
-            disk.check(recipe, name)
+            disk.check(work, name)
     for name in work.targets:
         with failing(work, name):
             targets[name] = _target(work, name)
@@ -90,17 +90,19 @@ def _target(work: Build, name: str) -> Target:
     """One target, through all its steps."""
     journal, recipe = work.journal, work.recipe
     settings, site = recipe.target(name), recipe.cluster.spec.site_of(name)
-    builder = builder_of(work, name)
+    builder, alone = builder_of(work, name), virtual.wanted(recipe, name)
     if journal.of(name, "captured") is None:
-        _captured(work, name, builder)
+        virtual.captured(work, name) if alone else _captured(work, name, builder)
     installed, image = Installed(**journal.of(name, "installed")), str(journal.of(name, "captured"))
-    if journal.of(name, "builder removed") is None:
+    if journal.of(name, "builder removed") is None and not alone:
         removed(work, name, BUILD)
         journal.done(name, "builder removed")
+    if alone:  # there is no machine of that type to be had: what proves it is its disk
+        journal.done(name, "proven", [])
     if journal.of(name, "proven") is None:
         proofs = _proven(work, name, image)
         journal.done(name, "proven", [proof.model_dump() for proof in proofs])
-    if journal.of(name, "boot removed") is None:
+    if journal.of(name, "boot removed") is None and not alone:
         removed(work, name, BOOT)
         journal.done(name, "boot removed")
     on_disk = disk.steps(work, name, image)
@@ -140,13 +142,7 @@ def _captured(work: Build, name: str, builder: Builder) -> None:
     journal.done(name, "builder", builder.type)
     tell(f"making a {builder.type} to build on")
     node = builder.make(work.binary)
-    tell("installing")
-    installed = builder.install(node)
-    journal.done(name, "installed", asdict(installed))
-    tell("taking away what belongs to the builder alone, and looking for secrets")
-    journal.done(name, "generalising")
-    residue = builder.generalise(node, {"image": work.recipe.name, "build": work.id, "target": name})
-    journal.done(name, "generalised", residue)
+    prepare(work, name, builder, node)
     tell("capturing the disk")
     journal.done(name, "captured", builder.images.capture(node, work.name(name), tags_of(work, name), tell))
 

@@ -73,18 +73,22 @@ def workplace(recipe: Recipe, build: str, group: str, what: str) -> Path:
     return recipe.folder / build / group / what / "cluster.yaml"
 
 
-def written(recipe: Recipe, build: str, group: str, what: str) -> Path:
-    """Write that cluster.yaml: the recipe's, with this one group, and everything on that an image may carry."""
+def written(recipe: Recipe, build: str, group: str, what: str, site: Mapping[str, Any] | None = None) -> Path:
+    """Write that cluster.yaml: the recipe's, with this one group, and everything on that an image may carry. `site`:
+    keys in place of those that its site has, where the machine is none of that site's."""
     file = workplace(recipe, build, group, what)
     private_dir(file.parent)
-    text = yaml.safe_dump(_as_cluster(recipe, build, group, what), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(_as_cluster(recipe, build, group, what, site), sort_keys=False, allow_unicode=True)
     write_whole(file, f"# Written by `gpuprov image build {recipe.cluster.file.name}`.\n{text}")
     return file
 
 
-def _as_cluster(recipe: Recipe, build: str, group: str, what: str) -> dict[str, Any]:
+def _as_cluster(recipe: Recipe, build: str, group: str, what: str, instead: Mapping[str, Any] | None) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(recipe.cluster.spec.model_dump_json(exclude_unset=True, by_alias=True))
     site = recipe.cluster.spec.site_of(group)
+    there = document["sites"][site]
+    if instead is not None:
+        there = {key: there[key] for key in ("provider", "user") if key in there} | dict(instead)
     mine = dict(document["groups"][group])
     machine = catalog.load().machine(mine["machine"])
     if machine.local_nvme.count:
@@ -92,7 +96,7 @@ def _as_cluster(recipe: Recipe, build: str, group: str, what: str) -> dict[str, 
     monitoring = {"health_check": {}, **document.get("monitoring", {})}
     document |= {
         "name": cluster_name(recipe.name, build, group, what),
-        "sites": {site: document["sites"][site]},
+        "sites": {site: there},
         "groups": {group: mine},
         "monitoring": monitoring,
         "quarantine": {**document.get("quarantine", {}), "automatic": False},

@@ -82,7 +82,7 @@ def _refuse_unproven(manifest: Manifest, target: Target, folder: Path, *, sandbo
     """Raise GpuprovError for a build that a fleet must not start from: a manifest comes out of git as any file."""
     if manifest.simulated and not sandbox:
         raise GpuprovError("this build is of simulated machines", where=str(folder), hint="build it without --sandbox")
-    if not target.proofs or not target.stack.packages:
+    if not target.proven_by or not target.stack.packages:
         raise GpuprovError("its manifest has no proof of this image", where=str(folder), hint="build it again")
     for name, digest in manifest.files.items():
         file = below(folder, name)

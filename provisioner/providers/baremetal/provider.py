@@ -22,6 +22,7 @@ from provisioner.providers.baremetal.maas import MaasApi, MaasModule
 from provisioner.providers.baremetal.site import BareMetalSite
 from provisioner.providers.base import Installation, Netboot, Place, Provider
 from provisioner.providers.hosts import Host
+from provisioner.providers.images import DisksAlone
 from provisioner.redfish import accounts
 from provisioner.stack.models import BaseImage
 from provisioner.text import counted
@@ -86,6 +87,7 @@ class BareMetal(Provider):
         settings = place.settings
         if not isinstance(settings, BareMetalSite):
             raise GpuprovError("this is no site of bare metal", where=f"site {place.site}")
+        self.images = DisksAlone()
         self._hosts = BareMetalHosts(settings)
         if settings.maas is not None:
             self.module = MaasModule(place, settings.maas)

@@ -177,6 +177,57 @@ def test_two_disks_of_the_same_files_are_the_same_but_for_time_stamps(
     assert json.loads(info.stdout)["format"] == "qcow2"
 
 
+def offset(raw: Path) -> str:
+    """The root file system of a disk, as e2fsprogs name it."""
+    return f"{raw}?offset={(1 + layout.ESP_MIB) << 20}"
+
+
+@pytest.mark.skipif(shutil.which("genimage") is None, reason="genimage is not installed")
+def test_a_disk_of_a_machine_is_as_small_as_it_was_and_holds_nothing_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "FREE_MIB", 32)
+    monkeypatch.setattr(layout, "ESP_MIB", 64)
+    root, esp, identity = tmp_path / "root", tmp_path / "esp", Identity.of("inputs")
+    (root / "var" / "lib" / "systemd").mkdir(parents=True)
+    (root / "var" / "lib" / "systemd" / "random-seed").write_bytes(b"the same for all" * 32)
+    (root / "host-key").write_bytes(b"of the builder alone" * 400)
+    (root / "kept").write_bytes(b"a role's file")
+    (esp / "loader" / "entries").mkdir(parents=True)
+    (esp / "loader" / "random-seed").write_bytes(b"of the loader")
+    (esp / "loader" / "entries" / "gpuprov-6.1.0-56-amd64.conf").write_text("title Debian\n")
+    raw = layout.make(root, esp, tmp_path, identity, MADE)
+    os.truncate(raw, 256 << 20)  # the builder's disk
+    subprocess.run(["debugfs", "-w", "-R", "rm /host-key", offset(raw)], check=True, capture_output=True, timeout=60)
+    assert b"of the builder alone" in raw.read_bytes()  # its blocks are free, and hold it
+    (tmp_path / "sealed").mkdir()
+    made = layout.sealed(raw, tmp_path / "sealed", identity, MADE)
+    content = made.read_bytes()
+    assert made.stat().st_size < 128 << 20
+    assert not {one for one in (b"of the builder alone", b"the same for all", b"of the loader") if one in content}
+    assert b"a role's file" in content
+    assert layout.kernels(made) == ["6.1.0-56-amd64"]
+    assert content[512:520] == b"EFI PART"
+    told = subprocess.run(["dumpe2fs", "-h", offset(made)], capture_output=True, text=True, check=True, timeout=60)
+    assert identity.root in told.stdout
+
+
+@pytest.mark.skipif(shutil.which("genimage") is None, reason="genimage is not installed")
+def test_a_disk_of_a_machine_whose_file_system_is_damaged_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "FREE_MIB", 32)
+    monkeypatch.setattr(layout, "ESP_MIB", 64)
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    (tmp_path / "esp" / "loader").mkdir(parents=True)
+    raw = layout.make(tmp_path / "root", tmp_path / "esp", tmp_path, Identity.of("inputs"), MADE)
+    command = ["debugfs", "-w", "-R", "set_inode_field /etc links_count 9", offset(raw)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    (tmp_path / "sealed").mkdir()
+    with pytest.raises(ProviderError, match="e2fsck failed"):
+        layout.sealed(raw, tmp_path / "sealed", Identity.of("inputs"), MADE)
+
+
 def test_first_boot_gives_a_host_key_of_which_nothing_stays(tmp_path: Path) -> None:
     key = first_boot.host_key(tmp_path)
     assert list(tmp_path.iterdir()) == []

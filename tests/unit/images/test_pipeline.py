@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,11 @@ from typer.testing import CliRunner
 from provisioner.cli.image import app
 from provisioner.errors import ConfigureError, GpuprovError, ProviderError
 from provisioner.images.book import Book
+from provisioner.images.disk import base_system, tools
 from provisioner.images.manifest import Proof
 from provisioner.lifecycle import up
 from provisioner.lifecycle.down import down as real_down
-from provisioner.lifecycle.image import commands, disk, failure, nightly, pipeline, work
+from provisioner.lifecycle.image import commands, disk, failure, nightly, pipeline, virtual, work
 from provisioner.lifecycle.image.builder import Builder, Installed
 from provisioner.lifecycle.image.page import html
 from provisioner.lifecycle.image.recipe import Recipe, open_recipe
@@ -476,17 +477,29 @@ def test_what_is_wrong_on_the_builder_is_told(tmp_path: Path, world: World, monk
     assert (world.machines, world.images) == (set(), {})
 
 
-def test_a_recipe_at_a_site_that_makes_no_images_is_refused_before_anybody_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("system", "user", "said"),
+    [
+        ("ubuntu-22.04", 0, "made of debian-12 or ubuntu-24.04, not of ubuntu-22.04"),
+        ("debian-12", 0, "the signing keys of debian-12 are not installed here"),
+        ("debian-12", 1000, "not without root"),
+    ],
+)
+def test_a_virtual_machine_that_cannot_be_made_here_is_refused_before_anybody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, user: int, said: str
 ) -> None:
     file = tmp_path / "metal.yaml"
     file.write_text(
         "name: metal\nsites: {rack: {provider: baremetal, hosts: {d1.lab: {}}}}\n"
         "groups: {train: {machine: dgx-h100}}\nimage: {targets: {train: {disk: {path: disks}}}}\n"
+        f"stack: {{os: {system}}}\n"
     )
-    monkeypatch.setattr(pipeline.locking, "current", lambda *_: pytest.fail("versions were looked up"))
-    with pytest.raises(GpuprovError, match="makes no images at baremetal"):
-        pipeline.solved(open_recipe(file, sandbox=False), anew=False)
+    monkeypatch.setattr(tools, "require", lambda **_: None)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    here = {name: replace(row, keyring=tmp_path / "no.gpg") for name, row in base_system.ARCHIVES.items()}
+    monkeypatch.setattr(base_system, "ARCHIVES", here)
+    with pytest.raises(GpuprovError, match=said):
+        commands.refuse_unbuildable(open_recipe(file, sandbox=False))
 
 
 METAL = """\
@@ -522,6 +535,7 @@ def disks(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
         world.step(f"disk-published {name}")
         return found
 
+    monkeypatch.setattr(virtual, "wanted", lambda *_: False)
     monkeypatch.setattr(disk, "check", lambda *_: None)
     monkeypatch.setattr(disk, "_made", made)
     monkeypatch.setattr(disk, "_proven", proven)
@@ -581,7 +595,6 @@ def test_a_disk_that_fails_leaves_its_console_alone(tmp_path: Path, disks: World
 def test_a_disk_that_cannot_be_made_here_is_refused_before_anything_is(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "disks_of", lambda *_: None)
     monkeypatch.setattr(disk.tools, "PATH", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GpuprovError, match="a disk image is made and booted with"):
@@ -656,9 +669,11 @@ def test_commands_refuse_before_they_ask(tmp_path: Path, monkeypatch: pytest.Mon
     metal = file.with_name("metal.yaml")
     metal.write_text(
         "name: metal\nsites: { rack: { provider: baremetal } }\ngroups: { rtx: { machine: workstation-rtx4090 } }\n"
-        "image: { targets: { rtx: { disk: { path: disks } } } }\n"
+        "image: { targets: { rtx: { disk: { path: disks } } } }\nstack: { os: ubuntu-22.04 }\n"
     )
-    assert "gpuprov makes no images at baremetal" in said("build", str(metal))
+    monkeypatch.setattr(tools, "require", lambda **_: None)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert "made of debian-12 or ubuntu-24.04, not of ubuntu-22.04" in said("build", str(metal))
     told = said("promote", str(file), "candidate")
     assert "gpuprov image build RECIPE` makes one" in told and "promote" not in told and "book.json" not in told
     told = said("nightly", str(tmp_path / "nothing" / "*.yaml"))
