@@ -226,7 +226,7 @@ class Bmc:
             raise self._broken(error) from error
         whole = False
         try:
-            raw, whole = self._content(answer), reading
+            raw, whole = self._content(answer, reading), reading
         finally:
             (answer.release_conn if whole else answer.close)()
         status = answer.status
@@ -242,8 +242,9 @@ class Bmc:
             raise failed
         return Reply(status, _object(raw), {key.lower(): value for key, value in answer.headers.items()})
 
-    def _content(self, answer: urllib3.BaseHTTPResponse) -> bytes:
-        """What came of the body; an error's body may be cut, and then its status has to do."""
+    def _content(self, answer: urllib3.BaseHTTPResponse, reading: bool) -> bytes:
+        """What came of the body; an error's body may be cut, and then its status has to do. What the BMC has done already,
+        a session made above all, is read to its end also where all is to end."""
         pieces, size = [], 0
         try:
             for piece in answer.stream(65536):
@@ -251,15 +252,16 @@ class Bmc:
                 size += len(piece)
                 if size > LARGEST:
                     raise BmcError("the BMC's answer has no end", where=self.machine, kind="refused")
-                self._left()
+                self._left(done=not reading)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if answer.status < 400:
                 raise self._broken(error) from error
         return b"".join(pieces)
 
-    def _left(self, *, quiet: bool = False) -> float:
-        """Seconds until the deadline. Raises BmcError where it is past, or everything is to end."""
-        if self.stop.is_set() and not quiet and not self._closing:
+    def _left(self, *, quiet: bool = False, done: bool = False) -> float:
+        """Seconds until the deadline. Raises BmcError where it is past, or, but for what is `done`, everything is to
+        end."""
+        if self.stop.is_set() and not (quiet or done or self._closing):
             raise BmcError("was interrupted", where=self.machine, kind="interrupted", hint="run the same command again")
         left = self.deadline - time.monotonic()
         if left <= 0 and not quiet:
