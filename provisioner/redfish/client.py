@@ -243,8 +243,8 @@ class Bmc:
         return Reply(status, _object(raw), {key.lower(): value for key, value in answer.headers.items()})
 
     def _content(self, answer: urllib3.BaseHTTPResponse, reading: bool) -> bytes:
-        """What came of the body; an error's body may be cut, and then its status has to do. What the BMC has done already,
-        a session made above all, is read to its end also where all is to end."""
+        """What came of the body; an error's body may be cut, and then its status has to do. What the BMC has done
+        already, a session made above all, is read to its end also where all is to end."""
         pieces, size = [], 0
         try:
             for piece in answer.stream(65536):
