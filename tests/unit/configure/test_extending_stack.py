@@ -132,6 +132,7 @@ def test_a_role_is_used_as_the_page_says(role: tuple[Path, list[str]]) -> None:
     assert found["g6.xlarge"]["recorded"] is False
 
 
+@pytest.mark.slow
 def test_the_tests_of_roles_hold_for_it(role: tuple[Path, list[str]]) -> None:
     tests = ("configure/test_stamps.py", "configure/test_drift.py", "test_role_arguments.py")
     passes(role[0], *(f"tests/unit/{name}" for name in tests))
@@ -148,6 +149,7 @@ def test_a_component_is_used_as_the_page_says(component: tuple[Path, list[str]])
     assert "nccl-tests 2.17.6 needs NCCL 2.27 or newer" in found["conflict"]
 
 
+@pytest.mark.slow
 def test_the_tests_of_components_hold_for_it(component: tuple[Path, list[str]]) -> None:
     passes(component[0], "tests/unit/stack/test_components.py", "tests/unit/configure/test_drift.py",
            "tests/unit/configure/test_stamps.py")  # fmt: skip
