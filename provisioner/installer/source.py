@@ -73,6 +73,19 @@ def refuse_unfit_disk(image: Path) -> None:
         raise GpuprovError("has no GUID partition table", where=str(image), hint=hint)
     if UEFI_PARTITION not in head[2 * SECTOR :]:
         raise GpuprovError("has no EFI system partition", where=str(image), hint=hint)
+    whole, size = (_number(head, SECTOR + 32) + 1) * SECTOR, image.stat().st_size
+    if size < whole:
+        said = f"is cut: it has {size:,} bytes, and its partition table is of a disk of {whole:,}"
+        raise GpuprovError(said, where=str(image), hint="copy it again")
+    entries = [head[at : at + 128] for at in range(2 * SECTOR, 34 * SECTOR, 128) if head[at : at + 16].strip(b"\0")]
+    if max(entries, key=lambda entry: _number(entry, 32))[:16] == UEFI_PARTITION:
+        said = "has its EFI system partition last, and the last partition is the one that grows to the machine's disk"
+        raise GpuprovError(said, where=str(image), hint="the system's partition is the last")
+
+
+def _number(head: bytes, place: int) -> int:
+    """UEFI 2.10, 5.3: of a header the block of the other one at byte 32, of an entry the partition's first."""
+    return int.from_bytes(head[place : place + 8], "little")
 
 
 def netboot(folder: Path) -> tuple[Path, Path]:

@@ -18,7 +18,7 @@ from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.text import counted
 
 if TYPE_CHECKING:
-    from provisioner.providers.baremetal.site import BareMetalSite
+    from provisioner.providers.baremetal.site import BareMetalSite, Install
 
 
 _GROUP = 1
@@ -134,6 +134,8 @@ def _management(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
 
 def _image(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     install = site.install
+    if install is not None:
+        yield from _settings(install, {host.serial.upper() for host in listed(site, ())[0]}, (*at, "install"))
     if install is not None and install.image is not None:
         for key in ("iso", "os"):
             if getattr(install, key) is not None:
@@ -152,6 +154,16 @@ def _image(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     elif install.iso.endswith(".iso") and install.sha256 is None:
         said = "install.sha256 is missing: an image is not installed from unverified"
         yield Finding((*at, "install", "iso"), said, "the distribution publishes it as SHA256SUMS", at_key=True)
+
+
+def _settings(install: Install, serials: set[str], at: Loc) -> Iterator[Finding]:
+    _, _, port = (install.serve or "").rpartition(":")
+    if (install.serve or "").count(":") == 1 and not (port.isdigit() and 0 < int(port) < 65536):
+        yield Finding((*at, "serve"), f"{shown(port)} is no port", "host:port with a port from 1 to 65535")
+    for number, serial in enumerate(install.reinstall if "" not in serials else ()):
+        if serial.upper() not in serials:
+            said = f"no host of this site has the serial number {serial}"
+            yield Finding((*at, "reinstall", number), said, "the serial of a host that is to be installed again")
 
 
 def _of_pxe(site: BareMetalSite, at: Loc) -> Iterator[Finding]:

@@ -92,7 +92,7 @@ class Install(Model):
     )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         default=None,
-        title="64 hex digits",
+        title="64 hex digits in lower case, without a prefix",
         description="SHA-256 of the ISO image, as the distribution publishes it, or of the disk image; needed for both",
     )
     serve: Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:-]{0,252}$")] | None = Field(

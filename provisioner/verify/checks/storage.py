@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import counted
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
@@ -59,9 +60,12 @@ def test_raid(node: Facts) -> None:
     arrays = node.arrays
     if not arrays:
         skip("there is no array")
-    wrong = [f"{a.name} is not active" for a in arrays if not a.active]
-    wrong += [f"{a.name} misses {a.missing} disks" for a in arrays if a.active and a.missing]
-    wrong += [f"{a.failed} disks of {a.name} have failed" for a in arrays if a.active and a.failed and not a.missing]
+    wrong = [f"{a.name} is {a.state}" for a in arrays if not a.active]
+    for array in arrays:
+        if array.active and (array.missing or array.failed):
+            gone = f" ({', '.join(array.lost)} failed)" if array.lost else ""
+            mended = f", rebuilt to {array.rebuilt}" if array.rebuilt else ""
+            wrong.append(f"{array.name} misses {counted(array.missing or array.failed, 'disk')}{gone}{mended}")
     saw(expected="all members up", actual=wrong or [f"{a.name}: {a.level} of {a.members}" for a in arrays])
     if wrong:
         fail("; ".join(wrong))
@@ -209,7 +213,8 @@ def test_nvme_size(node: Facts, expected: Expected) -> None:
     saw(expected=f"{expected.disk_gb:g} GB each", actual={name: f"{size:.0f} GB" for name, size in sizes.items()})
     if not sizes:
         skip("no local NVMe disk is listed with its size")
-    if small := [f"{name} has {size:.0f} GB" for name, size in sizes.items() if size < least]:
+    by_size = sorted(sizes.items(), key=lambda one: one[1])  # one without any capacity is the worst
+    if small := [f"{name} has {size:.0f} GB" for name, size in by_size if size < least]:
         fail(f"{'; '.join(small)}; {expected.disk_gb:g} are expected")
 
 

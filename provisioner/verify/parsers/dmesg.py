@@ -29,6 +29,9 @@ _OFF_OF = re.compile(r"NVRM|\bGPU (?:at )?(?:PCI:)?[0-9a-fA-F]{4}")
 _GPU = re.compile(
     r"(?:GPU |at |PCI:|\()((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)(?![0-9a-zA-Z])"
 )
+_INACCESSIBLE = re.compile(r"\bnvidia ([0-9a-fA-F:]{7,13}\.[0-7]): Unable to change power state .*device inaccessible")
+"""The PCI core of a GPU that does not answer there any more (drivers/pci/pci.c)."""
+_CUT = re.compile(r"NVRM: (?:GPU at [^:]*: )?Xid(?: \((?:PCI:)?([0-9a-fA-F:.]{0,20}))?")
 _AER = re.compile(r"AER: (?:Multiple )?(Correct|Uncorrect)(?:ed|able)")
 _KERNEL = re.compile(
     r"NVRM:|\bkernel:|SXid|\[\s*\+?[0-9]+\.[0-9]+\]|^\d{1,3},\d+,\d+,|^\[?\w{3} \w{3}\s+\d|^\d{4}-\d\d-\d\dT"
@@ -97,7 +100,7 @@ class KernelLog:
 
 
 def parse(text: str) -> KernelLog:
-    rows = lines(text)
+    rows = _completed(lines(text), text)
     xids: Counter[tuple[int, str]] = Counter()
     sxids: Counter[tuple[int, str]] = Counter()
     said: dict[tuple[int, str], str] = {}
@@ -132,7 +135,7 @@ def parse(text: str) -> KernelLog:
                 weights.setdefault(key, set()).add(weight[1] if weight else "")
                 if cause := _CAUSE.search(one[3]):
                     causes.setdefault((int(cause[1]), one[1]), f"named as the cause of an Xid {one[2]}")
-        elif "the bus" in row and _OFF.search(row) and (where := _fallen(rows, i)) is not None:
+        elif ("the bus" in row or "inaccessible" in row) and (where := _fallen(rows, i)) is not None:
             if i < loaded:
                 earlier[79, where] = None
             else:
@@ -171,14 +174,25 @@ def parse(text: str) -> KernelLog:
     )
 
 
+def _completed(rows: list[str], text: str) -> list[str]:
+    """The lines; an Xid that the end of the text cut before its code is one of code 0."""
+    if rows and not text.endswith("\n") and (match := _CUT.search(rows[-1])) and not _XID.search(rows[-1]):
+        return [*rows[:-1], f"{rows[-1][: match.start()]}NVRM: Xid ({(match[1] or '').ljust(4, '0')}): 0"]
+    return rows
+
+
 def _fatal(weights: set[str]) -> bool | None:
     """What the weights of all lines of one code together say; a line without one leaves it open."""
     return True if "Fatal" in weights else None if "" in weights else False
 
 
 def _fallen(rows: list[str], place: int) -> str | None:
-    """The address of the GPU of which a line says that it is gone, "" where none is named; None where it is not the
-    driver that says so. The message may have begun some lines before."""
+    """The address of the GPU of which a line says that it is gone, "" where none is named; None where nobody says so
+    of a GPU. The driver's message may have begun some lines before."""
+    if match := _INACCESSIBLE.search(rows[place]):
+        return match[1]
+    if not _OFF.search(rows[place]):
+        return None
     for back in range(4):
         row = rows[place - back] if place >= back else ""
         if back and _OFF.search(row):

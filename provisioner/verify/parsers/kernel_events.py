@@ -141,6 +141,7 @@ KINDS: tuple[Kind, ...] = (
         r"Buffer I/O error on dev(?:ice)? (?:nvme|sd|vd|xvd|dm-|md)",
         r"nvme nvme\d+: (?:controller is down|Device not ready; aborting|Removing after probe failure|"
         r"Disabling device after reset failure|frozen state error)",
+        r"\bnvme \S+ Unable to change power state from \S+ to D0, device inaccessible",  # pci.c
         r"md/raid\S*: .*Disk failure on",
         r"EXT4-fs error \(device",
         r"XFS \(\S+\): (?:[Mm]etadata (?:I/O error|corruption)|[Cc]orruption (?:of|warning|detected))",
@@ -163,6 +164,7 @@ KINDS: tuple[Kind, ...] = (
         r"Lustre: \S+ Connection to \S+ .*was lost",
         r"LustreError: .*(?:evicted|was evicted)",
         r"libceph: (?:mon|osd|mds)\d+ .*(?:session lost|socket closed|hunting)",
+        r"\bceph: .*\bmds\d+ hung\b",  # fs/ceph/mds_client.c
     ),
     _kind(
         "fs_readonly",
@@ -181,7 +183,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "nic",
-        ("mlx", "ena "),
+        ("mlx", "ena ", "bnxt_en"),
         r"mlx[45]_\w+ .*device's health compromised",
         r"mlx[45]_\w+ .*(?:unrecoverable|Fatal error \d+ detected|handling bad device|"
         r"health recovery f(?:ailed|low aborted))",
@@ -189,6 +191,8 @@ KINDS: tuple[Kind, ...] = (
         r"mlx[45]_\w+ .*(?:firmware (?:fatal|internal) error|internal hardware error|irrecoverable)",
         r"\bmlx4_core .*Internal error detected",
         r"\bena \S+ .*(?:Keep alive watchdog timeout|[Dd]evice reset failed|Trigger reset is on)",
+        r"\bbnxt_en \S+ .*Firmware not responding, status: 0x[0-9a-f]+",  # bnxt.c
+        r"\bmlx[45]_\w+ \S+ Unable to change power state from \S+ to D0, device inaccessible",  # pci.c
     ),
     _kind(
         "nic_warning",
@@ -212,17 +216,21 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "amd_ring_timeout",
-        ("amdgpu",),
+        ("amdgpu", "VRAM is lost"),
         r"amdgpu.*\bring \S+ timeout",
         r"amdgpu.*GPU reset ?(?:begin|\(\d+\) failed|failed)",
         r"amdgpu.*qcm fence wait loop timeout expired",
         r"amdgpu.*(?:Failed to (?:reset|recover)|device lost|wedged)",
+        r"amdgpu.*SMU: I'm not done with your previous command",  # smu_cmn.c; github ROCm/ROCm#2196
+        r"\bVRAM is lost due to GPU reset",
         but=r"GPU reset\(?\d*\)? succeeded",
     ),
     _kind(
         "amd_ras",
         ("amdgpu",),
         r"amdgpu.*\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected",
+        r"amdgpu.*uncorrectable hardware error ?\(ERREVENT_ATHUB_INTERRUPT\) detected",  # github ROCm/ROCm#1886
+        r"amdgpu.*RAS records:\s*\d+ exceed threshold:\s*\d+",  # amdgpu_ras_eeprom.c
         r"amdgpu.*(?:RAS poison|poison consumption|poison is consumed|Poison is created|"
         r"[Ff]atal error (?:occurred|detected)|uncorrectable (?:ECC )?error|RMA threshold|reached bad page threshold|"
         r"Saved bad pages \d+ reaches threshold)",

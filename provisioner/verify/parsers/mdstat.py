@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provisioner.verify.parsers import Unreadable, first_line
 from provisioner.verify.tool import Tool
@@ -11,7 +11,8 @@ from provisioner.verify.tool import Tool
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One md array; `missing` is how many members of it are not up."""
+    """One md array; `missing` is how many members of it are not up, `lost` those of them that are named (with the
+    mark of a failed disk), `rebuilt` how far the array has been mended, "7.1 %", "" where nobody mends it."""
 
     name: str
     active: bool
@@ -19,9 +20,15 @@ class Array:
     members: int
     failed: int
     missing: int
+    state: str = "active"
+    lost: tuple[str, ...] = ()
+    rebuilt: str = ""
 
 
-_MD = re.compile(r"^(md\S*) : (active|inactive)(?: \([a-z-]+\))?(?: (raid[0-9]+|linear|faulty))? (.*)$")
+# "broken": md_seq_show of Linux 6.x, of a RAID0 that lost a member
+_MD = re.compile(r"^(md\S*) : (active|inactive|broken)(?: \([a-z-]+\))*(?: (raid[0-9]+|linear|faulty))?(?: (.*))?$")
+_BEGINS = re.compile(r"^md\S* : ")
+_MENDED = re.compile(r"\b(?:recovery|reshape) *= *([0-9.]{1,5})%")
 
 
 def parse(text: str) -> tuple[Array, ...]:
@@ -33,15 +40,20 @@ def parse(text: str) -> tuple[Array, ...]:
         raise Unreadable(f"not what the kernel writes: {first_line(text)}")
     for line in text.splitlines():
         if match := _MD.match(line):
-            members = match[4].split()
-            failed = sum("(F)" in one for one in members)
-            found.append(Array(match[1], match[2] == "active", match[3], len(members), failed, 0))
+            members = (match[4] or "").split()
+            lost = tuple(one.partition("[")[0] for one in members if "(F)" in one)
+            active = match[2] == "active"
+            found.append(Array(match[1], active, match[3], len(members), len(lost), 0, match[2], lost))
+        elif _BEGINS.match(line):
+            raise Unreadable(f"an array that is not understood: {line[:80]}")
         elif found and not found[-1].active and re.search(r"\bsuper external:[a-z]", line):
             found.pop()
         elif found and (counts := re.search(r"\[([0-9]{1,3})/([0-9]{1,3})\]", line)):
             last = found[-1]
             gone = max(0, int(counts[1]) - int(counts[2]))
-            found[-1] = Array(last.name, last.active, last.level, last.members, last.failed, gone)
+            found[-1] = replace(last, missing=gone)
+        elif found and (mended := _MENDED.search(line)):
+            found[-1] = replace(found[-1], rebuilt=f"{mended[1]} %")
     return tuple(found)
 
 

@@ -30,6 +30,9 @@ _SECOND = re.compile(
     r"^\| *(?:\S+) +(\S+) +(\S+) +(\S+) */ +(\S+) *\| *([0-9]+MiB|N/A|ERR!) */ +([0-9]+MiB|N/A|ERR!) *\|"
     r" *(\S+) +(\S.*?) *\|$"
 )
+_LOST = re.compile(r"^\| *(?:\S+ +ERR! +ERR!|.*\|) .*?(?:(GPU is lost|GPU requires reset)|ERR! */ +ERR!) *\|")
+"""The second line of a GPU that does not answer: heat and level of performance are ERR!, and in place of its memory
+stands why, or ERR! again. ERR! of the fan alone is of a GPU that works (github utkuozdemir/nvidia_gpu_exporter#393)."""
 _MIG = re.compile(r"^\| +\| +\| +(Enabled|Disabled|N/A|ERR!)\*? *\|$")
 _PROCESS = re.compile(
     r"^\| +([0-9]{1,3}) +(?:(?:N/A|[0-9]+) +(?:N/A|[0-9]+) +)?([0-9]+) +([CGM+]{1,3}) +(\S.*?) +([0-9]+MiB|N/A) *\|$"
@@ -169,6 +172,8 @@ def _table(text: str) -> Listed | None:
                 put(gpu, "ecc_errors/volatile/uncorrectable", match[6])
             elif match[6] == "Off":
                 put(gpu, "ecc_mode/current_ecc", "Disabled")
+        elif gpu is not None and (match := _LOST.match(line)):
+            SubElement(_child(gpu, "else"), "value").text = match[1] or "GPU is lost"
         elif gpu is not None and (match := _SECOND.match(line)):
             put(gpu, "temperature/gpu_temp", match[1].rstrip("C"))
             put(gpu, "gpu_power_readings/current_power_limit", match[4])

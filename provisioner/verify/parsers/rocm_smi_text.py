@@ -18,6 +18,9 @@ _ROW = re.compile(r"^([0-9]{1,3}) .*\s((?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-
 _CONCISE = re.compile(r"^([0-9]{1,3})\s+\[0x[0-9a-fA-F]+ : 0x[0-9a-fA-F]+\]")
 _BY_NODE = re.compile(r"^([0-9]{1,3})\s+[0-9]{1,4}\s+0x[0-9a-fA-F]{4},\s+[0-9]{1,6}\s")
 _OLDEST = re.compile(r"^([0-9]{1,3})\s+(?:[0-9.]{1,6}c|N/A)\s")
+_SILENT = re.compile(r"^[0-9]{1,3}\s.*\bN/A\s+N/A\b.*\bunknown\b")
+"""A GPU without heat, power and level of performance answers nothing (github ROCm/rocm_smi_lib#85); a partition but the
+first has none of its own."""
 _PARTITION = re.compile(r",\s*(?:[A-Z]PX|N/A),\s*([0-9]{1,2})\s")
 _NAME = re.compile(r"^\s+(AMD \S.*?)\s*$")
 _AMD = re.compile(r"^(\s*)([A-Z][A-Z0-9_ ]*?)(?::\s*(.*?))?\s*$")
@@ -35,13 +38,16 @@ def read(text: str) -> tuple[dict[str, Any] | list[Any] | None, str]:
 def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
     cards: dict[str, dict[str, str]] = {}
     system: dict[str, str] = {}
-    made, open_card, headed = "rocm-smi's text", "", False
+    made, open_card, headed, asleep = "rocm-smi's text", "", False, "low-power state" in text
     for line in lines(text):
         if match := _PAIR.match(line):
             cards.setdefault(f"card{match[1]}", {}).setdefault(match[2].strip(), match[3])
         elif match := _DRIVER.match(line):
             system["Driver version"] = match[1]
         elif match := _CONCISE.match(line):
+            if _SILENT.match(line) and not asleep:
+                open_card, made = "", "rocm-smi's table"
+                continue
             open_card, made = f"card{match[1]}", "rocm-smi's table"
             cards.setdefault(open_card, {})
         elif open_card and (match := _NAME.match(line)):
@@ -49,9 +55,13 @@ def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
             open_card = ""
         elif match := _BY_NODE.match(line):
             part, made = _PARTITION.search(line), "rocm-smi's table"
+            if _SILENT.match(line) and not asleep and (part is None or part[1] == "0"):
+                continue
             cards[f"card{match[1]}"] = {"Partition ID": part[1] if part else "0"}
         elif headed and (match := _OLDEST.match(line)):
-            cards[f"card{match[1]}"], made = {"Partition ID": "0"}, "rocm-smi's table"
+            made = "rocm-smi's table"
+            if asleep or not _SILENT.match(line):
+                cards[f"card{match[1]}"] = {"Partition ID": "0"}
         elif line.startswith("GPU  Temp"):
             headed = True
         elif "GUID" in text and (match := _ROW.match(line)):

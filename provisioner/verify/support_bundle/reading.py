@@ -71,10 +71,14 @@ def read(path: Path) -> Supplied:
         own = Bundle.read(path)
         rest: Iterable[Piece] = (piece for piece in pieces(path) if not _ours(piece.name))
     elif path.is_dir():
-        return Supplied(Bundle.read(path))
+        own, rest = Bundle.read(path), ()
     else:
         own, rest = Bundle(), pieces(path)
     desk.folder = path.is_dir()
+    for output in own.files.values():
+        _hear(desk, output.text)
+    if path.is_dir() and _only_ours(path):
+        return Supplied(own, told=_told(desk))
     desk.placed += [(name, name) for name in own.files]
     for name in (name for name in GPUS if name in own.files):
         _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0])
@@ -89,7 +93,7 @@ def read(path: Path) -> Supplied:
     # of what was saved twice the one counts that shows a fault
     faults = {name: output for name, (rank, _, output) in desk.found.items() if rank < 0} if not desk.status else {}
     bundle = replace(own, files={**files, **own.files, **_kernel_logs(desk), **faults})
-    return Supplied(bundle, tuple(desk.placed), tuple(desk.unplaced), " / ".join(dict.fromkeys(desk.told))[:1000])
+    return Supplied(bundle, tuple(desk.placed), tuple(desk.unplaced), _told(desk))
 
 
 def _with_status(files: dict[str, Output], text: str) -> Bundle:
@@ -244,6 +248,10 @@ def _kernel_logs(desk: _Desk) -> dict[str, Output]:
 
 
 _DMI = re.compile(r"\bDMI: ([^\n]{3,160})|^\s*(?:Manufacturer|Product Name): ([^\n]{2,80})", re.M)
+
+
+def _told(desk: _Desk) -> str:
+    return " / ".join(dict.fromkeys(desk.told))[:1000]
 
 
 def _hear(desk: _Desk, text: str) -> None:

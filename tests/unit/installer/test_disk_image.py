@@ -49,6 +49,20 @@ def test_what_is_no_disk_that_starts_by_uefi_is_refused(tmp_path: Path, head: by
     source.refuse_unfit_disk(raw(image))
 
 
+def test_a_disk_that_is_cut_or_cannot_grow_is_refused(tmp_path: Path) -> None:
+    image = raw(tmp_path / "golden.raw", mib=2)
+    content = image.read_bytes()
+    image.write_bytes(content[: 1 << 20])
+    with pytest.raises(
+        GpuprovError, match="is cut: it has 1,048,576 bytes, and its partition table is of a disk of 2,09"
+    ):
+        source.refuse_unfit_disk(image)
+    first = 2 * SECTOR + 32
+    image.write_bytes(content[:first] + (2000).to_bytes(8, "little") + content[first + 8 :])
+    with pytest.raises(GpuprovError, match="has its EFI system partition last"):
+        source.refuse_unfit_disk(image)
+
+
 def test_validate_looks_at_the_image(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(

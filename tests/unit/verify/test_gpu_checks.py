@@ -609,6 +609,23 @@ FAULTS: dict[str, Fault] = {
     "ras": Fault(
         AMD, log("amdgpu 0000:0c:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block"), {"amd.ras"}
     ),
+    # github ROCm/ROCm#1886
+    "amd athub": Fault(
+        AMD,
+        log("amdgpu 0000:e3:00.0: amdgpu: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!"),
+        {"amd.ras"},
+    ),
+    "amd bad records": Fault(
+        AMD,
+        log("amdgpu 0000:e3:00.0: amdgpu: RAS records:8 exceed threshold:8, GPU will not be initialized."),
+        {"amd.ras"},
+    ),
+    "amd memory lost": Fault(AMD, log("[drm] VRAM is lost due to GPU reset!"), {"amd.ring_timeout"}),
+    "a GPU without power": Fault(
+        P4D,
+        log("nvidia 0000:10:1c.0: Unable to change power state from D3cold to D0, device inaccessible"),
+        {"gpu.xid"},
+    ),
     "amd init": Fault(AMD, log("amdgpu 0000:0c:00.0: amdgpu: Fatal error during GPU init"), {"amd.init"}),
     "partitions": Fault(AMD, sub("rocm-smi.json", r'("card7": )(\{[^}]*\})', r'\1\2, "card8": \2'), {"amd.partitions"}),
     "unique id twice": Fault(AMD, sub("rocm-smi.json", "0x0000000000000003", "0x0000000000000004"), {"amd.unique_ids"}),

@@ -88,6 +88,11 @@ def test_a_line_is_read_whatever_stands_before_it(stamp: str, kind: str) -> None
         assert all(event.count == 1 and LINES[kind].startswith(event.text[:60]) for event in log.events)
 
 
+def test_an_xid_that_was_cut_before_its_code_is_no_line_like_others() -> None:
+    found = dmesg.parse("[    0.000000] Linux version 6.8.0\n[98211.2] NVRM: Xid (PCI:0000:5d:00")
+    assert [(one.code, one.pci) for one in found.xids] == [(0, "0000:5d:00")]
+
+
 def test_every_kind_has_a_line_here() -> None:
     assert {kind.name.removesuffix("_message") for kind in KINDS} == set(LINES) - {"xid", "sxid"}
 

@@ -153,6 +153,18 @@ def test_arrays() -> None:
     }
 
 
+def test_an_array_that_is_broken_or_mended_or_not_understood() -> None:
+    (broken,) = mdstat.parse("md1 : broken raid0 nvme5n1[2] nvme4n1[1]\n      9 blocks super 1.2 512k chunks\n")
+    assert (broken.active, broken.state) == (False, "broken")
+    (mended,) = mdstat.parse(
+        "md0 : active raid1 nvme2n1p2[2] nvme0n1p2[0](F)\n      9 blocks [2/1] [_U]\n"
+        "      [=>...................]  recovery =  7.1% (1/9) finish=145.2min speed=99K/sec\n"
+    )
+    assert (mended.missing, mended.lost, mended.rebuilt) == (1, ("nvme0n1p2",), "7.1 %")
+    with pytest.raises(Unreadable):
+        mdstat.parse("md1 : gone raid0 nvme5n1[2]\n")
+
+
 def test_rows_of_df_with_spaces_and_without_inodes() -> None:
     text = (
         "Mounted on Filesystem Type 1B-blocks Used Avail Inodes IUsed\n"

@@ -21,6 +21,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected, expect
 from provisioner.verify.facts import read as read_facts
 from provisioner.verify.health import judge
+from provisioner.verify.parsers import nvidia_smi, rocm_smi
 from provisioner.verify.results import CheckResult
 from provisioner.verify.support_bundle import journals, pieces, read
 from provisioner.verify.support_bundle.machine import tell
@@ -504,7 +505,7 @@ def test_a_list_that_does_not_tell_whose_the_disks_are_never_passes(tmp_path: Pa
 def test_software_raid_is_judged(tmp_path: Path) -> None:
     (tmp_path / "mdstat").write_text(capture("mdstat/raid5-degraded.txt"))
     check = judged(read(tmp_path / "mdstat").bundle, "dgx-h100")["storage.raid"]
-    assert (check.status, check.message) == ("fail", "md2 misses 1 disks")
+    assert (check.status, check.message) == ("fail", "md2 misses 1 disk")
     (tmp_path / "mdstat").write_text(capture("mdstat/raid0-6-disks.txt"))
     assert judged(read(tmp_path / "mdstat").bundle, "dgx-h100")["storage.raid"].status == "pass"
 
@@ -535,3 +536,24 @@ def test_all_that_rocm_smi_tells_is_judged_like_its_json(tmp_path: Path) -> None
         checks = judged(read(tmp_path / "smi").bundle, "amd-mi300x-node")
         assert checks["amd.vbios"].status == status
         assert {checks[name].status for name in ("gpu.count", "gpu.model", "gpu.memory", "amd.partitions")} == {"pass"}
+
+
+UNREAD = ("|ERR!  ERR!  ERR!            N/A  / ERR!  |    GPU is lost         |   ERR!          ERR! |",
+          "|ERR!  ERR!  ERR!            N/A  / ERR!  |     ERR!  /  ERR!      |   ERR!          ERR! |")  # fmt: skip
+
+
+@pytest.mark.parametrize("second", UNREAD)
+def test_a_gpu_that_the_table_names_and_cannot_read_is_lost(second: str) -> None:
+    rows = capture("nvidia_smi/table-v100-8gpu-460.txt").splitlines()
+    place = next(n for n, row in enumerate(rows) if row.startswith("|   2  ")) + 1
+    found = nvidia_smi.parse("\n".join([*rows[:place], second, *rows[place + 1 :]]))
+    assert [gpu.lost for gpu in found.gpus] == [n == 2 for n in range(8)]
+
+
+def test_a_row_of_rocm_smi_without_a_value_is_no_gpu_that_answers() -> None:
+    text = capture("rocm_smi/table-mi300x-4gpu.txt")
+    last = next(row for row in text.splitlines() if re.match(r"3 +", row))
+    said = "N/A         N/A       N/A, N/A, N/A       None    None    0%   unknown  N/A  0%  0%"
+    assert len(rocm_smi.parse(text).gpus) == 4
+    for device in ("3       4     0x74a1,   16738 ", "3       [0x74a1 : 0x00]      "):
+        assert len(rocm_smi.parse(text.replace(last, device + said)).gpus) == 3
