@@ -118,6 +118,7 @@ def test_up_moves_nobody_to_another_lock(desk: Rehearsal) -> None:
 
 
 def test_a_release_that_is_not_good_is_brought_back_from_the_canary(desk: Rehearsal) -> None:
+    hooks(desk)  # of the quarantine in which the faults before put a node
     assert desk.run("sandbox", "fault", desk.file, "box-1", f"bad-driver:{NEW}").status == 0
     assert status(desk)["box-1"]["drift"] == [], "with the old driver nothing is wrong"
     said = upgrade(desk, "--canary", "box-1")
