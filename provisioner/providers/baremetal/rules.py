@@ -158,8 +158,8 @@ def _image(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
 
 def _settings(install: Install, serials: set[str], at: Loc) -> Iterator[Finding]:
     _, _, port = (install.serve or "").rpartition(":")
-    if (install.serve or "").count(":") == 1 and not (port.isdigit() and 0 < int(port) < 65536):
-        yield Finding((*at, "serve"), f"{shown(port)} is no port", "host:port with a port from 1 to 65535")
+    if (install.serve or "").count(":") == 1 and not (port.isdigit() and int(port) < 65536):
+        yield Finding((*at, "serve"), f"{shown(port)} is no port", "host:port with a port up to 65535")
     for number, serial in enumerate(install.reinstall if "" not in serials else ()):
         if serial.upper() not in serials:
             said = f"no host of this site has the serial number {serial}"

@@ -207,7 +207,7 @@ def disks(found: tuple[lsblk.Disk, ...], key: str, wanted: dict[str, Any]) -> An
 
 
 def arrays(found: tuple[mdstat.Array, ...], key: str, wanted: dict[str, Any]) -> Any:
-    return next({name: value for name, value in asdict(one).items() if name != "name"}
+    return next({name: value for name, value in asdict(one).items() if name in wanted[key]}
                 for one in found if one.name == key)  # fmt: skip
 
 
