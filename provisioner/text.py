@@ -9,7 +9,7 @@ think of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -43,6 +43,17 @@ def counted(number: int, what: str) -> str:
     ('1 node', '4 nodes')
     """
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def few(texts: Sequence[str], most: int, mark: str = ";") -> str:
+    """The first of them, and how many more there are.
+
+    >>> few(["a", "b", "c"], 2), few(["a", "b", "c"], 2, ","), few(["a", "b"], 2)
+    ('a; b; and 1 more', 'a, b and 1 more', 'a; b')
+    """
+    more = len(texts) - most
+    rest = f"{mark if mark == ';' else ''} and {more} more" if more > 0 else ""
+    return f"{mark} ".join(texts[:most]) + rest
 
 
 def _shown(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from provisioner.errors import GpuprovError
 from provisioner.providers.hosts import Host
+from provisioner.text import few
 
 NEEDS = "sudo apt-get install -y dnsmasq-base ipxe iproute2"
 NAMED = 8
@@ -58,9 +59,8 @@ def refuse_unusable(hosts: Sequence[Host], here: IPv4Interface, gateway: str, in
     reach; all of them in one. `gateway`: "" for none."""
     why = list(_unusable(hosts, here, gateway))
     if why:
-        more = f"; and {len(why) - NAMED} more" if len(why) > NAMED else ""
         raise GpuprovError(
-            "; ".join(why[:NAMED]) + more, where=where,
+            few(why, NAMED), where=where,
             hint=f"{interface} is {here}: addresses of {here.network} that nobody has, and a gateway there",
         )  # fmt: skip
 

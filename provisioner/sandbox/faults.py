@@ -33,6 +33,7 @@ from provisioner.sandbox import (
 )
 from provisioner.sandbox.fault_list import Fault
 from provisioner.sandbox.runtime import Podman, find_podman
+from provisioner.text import few
 
 Json = dict[str, Any]
 FAULTS = (
@@ -202,7 +203,7 @@ def _refuse(fault: Fault, healthy: Json) -> None:
     if fault.applies(healthy):
         return
     others = [machine for machine in _machines_with(fault) if machine != healthy["machine"]]
-    shown = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if len(others) > 6 else "")
+    shown = few(others, 6, ",")
     raise GpuprovError(
         f"{fault.name} needs {fault.needs}, which {healthy['machine']} does not have",
         # What no machine has by itself (spot) is cluster.yaml's to ask for.

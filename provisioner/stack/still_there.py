@@ -18,6 +18,7 @@ from provisioner.stack.fetch import Fetch
 from provisioner.stack.index import Origin
 from provisioner.stack.models import Archive, Repository, Stack
 from provisioner.stack.package_index import PackageIndex
+from provisioner.text import few
 
 DEADLINE = 60.0
 """Seconds for all repositories together."""
@@ -57,8 +58,7 @@ def _one(repository: Repository, names: Iterable[tuple[str, str]], fetch: Fetch,
     gone = [f"{n} {v}" for n, v in names if v not in {e.version for e in there.entries(n)}]
     if not gone:
         return []
-    more = f" and {len(gone) - FEW} more" if len(gone) > FEW else ""
-    said = f"repository {repository.name} no longer has {', '.join(gone[:FEW])}{more}, which are locked: apt would fail"
+    said = f"repository {repository.name} no longer has {few(gone, FEW, ',')}, which are locked: apt would fail"
     return [Finding("blocks", "packages", said, _renew(repository, file))]
 
 

@@ -23,6 +23,7 @@ from provisioner.providers.aws.client import Region
 from provisioner.providers.aws.findings import unknown
 from provisioner.providers.capacity import Way
 from provisioner.providers.trouble import Trouble
+from provisioner.text import few
 
 TAG = "aws:ResourceTag/gpuprov-cluster"
 WOULD = "DryRunOperation"
@@ -59,7 +60,7 @@ def simulated(region: Region, cluster: str, names: Sequence[str]) -> list[Findin
     except Trouble as trouble:
         return [unknown("permissions", trouble, "iam:SimulatePrincipalPolicy and iam:GetRole")]
     if refused:
-        told = ", ".join(refused[:MOST]) + (f" and {len(refused) - MOST} more" if len(refused) > MOST else "")
+        told = few(refused, MOST, ",")
         said = f"IAM's simulator says that these credentials may not {told}"
         return [Finding("warning", "permissions", said, POLICY)]
     return [Finding("ok", "permissions", f"{len(names) + len(actions()['remove'])} actions, by IAM's simulator")]

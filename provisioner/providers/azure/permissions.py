@@ -19,6 +19,7 @@ from provisioner.providers.azure.client import Subscription, parts
 from provisioner.providers.azure.findings import unknown
 from provisioner.providers.azure.site import AzureSite
 from provisioner.providers.trouble import Trouble
+from provisioner.text import few
 
 API = "2022-04-01"
 MOST = 6
@@ -64,7 +65,7 @@ def findings(subscription: Subscription) -> Iterator[Finding]:
             continue
         refused += [name for name in asked if not allowed(rows, name)]
     if refused:
-        told = ", ".join(refused[:MOST]) + (f" and {len(refused) - MOST} more" if len(refused) > MOST else "")
+        told = few(refused, MOST, ",")
         yield Finding("blocks", "permissions", f"these credentials may not {told}", ROLE)
     else:
         yield Finding("ok", "permissions", f"{sum(map(len, places.values()))} actions")

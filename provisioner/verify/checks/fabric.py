@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected, far_below
 from provisioner.verify.fabric import wrong_way
@@ -177,5 +178,5 @@ def test_ring(node: Facts) -> None:
     rate = f", {ring.gbps:.4g} GB/s" if ring.gbps is not None else ""
     saw(expected="a ring that works", actual=f"{len(ring.nodes)} nodes{rate}")
     if not ring.good:
-        some = ", ".join(ring.nodes[:6]) + (f" and {len(ring.nodes) - 6} more" if len(ring.nodes) > 6 else "")
+        some = few(ring.nodes, 6, ",")
         fail(f"{some}: {ring.why}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering, is_model
 from provisioner.verify.expectations import Expected
@@ -183,4 +184,4 @@ def test_processes(node: Facts, expected: Expected) -> None:
             holders.append(f"GPU {gpu.index}: {used} MiB held by a process that nvidia-smi does not show")
     saw(expected="nobody", actual=holders[:8] or "nobody")
     if holders:
-        fail("; ".join(holders[:6]) + (f"; and {len(holders) - 6} more" if len(holders) > 6 else ""))
+        fail(few(holders, 6))

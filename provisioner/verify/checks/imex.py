@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -60,4 +61,4 @@ def test_nodes(node: Facts) -> None:
     wrong += [f"{one} to {other}: {state}" for one, other, state in domain.broken]
     saw(expected=f"{len(domain.nodes)} nodes ready and connected", actual=wrong[:8] or "all")
     if wrong:
-        fail("; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if len(wrong) > 4 else ""))
+        fail(few(wrong, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from provisioner.text import few
 from provisioner.verify.check import Action, check, fail, saw
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -26,8 +27,7 @@ def told(
     events = [*(e for e in node.log.of(*kinds) if not (but and pci(e.where or "-") in but)), *beside]
     saw(expected="no such line", actual=[_line(event) for event in events[:8]] or "no such line")
     if events:
-        more = f"; and {len(events) - 3} more" if len(events) > 3 else ""
-        fail("; ".join(_line(event) for event in events[:3]) + more, action=action)
+        fail(few([_line(event) for event in events], 3), action=action)
 
 
 def _line(event: Event) -> str:
@@ -133,8 +133,7 @@ def test_unknown(node: Facts) -> None:
     strange = node.strange or ()
     saw(expected="none", actual=[f"{one.text} ({one.count})" for one in strange[:8]] or "none")
     if strange:
-        more = f"; and {len(strange) - 3} more" if len(strange) > 3 else ""
-        fail("; ".join(f"{o.text}{f' ({o.count} times)' if o.count > 1 else ''}" for o in strange[:3]) + more)
+        fail(few([f"{o.text}{f' ({o.count} times)' if o.count > 1 else ''}" for o in strange], 3))
 
 
 @check(

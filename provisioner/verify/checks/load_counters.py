@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu_power import degrees_left
 from provisioner.verify.checks.load import LOAD, NEEDS, reached, worked
@@ -223,7 +224,7 @@ def test_nvlink(node: Facts, expected: Expected) -> None:
                 told += [f"GPU {gpu} link {link}: {grown} {what}"] if grown > 0 else []
     saw(expected="no counter grows", actual=told[:16] or "none grew")
     if told:
-        fail("; ".join(told[:4]) + (f"; and {len(told) - 4} more" if len(told) > 4 else ""))
+        fail(few(told, 4))
 
 
 @check(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, islice
 
+from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -44,7 +45,7 @@ def test_topology(node: Facts, expected: Expected) -> None:
     silent = [pair for pair in best if pair[2] is None]
     wrong = [f"{a}-{b} is {cell}, not {'/'.join(allowed)}" for a, b, cell, allowed in best if cell is not None]
     if wrong:
-        fail("; ".join(wrong[:6]) + (f"; and {len(wrong) - 6} more" if len(wrong) > 6 else ""))
+        fail(few(wrong, 6))
     if len(names) < known:
         unknown(f"the matrix holds {len(names)} GPUs, the machine has {expected.gpu_count}")
     if silent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering
 from provisioner.verify.expectations import Expected
@@ -100,7 +101,7 @@ def test_errors(node: Facts, expected: Expected) -> None:
     ]
     saw(expected={what: f"{limit:g} at most" for what, limit in most.items()}, actual=over[:16] or "none")
     if over:
-        fail("; ".join(over[:4]) + (f"; and {len(over) - 4} more" if len(over) > 4 else ""))
+        fail(few(over, 4))
 
 
 @check(
@@ -125,7 +126,7 @@ def test_asymmetry(node: Facts, expected: Expected) -> None:
         outliers += [f"{link}: {count} {what}, median {spread.median:g}" for link, count in over.items()]
     saw(expected="all links alike", actual=outliers[:8] or "all links alike")
     if outliers:
-        fail("; ".join(outliers[:4]) + (f"; and {len(outliers) - 4} more" if len(outliers) > 4 else ""))
+        fail(few(outliers, 4))
 
 
 @check(
@@ -255,4 +256,4 @@ def test_p2p(node: Facts) -> None:
              if cell != ("X" if a == b else "OK")]  # fmt: skip
     saw(expected=f"OK for each of {len(cells)} GPUs", actual=wrong[:16] or "OK")
     if wrong:
-        fail("; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if len(wrong) > 4 else ""))
+        fail(few(wrong, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip
 from provisioner.verify.checks.host import NEEDS, host_of
 from provisioner.verify.expectations import Expected
@@ -73,8 +74,7 @@ def test_acs(node: Facts) -> None:
     if not found.iommu:
         skip("sysfs lists neither a GPU nor an InfiniBand card")
     if found.redirects:
-        more = f" and {len(found.redirects) - 4} more" if len(found.redirects) > 4 else ""
-        fail(f"ACS redirects traffic on {', '.join(found.redirects[:4])}{more}")
+        fail(f"ACS redirects traffic on {few(found.redirects, 4, ',')}")
 
 
 @check(
@@ -97,8 +97,7 @@ def test_iommu(node: Facts) -> None:
     if not found:
         skip("sysfs lists neither a GPU nor an InfiniBand card")
     if wrong := [f"{address} ({kind})" for address, kind in found.items() if kind in TRANSLATED]:
-        more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
-        fail(f"addresses are translated for {', '.join(wrong[:4])}{more}")
+        fail(f"addresses are translated for {few(wrong, 4, ',')}")
 
 
 @check(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
+from provisioner.text import few
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.host import NEEDS, host_of, told
 from provisioner.verify.expectations import Expected
@@ -157,7 +158,7 @@ def test_unattended(node: Facts, expected: Expected) -> None:
     free = [name for name in expected.held or () if not settings.spares(name)] if settings.periodic else []
     saw(expected="it leaves the stack alone", actual=free[:8] or "it leaves the stack alone")
     if free:
-        fail(f"it may move {', '.join(free[:4])}" + (f" and {len(free) - 4} more" if len(free) > 4 else ""))
+        fail(f"it may move {few(free, 4, ',')}")
 
 
 VENDORS = ("developer.download.nvidia.com", "nvidia.github.io", "repo.radeon.com", "linux.mellanox.com")

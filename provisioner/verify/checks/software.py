@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from provisioner.text import few
 from provisioner.verify.check import check, compare, fail, saw, skip, unknown
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import NVIDIA_SMI, Facts
@@ -115,7 +116,7 @@ def test_packages(node: Facts, expected: Expected) -> None:
     saw(expected={name: locked[name] for name in wrong} or f"{len(locked)} packages", actual=wrong or "all")
     if wrong:
         lines = [f"{name} is {have or 'not installed'}, locked {locked[name]}" for name, have in wrong.items()]
-        fail("; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else ""))
+        fail(few(lines, 5))
 
 
 @check(
