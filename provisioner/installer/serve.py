@@ -23,8 +23,8 @@ from provisioner.installer import report
 from provisioner.installer.report import Report
 from provisioner.paths import write_whole
 
-_PIECE = 256 * 1024
-_IDLE_S = 60
+PIECE = 256 * 1024
+IDLE_S = 60
 """Seconds after which a connection that sends nothing is closed."""
 STALL_S = 1800
 """Seconds in which a machine may read nothing of a disk image: it decompresses and writes a long run of zeros."""
@@ -84,16 +84,37 @@ class Images:
         return next((one for one in self.files if known and hmac.compare_digest(one, first)), None), rest
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """What servers of installers have in common, also the one for machines that start from the network."""
+
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     server_version = "gpuprov"
     sys_version = ""
-    timeout = _IDLE_S
-    images: Images
+    timeout = IDLE_S
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: a URL has a token."""
+
+    def report(self) -> bytes | None:
+        """The body of a report; None for one that is too long or of no length, which is refused."""
+        length = self.headers.get("Content-Length", "")
+        if re.fullmatch(r"[0-9]{1,4}", length) and int(length) <= report.LENGTH:
+            return self.rfile.read(int(length))
+        self.answer(413, ends=True)
+        return None
+
+    def answer(self, status: int, length: int = 0, *, ends: bool = False) -> None:
+        """`length`: of what a HEAD asked for; `ends`: the connection, which has a body in it that nobody reads."""
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        if ends:
+            self.send_header("Connection", "close")
+        self.end_headers()
+
+
+class _Handler(Handler):
+    disable_nagle_algorithm = True
+    images: Images
 
     def do_HEAD(self) -> None:
         self._give(body=False)
@@ -102,16 +123,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._give(body=True)
 
     def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not re.fullmatch(r"[0-9]{1,4}", length) or int(length) > report.LENGTH:
-            self._answer(413, ends=True)
-            return
-        self._answer(200 if self.images.reported(self.path, self.rfile.read(int(length))) else 404)
+        body = self.report()
+        if body is not None:
+            self.answer(200 if self.images.reported(self.path, body) else 404)
 
     def _give(self, *, body: bool) -> None:
         found = self.images.find(self.path)
         if found is None:
-            self._answer(200 if body and self.images.reported(self.path) else 404)
+            self.answer(200 if body and self.images.reported(self.path) else 404)
             return
         token, file = found
         with file.open("rb") as image:
@@ -139,18 +158,10 @@ class _Handler(BaseHTTPRequestHandler):
             image.seek(first)
             left = last - first + 1
             counted = self.images.sent if file == self.images.disk else self.images.fetched
-            while left and (piece := image.read(min(_PIECE, left))):
+            while left and (piece := image.read(min(PIECE, left))):
                 self.wfile.write(piece)
                 left -= len(piece)
                 counted[token] = counted.get(token, 0) + len(piece)
-
-    def _answer(self, status: int, *, ends: bool = False) -> None:
-        """`ends`: the connection, which has a body in it that nobody reads."""
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        if ends:
-            self.send_header("Connection", "close")
-        self.end_headers()
 
 
 def part(header: str | None, size: int) -> tuple[int, int] | None:
@@ -176,7 +187,7 @@ class _Server(ThreadingHTTPServer):
 
     def finish_request(self, request: object, client_address: object) -> None:
         """The handshake is made in the connection's own thread: one that never comes holds nobody."""
-        request.settimeout(_IDLE_S)  # type: ignore[attr-defined]
+        request.settimeout(IDLE_S)  # type: ignore[attr-defined]
         with contextlib.suppress(OSError), self.context.wrap_socket(request, server_side=True) as secure:  # type: ignore[arg-type]
             self.RequestHandlerClass(secure, client_address, self)  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -27,8 +27,6 @@ from provisioner.netboot.ipxe import Asked
 from provisioner.netboot.media import Media
 from provisioner.providers.hosts import Host
 
-_PIECE = 256 * 1024
-_IDLE_S = 60
 Make = Callable[[Host, Installation, Asked, str], Media]
 """The media of a machine; the last is the URL under which they lie."""
 
@@ -115,15 +113,8 @@ class Answers:
         return next((one for one in known if hmac.compare_digest(one.token, token)), None)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_version = "gpuprov"
-    sys_version = ""
-    timeout = _IDLE_S
+class _Handler(serve.Handler):
     answers: Answers
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a URL has a token."""
 
     def do_GET(self) -> None:
         found = urlsplit(self.path)
@@ -133,31 +124,29 @@ class _Handler(BaseHTTPRequestHandler):
         elif parts == ["machine"]:
             self._text(self.answers.script(_asked(found.query)))
         elif len(parts) < 2 or not re.fullmatch(r"[a-f0-9]{16,64}", parts[0]):
-            self._refuse(404)
+            self.answer(404)
         elif self.answers.reported(parts[0], parts[1:]):
             self._text("")
         elif len(parts) == 2 and (file := self.answers.file(*parts)) is not None:
             self._send(file, parts[0] if parts[1] == "initrd.gz" else "")
         else:
-            self._refuse(404)
+            self.answer(404)
 
     def do_HEAD(self) -> None:
         """Of a file that an installer fetches itself; nothing begins by it."""
         token, _, name = urlsplit(self.path).path.strip("/").partition("/")
         found = self.answers.file(token, name) if re.fullmatch(r"[a-f0-9]{16,64}", token) else None
-        self._refuse(404 if found is None else 200, found.stat().st_size if found is not None else 0)
+        self.answer(404 if found is None else 200, found.stat().st_size if found is not None else 0)
 
     def do_POST(self) -> None:
         token, *words = urlsplit(self.path).path.strip("/").split("/")
-        length = self.headers.get("Content-Length", "")
-        if not re.fullmatch(r"[0-9]{1,4}", length) or int(length) > report.LENGTH:
-            self._refuse(413, ends=True)
+        body = self.report()
+        if body is None:
             return
-        body = self.rfile.read(int(length))
         if re.fullmatch(r"[a-f0-9]{16,64}", token) and self.answers.reported(token, words, body):
             self._text("")
         else:
-            self._refuse(404)
+            self.answer(404)
 
     def _text(self, text: str) -> None:
         body = text.encode("ascii", "replace")
@@ -173,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             size = file.stat().st_size
             part = serve.part(None if starts else self.headers.get("Range"), size)
             if part is None:
-                self._refuse(416)
+                self.answer(416)
                 return
             first, last = part
             whole = (first, last) == (0, size - 1)
@@ -187,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.settimeout(serve.STALL_S)
             content.seek(first)
             left = last - first + 1
-            while left > 1 and (piece := content.read(min(_PIECE, left - 1))):
+            while left > 1 and (piece := content.read(min(serve.PIECE, left - 1))):
                 self.wfile.write(piece)
                 left -= len(piece)
             if starts and not (_arrived(self.connection) and self.answers.started(starts)):
@@ -195,19 +184,11 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.write(content.read(left))
 
-    def _refuse(self, status: int, length: int = 0, ends: bool = False) -> None:
-        """`ends`: the connection, which has a body in it that nobody reads."""
-        self.send_response(status)
-        self.send_header("Content-Length", str(length))
-        if ends:
-            self.send_header("Connection", "close")
-        self.end_headers()
-
 
 def _arrived(connection: socket.socket) -> bool:
     """Whether all that was sent has been received (tcp(7), SIOCOUTQ): megabytes of it can wait in this computer while
     the machine has hung up."""
-    end, waiting = time.monotonic() + _IDLE_S, bytearray(4)
+    end, waiting = time.monotonic() + serve.IDLE_S, bytearray(4)
     while time.monotonic() < end:
         fcntl.ioctl(connection, termios.TIOCOUTQ, waiting)
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
