@@ -4,7 +4,7 @@ installed by mmdebstrap into a folder, made bootable in a chroot. Needs root on 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,15 +105,20 @@ def make(system: str, mirror: str | None, root: Path) -> None:
 
 def bootable(root: Path, esp: Path, script: str, given: Mapping[str, str]) -> None:
     """Run bootable.sh in it, with an empty folder as its EFI system partition. Raises ProviderError."""
-    command = [*NAMESPACE, "sh", "-c", IN_CHROOT, "sh", str(root), str(esp)]
     words = [f"{key}={value}" for key, value in given.items()]
+    shell = ["env", *words, *NAMESPACE, "sh", "-c", IN_CHROOT, "sh", str(root), str(esp)]
+    told_to_be_bootable(shell, SETTINGS + script, str(root))
+
+
+def told_to_be_bootable(shell: Sequence[str], script: str, where: str) -> None:
+    """Give bootable.sh to a shell. Raises ProviderError."""
     try:
         done = subprocess.run(
-            ["env", *words, *command], input=SETTINGS + script, capture_output=True, text=True, check=False,
-            timeout=BOOTABLE_S, encoding="utf-8", errors="replace",
+            shell, input=script, capture_output=True, text=True, check=False, timeout=BOOTABLE_S, encoding="utf-8",
+            errors="replace",
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise ProviderError(f"it was not made bootable within {BOOTABLE_S:.0f} s", where=str(root)) from None
+        raise ProviderError(f"it was not made bootable within {BOOTABLE_S:.0f} s", where=where) from None
     if done.returncode:
         said = "; ".join((done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-3:])
-        raise ProviderError(f"it could not be made bootable: {said[:500]}", where=str(root))
+        raise ProviderError(f"it could not be made bootable: {said[:500]}", where=where)

@@ -17,7 +17,8 @@ from provisioner.images.disk import tools
 
 MEMORY_MIB, PROCESSORS = 2048, 2
 BUILDER_MIB, BUILDER_MOST = 4096, 8
-"""Memory of a machine that packages are built on, and its processors at most; software emulation has one."""
+"""Memory of a machine that packages are built on, and its processors at most: software emulation too runs each of them
+in a thread of its own (https://www.qemu.org/docs/master/devel/multi-thread-tcg.html)."""
 KVM = Path("/dev/kvm")
 FIRMWARE_S = 15.0
 """Within which firmware under KVM says something on its serial port: it takes less than one."""
@@ -94,7 +95,7 @@ def booted(disk: Path, seed: Path, console: Path, accelerator: str) -> Iterator[
 def builder(disk: Path, seed: Path, console: Path, accelerator: str) -> Iterator[VirtualMachine]:
     """Boot a raw disk that keeps what is written, as in `booted`; it reaches the network as this computer does, by
     QEMU's own (addresses of this computer's loopback at 10.0.2.2)."""
-    size = Size(BUILDER_MIB, 1 if accelerator == "tcg" else max(PROCESSORS, min(os.cpu_count() or 1, BUILDER_MOST)))
+    size = Size(BUILDER_MIB, max(PROCESSORS, min(os.cpu_count() or 1, BUILDER_MOST)))
     drive = f"format=raw,cache=unsafe,discard=unmap,file={_escaped(disk)}"
     with _running(drive, "", size, seed, console, accelerator) as there:
         yield there

@@ -7,14 +7,13 @@ stays, and the next run boots it again. A disk that is not made whole has anothe
 from __future__ import annotations
 
 import os
-import subprocess
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from provisioner import ssh
-from provisioner.errors import GpuprovError, ProviderError
+from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.images.disk import base_system, first_boot, layout, tools, virtual_machine
 from provisioner.images.disk.identity import Identity
@@ -30,7 +29,6 @@ BOOT_S = {"kvm": 300.0, "tcg": 1500.0}
 """Seconds until a virtual machine's sshd answers, and again until its services are up. By software emulation a boot
 took 240 s on two busy cores."""
 OFF_S = 600.0
-BOOTABLE_S = 1800.0
 SIZE = 128 << 30
 """Bytes of the builder's disk, sparse: a driver, CUDA and container images."""
 RAW, PUBLIC, CAPTURED = "disk.raw", "host-key.pub", "virtual machine"
@@ -164,16 +162,8 @@ def _bootable(work: Build, name: str, builder: Builder, node: Node) -> None:
     """Have the initramfs and the boot entries made again: what the roles have written belongs into them."""
     teller(work, name)("making its initramfs again")
     words = " ".join(f"{key}={value}" for key, value in given(identity_of(work, name)).items())
-    try:
-        done = subprocess.run(
-            [*ssh.argv(builder.cluster.paths, node.name), f"sudo -n env {words} sh -s"], input=script(),
-            capture_output=True, text=True, timeout=BOOTABLE_S, check=False, encoding="utf-8", errors="replace",
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise ProviderError(f"its initramfs was not made in {BOOTABLE_S:.0f} s", where=node.name) from None
-    if done.returncode:
-        said = "; ".join(done.stderr.strip().splitlines()[-3:])[:400]
-        raise ProviderError(f"it could not be made bootable again: {said}", where=node.name)
+    shell = [*ssh.argv(builder.cluster.paths, node.name), f"sudo -n env {words} sh -s"]
+    base_system.told_to_be_bootable(shell, script(), node.name)
 
 
 def sealed(work: Build, name: str, folder: Path) -> Path:

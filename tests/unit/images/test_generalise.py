@@ -18,6 +18,17 @@ SECRETS = {
     "a token of Hugging Face": "hf_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7",
     "a login of Kubernetes": "    client-key-data: " + "QUJD" * 20,
     "a WireGuard key": "PrivateKey = " + "A" * 43 + "=",
+    "an age key": "AGE-SECRET-KEY-1" + "Q" * 58,
+    "an access key of Alibaba Cloud": "LTAI" + "5tAbCdEfGhIjKlMn",
+    "a secret id of Tencent Cloud": "AKID" + "z8krbsJ5yKBZQpn74WFkmLPx3",
+    "a key of Azure": "https://x.blob.core.windows.net/y?sv=1&sig=" + "Ab1%2B" * 8,
+    "a key of Google": "GOCSPX-" + "a1B2c3D4e5F6g7H8i9J0",
+    "a token of GitHub": "ghs_" + "a1B2c3D4e5F6" * 3,
+    "a token of GitLab": "glpat-" + "a1B2c3D4e5F6g7H8i9J0",
+    "a key of NVIDIA NGC": "NGC_CLI_API_KEY" + "=" + "a1B2c3D4e5" * 3,
+    "a token of Slack": "xoxb-" + "1234567890-abc",
+    "a key of OpenAI or Anthropic": "sk-ant-" + "a1B2c3D4" * 5,
+    "a key of Weights & Biases": "export WANDB_API_KEY=" + "0123456789" * 4,
 }
 CLEAN = (
     "-----BEGIN PUBLIC KEY-----", "-----BEGIN CERTIFICATE-----", "deb https://repo.example.com/ubuntu noble main",
@@ -31,6 +42,19 @@ def test_a_secret_is_found_wherever_it_is_in_a_file(tmp_path: Path, what: str, b
     file = tmp_path / "file"
     file.write_bytes(before + b"\n" + SECRETS[what].encode())
     assert any(line.endswith(f"looks like {what}") for line in lines_of(str(file)))
+
+
+def test_there_is_an_example_of_each() -> None:
+    assert sorted(SECRETS) == sorted(what for what, _, _ in generalise_node.SECRETS)
+
+
+def test_a_file_that_goes_meanwhile_is_none_that_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[tuple[str, list[str], list[str]]] = [(str(tmp_path), [], ["gone", "there"])]
+    (tmp_path / "there").write_text(SECRETS["a token of GitLab"])
+    monkeypatch.setattr("os.walk", lambda top: walked if top == "/" else [])
+    assert generalise_node.scan() == ([f"{tmp_path}/there:1: looks like a token of GitLab"], [])
 
 
 def test_its_line_is_told_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,7 +141,7 @@ def test_its_power_button_is_pressed_and_one_that_stays_on_is_told(
         words = " ".join(map(str, there.process.args))  # type: ignore[arg-type]
         there.power_off(30)
     assert "restrict=on" not in words
-    assert "-smp 1 " in words
+    assert f"-smp {max(2, min(os.cpu_count() or 1, 8))} " in words
     (tmp_path / "bin" / "qemu-system-x86_64").write_text(f"#!{sys.executable} -S\nimport time; time.sleep(60)")
     with (
         virtual.virtual_machine.builder(*given) as there,
