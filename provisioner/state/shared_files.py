@@ -36,7 +36,8 @@ from provisioner.state.lease import HOLDER, Lease, clear
 SHARED = (
     "id", "nodes.json", "intent.json", "state.json", "applied.json", "locks/*.lock", "quarantine.json", "replace.json",
     "upgrade.json", "baseline.json", "measures.jsonl", "inventory.yml", "ssh/pins.json", "sites/*/provider",
-    "sites/*/site.json", "sites/*/capacity.json", "sites/*/netboot.json", "sites/*/.terraform.lock.hcl",
+    "sites/*/site.json", "sites/*/capacity.json", "sites/*/bmc.json", "sites/*/netboot.json",
+    "sites/*/.terraform.lock.hcl",
 )  # fmt: skip
 """Files of the run directory by pattern; `*` is within one folder. Nothing else is ever written from there."""
 REPORTS = ("runs/*/report.json", "runs/*/report.xml", "runs/*/report.html")

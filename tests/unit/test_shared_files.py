@@ -24,6 +24,8 @@ from provisioner import fleet, node_state, ssh
 from provisioner.cli.main import run
 from provisioner.errors import GpuprovError, InputError, LockedError, ProviderError
 from provisioner.lifecycle.gc import alive_here
+from provisioner.machines.journal import Installation, Journal
+from provisioner.paths import private_dir
 from provisioner.providers.aws import bucket as s3
 from provisioner.providers.aws.provider import Aws
 from provisioner.providers.aws.state import remote
@@ -102,6 +104,7 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     lockfile.write(first.paths.user_lock, LOCK)
     with first.exclusively("up") as run_dir:
         make(first)
+        Journal(private_dir(first.paths.site("virginia")) / "bmc.json").note(Installation("dgx01", "S1"), "installed")
         (run_dir / "report.html").write_text(f"{page_head()}the page\n")
         node_state.note(first.paths, report=(run_dir / "report.html").relative_to(first.paths.root).as_posix())
         assert HOLDER in objects()
@@ -114,6 +117,7 @@ def test_the_second_operator_has_what_the_first_one_made(operators: Operators) -
     config = (second.paths.ssh / "config").read_text()
     assert str(second.paths.known_hosts) in config and "203.0.113.9" in config
     assert lockfile.read(second.paths.user_lock) == LOCK
+    assert Journal(second.paths.site("virginia") / "bmc.json").load()["dgx01"].step == "installed"
     assert node_state.load(second.paths)["nodes"] == {"train-0": {"stage": "verified", "ok": True}}
     assert Path(node_state.load(second.paths)["report"]).read_text() == f"{page_head()}the page\n"
     assert str(second.paths.root) in node_state.load(second.paths)["report"]
