@@ -27,6 +27,12 @@ if grep -qxF -- "$1" "$file"; then exit 0; fi
 if [ -n "$(tail -c1 "$file")" ]; then echo >>"$file"; fi
 printf '%s\\n' "$1" >>"$file"
 """
+TAKE_KEY = """\
+set -eu; umask 077; file=$(readlink -f "$HOME/.ssh/authorized_keys"); new=$(mktemp "$file.XXXXXX")
+{ grep -vxF -- "$1" "$file" || [ $? = 1 ]; } >"$new" && chmod --reference="$file" "$new" && mv "$new" "$file" && exit 0
+rm -f "$new"; exit 1
+"""
+"""Takes away what ADD_KEY has added. The file is whole at any time: it lets the owner in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +93,24 @@ def _each(nodes: Sequence[Node], call: Callable[[Node], None]) -> dict[str, Prov
 
 
 def _admit(way: Way, node: Node, events: Events) -> None:
+    brought = False
     if node.name not in ssh.local(way.paths):
         code, said = _call([*ssh.argv(way.paths, node.name), "true"])
         if code and "Permission denied" in said:
             _bring_key(way, node)
+            brought = True
             events("fleet", "log", f"gpuprov's key added to {way.users[node.name]}'s authorized_keys", node=node.name)
             code, said = _call([*ssh.argv(way.paths, node.name), "true"])
         if code:
             _refuse(node, f"ssh to {_place(node)} as {way.users[node.name]} fails: {said}", _hint(said))
-    answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "identity": way.identity}, DEADLINE_S)
-    if answer.get("ok") is not True:
-        raise _unclear(node, answer)
+    try:
+        answer = _ask(way, node, {"do": "begin", "cluster": way.paths.name, "identity": way.identity}, DEADLINE_S)
+        if answer.get("ok") is not True:
+            raise _unclear(node, answer)
+    except ProviderError:
+        if brought:  # a machine that is refused is left as it was
+            _call([*ssh.argv(way.paths, node.name), f"sh -s -- {shlex.quote(way.line)}"], TAKE_KEY)
+        raise
 
 
 def _hint(said: str) -> str:
@@ -167,7 +180,9 @@ def _ask(way: Way, node: Node, request: Mapping[str, Any], deadline_s: float) ->
         _refuse(
             node,
             f"{node.address} runs {answer['vendors']!s:.120}, with a driver, docker and services (nvsm) of its own",
-            "gpuprov would replace parts that NVIDIA supports together: install plain Ubuntu Server, or leave it out",
+            "gpuprov would replace parts that NVIDIA supports together. As it is, `gpuprov verify --host "
+            f"{way.users[node.name]}@{node.address} --machine {node.machine}` proves it; for `up` install plain Ubuntu "
+            "Server, or leave it out",
         )
     if "foreign" in answer:
         _refuse(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,7 +69,10 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
         ([(124, "no answer within 60 s")], "no answer within 60 s", "console"),
         ([OK, (127, "sh: python3: not found")], "python3 as root fails", "Python 3.8"),
         ([OK, (0, 'gpuprov:{"foreign": "other"}')], "configured by another gpuprov cluster, other", "gpuprov down"),
-        ([OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}')], "runs DGX OS 6.1", "plain Ubuntu Server"),
+        (
+            [OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}')], "runs DGX OS 6.1",
+            "verify --host ops@10.0.0.1 --machine dgx-h100",
+        ),
         ([OK, (0, 'gpuprov:{"damaged": "/x/record.json: cut"}')], "/x/record.json: cut", "by hand"),
         ([OK, (0, 'gpuprov:{"failed": "/x: Read-only file system"}')], "/x: Read-only file system", "run the command"),
     ],
@@ -80,6 +85,32 @@ def test_what_keeps_gpuprov_out_is_said_with_what_to_do(
     assert said in failed["train-0"].message
     assert hint in failed["train-0"].hint
     assert failed["train-0"].where == "train-0"
+
+
+def test_a_machine_that_is_refused_is_left_without_our_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch, DENIED, OK, OK, (0, 'gpuprov:{"vendors": "DGX OS 6.1"}'), OK)
+    assert "DGX OS" in existing.admit(way, [NODE], Events())["train-0"].message
+    argv, script = told.asked[-1]
+    assert (argv[-1], script) == ("sh -s -- 'ssh-ed25519 AAAA gpuprov-lab'", existing.TAKE_KEY)
+
+
+@pytest.mark.parametrize("before", ["", "ssh-ed25519 BBBB me\n", "# mine\n\nssh-rsa C c\nssh-rsa D d", "a\n\n"])
+def test_what_was_added_is_taken_and_nothing_else(tmp_path: Path, before: str) -> None:
+    file, line = tmp_path / ".ssh/authorized_keys", "ssh-ed25519 AAAA gpuprov-lab"
+    file.parent.mkdir()
+    file.write_text(before)
+    file.chmod(0o640)
+    seen = []
+    for script in (existing.ADD_KEY, existing.ADD_KEY, existing.TAKE_KEY):
+        argv = ["sh", "-s", "--", line]
+        subprocess.run(
+            argv, input=script, text=True, check=True, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+        )
+        seen.append(file.read_text().splitlines().count(line))
+    assert seen == [1, 1, 0]
+    assert file.read_text() == (before if not before or before.endswith("\n") else before + "\n")
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert [one.name for one in file.parent.iterdir()] == ["authorized_keys"]
 
 
 def test_a_machine_that_down_does_not_reach_is_not_asked_for_python(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
