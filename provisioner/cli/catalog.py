@@ -83,6 +83,9 @@ def _page(known: Catalog, machine: Machine) -> list[str]:
         "links": _links(machine) + (", needs fabric manager" if machine.fabric_manager_required else ""),
         "network": _network(machine),
         "RDMA devices": ", ".join(machine.rdma_devices) or "none",
+        "at": ", ".join(machine.rdma_pci) + " (other RDMA devices are for storage and management)"
+        if machine.rdma_pci
+        else "",
         "placement": "cluster" if machine.placement_cluster else "none",
         "local NVMe": _disks(machine),
         "host": f"{machine.vcpus} vCPUs, {machine.memory_gib:g} GiB, NUMA nodes: {machine.numa_nodes or 'not known'}",

@@ -70,6 +70,7 @@ def group_variables(name: str, plan: Plan) -> dict[str, Any]:
         "gpuprov_gpu_count": group.machine.gpu_count,
         "gpuprov_network_kind": group.machine.network.kind,
         "gpuprov_network_ports": group.machine.network.ports,
+        "gpuprov_network_pci": list(group.machine.rdma_pci),
         "gpuprov_user": plan.spec.user(group.site),
     }
     for role in roles.registry().values():

@@ -23,7 +23,7 @@ from provisioner.redfish.errors import BmcError
 from provisioner.redfish.side_by_side import GRACE_S
 from provisioner.redfish.tree import is_saved, saved
 from provisioner.session import Cluster
-from provisioner.verify.bmc import Finding, Wanted, firmware_differs, judge
+from provisioner.verify.bmc import Finding, Wanted, firmware_differs, judge, settings_differ
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.bmc import Bmc, parse
@@ -79,7 +79,7 @@ def findings(
         members = {
             one.host.name: read[one.host.name] for one in asked if one.host.group == name and one.host.name in read
         }
-        for host, finding in firmware_differs(members).items():
+        for host, finding in (*firmware_differs(members).items(), *settings_differ(members).items()):
             made[host].append(finding)
     return made
 

@@ -171,6 +171,7 @@ def _nics(machine: Machine, provider: Provider, node: str, numa: int) -> list[Js
     adapters = products()["adapters"]
     adapter = adapters[max(rate for rate in adapters if rate <= max(56, network.rate_gbps))]
     names = machine.rdma_devices or tuple(f"mlx5_{i}" for i in range(network.ports))
+    slots = machine.rdma_pci or [provider.adapter_slot.format(number=i, bus=0x18 + 8 * i) for i in range(len(names))]
     return [
         {
             "name": name,
@@ -182,7 +183,7 @@ def _nics(machine: Machine, provider: Provider, node: str, numa: int) -> list[Js
             "rate_gbps": network.rate_gbps,
             "lid": 100 + _number(3, node, machine.name, "lid", name),
             "link_layer": "InfiniBand" if network.kind == "infiniband" else "Ethernet",
-            "slot": provider.adapter_slot.format(number=i, bus=0x18 + 8 * i),
+            "slot": slots[i],
             "numa": i * numa // len(names),
         }
         for i, name in enumerate(names)

@@ -277,32 +277,44 @@ def media(found: Bmc) -> Finding | None:
 def firmware_differs(group: Mapping[str, Bmc]) -> dict[str, Finding]:
     """Machine → where its BIOS, BMC or parts have another version than most of its group have. One that does not list
     its firmware is unknown."""
-    versions: dict[str, Counter[str]] = {}
-    for one in group.values():
-        for part, version in one.firmware.items():
-            versions.setdefault(part, Counter())[version] += 1
-    usual = {part: _common(counted) for part, counted in versions.items()}
+    found = _differs({name: one.firmware for name, one in group.items() if one.firmware}, "firmware", "versions",
+                     "bring the group to one version")  # fmt: skip
+    silent = Finding("firmware", "unknown", "the BMC lists no versions")
+    return {name: found.get(name, silent) for name in group}
+
+
+def settings_differ(group: Mapping[str, Bmc]) -> dict[str, Finding]:
+    """Machine → where a BIOS setting is another than on most of its group; those alone that show such settings."""
+    shown = {name: {row.attribute: row.value for row in one.bios_settings or ()} for name, one in group.items()}
+    return _differs({name: rows for name, rows in shown.items() if rows}, "group settings", "BIOS settings",
+                    "set it alike in the BIOS setup, or by the BMC, and reboot")  # fmt: skip
+
+
+def _differs(group: Mapping[str, Mapping[str, str]], check: str, what: str, action: str) -> dict[str, Finding]:
+    """The same of anything that has a name and a value."""
+    counts: dict[str, Counter[str]] = {}
+    for rows in group.values():
+        for name, value in rows.items():
+            counts.setdefault(name, Counter())[value] += 1
+    usual = {name: _common(counted) for name, counted in counts.items()}
     made = {}
-    for name, one in group.items():
-        if not one.firmware:
-            made[name] = Finding("firmware", "unknown", "the BMC lists no versions")
-            continue
+    for machine, rows in group.items():
         others = [
-            f"{part} {have}, not {usual[part]}" if usual[part] else f"{part} {have}, and the group has no common one"
-            for part, have in one.firmware.items()
-            if have != usual[part]
+            f"{name} {have}, not {usual[name]}" if usual[name] else f"{name} {have}, and the group has no common one"
+            for name, have in rows.items()
+            if have != usual[name]
         ]
         if others:
-            made[name] = Finding("firmware", "warn", listed(others), "bring the group to one version")
+            made[machine] = Finding(check, "warn", listed(others), action)
         else:
-            made[name] = Finding("firmware", "pass", f"{len(one.firmware)} versions, as in its group")
+            made[machine] = Finding(check, "pass", f"{len(rows)} {what}, as in its group")
     return made
 
 
 def _common(counted: Counter[str]) -> str | None:
-    """The version that more than half of the machines have; None where there is none: nobody can say who differs."""
-    version, times = counted.most_common(1)[0]
-    return version if times * 2 > counted.total() else None
+    """The value that more than half of the machines have; None where there is none: nobody can say who differs."""
+    value, times = counted.most_common(1)[0]
+    return value if times * 2 > counted.total() else None
 
 
 def _told(one: Event) -> str:

@@ -85,6 +85,8 @@ class Expected:
     ports: int = 0
     rate_gbps: float = 0.0
     rdma_devices: tuple[str, ...] = ()
+    rdma_pci: tuple[str, ...] = ()
+    """PCI addresses of the ports for training, in the order of `rdma_devices`; empty where no source says them."""
     rails: tuple[str, ...] = ()
     """RDMA device on the PCIe switch of each GPU, in the order of the GPUs; empty where that is not known."""
     efa: bool = False
@@ -247,6 +249,7 @@ def expect(
         ports=machine.network.ports,
         rate_gbps=machine.network.rate_gbps,
         rdma_devices=machine.rdma_devices,
+        rdma_pci=machine.rdma_pci,
         rails=machine.rdma_devices if machine.rails else (),
         efa=machine.uses_efa(group.network.wanted if group else None),
         system=stack.os if stack else None,

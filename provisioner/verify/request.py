@@ -193,6 +193,7 @@ def load_request(expected: Expected) -> ProbeRequest | None:
         load["rails"] = {
             "layer": "InfiniBand" if expected.network == "infiniband" else "Ethernet",
             "rate_gbps": expected.rate_gbps,
+            "pci": list(expected.rdma_pci),
         }
         files["nic-loopback.json"] = LOOPBACK_S
     if expected.scratch and depth.scratch:

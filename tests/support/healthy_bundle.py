@@ -333,7 +333,10 @@ def rdma(row: Machine) -> dict[str, Any]:
     device |= {"device/p2p": "NVIDIA"} if kind == "efa" else {}
     if kind != "efa":
         device["net"] = {"net0": {"operstate": "up"}}
-    return {"devices": {name: json.loads(json.dumps(device)) for name in names}, "uverbs": list(names), "drivers": {}}
+    devices = {name: json.loads(json.dumps(device)) for name in names}
+    for name, address in zip(names, row.rdma_pci, strict=False):
+        devices[name]["pci"] = address
+    return {"devices": devices, "uverbs": list(names), "drivers": {}}
 
 
 def ibv_devinfo(row: Machine) -> str:

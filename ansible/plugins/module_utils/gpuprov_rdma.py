@@ -124,12 +124,16 @@ def shared(one, other):
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
-def training(found, kind, count, interface, root="/"):
+def training(found, kind, count, interface, root="/", pci=()):
     """The ports that carry training traffic: active, of the right link layer, none that the node is reached by.
 
-    Where that leaves more than the machine has (`count`), the fastest, then those nearest to the GPUs. Raises Undecided
-    when that does not settle it.
+    With the PCI addresses of the machine's ports for training (`pci`) no others, where cards stand at half of them or
+    more. Where more than the machine has (`count`) are left, the fastest, then those nearest to the GPUs. Raises
+    Undecided when that does not settle it.
     """
+    known = [port for port in found if port.pci and port.pci[-1] in pci]
+    if pci and 2 * len({port.pci[-1] for port in known}) >= len(pci):
+        found = known
     layer = {"infiniband": "InfiniBand", "roce": "Ethernet"}[kind]
     management = below(interface, root)
     usable = [p for p in found if p.active and p.layer == layer and not management & set(p.netdevs)]
@@ -168,11 +172,12 @@ def partition(port):
     return (full or own or [None])[0]
 
 
-def settings(kind, count, efa, devices=(), root="/"):
+def settings(kind, count, efa, devices=(), root="/", pci=()):
     """NCCL's variables for a node and what is worth a warning: ({name: value}, [sentence]).
 
     kind: the machine's network (efa, infiniband, roce, anything else is plain Ethernet); count: ports that the
-    catalogue says; efa: whether the lock has EFA's parts; devices: names that a person has chosen. Raises Undecided.
+    catalogue says; efa: whether the lock has EFA's parts; devices: names that a person has chosen; pci: addresses of the
+    ports for training, where the catalogue has them. Raises Undecided.
     """
     interface, found, said = default_interface(root), ports(root), []
     # The exact interface: without it NCCL takes the first that is up, be it docker's bridge.
@@ -187,7 +192,7 @@ def settings(kind, count, efa, devices=(), root="/"):
     if devices:
         chosen = [port for port in found if port.device in devices]
     else:
-        chosen = training(found, kind, count, interface, root)
+        chosen = training(found, kind, count, interface, root, pci)
     if count and len(chosen) < count:
         said.append(f"{len(chosen)} of {count} ports for training traffic are active")
     if not chosen:

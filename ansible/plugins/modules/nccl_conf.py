@@ -19,6 +19,11 @@ options:
     description: How many ports the machine has for training traffic; 0 where that is not known.
     type: int
     default: 0
+  pci:
+    description: PCI addresses of those ports, where they are known; then other cards are for storage and management.
+    type: list
+    elements: str
+    default: []
   efa: {description: Whether EFA's parts are in the lock., type: bool, default: false}
   devices:
     description: RDMA devices that a person has chosen in place of what the node shows.
@@ -68,6 +73,7 @@ def main():
             "dest": {"type": "path", "default": "/etc/nccl.conf"},
             "kind": {"type": "str", "required": True},
             "ports": {"type": "int", "default": 0},
+            "pci": {"type": "list", "elements": "str", "default": []},
             "efa": {"type": "bool", "default": False},
             "devices": {"type": "list", "elements": "str", "default": []},
             "extra": {"type": "dict", "default": {}},
@@ -77,7 +83,9 @@ def main():
     )
     given = module.params
     try:
-        variables, warnings = settings(given["kind"], given["ports"], given["efa"], given["devices"], given["root"])
+        variables, warnings = settings(
+            given["kind"], given["ports"], given["efa"], given["devices"], given["root"], tuple(given["pci"])
+        )
     except Undecided as error:
         module.fail_json(msg=f"NCCL's configuration can't be derived: {error}")
     variables |= {name: str(value) for name, value in given["extra"].items()}

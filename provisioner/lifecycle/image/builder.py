@@ -209,6 +209,7 @@ def without_gpus(machine: Machine, name: str) -> Machine:
             "local_nvme": LocalNVMe(count=0, size_gb=0),
             "placement_cluster": False,
             "rdma_devices": (),
+            "rdma_pci": (),
         }
     )
 

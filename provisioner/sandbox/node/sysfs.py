@@ -129,6 +129,10 @@ def network_cards() -> None:
 
 def _card(folder: Path, nic: dict[str, Any]) -> None:
     port = folder / "ports/1"
+    slot = folder / nic.get("slot", "device")  # where the kernel's link `device` leads is named after the PCI address
+    slot.mkdir(parents=True)
+    if slot.name != "device":
+        (folder / "device").symlink_to(slot.name)
     infiniband = nic["link_layer"] == "InfiniBand"
     adapter = nic.get("adapter", {})
     files = {

@@ -255,8 +255,18 @@ def test_virtual_media(node: Facts) -> None:
 
 
 @lru_cache(maxsize=4)
-def _group(peers: Peers) -> dict[str, Finding]:
-    return judging.firmware_differs({name: one.bmc for name, one in peers.nodes.items() if one.bmc is not None})
+def _group(peers: Peers) -> dict[str, Bmc]:
+    return {name: one.bmc for name, one in peers.nodes.items() if one.bmc is not None}
+
+
+@lru_cache(maxsize=4)
+def _firmware(peers: Peers) -> dict[str, Finding]:
+    return judging.firmware_differs(_group(peers))
+
+
+@lru_cache(maxsize=4)
+def _settings(peers: Peers) -> dict[str, Finding]:
+    return judging.settings_differ(_group(peers))
 
 
 @check(
@@ -268,6 +278,21 @@ def _group(peers: Peers) -> dict[str, Finding]:
 )
 def test_group_firmware(node: Facts, peers: Peers, name: str) -> None:
     _bmc(node)
-    if sum(one.bmc is not None for one in peers.nodes.values()) < 2:
+    if len(_group(peers)) < 2:
         skip("no other machine of this group has a BMC that answered")
-    _end(_group(peers)[name], "")
+    _end(_firmware(peers)[name], "")
+
+
+@check(
+    "fleet.bios_settings",
+    severity="warn",
+    action="reconfigure",
+    **NEEDS,
+    says="A BIOS setting is another than on most machines of its group: NUMA, IOMMU, PCIe ACS, SR-IOV, the profile.",
+)
+def test_group_settings(node: Facts, peers: Peers, name: str) -> None:
+    if not _bmc(node).bios_settings:
+        skip("the BMC shows none of the settings that gpuprov knows")
+    if len(_settings(peers)) < 2:
+        skip("no other machine of this group shows its BIOS settings")
+    _end(_settings(peers)[name], "")

@@ -10,11 +10,31 @@ from provisioner.verify.parsers.ibstat import Port
 LAYER = {"infiniband": "InfiniBand", "roce": "Ethernet"}
 
 
+def beside(node: Facts, names: tuple[str, ...], pci: tuple[str, ...]) -> frozenset[str]:
+    """RDMA devices that are for storage and management: those at other PCI addresses than the machine's ports for
+    training (`names` at `pci`); of other names, where nobody tells the addresses and all of those names are there. None
+    is told apart on machines of which no source says the addresses, and where cards stand at less than half of them."""
+    at = {device.name: device.pci for device in node.rdma or () if device.pci}
+    if at:
+        training = {name for name, address in at.items() if address in pci}
+        return frozenset(at) - training if pci and 2 * len(training) >= len(pci) else frozenset()
+    there = {device.name for device in node.rdma or ()} | {port.device for port in (node.ib.ports if node.ib else ())}
+    return frozenset(there.difference(names)) if pci and there.issuperset(names) else frozenset()
+
+
+def by_place(node: Facts, expected: Expected) -> dict[str, str]:
+    """PCI address of each port for training → the RDMA device there now; empty where `beside` tells nothing apart."""
+    found = {device.pci: device.name for device in node.rdma or () if device.pci in expected.rdma_pci}
+    return {at: name for at, name in found.items() if at and 2 * len(found) >= len(expected.rdma_pci)}
+
+
 def training_ports(node: Facts, expected: Expected) -> tuple[Port, ...]:
-    """The ports that can carry training traffic: all of the right link layer, or those that the catalogue names where
-    all of them are there (names differ between installations, and storage has ports of its own)."""
+    """The ports that can carry training traffic: all of the right link layer that are not known to be for storage, or
+    those that the catalogue names where all of them are there (names differ between installations)."""
     assert node.ib is not None
-    ports = tuple(port for port in node.ib.ports if port.link_layer in (LAYER[expected.network], None))
+    other = beside(node, expected.rdma_devices, expected.rdma_pci)
+    layers = (LAYER[expected.network], None)
+    ports = tuple(port for port in node.ib.ports if port.link_layer in layers and port.device not in other)
     named = tuple(port for port in ports if port.device in expected.rdma_devices)
     return named if len(named) >= expected.ports else ports
 
@@ -45,13 +65,19 @@ def test_ports(node: Facts, expected: Expected) -> None:
     if len(at_rate) >= expected.ports:
         return
     down = [f"{p.device} port {p.port} is {p.state} ({p.physical_state})" for p in ports if not p.up]
-    if down:
-        fail("; ".join(down))
+    place = by_place(node, expected)
+    lost = [f"no card at {at}{_whose(at, expected)}" for at in expected.rdma_pci if place and at not in place]
+    if down or (lost and len(up) < expected.ports):
+        fail("; ".join((*down, *lost)))
     if len(up) < expected.ports:
-        layer = LAYER[expected.network]
-        other = sorted({p.link_layer for p in node.ib.ports if p.up and p.link_layer not in (layer, None)} - {None})
-        beside = f"; {sum(p.up for p in node.ib.ports) - len(up)} active ports are {', '.join(map(str, other))}"
-        fail(f"{len(up)} of {expected.ports} {layer} ports are active" + (beside if other else ""))
+        layer, storage = LAYER[expected.network], beside(node, expected.rdma_devices, expected.rdma_pci)
+        rest = [p for p in node.ib.ports if p.up and p.link_layer not in (layer, None) and p.device not in storage]
+        told = f"; {len(rest)} active ports are {', '.join(sorted({str(p.link_layer) for p in rest}))}"
+        fail(f"{len(up)} of {expected.ports} {layer} ports are active" + (told if rest else ""))
+
+
+def _whose(address: str, expected: Expected) -> str:
+    return f" (GPU {expected.rdma_pci.index(address)})" if expected.rails else ""
 
 
 @check(

@@ -7,6 +7,7 @@ from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.gpu import all_report, answering
+from provisioner.verify.checks.network import by_place
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 
@@ -131,14 +132,16 @@ def test_nic(node: Facts) -> None:
 def test_rails(node: Facts, expected: Expected) -> None:
     assert node.topo is not None
     names = {node.topo.names.get(nic, nic): nic for nic in node.topo.nics}
-    there = {f"GPU{i}": device for i, device in enumerate(expected.rails) if device in names}
+    place = by_place(node, expected)
+    rails = tuple(place.get(at, name) for at, name in zip(expected.rdma_pci, expected.rails, strict=True))
+    there = {f"GPU{i}": device for i, device in enumerate(rails) if device in names}
     cells = {gpu: node.topo.near.get(gpu, {}).get(names[device]) for gpu, device in there.items()}
     saw(
-        expected=dict(zip((f"GPU{i}" for i in range(len(expected.rails))), expected.rails, strict=True)),
+        expected={f"GPU{i}": device for i, device in enumerate(rails)},
         actual={gpu: f"{device} at {cells[gpu] or '?'}" for gpu, device in there.items()},
     )
-    if len(there) < len(expected.rails):
-        unknown(f"{len(expected.rails) - len(there)} of the ports have another name in the matrix")
+    if len(there) < len(rails):
+        unknown(f"{len(rails) - len(there)} of the ports have another name in the matrix")
     far = [f"{there[gpu]} is not beside {gpu}" for gpu, cell in cells.items() if cell is not None and cell not in NEAR]
     if far:
         fail("; ".join(far))

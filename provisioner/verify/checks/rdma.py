@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
+from provisioner.verify.checks.network import beside
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
 from provisioner.verify.parsers.rdma_sysfs import Device, Port
@@ -16,12 +17,13 @@ EXPLAINED = ("ib.ports", "efa.devices")
 
 
 def used(node: Facts, expected: Expected) -> Iterator[tuple[Device, Port]]:
-    """Ports that are up and can carry training traffic: those of the right link layer, at full rate."""
+    """Ports that are up and can carry training traffic: those for training, of the right link layer, at full rate."""
+    other = beside(node, expected.rdma_devices, expected.rdma_pci)
     layer = {"infiniband": "InfiniBand", "roce": "Ethernet"}.get(expected.network)
     for device in node.rdma or ():
         for port in device.ports:
             fast = port.rate_gbps is None or port.rate_gbps >= expected.rate_gbps
-            if port.up and fast and layer in (None, port.link_layer):
+            if port.up and fast and layer in (None, port.link_layer) and device.name not in other:
                 yield device, port
 
 

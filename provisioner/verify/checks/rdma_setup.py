@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
 from statistics import median
 
 from provisioner.verify.check import check, fail, saw, skip, unknown
 from provisioner.verify.checks.fleet import alike
 from provisioner.verify.checks.host import host_of, told
-from provisioner.verify.checks.network import training_ports
+from provisioner.verify.checks.network import beside, training_ports
 from provisioner.verify.checks.rdma import EXPLAINED, some, used
 from provisioner.verify.expectations import Expected
 from provisioner.verify.facts import Facts
@@ -224,3 +227,38 @@ def test_ipoib(node: Facts, peers: Peers) -> None:
     if ipoib(node) is None:
         skip("the kernel shows no network interfaces of the InfiniBand cards")
     alike(node, peers, ipoib, "IPoIB interfaces up")
+
+
+Up = tuple[str, ...]
+
+
+@lru_cache(maxsize=8)
+def storage(names: tuple[str, ...], pci: tuple[str, ...]) -> Callable[[Facts], Up | None]:
+    """The function that says which ports for storage and management are up on a node, beside those for training; None
+    where the kernel's list is missing, or the node shows no such port."""
+
+    def up(node: Facts) -> Up | None:
+        other = beside(node, names, pci)
+        ports = [port for device in node.rdma or () if device.name in other for port in device.ports]
+        found = Counter(f"{port.link_layer or '?'} {port.rate_gbps or 0:g} Gbit/s" for port in ports if port.up)
+        kinds = tuple(f"{count} x {kind}" for kind, count in sorted(found.items())) or ("none of them",)
+        return kinds if ports else None
+
+    return up
+
+
+# Alone nobody can say what is right: the ports of healthy machines are InfiniBand, Ethernet, or not connected at all.
+@check(
+    "fleet.storage_ports",
+    severity="warn",
+    action="vendor",
+    needs=("rdma.json",),
+    applies=lambda e: e.rdma_pci,
+    otherwise="nobody says which ports of this machine are for storage",
+    says="Other ports for storage and management are up than on the group, or slower: look at cable and switch port.",
+)
+def test_storage_ports(node: Facts, peers: Peers, expected: Expected) -> None:
+    up = storage(expected.rdma_devices, expected.rdma_pci)
+    if up(node) is None:
+        skip("the machine shows no RDMA port beside those for training")
+    alike(node, peers, up, "ports for storage up")

@@ -70,6 +70,8 @@ class Device:
     card: str | None = None
     firmware: str | None = None
     board: str | None = None
+    pci: str | None = None
+    """PCI address, as 0000:18:00.0."""
     numa: int | None = None
     pcie_gbps: float | None = None
     pcie_width: int | None = None
@@ -104,6 +106,7 @@ def _device(name: str, row: Mapping[str, Any], uverbs: set[str], drivers: Mappin
         card=_text(row.get("hca_type")),
         firmware=_text(row.get("fw_ver")),
         board=_text(row.get("board_id")),
+        pci=_text(row.get("pci")),
         numa=_whole(row.get("device/numa_node")),
         pcie_gbps=_link(number(_text(row.get("device/current_link_speed"))), width),
         pcie_width=int(width) if width else None,

@@ -14,7 +14,7 @@ import stat
 import time
 from typing import Any
 
-from provisioner.verify.probe.runner import COLLECTORS, KEEP, LIMIT, listed, read_file, result, run, texts
+from provisioner.verify.probe.runner import COLLECTORS, KEEP, LIMIT, listed, pci_address, read_file, result, run, texts
 
 UNIT = "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result"
 INTERRUPTION = ("/run/gpuprov/interruption.json", "/etc/gpuprov/interrupted")
@@ -173,6 +173,7 @@ def rdma() -> dict[str, Any]:
         row["net"] = {
             name: texts(base + "/device/net/" + name, ["operstate"]) for name in listed(base + "/device/net")[:8]
         }
+        row["pci"] = pci_address(base)
         row["ports"] = {}
         for port in listed(base + "/ports"):
             where = base + "/ports/" + port

@@ -3,7 +3,8 @@ by rail (a part of fabric.json, which asks for it).
 
 nic-loopback.json: {"state": "ran", "busy" or "absent", "why", "busy": [{"pid", "name"}], "cards": [{"device", "port",
 "rc", "timed_out", "seconds", "output", "error"}]}. The request's "load" holds "rails": {"layer", "rate_gbps"} of the
-ports that are worked: those that are up, of that link layer and at least so fast.
+ports that are worked: those that are up, of that link layer and at least so fast; and "pci", the PCI addresses of those
+for training: where cards stand at half of them or more, no other is worked.
 
 Standard library only, Python 3.8 or newer.
 """
@@ -18,7 +19,7 @@ import time
 from typing import Any
 
 from provisioner.verify.probe.load import busy
-from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, result, run, texts
+from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, pci_address, result, run, texts
 
 WRITE_BW = "ib_write_bw"
 MESSAGE, MESSAGES = 8 << 20, 2000
@@ -36,8 +37,12 @@ VERBS = "/sys/class/infiniband"
 
 def training_cards(wanted: dict[str, Any]) -> list[tuple[str, str]]:
     """(device, port) of each port that carries training traffic, mlx5_2 before mlx5_10."""
+    devices, pci = listed(VERBS), wanted.get("pci", [])
+    known = [device for device in devices if pci_address(f"{VERBS}/{device}") in pci]
+    if pci and 2 * len(known) >= len(pci):
+        devices = known
     found = []
-    for device in sorted(listed(VERBS), key=lambda name: (re.sub(r"\d+$", "", name), len(name), name)):
+    for device in sorted(devices, key=lambda name: (re.sub(r"\d+$", "", name), len(name), name)):
         for port in listed(f"{VERBS}/{device}/ports"):
             told = texts(f"{VERBS}/{device}/ports/{port}", ("state", "rate", "link_layer"))
             rate = re.match(r"[0-9.]+", told.get("rate", ""))

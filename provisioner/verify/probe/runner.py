@@ -153,6 +153,12 @@ def listed(folder: str) -> list[str]:
         return []
 
 
+def pci_address(folder: str) -> str | None:
+    """Where a device of /sys/class is plugged in (0000:18:00.0): what its link `device` leads to; None elsewhere."""
+    name = os.path.basename(os.path.realpath(folder + "/device"))  # noqa: PTH119 (a plain script)
+    return name if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", name) else None
+
+
 def texts(folder: str, names: Iterable[str]) -> dict[str, str]:
     """What small files hold; an empty slot of a table (gids, their types) gives an error when it is read."""
     found = {}

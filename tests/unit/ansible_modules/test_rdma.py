@@ -72,8 +72,10 @@ class Tree:
             self.write(f"{base}/ports/1/gid_attrs/types/{index}", kind)
             self.write(f"{base}/ports/1/gid_attrs/ndevs/{index}", netdev)
 
-    def settings(self, kind: str, count: int, *, efa: bool = False, devices: tuple[str, ...] = ()) -> dict[str, str]:
-        values, said = rdma.settings(kind, count, efa, devices, str(self.root))
+    def settings(
+        self, kind: str, count: int, *, efa: bool = False, devices: tuple[str, ...] = (), pci: tuple[str, ...] = ()
+    ) -> dict[str, str]:
+        values, said = rdma.settings(kind, count, efa, devices, str(self.root), pci)
         self.said = said
         return values
 
@@ -130,6 +132,19 @@ def test_storage_ports_of_the_same_fabric_are_left_out(tree: Tree, storage_rate:
     dgx_h100(tree, storage_rate=storage_rate)
     chosen = tree.settings("infiniband", 8)["NCCL_IB_HCA"].removeprefix("=").split(",")
     assert chosen == [f"mlx5_{i}:1" for i in (0, 2, 3, 4, 5, 6, 8, 9)]
+
+
+def test_a_storage_port_takes_no_place_of_one_that_is_down(tree: Tree) -> None:
+    """Two ports for training, one of them down, and a storage port that is as fast and as near to a GPU."""
+    tree.card("mlx5_0", pci="pci0000:15/0000:15:01.0/0000:18:00.0")
+    tree.card("mlx5_1", pci="pci0000:15/0000:15:02.0/0000:29:00.0")
+    tree.card("mlx5_2", pci="pci0000:3e/0000:3e:01.0/0000:40:00.0", up=False)
+    told = ("0000:18:00.0", "0000:40:00.0")
+    assert tree.settings("infiniband", 2, pci=told)["NCCL_IB_HCA"] == "=mlx5_0:1"
+    assert tree.said == ["1 of 2 ports for training traffic are active"]
+    assert tree.settings("infiniband", 2)["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1", "nobody says the addresses"
+    other = ("0000:01:00.0", "0000:02:00.0", "0000:18:00.0")
+    assert tree.settings("infiniband", 2, pci=other)["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1", "another layout"
 
 
 def test_what_nothing_settles_is_not_guessed(tree: Tree) -> None:

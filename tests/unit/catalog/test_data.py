@@ -112,6 +112,8 @@ def test_ports_and_devices_agree(machine: Machine) -> None:
         assert network.rate_gbps > 0
     else:
         assert machine.rdma_devices == ()
+    assert len(set(machine.rdma_pci)) in (0, network.ports) and len(machine.rdma_pci) in (0, network.ports)
+    assert machine.rdma_pci or not machine.rails
     if network.kind == "efa":
         assert machine.provider == "aws"
     if network.total_gbps is not None:

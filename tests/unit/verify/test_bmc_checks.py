@@ -14,7 +14,7 @@ import pytest
 from provisioner.redfish import inventory, logs
 from provisioner.redfish.document import document, of_tree
 from provisioner.redfish.tree import Tree
-from provisioner.verify.bmc import Finding, Wanted, firmware_differs
+from provisioner.verify.bmc import Finding, Wanted, firmware_differs, settings_differ
 from provisioner.verify.bmc import judge as findings_of
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import Unreadable
@@ -192,6 +192,16 @@ def test_firmware_that_differs_within_a_group() -> None:
     assert [(f.status, "no common one" in f.message) for f in two.values()] == [("warn", True)] * 2
 
 
+def test_bios_settings_that_differ_within_a_group() -> None:
+    """Whether an IOMMU has to be on nobody can say; that one machine of three has it off is told."""
+    one = bmc(DGX)
+    assert one.bios_settings is not None
+    rows = tuple(replace(row, value="Disable") if row.setting == "IOMMU" else row for row in one.bios_settings)
+    found = settings_differ({"a": one, "b": one, "c": replace(one, bios_settings=rows), "d": bmc(bios_settings=None)})
+    assert {name: f.status for name, f in found.items()} == {"a": "pass", "b": "pass", "c": "warn"}
+    assert found["c"].message == "VTdSupport Disable, not Enable"
+
+
 BIOS = f"{SYSTEM}/Bios"
 
 
@@ -229,7 +239,7 @@ RED: dict[str, tuple[str, dict[str, Any], tuple[tuple[str, Edit], ...], str]] = 
         "attached: http://x/y.iso",
     ),
 }  # fmt: skip
-ALONE = {"bmc.answers", "bmc.events", "bmc.power_budget", "fleet.firmware"}
+ALONE = {"bmc.answers", "bmc.events", "bmc.power_budget", "fleet.firmware", "fleet.bios_settings"}
 """Judged in tests of their own, below."""
 
 
@@ -269,12 +279,19 @@ def judged() -> dict[str, Judged]:
     cases["no BMC"] = Case(Bundle({}, collected=1.0), replace(expected("dgx-h100"), bmc=None))
     cases["unpinned part"] = case(json.dumps(healthy_text), firmware={"CPLD": "1"})
     other = healthy_text | {"firmware": healthy_text["firmware"] | {"BIOS": "0.1"}}
+    virtual = [row | {"value": "Disabled"} for row in healthy_text["bios_settings"] if row["setting"] == "SR-IOV"]
+    kept = [row for row in healthy_text["bios_settings"] if row["setting"] != "SR-IOV"]
+    unlike = healthy_text | {"bios_settings": kept + virtual}
     cases |= {"like": case(json.dumps(healthy_text), "g"), "other": case(json.dumps(other), "g")}
+    cases["unlike"] = case(json.dumps(unlike), "g")
     return judge(cases)
 
 
+OURS = {c.id for c in declared() if c.id.startswith("bmc.")} | {"fleet.firmware", "fleet.bios_settings"}
+
+
 def statuses(result: Judged) -> dict[str, str]:
-    return {c.id: c.status for c in result.checks if c.id.startswith("bmc.") or c.id == "fleet.firmware"}
+    return {c.id: c.status for c in result.checks if c.id in OURS}
 
 
 def failing(result: Judged) -> set[str]:
@@ -294,8 +311,7 @@ def test_a_healthy_machine_is_green_and_every_check_is_proven(judged: dict[str, 
     found = statuses(judged["healthy"])
     assert {id: s for id, s in found.items() if s not in ("pass", "skip")} == {"bmc.conditions": "unknown"}
     assert found["bmc.leaks"] == "skip", "it shows no detectors"
-    ours = {c.id for c in declared() if c.id.startswith("bmc.") or c.id == "fleet.firmware"}
-    assert ours == {*RED, *ALONE} == set(found)
+    assert OURS == {*RED, *ALONE} == set(found)
     assert statuses(judged["bmc.conditions"])["bmc.answers"] == "pass"
 
 
@@ -307,8 +323,11 @@ def test_events_budget_and_pins(judged: dict[str, Judged]) -> None:
 
 
 def test_firmware_of_a_group_in_verify(judged: dict[str, Judged]) -> None:
-    found = {name: statuses(judged[name])["fleet.firmware"] for name in ("healthy", "like", "other")}
-    assert found == {"healthy": "pass", "like": "pass", "other": "fail"}
+    found = {name: statuses(judged[name]) for name in ("healthy", "like", "other", "unlike")}
+    assert {name: (one["fleet.firmware"], one["fleet.bios_settings"]) for name, one in found.items()} == {
+        "healthy": ("pass", "pass"), "like": ("pass", "pass"), "other": ("fail", "pass"), "unlike": ("pass", "fail"),
+    }  # fmt: skip
+    assert statuses(judged["event"])["fleet.bios_settings"] == "skip"
     assert statuses(judged["event"])["fleet.firmware"] == "skip", "there is no other machine of its group"
 
 
@@ -372,14 +391,27 @@ def test_every_tree_gives_a_document_that_is_read(name: str) -> None:
 
 
 SETTINGS: dict[str, dict[str, bool | None] | None] = {
-    R750: {"MmioAbove4Gb": True, "NodeInterleave": True, "SysProfile": True, "WorkloadProfile": None},
-    DGX: {"NumaEn": True},
-    "hpe-apollo6500-xl675d-a100": {"WorkloadProfile": True},
-    "hpe-dl380a-gen12-h200nvl": {"Numa": True, "WorkloadProfile": False},
-    "lenovo-sr670v2-l40": {"Processors_PCIeACSCTL": False},
-    "supermicro-sys-821ge-tnhr": {"NUMA_003B": True, "PCIeACSCTL_1E3C": True, "Above4GDecoding_0041": True},
+    R750: {
+        "MmioAbove4Gb": True, "NodeInterleave": True, "SysProfile": True, "WorkloadProfile": None,
+        "SriovGlobalEnable": None,
+    },
+    DGX: {"NumaEn": True, "VTdSupport": None, "SriovSupport": None},
+    "hpe-apollo6500-xl675d-a100": {
+        "WorkloadProfile": True, "AccessControlService": False, "ProcAmdIoVt": None, "Sriov": None,
+    },
+    "hpe-dl380a-gen12-h200nvl": {
+        "Numa": True, "WorkloadProfile": False, "AccessControlService": False, "IntelProcVtd": None, "Sriov": None,
+    },
+    "lenovo-sr670v2-l40": {
+        "Processors_PCIeACSCTL": False, "DevicesandIOPorts_IntelVTforDirectedIOVTd": None,
+        "DevicesandIOPorts_SRIOV": None,
+    },
+    "supermicro-sys-821ge-tnhr": {
+        "NUMA_003B": True, "PCIeACSCTL_1E3C": True, "Above4GDecoding_0041": True,
+        "IntelVTforDirectedI_O_VT_d__1E32": None, "SR_IOVSupport_0047": None,
+    },
     "supermicro-x10sdv-tln4f": None,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -71,6 +71,21 @@ def test_each_card_with_itself(node: Path) -> None:
     assert parse(ask("amd")).state == "absent"
 
 
+def test_storage_ports_are_not_worked(node: Path) -> None:
+    """mlx5_10 is of the right kind and rate, and stands where none of the machine's ports for training does."""
+    for name, address in (("mlx5_2", "0000:18:00.0"), ("mlx5_10", "0000:aa:00.0")):
+        (node / "pci" / address).mkdir(parents=True)
+        (node / "verbs" / name / "device").symlink_to(node / "pci" / address)
+    worked = {
+        here: [card.device for card in parse(ask(rails={**WANTED, "pci": here.split()})).cards]
+        for here in ("0000:18:00.0 0000:40:00.0", "0000:11:00.0 0000:12:00.0")
+    }
+    assert worked == {
+        "0000:18:00.0 0000:40:00.0": ["mlx5_2"],
+        "0000:11:00.0 0000:12:00.0": ["mlx5_2", "mlx5_10"],  # another layout: nothing is told apart
+    }
+
+
 def test_the_cards_of_two_nodes(node: Path) -> None:
     """Both halves on this computer: the first serves, the second asks and has the rates."""
     part = {"nodes": 2, "address": "127.0.0.1", "port": free()}
