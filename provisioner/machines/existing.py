@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -114,8 +115,11 @@ def _admit(way: Way, node: Node, events: Events) -> None:
 
 
 def _hint(said: str) -> str:
-    if "Host key verification failed" in said or "REMOTE HOST IDENTIFICATION HAS CHANGED" in said:
-        return "the machine shows another host key than the one that is pinned: reinstalled, or somebody is in between"
+    if "Host key verification failed" in said:
+        return (
+            "reinstalled, or somebody is in between: compare it on its console with `ssh-keygen -lf "
+            "/etc/ssh/ssh_host_ed25519_key.pub`, and write the new key into the file of sites.<name>.host_keys"
+        )
     if "Permission denied" in said:
         return "a key of access.ssh_key must have no passphrase; without that key gpuprov makes one of its own"
     return "look at the machine's console, address, port and jump host; then run the same command again"
@@ -229,7 +233,15 @@ def _call(argv: Sequence[str], given: str = "", deadline_s: float = DEADLINE_S) 
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {deadline_s:.0f} s"
-    return done.returncode, str(printable((done.stdout + done.stderr).strip()))
+    return done.returncode, str(printable(_plain((done.stdout + done.stderr).strip())))
+
+
+def _plain(said: str) -> str:
+    """ssh's page about a host key that has changed, as a sentence: its advice is for a file that is written anew."""
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" not in said:
+        return said
+    shown = re.search(r"SHA256:[A-Za-z0-9+/=]{20,64}", said)
+    return f"Host key verification failed: it shows another one ({shown[0] if shown else 'ed25519'}) than is pinned"
 
 
 def _refuse(node: Node, message: str, hint: str) -> None:

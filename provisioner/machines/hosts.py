@@ -54,7 +54,7 @@ class HostMachines:
         return ProviderError(
             f"{host} cannot be replaced by gpuprov: it is a machine of yours",
             where=name,
-            hint=f"repair it, then `gpuprov verify` and `gpuprov release {name}`; or name another host "
+            hint=f"repair it, then `gpuprov verify FILE` and `gpuprov release FILE {name}`; or name another host "
             f"in place of {host} in cluster.yaml and run the same command again",
         )
 
@@ -64,7 +64,7 @@ class HostMachines:
         (self._folder / LEFT).unlink(missing_ok=True)
         if gone := self._gone(nodes):
             for name, error in existing.undo(self._way, gone, self._told).items():
-                self._events("down", "warning", f"left as it is: {error}", node=name)
+                self._events("down", "warning", f"left with gpuprov's changes: {error.message}", node=name)
         return list(nodes.values())
 
     def standing(self, plan: Plan) -> list[Node]:
@@ -80,7 +80,9 @@ class HostMachines:
             if node.name not in failed:
                 left.add(node.id)
             elif node.id not in listed:
-                self._events("down", "warning", f"left as it is: {failed.pop(node.name)}", node=node.name)
+                self._events(
+                    "down", "warning", f"left with gpuprov's changes: {failed.pop(node.name).message}", node=node.name
+                )
         write_whole(private_dir(self._folder) / LEFT, "".join(f"{one}\n" for one in sorted(left)))
         if failed:
             said = "\n  ".join(f"{name}: {error.message}" for name, error in failed.items())

@@ -63,7 +63,7 @@ def test_the_callers_own_ssh_brings_the_key_over_the_pinned_host_key(way: Way, m
     [
         ([DENIED, DENIED], "neither gpuprov's key nor your own ssh gets into 10.0.0.1 as ops", "-p 2222 ops@10.0.0.1"),
         ([DENIED, OK, DENIED], "Permission denied", "no passphrase"),
-        ([(255, "Host key verification failed.")], "Host key verification failed", "another host key"),
+        ([(255, "Host key verification failed.")], "Host key verification failed", "sites.<name>.host_keys"),
         ([OK, (1, "sudo: a password is required")], "ops cannot become root with sudo", "NOPASSWD"),
         ([OK, (255, "Connection refused")], "ssh to dgx01.lab (10.0.0.1 port 2222) as ops fails", "address, port"),
         ([(124, "no answer within 60 s")], "no answer within 60 s", "console"),
@@ -85,6 +85,33 @@ def test_what_keeps_gpuprov_out_is_said_with_what_to_do(
     assert said in failed["train-0"].message
     assert hint in failed["train-0"].hint
     assert failed["train-0"].where == "train-0"
+
+
+CHANGED = """\
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
+It is also possible that a host key has just been changed.
+The fingerprint for the ED25519 key sent by the remote host is
+SHA256:JQO0uHp/te/Qz10F6lVndczAyh74H5LkGdwbMeMLAc0.
+Add correct host key in /x/known_hosts to get rid of this message.
+  remove with:
+  ssh-keygen -f "/x/known_hosts" -R "box-0.lab"
+Host key for box-0.lab has changed and you have requested strict checking.
+Host key verification failed.
+"""
+"""OpenSSH 9.2 of a rehearsed machine that was given another key."""
+
+
+def test_a_host_key_that_changed_is_a_sentence(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ssh's own advice is for a file that gpuprov writes anew."""
+    code, said = existing._call(["sh", "-c", "cat >&2; exit 255"], CHANGED)
+    shown = "it shows another one (SHA256:JQO0uHp/te/Qz10F6lVndczAyh74H5LkGdwbMeMLAc0) than is pinned"
+    assert (code, said) == (255, f"Host key verification failed: {shown}")
+    Told(monkeypatch, (code, said))
+    failed = existing.admit(way, [NODE], Events())["train-0"]
+    assert shown in failed.message and "sites.<name>.host_keys" in failed.hint
 
 
 def test_a_machine_that_is_refused_is_left_without_our_key(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_another_host_in_the_place_of_a_bad_one_is_a_replacement(lab: Lab) -> No
     known = lab.machines({"a": {}}).apply(plan, lab.machines({"a": {}}).plan(plan))
     with pytest.raises(ProviderError, match="a cannot be replaced by gpuprov") as caught:
         lab.machines({"a": {}}, known).plan(plan, replace=["train-0"])
-    assert "gpuprov release train-0" in caught.value.hint
+    assert "gpuprov release FILE train-0" in caught.value.hint
     found = lab.machines({"b": {}}, known).plan(plan, replace=["train-0"])
     found.refuse_more(["train-0"], ["train-0"])
 
