@@ -86,7 +86,8 @@ def bring(
     new: Collection[str] = (),
 ) -> Brought:
     """Look at the nodes, run the roles on those that differ, look at those again. `new` are machines that were made a
-    moment ago: they are not asked, only configured. Raises ConfigureError where Ansible itself did not run."""
+    moment ago: they are not asked, only configured; of a golden image they are asked what they have, and nothing that
+    wakes a GPU. Raises ConfigureError where Ansible itself did not run."""
     from provisioner.configure import drift
 
     events, subjects = cluster.events, subjects_of(cluster, nodes, releases)
@@ -95,14 +96,18 @@ def bring(
     settled = proven(cluster, nodes, releases)
     if settled:
         events("configure", "log", f"{len(settled)} nodes were verified with this lock: quick checks, no load")
-    seen = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in new]
-    bundles = look(cluster, seen, f"comparing {counted(len(seen), 'node')} with the lock")
+    imaged = {node.name for node in nodes if node.name in new and node.group in releases[node.name].lock.images}
+    blank = {*new} - imaged
+    seen = [_lightly(s) if s.name in settled else s for s in subjects if s.name not in blank]
+    bundles = look(cluster, seen, f"comparing {counted(len(seen), 'node')} with the lock", for_drift=imaged)
     found = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
     brought = Brought(subjects, found, before=dict(found))
-    behind = [n for n in nodes if n.name in new or any(d.mended for d in found[n.name])]
+    behind = [n for n in nodes if n.name in blank or any(d.mended for d in found[n.name])]
+    whole = [s for s in seen if s.name in imaged and s.name not in {node.name for node in behind}]
+    bundles |= look(cluster, whole, f"looking at {counted(len(whole), 'node')}")
     for node in behind:
         _tell(cluster, node.name, found.get(node.name, ()))
-    mend = [] if {*new} else drift.passes([d for node in behind for d in found.get(node.name, ())])
+    mend = [] if blank else drift.passes([d for node in behind for d in found.get(node.name, ())])
     for passes in (mend, [drift.EVERYTHING]) if mend not in ([], [drift.EVERYTHING]) else ([drift.EVERYTHING],):
         if not behind:
             break
@@ -151,14 +156,17 @@ def _lightly(subject: Subject) -> Subject:
     return replace(subject, expected=replace(subject.expected, level="quick"))
 
 
-def look(cluster: Cluster, subjects: Sequence[Subject], doing: str) -> dict[str, Bundle]:
-    """Probe these nodes, one round trip each: what tells drift and what verify judges. `doing` is said of it."""
+def look(
+    cluster: Cluster, subjects: Sequence[Subject], doing: str, *, for_drift: Collection[str] = ()
+) -> dict[str, Bundle]:
+    """Probe these nodes, one round trip each: what tells drift and what verify judges; of those `for_drift` the first
+    alone. `doing` is said of it."""
     from provisioner.verify.bundle import Bundle
     from provisioner.verify.collect import collect
-    from provisioner.verify.request import request_for, waits_until
+    from provisioner.verify.request import drift_request, request_for, waits_until
 
     targets = {s.name: s.source for s in subjects if not isinstance(s.source, Bundle)}
-    requests = {s.name: request_for(s.expected) for s in subjects}
+    requests = {s.name: (drift_request if s.name in for_drift else request_for)(s.expected) for s in subjects}
     if not targets:
         return {}
     cluster.events(

@@ -130,8 +130,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             run.waiting = waiting(nodes, releases, lock)
             for name, what in run.waiting.items():
                 events("configure", "log", f"keeps its lock; the new one would change {', '.join(what)}", node=name)
-            # one that was made of a golden image is asked what it has
-            fresh = {node.name for node in nodes if node.id not in before and node.group not in lock.images}
+            fresh = {node.name for node in nodes if node.id not in before}
             brought = configure(cluster, run, nodes, releases, new=fresh)
             remaining.leave(failed_roles(run, nodes, brought), "configure")
             nodes = [node for node in nodes if node.site not in remaining.failed]

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from provisioner.errors import LockedError
 from provisioner.events import Events
 from provisioner.paths import cache, private_dir, write_whole
-from provisioner.sandbox import disk_layer, registry, repository, vendor_layer
+from provisioner.sandbox import cloud_base, disk_layer, registry, repository, vendor_layer
 from provisioner.sandbox import image as node_image
 from provisioner.sandbox.keys import MIRROR_HOST, Keys, keys
 from provisioner.sandbox.runtime import ARCHITECTURES, Podman, find_podman
@@ -33,7 +33,8 @@ WAIT = 900
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """What `prepare` made. `mirror` is a directory to mount read-only; `registry_ca` is PEM text."""
+    """What `prepare` made. `image` is what the mirror runs, and every machine but those of `image_of`; `mirror` is a
+    directory to mount read-only; `registry_ca` is PEM text."""
 
     image: str
     mirror: Path
@@ -44,10 +45,12 @@ class Assets:
     busybox: bytes
     vendor_images: Mapping[str, str] = field(default_factory=dict)
     """Name of a cloud's own GPU image → the nodes' image that stands for it."""
+    plain: str = ""
+    """What machines of a plain distribution boot, where that is not `image`."""
 
     def image_of(self, stack: Stack) -> str:
         """What the nodes of a stack boot."""
-        return self.image if stack.vendor is None else self.vendor_images[stack.vendor.name]
+        return (self.plain or self.image) if stack.vendor is None else self.vendor_images[stack.vendor.name]
 
     def localise(self, stack: Stack) -> Stack:
         """The same stack, to be had from the mirror: repositories with the sandbox's key, images with their digests."""
@@ -106,12 +109,13 @@ def prepare(stacks: Iterable[Stack], events: Events) -> Assets:
             secrets = keys(home / "keys")
             busybox = _busybox(home, podman)
             mirror = _mirror(home, wanted, secrets, busybox, architecture, events)
+            plain = cloud_base.prepare(podman)
             vendors = {s.vendor.name: vendor_layer.prepare(podman, s, architecture) for s in wanted if s.vendor}
     except Timeout as error:
         raise _busy(home) from error
     reference = node_image.node_reference()
     events("sandbox", "done", f"image {reference}", data={"seconds": round(time.monotonic() - started, 2)})
-    return Assets(reference, mirror, podman, secrets.fingerprint, secrets.ca, architecture, busybox, vendors)
+    return Assets(reference, mirror, podman, secrets.fingerprint, secrets.ca, architecture, busybox, vendors, plain)
 
 
 def disk_image(podman: Podman) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 
 from provisioner.sandbox.deb import Deb, File
 from provisioner.sandbox.package_files import fact, placeholder
@@ -15,15 +16,16 @@ FOLDER = "usr/share/gpuprov-sandbox/archive"
 TOOLS = {"gcc": "4:12.2.0-3", "make": "4.3-4.1", "libc6-dev": "2.36-9+deb12u13"}
 
 
-def archive() -> dict[str, File]:
-    """The packages with their index, and the source that apt reads."""
+def archive(tools: Mapping[str, str] = TOOLS) -> dict[str, File]:
+    """The packages with their index, and the source that apt reads. `tools`: package → version; none where nodes ask
+    Debian's own mirror for them."""
     release = os.uname().release
     headers = {
         **placeholder(f"usr/src/linux-headers-{release}/include/generated/autoconf.h"),
         f"usr/lib/modules/{release}/build": File(link=f"/usr/src/linux-headers-{release}"),
     }
     debs = [Deb(f"linux-headers-{release}", "1", "all", f"Headers of kernel {release}", headers)]
-    debs += [Deb(name, version, "all", name, fact(f"tool-{name}", version=version)) for name, version in TOOLS.items()]
+    debs += [Deb(name, version, "all", name, fact(f"tool-{name}", version=version)) for name, version in tools.items()]
     files: dict[str, File] = {}
     paragraphs = []
     for deb in debs:

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def base_reference() -> str:
 
 
 def node_reference() -> str:
-    digest = hashlib.sha256(base_reference().encode() + tar(node_files()) + SETUP.encode())
+    digest = hashlib.sha256(base_reference().encode() + tar(node_files()) + setup().encode())
     return f"{NODE}:{digest.hexdigest()[:16]}"
 
 
@@ -145,7 +145,7 @@ def exists(podman: Podman, reference: str) -> bool:
     return bool(podman.run("images", "--quiet", "--filter", f"reference={reference}").strip())
 
 
-def build_base(podman: Podman) -> None:
+def build_base(podman: Podman, packages: Sequence[str] = PACKAGES, reference: str = "") -> None:
     """mmdebstrap into podman, then the name: an import that was cut off is an image without a name, and removed."""
     if shutil.which("mmdebstrap") is None:
         raise GpuprovError(
@@ -160,7 +160,7 @@ def build_base(podman: Podman) -> None:
         "--variant=minbase",
         "--mode=root",
         "--quiet",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(packages)}",
         f"--keyring={KEYRING}",
         "--dpkgopt=force-unsafe-io",
         "--aptopt=Acquire::Languages none",
@@ -200,7 +200,7 @@ def build_base(podman: Podman) -> None:
             where="mmdebstrap",
             hint="is a Debian mirror within reach? GPUPROV_DEBIAN_MIRROR names another one",
         )
-    podman.run("tag", identity, base_reference())
+    podman.run("tag", identity, reference or base_reference())
 
 
 def _cause(text: str) -> str:
@@ -226,21 +226,25 @@ def _proxy() -> list[str]:
     return [f'--aptopt=Acquire::http::Proxy "{value}"'] if value else []
 
 
+ASIDE = "mv /etc/apt/sources.list /usr/lib/gpuprov-sandbox/debian-sources.list\n"
 SETUP = """\
 set -e
 tar -C / -xf -
-mv /etc/apt/sources.list /usr/lib/gpuprov-sandbox/debian-sources.list
 rm -f /etc/ssh/ssh_host_* /etc/machine-id /var/lib/dbus/machine-id /var/log/*.log
 : > /etc/machine-id
-systemctl --quiet disable DISABLED
 systemctl --quiet mask MASKED
 systemctl --quiet set-default multi-user.target
 systemctl --quiet enable gpuprov-sandbox-sys.service gpuprov-sandbox-boot.service ssh.service
 python3 -m compileall -q /usr/lib/gpuprov-sandbox
-""".replace("DISABLED", " ".join(DISABLED)).replace("MASKED", " ".join(MASKED))
+""".replace("MASKED", " ".join(MASKED))
 
 
-def build_node(podman: Podman, base: str = "", reference: str = "") -> None:
+def setup(*, prepared: bool = True) -> str:
+    """What is run in the base once. `prepared`: Debian's packages are there, and nobody asks its mirror for more."""
+    return f"{SETUP}{ASIDE}systemctl --quiet disable {' '.join(DISABLED)}\n" if prepared else SETUP
+
+
+def build_node(podman: Podman, base: str = "", reference: str = "", *, prepared: bool = True) -> None:
     """The base, or another one, with the simulator in it, committed under its name when everything has succeeded."""
     with _container(
         podman,
@@ -252,8 +256,8 @@ def build_node(podman: Podman, base: str = "", reference: str = "") -> None:
         "--env",
         "LC_ALL=C",
         base or base_reference(),
-        stdin=tar(node_files()),
-        after=("sh", "-c", SETUP),
+        stdin=tar(node_files(prepared=prepared)),
+        after=("sh", "-c", setup(prepared=prepared)),
     ) as name:
         podman.run(
             "commit",

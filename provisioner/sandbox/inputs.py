@@ -45,7 +45,7 @@ def module_inputs(plan: Plan, site: str, workspace: Path, assets: Assets) -> dic
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_whole(path, text)
         paths[name] = str(path)
-    images = {name: assets.image_of(group.stack) for name, group in wanted.items() if group.stack.vendor is not None}
+    images = {n: booted for n, group in wanted.items() if (booted := assets.image_of(group.stack)) != assets.image}
     images |= {name: plan.images[group.name].id for name, group in wanted.items() if group.name in plan.images}
     if on_disk := [name for name, group in wanted.items() if group.machine.name == DISK_BUILDER]:
         images |= dict.fromkeys(on_disk, disk_image(assets.podman))

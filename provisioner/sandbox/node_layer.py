@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from provisioner.sandbox.deb import File
+from provisioner.sandbox.distribution import TOOLS as COMPILER
 from provisioner.sandbox.distribution import archive
 from provisioner.sandbox.package_files import program
 from provisioner.sandbox.sources import unit_file
@@ -37,8 +38,8 @@ TOOLS = (
 """Programs that would otherwise show this computer's own kernel and devices; they come before the real ones in PATH."""
 
 
-def node_files() -> dict[str, File]:
-    """What the node layer adds to Debian."""
+def node_files(*, prepared: bool = True) -> dict[str, File]:
+    """What the node layer adds to Debian; not `prepared`: to a base that has none of what the roles install."""
     files = {
         "etc/gpuprov-sandbox/release": File(b"gpuprov sandbox node: its GPUs, drivers and networks are simulated\n"),
         "etc/docker/daemon.json": File(b'{"default-cgroupns-mode": "private"}\n'),
@@ -80,7 +81,7 @@ def node_files() -> dict[str, File]:
     for tool in TOOLS:
         files[f"usr/local/sbin/{tool}"] = program(tool, "1")
         files[f"usr/local/bin/{tool}"] = File(link=f"../sbin/{tool}")
-    files |= archive()
+    files |= archive(COMPILER if prepared else {})
     source = Path(__file__).parent / "node"
     for path in sorted(source.rglob("*")):
         if path.suffix in (".py", ".shape", ".json") and "__pycache__" not in path.parts:

@@ -27,6 +27,15 @@ AREA = (
     container_runtime, driver_files, ethernet, fleet_host, host, host_modules, host_state, kernel_state, platform,
     security, services, storage, storage_mounts, tuning,
 )  # fmt: skip
+KERNEL_KEYS = [
+    # a public note on Secure Boot with Debian's shim (/proc/keys); the last two with other names
+    "15c78670 I------     1 perm 1f010000     0     0 asymmetri Canonical Ltd. Master Certificate Authority: "
+    "ad91990bc22ab1f517048c23b6655a268e345a63: X509.rsa 8e345a63 []",
+    "3eee887b I------     1 perm 1f010000     0     0 asymmetri Debian Secure Boot CA: "
+    "6ccece7e4c6c0d1f6149f3dd27dfcc5cbb419ea1: X509.rsa bb419ea1 []",
+    "2f1f0a3c I------     1 perm 1f010000     0     0 asymmetri Example: gpuprov test key: "
+    "0ccece7e4c6c0d1f6149f3dd27dfcc5cbb419ea0: X509.rsa bb419ea0 []",
+]
 HOST_CHECKS = {c.id for m in AREA for f in vars(m).values() if (c := getattr(f, "__check__", None)) is not None}
 """Ids of the checks that test_host_checks.py proves."""
 NOW = 1_700_000_000.0
@@ -116,6 +125,8 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
             "proc/sys/net/netfilter/nf_conntrack_max": "262144",
             "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
             "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc",
+            "sys/kernel/security/lockdown": "none [integrity] confidentiality",
+            "sys/module/module/parameters/sig_enforce": "N",
             "sys/devices/system/node/has_cpu": f"0-{nodes - 1}" if nodes > 1 else "0",
             "sys/class/dmi/id/sys_vendor": "Amazon EC2",
             "sys/class/dmi/id/product_name": row.name,
@@ -187,6 +198,7 @@ def host_document(row: Machine, driver: str) -> dict[str, Any]:
         "remote": {"/data": {"kind": "nfs4", "rc": 0, "timed_out": False, "seconds": 0.002, "error": ""}},
         "root_password": "locked",
         "secure_boot": True,
+        "kernel_keys": KERNEL_KEYS,
         "cgroup2": True,
         "nvme": {"nvme0": {"model": "Amazon Elastic Block Store", "state": "live", "transport": "pcie"},
                  "nvme1": {"model": "NVMe SSD", "state": "live", "transport": "pcie"}},

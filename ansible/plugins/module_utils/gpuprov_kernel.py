@@ -28,6 +28,21 @@ def last(said):
     return lines[-1] if lines else "it said nothing"
 
 
+UNKNOWN_KEY = ("Key was rejected by service", "Required key not available")
+"""modprobe's words where the kernel takes signed modules alone and does not know the key (EKEYREJECTED, ENOKEY)."""
+
+
+def unloaded(said):
+    """Why modprobe loaded nothing, as the end of a sentence."""
+    if any(words in said for words in UNKNOWN_KEY):
+        return (
+            f"{last(said)}. Secure Boot is on, and the module's key is not enrolled. Enrol it (`mokutil --import "
+            "/var/lib/dkms/mok.pub`, on Ubuntu /var/lib/shim-signed/mok/MOK.der, then confirm it on the console at the next "
+            "boot), or switch Secure Boot off"
+        )
+    return f"{last(said)}. The kernel log has the reason (dmesg)"
+
+
 class Kernel:
     """The node's kernel side: what there is, what was done to it (`done`, one sentence each)."""
 

@@ -39,7 +39,7 @@ reboot:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpuprov_kernel import Kernel, Wrong, last, text
+from ansible.module_utils.gpuprov_kernel import Kernel, Wrong, last, text, unloaded
 
 NAME = "efa"
 
@@ -76,7 +76,7 @@ class Node(Kernel):
                 )
         code, said = self.change("loaded the installed EFA module", "modprobe", NAME)
         if code:
-            raise Wrong(f"EFA's module can't be loaded: {last(said)}. The kernel log has the reason (dmesg)")
+            raise Wrong(f"EFA's module can't be loaded: {unloaded(said)}")
         return ""
 
 

@@ -71,7 +71,7 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpuprov_kernel import Kernel, Wrong, last, text
+from ansible.module_utils.gpuprov_kernel import Kernel, Wrong, last, text, unloaded
 
 ABOVE = ("nvidia_fs", "gdrdrv", "nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 """NVIDIA's modules and those that stand on them, in the order in which they can be taken out."""
@@ -152,7 +152,7 @@ class Node(Kernel):
             names = missing or self.params["modules"]
             status, said = self.change(f"loaded {', '.join(names)}", "modprobe", "--all", *names, seconds=300)
             if status:
-                raise Wrong(f"the driver's module can't be loaded: {last(said)}. The kernel log has the reason (dmesg)")
+                raise Wrong(f"the driver's module can't be loaded: {unloaded(said)}")
         if there:
             for unit in reversed(self.stopped):
                 self.run("systemctl", "start", unit, seconds=900)

@@ -19,7 +19,7 @@ PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
 }  # fmt: skip
 """Program → the Debian and Ubuntu package that has it."""
-OF_A_BUILDER = {"mmdebstrap": "mmdebstrap"}
+OF_A_BUILDER = {"mmdebstrap": "mmdebstrap", "apt-get": "apt"}
 """What a virtual machine to build on is made with beside them."""
 FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 """UEFI for virtual machines without Secure Boot, of package ovmf."""

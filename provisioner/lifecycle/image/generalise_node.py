@@ -35,9 +35,10 @@ REMOVED = (
     ("seed of random numbers", "/var/lib/systemd/random-seed"),
     ("key of systemd's credentials", "/var/lib/systemd/credential.secret"),
     ("machine-id", "/var/lib/dbus/machine-id"),
-    # once it is enrolled anywhere it signs for every machine of the image; DKMS makes another when it needs one
-    ("key that DKMS signs modules with", "/var/lib/dkms/mok.*"),
-    ("key that DKMS signs modules with", "/var/lib/shim-signed/mok/MOK.*"),
+    # once it is enrolled anywhere it signs for every machine of the image; DKMS makes another when it needs one. Its
+    # certificate stays: by that a machine with Secure Boot is told to take the modules that are here
+    ("key that DKMS signs modules with", "/var/lib/dkms/mok.key"),
+    ("key that DKMS signs modules with", "/var/lib/shim-signed/mok/MOK.priv"),
     ("lists of packages", "/var/lib/apt/lists/*"),
     ("downloaded packages", "/var/cache/apt/archives/*.deb"),
     ("caches of apt", "/var/cache/apt/*.bin"),

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -118,13 +118,16 @@ def changes(recipe: Recipe, wanted: Inputs) -> tuple[str, ...]:
         return ("it was never built",)
     before = book.manifest(book.builds()[-1]).inputs
     found = ["the recipe"] if before.recipe != wanted.recipe else []
-    for what, old, new in (
-        ("versions of", before.stacks, wanted.stacks),
-        ("base image of", before.bases, wanted.bases),
-        ("role", before.roles, wanted.roles),
-    ):
-        found += [f"{what} {name}" for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    for name in _differing(before.bases, wanted.bases):
+        old, new = before.bases.get(name) or "none", wanted.bases.get(name) or "none"
+        found.append(f"base image of {name}: {old} → {new}")
+    found += [f"versions of {name}" for name in _differing(before.stacks, wanted.stacks)]
+    found += [f"role {name}" for name in _differing(before.roles, wanted.roles)]
     return tuple(found)
+
+
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
 
 
 def _told(recipe: Recipe, night: Night, began: float) -> Night:

@@ -51,8 +51,10 @@ def solved(recipe: Recipe, *, anew: bool) -> Lock:
         images_of(cluster, group)
     private_dir(cluster.paths.root)
     if anew:
-        return locking.renew(cluster, cluster.events, keep={}, write=cluster.sandbox)
-    return locking.current(cluster, cluster.events)
+        lock = locking.renew(cluster, cluster.events, keep={}, write=cluster.sandbox)
+    else:
+        lock = locking.current(cluster, cluster.events)
+    return virtual.with_bases(recipe, lock)
 
 
 def build(work: Build) -> Manifest:

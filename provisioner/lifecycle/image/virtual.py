@@ -15,7 +15,7 @@ from typing import Any
 from provisioner import ssh
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
-from provisioner.images.disk import base_system, first_boot, layout, tools, virtual_machine
+from provisioner.images.disk import base_system, first_boot, layout, newest, tools, virtual_machine
 from provisioner.images.disk.identity import Identity
 from provisioner.lifecycle import second_boot
 from provisioner.lifecycle.image.builder import Builder, disks_of
@@ -24,6 +24,7 @@ from provisioner.lifecycle.image.recipe import Recipe, digest, opened, workplace
 from provisioner.lifecycle.image.work import BUILD, Build, of_group, teller
 from provisioner.paths import private_dir, remove_tree, write_whole
 from provisioner.session import Cluster
+from provisioner.stack.models import BaseImage, Lock
 
 BOOT_S = {"kvm": 300.0, "tcg": 1500.0}
 """Seconds until a virtual machine's sshd answers, and again until its services are up. By software emulation a boot
@@ -48,6 +49,20 @@ def refuse_unmakeable(system: str | None) -> None:
         raise GpuprovError("mmdebstrap and genimage make files of root's and of others: not without root", hint=hint)
     if system is not None:
         base_system.archive_of(system)
+
+
+def with_bases(recipe: Recipe, lock: Lock) -> Lock:
+    """The lock, with what builders that are virtual machines would start from today: a new kernel of the distribution
+    is another base. Raises GpuprovError where its archive cannot be asked."""
+    bases = {site: dict(mine) for site, mine in lock.bases.items()}
+    for name in recipe.targets:
+        settings, system = recipe.target(name).disk, lock.groups[name].os
+        if settings is None or not wanted(recipe, name):
+            continue
+        found = newest.packages(system, settings.mirror)
+        why = f"kernel of {system}, and a digest of {len(found.versions)} packages"
+        bases.setdefault(recipe.cluster.spec.site_of(name), {})[system] = BaseImage(id=found.identity, why=why)
+    return lock.model_copy(update={"bases": bases})
 
 
 def identity_of(work: Build, name: str) -> Identity:

@@ -19,7 +19,7 @@ from provisioner.providers.sandbox.capacity import SimulatedCapacity
 from provisioner.providers.sandbox.disks import SandboxDisks
 from provisioner.providers.sandbox.images import SandboxImages
 from provisioner.providers.sandbox.orphans import OnThisMachine
-from provisioner.sandbox import assets, containers, image, network
+from provisioner.sandbox import assets, cloud_base, containers, image, network
 from provisioner.sandbox.inputs import module_inputs
 from provisioner.sandbox.keys import MIRROR_HOST, keys
 from provisioner.stack.models import BaseImage, Stack
@@ -108,7 +108,7 @@ class Sandbox(Provider):
 
     def base_image(self, system: str) -> BaseImage:  # noqa: ARG002 (every site boots the same one)
         """The nodes' container image, named after what it was built from."""
-        return BaseImage(id=image.node_reference(), why="simulated: the sandbox's node image")
+        return BaseImage(id=cloud_base.machine_reference(), why="simulated: the sandbox's node image")
 
     def vendor_image(self, name: str) -> BaseImage:
         """The nodes' image with simulated packages of what that one holds (sandbox/vendor_layer.py)."""

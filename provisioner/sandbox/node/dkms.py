@@ -24,6 +24,10 @@ LINKED = ("efa",)
 """Modules whose build begins with CMake's test of a C compiler (amzn-drivers kernel/linux/efa, CMakeLists.txt)."""
 
 
+LIBC = "usr/include/stdlib.h"
+"""Of libc6-dev itself."""
+
+
 def broken(module: str) -> bool:
     """Whether a module was not built; `module` is its name or that of its source."""
     name = "nvidia" if module in PARTS else module
@@ -31,7 +35,7 @@ def broken(module: str) -> bool:
         f"lib/modules/{os.uname().release}/build"
     ):
         return True
-    return name in LINKED and state.installed("tool-libc6-dev") is None
+    return name in LINKED and state.installed("tool-libc6-dev") is None and not state.exists(LIBC)
 
 
 def _sources() -> list[tuple[str, str]]:

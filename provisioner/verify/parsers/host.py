@@ -128,6 +128,10 @@ class Host:
     root_password: str | None = None
     """none, locked or set."""
     secure_boot: bool | None = None
+    signed_only: bool | None = None
+    """Whether the kernel takes no module without a signature."""
+    kernel_keys: tuple[str, ...] | None = None
+    """Names of the certificates that the kernel knows; None where they were not asked for."""
     cgroup2: bool | None = None
     """Whether control groups are of version 2; None where an older probe looked."""
 
@@ -163,6 +167,7 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
     resolves = read_map(d.get("resolves"))
     sync = read_answer(d.get("sync"))
     told = dict(line.split("=", 1) for line in (sync or "").splitlines() if "=" in line)
+    secure = boot if isinstance(boot := d.get("secure_boot"), bool) else None
     dmi = [files.get(f"sys/class/dmi/id/{name}", "") for name in ("sys_vendor", "product_name", "bios_version")]
     return Host(
         time=when,
@@ -234,7 +239,9 @@ def _host(d: Mapping[str, Any], when: float) -> Host:
         amd_pages={name: read_strings(rows) or () for name, rows in read_map(d.get("amd_pages")).items()},
         root_password=read_text(d.get("root_password")),
         cgroup2=second if isinstance(second := d.get("cgroup2"), bool) else None,
-        secure_boot=secure if isinstance(secure := d.get("secure_boot"), bool) else None,
+        secure_boot=secure,
+        signed_only=pl.read_signed_only(files, secure),
+        kernel_keys=pl.read_keys(d.get("kernel_keys")),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from provisioner.verify.parsers.untrusted import read_float, read_map, read_strings, read_text, read_whole
 
+_CERTIFICATE = re.compile(r" asymmetri (.{1,200}?): [0-9a-f]{8,}: ")
 FORWARDING = 0x04 | 0x08 | 0x10
 """Of an ACS control register: P2P request redirect, P2P completion redirect and upstream forwarding (PCI Express base
 specification, 7.7.11.3). Any of them sends what one device writes to another up to the processor first."""
@@ -119,6 +120,25 @@ def read_module(text: str | None) -> OnDisk | None:
         return OnDisk((text or "").strip()[:100])
     kernel = found.get("vermagic", "").split(" ")[0]
     return OnDisk(read_text(found.get("version")), kernel or None, read_text(found.get("signer")), asked=True)
+
+
+def read_keys(value: Any) -> tuple[str, ...] | None:
+    """Rows of /proc/keys: the names of the certificates that the kernel knows ("Debian Secure Boot CA"), each before
+    the identifier of its key (linux, crypto/asymmetric_keys/x509_public_key.c)."""
+    rows = read_strings(value)
+    if rows is None:
+        return None
+    return tuple(sorted({found[1] for row in rows if (found := _CERTIFICATE.search(row))}))
+
+
+def read_signed_only(files: Mapping[str, str], secure_boot: bool | None) -> bool | None:
+    """Whether the kernel takes signed modules alone: locked down, or told so (kernel_lockdown(7), module.sig_enforce).
+    Where neither can be read, what the firmware says of Secure Boot, with which Debian and Ubuntu lock down."""
+    lockdown = re.search(r"\[(\w+)\]", files.get("sys/kernel/security/lockdown", ""))
+    enforce = files.get("sys/module/module/parameters/sig_enforce", "").strip()
+    if enforce == "Y" or (lockdown and lockdown[1] != "none"):
+        return True
+    return False if lockdown and enforce == "N" else secure_boot
 
 
 def read_libraries(text: str | None) -> tuple[str, ...] | None:

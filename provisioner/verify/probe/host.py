@@ -25,6 +25,7 @@ from provisioner.verify.probe.host_platform import (
     fstab,
     fuse,
     instance,
+    kernel_keys,
     libraries,
     pcie,
     root_password,
@@ -55,6 +56,7 @@ HOST_FILES = (
     "sys/devices/system/cpu/smt/active", "sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name",
     "sys/class/dmi/id/bios_version", "etc/machine-id", "etc/hostname", "etc/resolv.conf",
     "etc/ssh/ssh_host_ed25519_key.pub", "run/cloud-init/result.json", "run/cloud-init/status.json", "proc/buddyinfo",
+    "sys/kernel/security/lockdown", "sys/module/module/parameters/sig_enforce",
 )  # fmt: skip
 TRACKING = ["chronyc", "-c", "tracking"]
 SYNC = ["timedatectl", "show", "--property=NTPSynchronized", "--property=NTP"]
@@ -94,6 +96,7 @@ def host(deadline: float, _request: dict[str, Any]) -> dict[str, Any]:
         ("denied", denied), ("repo_keys", repo_keys), ("amd_pages", amd_pages),
         ("gpu_links", gpu_links), ("pcie", pcie), ("instance", instance), ("fstab", fstab), ("fuse", fuse),
         ("root_password", root_password), ("secure_boot", secure_boot),
+        ("kernel_keys", kernel_keys),
         ("vendor", vendor_software),
         ("cgroup2", lambda: os.path.exists("/sys/fs/cgroup/cgroup.controllers")),  # noqa: PTH110 (a plain script)
         ("hostname", socket.gethostname),

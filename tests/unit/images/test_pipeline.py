@@ -338,7 +338,7 @@ def test_a_night_without_news_builds_nothing(tmp_path: Path, world: World) -> No
     assert (second.outcome, second.build, world.steps) == ("unchanged", first.build, before)
     world.base = "ami-new"
     (third,) = nights(tmp_path)
-    assert (third.outcome, third.changed) == ("built", ("base image of virginia ubuntu-24.04",))
+    assert (third.outcome, third.changed) == ("built", ("base image of virginia ubuntu-24.04: ami-0 → ami-new",))
     (forced,) = nights(tmp_path, force=True)
     assert (forced.outcome, forced.changed) == ("built", ())
     assert [row["outcome"] for row in opened(tmp_path).book.told_nights()] == ["built", "unchanged", "built", "built"]

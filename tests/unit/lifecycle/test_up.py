@@ -26,7 +26,7 @@ from provisioner.preflight import Finding
 from provisioner.providers.cluster import MADE_BY
 from provisioner.release import Ledger, Release, identity, release_of
 from provisioner.session import Cluster, open_cluster
-from provisioner.stack.models import Lock
+from provisioner.stack.models import GoldenImage, Lock
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.results import CheckResult, NodeReport, Report
 from provisioner.verify.run import Subject
@@ -70,6 +70,8 @@ class World:
     """So many machines can be had, and then the apply fails."""
     driver: str = ""
     count: int = 0
+    looks: list[tuple[str, bool]] = field(default_factory=list)
+    """Whom the probe asked, and whether for all that verify judges."""
 
 
 @pytest.fixture
@@ -118,7 +120,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     def wanted(nodes: Sequence[Node], releases: Mapping[str, Release], *_: Any) -> dict[str, str]:
         return {node.name: str(releases[node.name].stack(node.group).driver) for node in nodes}
 
-    def look(_: Cluster, subjects: Sequence[Subject], __: str) -> dict[str, Bundle]:
+    def look(_: Cluster, subjects: Sequence[Subject], __: str, *, for_drift: Collection[str] = ()) -> dict[str, Bundle]:
+        made.looks += [(s.name, s.name not in for_drift) for s in subjects]
         return {s.name: Bundle({"driver": Output(made.installed.get(made.machines[s.name], "none"))}) for s in subjects}
 
     def differences(bundle: Bundle, driver: str) -> tuple[Difference, ...]:
@@ -189,6 +192,23 @@ def test_a_fleet_is_made_configured_and_proven(cluster: Cluster, world: World) -
     assert stages(cluster) == dict.fromkeys(NAMES, ("verified", True))
     assert run.page is not None and run.page.exists()
     assert node_state.load(cluster.paths)["report"] == str(run.page)
+
+
+def test_machines_of_a_golden_image_are_asked_what_they_have_and_then_for_the_verdict(
+    cluster: Cluster, world: World
+) -> None:
+    golden = GoldenImage(name="p4d@stable", build="20260131-031500", id="ami-1")
+    world.lock = world.lock.model_copy(update={"images": {"train": golden}})
+    world.installed = {"i-2": "580.1"}  # one needs no role at all
+    run = run_up(cluster)
+    assert (run.exit, world.configured) == (Exit.OK, ["train-0"])
+    assert world.looks == [("train-0", False), ("train-1", False), ("train-1", True), ("train-0", True)]
+    assert world.levels == dict.fromkeys(NAMES, "standard")
+
+
+def test_a_new_machine_of_a_plain_image_is_not_asked_before_its_roles_ran(cluster: Cluster, world: World) -> None:
+    run_up(cluster)
+    assert world.looks == [(name, True) for name in NAMES]
 
 
 def test_a_second_run_starts_nothing_on_nodes_that_were_proven(cluster: Cluster, world: World) -> None:

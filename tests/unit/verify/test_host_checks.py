@@ -159,6 +159,16 @@ FAULTS: dict[str, Fault] = {
         {"driver.vermagic"}, sub("driver_on_disk|text", KERNEL, "6.8.0-1009-aws"), says="built for 6.8.0-1009-aws"
     ),
     "unsigned": Fault({"driver.signature"}, sub("driver_on_disk|text", "signer:", "retpoline:")),
+    "a signer whom nobody enrolled": Fault(
+        {"driver.signature"}, sub("driver_on_disk|text", "gpuprov test key", "DKMS module signing key"),
+        says="signed by DKMS module signing key, a key that the kernel does not know",
+    ),
+    "a signer whose name ends so": Fault({"driver.signature"}, sub("driver_on_disk|text", "gpuprov test key", "key")),
+    "told to take signed modules": Fault({"driver.signature"}, lambda d: (
+        put("secure_boot", None)(d), put("files|sys/module/module/parameters/sig_enforce", "Y")(d),
+        put("files|sys/kernel/security/lockdown", None)(d), put("kernel_keys", [])(d))),
+    "no lockdown to be read": Fault({"driver.signature"}, lambda d: (
+        put("files|sys/kernel/security/lockdown", None)(d), put("kernel_keys", [])(d))),
     "not mounted": Fault(
         {"storage.fstab"}, lambda d: d["fstab"].append("/data xfs defaults,noatime"), says="not mounted: /data"
     ),
@@ -445,7 +455,12 @@ LEGITIMATE: dict[str, tuple[str, Callable[[Document], object]]] = {
     "no bonds": (P4D, put("bonds", {})),
     "a password of root's on a machine of one's own": (DGX, put("root_password", "set")),
     "unsigned, without Secure Boot": (P4D, lambda d: (
-        put("secure_boot", None)(d), sub("driver_on_disk|text", "signer:", "retpoline:")(d))),
+        put("secure_boot", False)(d), put("files|sys/kernel/security/lockdown", None)(d),
+        sub("driver_on_disk|text", "signer:", "retpoline:")(d))),
+    "unsigned, validation switched off": (P4D, lambda d: (
+        put("files|sys/kernel/security/lockdown", "[none] integrity confidentiality")(d),
+        sub("driver_on_disk|text", "signer:", "retpoline:")(d))),
+    "a probe that asked for no keys": (P4D, put("kernel_keys", None)),
     "an older probe": (P4D, lambda d: (
         put("driver_on_disk", {"rc": 0, "text": f"{DRIVER}\n"})(d), put("processes|users", {})(d))),
     "no metadata of the cloud's": (P4D, put("instance", None)),
