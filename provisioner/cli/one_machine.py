@@ -1,4 +1,4 @@
-"""`--bundle` and `--host`: one machine that gpuprov did not make, or what was saved of it."""
+"""`--bundle` and `--host`: machines that gpuprov did not make, or what was saved of one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 Level = Literal["quick", "standard", "stress"]
 
 
-def lone(bundle: Path | None, host: str | None, machine: str | None, level: Level) -> tuple[Subject, Supplied | None]:
-    """One machine that gpuprov did not make, or what was saved of it."""
+def of_no_fleet(
+    bundle: Path | None, host: str | None, machine: str | None, level: Level
+) -> tuple[list[Subject], Supplied | None]:
+    """Machines that gpuprov did not make, or what was saved of one. Those of a range are a group."""
     from provisioner.catalog import load
     from provisioner.verify.expectations import expect
     from provisioner.verify.request import request_for
@@ -44,12 +46,30 @@ def lone(bundle: Path | None, host: str | None, machine: str | None, level: Leve
         raw = supplied.bundle
         managed: dict[str, Any] | None = {} if "bmc.json" in raw.files else None
         as_found = replace(expected, simulated=raw.simulated, bmc=managed)
-        return Subject(bundle.absolute().name, "", "", row.name, raw, as_found), supplied
+        return [Subject(bundle.absolute().name, "", "", row.name, raw, as_found)], supplied
     assert host is not None
-    connection = "local://" if host == "local" else f"ssh://{host}"
-    found = probe(host, request_for(expected))
+    hosts = _expanded(host)
+    if len(hosts) > 1:
+        ways = {one: target(one) for one in hosts}
+        return [
+            Subject(n, row.name, "", row.name, way, expected, host_spec=f"ssh://{n}") for n, way in ways.items()
+        ], None
+    connection = "local://" if host == "local" else f"ssh://{hosts[0]}"
+    found = probe(hosts[0], request_for(expected))
     as_found = replace(expected, simulated=found.simulated)
-    return Subject(host, "", "", row.name, found, as_found, host_spec=connection, reach=target(host)), None
+    reach = target(hosts[0])
+    return [Subject(hosts[0], "", "", row.name, found, as_found, host_spec=connection, reach=reach)], None
+
+
+def _expanded(host: str) -> list[str]:
+    """The hosts of a range, each once; a host itself."""
+    from provisioner.spec.ranges import expand
+
+    try:
+        return list(dict.fromkeys(expand(host)))
+    except ValueError as error:
+        hint = "a host, or a range such as ubuntu@dgx[01-16].lab"
+        raise GpuprovError(f"--host: {error}", where=host, hint=hint) from None
 
 
 SHOWN = 20
@@ -84,6 +104,8 @@ def target(host: str) -> tuple[str, ...]:
         return ("sh", "-c")
     if host.startswith("-") or any(c.isspace() for c in host):
         raise GpuprovError(f"invalid host {host!r}", hint="--host USER@ADDRESS, or --host local")
+    if "[" in host:
+        raise GpuprovError(f"{host!r} is a range of hosts", hint="one at a time; `gpuprov verify` takes a range")
     return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15", "--", host)
 
 

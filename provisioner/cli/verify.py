@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from provisioner.cli import json_output, tables
-from provisioner.cli.one_machine import lone, origin, probe, supplied_at
+from provisioner.cli.one_machine import of_no_fleet, origin, probe, supplied_at
 from provisioner.errors import Exit, GpuprovError
 from provisioner.text import printable
 
@@ -34,6 +34,9 @@ BundleDir = Annotated[
     ),
 ]
 Host = Annotated[str | None, typer.Option("--host", help="USER@ADDRESS, or local", show_default=False)]
+Hosts = Annotated[
+    str | None, typer.Option("--host", help="USER@ADDRESS, a range of them, or local", show_default=False)
+]
 MachineName = Annotated[str | None, typer.Option("--machine", help="what the machine is: a catalogue name")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document on standard output")]
 Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="the rehearsal, or the real fleet")]
@@ -42,7 +45,7 @@ Sandbox = Annotated[bool | None, typer.Option("--sandbox/--no-sandbox", help="th
 def verify(
     file: File = None,
     bundle: BundleDir = None,
-    host: Host = None,
+    host: Hosts = None,
     machine: MachineName = None,
     node: Annotated[list[str] | None, typer.Option("--node", help="only this node; can be repeated")] = None,
     checks: Annotated[
@@ -57,7 +60,7 @@ def verify(
         bool, typer.Option("--save-baseline", help="save what healthy nodes measure, to compare later")
     ] = False,
 ) -> None:
-    """Verify the fleet of FILE, one machine (--host) or a bundle (--bundle). Exits with 1 if it is not healthy."""
+    """Verify the fleet of FILE, other machines (--host) or a bundle (--bundle). Exits with 1 if it is not healthy."""
     from provisioner.lifecycle.verifying import keeping
 
     _one_of(file, bundle, host)
@@ -72,8 +75,9 @@ def verify(
     if file is not None:
         verdict, title = _fleet(file, sandbox, node or (), level, save_baseline=save_baseline, as_json=as_json)
     else:
-        subject, supplied = lone(bundle, host, machine, level or ("standard" if host else "quick"))
-        verdict, title = _judged(subject, checks or (), as_json=as_json), subject.name
+        chosen, supplied = of_no_fleet(bundle, host, machine, level or ("standard" if host else "quick"))
+        verdict = _judged(chosen, checks or (), as_json=as_json)
+        title = chosen[0].name if len(chosen) == 1 else str(host)
     if report is not None:
         from provisioner.verify.report import write
 
@@ -91,14 +95,14 @@ def verify(
     raise typer.Exit(Exit.CHECK_FAILED if not verdict.healthy else Exit.BAD_INPUT if verdict.unsaved else Exit.OK)
 
 
-def _judged(subject: Subject, checks: Sequence[Path], *, as_json: bool) -> Verdict:
-    """One machine or bundle that is of no fleet."""
+def _judged(subjects: Sequence[Subject], checks: Sequence[Path], *, as_json: bool) -> Verdict:
+    """Machines, or a bundle, that are of no fleet."""
     from provisioner.events import Events
     from provisioner.lifecycle.verifying import Verdict
     from provisioner.verify.run import verify as run
 
     with _screen(as_json=as_json) as show:
-        report = run([subject], checks=checks, events=Events(show))
+        report = run(subjects, checks=checks, events=Events(show))
     return Verdict(report, healthy=report.ok)
 
 

@@ -68,8 +68,8 @@ def test_driver(node: Facts, expected: Expected) -> None:
     action="reconfigure",
     needs=("ibstat.txt",),
     follows=("ib.ports",),
-    applies=lambda e: e.network in CARDS and e.rdma_devices,
-    otherwise="nobody says how the network cards of this machine are called",
+    applies=lambda e: e.network in CARDS and e.rdma_devices and not e.rdma_pci,
+    otherwise="nobody says how the network cards of this machine are called, or their PCI addresses tell them apart",
     says="Network cards do not have their lasting names: topology files and NCCL_IB_HCA miss them. Start the renaming.",
 )
 def test_names(node: Facts, expected: Expected) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import provisioner.verify.report
+import provisioner.verify.run
 from provisioner import fleet, node_state
 from provisioner.cli.main import main
 from provisioner.fleet import Node
@@ -21,6 +22,7 @@ from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.paths import private_dir
 from provisioner.session import open_cluster
 from provisioner.verify.bundle import Bundle
+from provisioner.verify.results import Report
 from provisioner.verify.run import Subject
 from tests.support.healthy_bundle import bundle, capture, expected, healthy, nth
 from tests.support.rehearsal import ROOT
@@ -105,6 +107,9 @@ def test_what_is_for_a_fleet_is_refused_beside_a_bundle(arguments: tuple[str, ..
         ("verify", "--bundle", str(ROOT / "examples"), "--machine", "p4d.24xlargo"),
         ("verify", "--bundle", str(ROOT / "examples"), "--host", "local", "--machine", P4D),
         ("verify", "--host", "-oProxyCommand=x", "--machine", P4D),
+        ("verify", "--host", "me@dgx[01-", "--machine", P4D),
+        ("verify", "--host", "me@dgx[1-99999]", "--machine", P4D),
+        ("facts", "--host", "me@dgx[01-02]"),
         ("facts",),
         ("facts", "--bundle", "/nowhere"),
     ],
@@ -136,6 +141,23 @@ def test_this_machine_is_probed_and_is_no_p4d() -> None:
     assert done.returncode == 1
     checks = {c["id"]: c["status"] for c in json.loads(done.stdout)["nodes"][0]["checks"]}
     assert checks["gpu.count"] in ("unknown", "fail")
+
+
+def test_machines_of_a_range_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probed side by side, each once, and compared with each other (fleet.*): none keeps the others from a verdict."""
+    asked: list[Subject] = []
+
+    def verify(subjects: Sequence[Subject], **_: object) -> Report:
+        asked.extend(subjects)
+        return Report((), {}, 0.0)
+
+    monkeypatch.setattr(provisioner.verify.run, "verify", verify)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "--host", "me@dgx[08-10,08].lab", "--machine", "dgx-h100", "--level", "quick", "--json"])
+    assert ended.value.code == 1
+    assert [one.name for one in asked] == ["me@dgx08.lab", "me@dgx09.lab", "me@dgx10.lab"]
+    assert {(one.group, one.expected.gpu_count, one.expected.packages) for one in asked} == {("dgx-h100", 8, None)}
+    assert all("StrictHostKeyChecking=yes" in one.source and one.source[-1] == one.name for one in asked)
 
 
 def test_an_unknown_host_key_is_refused_and_the_hint_says_how_to_pin_it(tmp_path: Path) -> None:
