@@ -39,7 +39,8 @@ test-slow: dev system-sandbox system-dev
 	$(PYTEST) tests/unit -m slow
 	GPUPROV_TEST_VARIATIONS=1000 $(PYTEST) tests/unit/verify/test_healthy_variations.py
 	$(SUDO) $(PYTEST) tests/sandbox -m slow
-	$(SUDO) GPUPROV_TEST_KILLS=50 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_faults.py
+	$(SUDO) GPUPROV_TEST_KILLS=50 GPUPROV_TEST_FAULTS=1000 $(PYTEST) tests/sandbox/test_broken_runs.py tests/sandbox/test_examples.py \
+	  tests/sandbox/test_faults.py
 
 ## test-sandbox: the tests that make nodes on this machine
 test-sandbox: dev system-sandbox system-dev

@@ -22,7 +22,7 @@ from tests.support.rehearsal import Done, Rehearsal
 pytestmark = pytest.mark.sandbox
 __all__ = ["their_folder"]
 
-KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "3"))
+KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "2"))
 """How often a command is killed; `GPUPROV_TEST_KILLS=50` for the long run."""
 SEED = int(os.environ.get("GPUPROV_TEST_SEED", "20261122"))
 SECONDS = {"verify": 3.0, "up": 30.0, "down": 1.5, "upgrade": 30.0, "replace": 35.0}

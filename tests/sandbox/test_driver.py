@@ -183,6 +183,7 @@ def test_huge_pages_are_efas(node: NodeMirror) -> None:
     assert int(node.shell("cat /proc/sys/vm/nr_hugepages")) == 110 * 2 * 96 // 2 + 1
 
 
+@pytest.mark.slow
 def test_nouveau_makes_way_and_stays_away(node: NodeMirror) -> None:
     """A system that loads nouveau at boot: the role takes it out, and the initramfs keeps it out."""
     stack = node.locked()
@@ -202,6 +203,7 @@ def test_nouveau_makes_way_and_stays_away(node: NodeMirror) -> None:
     assert verdict.status == 0, wrongs(verdict)
 
 
+@pytest.mark.slow
 def test_nouveau_that_does_not_go_is_a_reboot(node: NodeMirror) -> None:
     stack = node.locked()
     change(node, nouveau=True, modules_stuck=["nouveau"])

@@ -75,6 +75,7 @@ def test_each_costs_itself_alone(p4d: Rehearsal) -> None:
     assert well.status == 0, wrongs(well)
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_half_way(p4d: Rehearsal) -> None:
     running = p4d.start("verify", p4d.file, "--json")
     time.sleep(0.9)  # its probe is on its way

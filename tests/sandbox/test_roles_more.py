@@ -104,6 +104,7 @@ def test_all_are_healthy(fleet: Rehearsal) -> None:
     assert fleet.first.status == 0, (wrongs(fleet.first), fleet.first.stderr[-3000:])
 
 
+@pytest.mark.slow
 def test_a_second_run_changes_nothing(fleet: Rehearsal) -> None:
     assert play(fleet, tags=TAGS).changed() == {"cut-0": 0, "fabric-0": 0, "red-0": 0}
     # What docker knows is asked of docker: this one does not know the setting for CDI.
@@ -157,6 +158,7 @@ def test_gpus_stay_in_a_running_container(fleet: Rehearsal) -> None:
     assert "195:0" in shell(fleet, "fabric-0", "ls /dev/char")
 
 
+@pytest.mark.slow
 def test_other_layouts_and_ways(fleet: Rehearsal) -> None:
     """Another MIG layout, none, and back; nvidia-peermem where dma-buf can't be, over a reboot, and back."""
     shell(fleet, "cut-0", "gpuprov-mig --profile 3g.20gb --instances 2 --gpus 8")

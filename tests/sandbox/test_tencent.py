@@ -19,7 +19,7 @@ from tests.support.schema_provider import Cloud
 from tests.support.tencent_api import TencentApi, serving
 from tests.support.tencent_rehearsal import MACHINE, boot, end
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 TYPE = "GN10Xp.20XLARGE320"
 ZONES = ("ap-guangzhou-3", "ap-guangzhou-4")
 

@@ -85,6 +85,7 @@ def test_the_fleet_is_there(desk: Rehearsal) -> None:
     assert hooks(desk) == []
 
 
+@pytest.mark.slow
 def test_faults_of_a_workstation_are_found(desk: Rehearsal) -> None:
     """The example rtx4090 has its faults here, where there are two of it."""
     try_own_faults(desk)

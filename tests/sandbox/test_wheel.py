@@ -72,6 +72,7 @@ def test_doctor_finds_its_terraform(installed: Installed) -> None:
     assert findings["terraform"] == "ok"
 
 
+@pytest.mark.slow
 def test_a_node_is_made_proven_and_removed(installed: Installed) -> None:
     text = (ROOT / "examples" / "rtx4090.yaml").read_text(encoding="utf-8")
     name = f"wheel-{os.getpid()}"

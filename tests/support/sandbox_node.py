@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from provisioner.catalog import load
 from provisioner.sandbox import packages
+from provisioner.sandbox.deb import File
 from provisioner.sandbox.hardware import hardware
 from provisioner.sandbox.node import main, state
 from provisioner.stack.models import Package
@@ -29,6 +31,11 @@ def healthy(machine: str) -> dict[str, Any]:
     return hardware(found, catalog.gpu(found.gpu_model), "train-0", catalog)
 
 
+@cache
+def _files(name: str, version: str, architecture: str) -> dict[str, File]:
+    return dict(packages.build(Package(name=name, version=version, part="driver"), [], architecture).files)
+
+
 @dataclass
 class Node:
     """A node of one machine type; `driver` is the version of its packages, None for none."""
@@ -38,8 +45,7 @@ class Node:
     monkeypatch: pytest.MonkeyPatch
 
     def install(self, name: str, version: str, architecture: str = "amd64") -> None:
-        package = Package(name=name, version=version, part="driver")
-        for path, file in packages.build(package, [], architecture).files.items():
+        for path, file in _files(name, version, architecture).items():
             if file.link is None:
                 (self.root / path).parent.mkdir(parents=True, exist_ok=True)
                 (self.root / path).write_bytes(file.content)

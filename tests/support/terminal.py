@@ -23,6 +23,12 @@ HISTORY = 5_000
 """Lines that scrolled off the screen and are kept."""
 
 
+def _hears_all() -> None:
+    """As a shell at a terminal starts it; under nohup(1), or behind `&`, these would be ignored."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Terminal:
     """`with Terminal(argv, columns=80) as terminal:` runs a command; what it writes goes to a VT102 of that size.
 
@@ -46,7 +52,7 @@ class Terminal:
         words = [str(word) for word in argv]
         self._child = pexpect.spawn(
             words[0], words[1:], cwd=str(cwd), dimensions=(lines, columns), timeout=PATIENCE_S,
-            env={**clean, **{k: v for k, v in changed.items() if v is not None}},
+            env={**clean, **{k: v for k, v in changed.items() if v is not None}}, preexec_fn=_hears_all,
         )  # fmt: skip
         self._child.delaybeforesend = None
         self.raw = b""

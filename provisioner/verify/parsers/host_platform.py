@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from provisioner.verify.parsers.host_hardware import read_plain
 from provisioner.verify.parsers.untrusted import read_float, read_map, read_strings, read_text, read_whole
 
 _CERTIFICATE = re.compile(r" asymmetri (.{1,200}?): [0-9a-f]{8,}: ")
@@ -82,7 +83,7 @@ def read_pcie(value: Any) -> Pcie | None:
 
 def read_fstab(value: Any) -> tuple[Entry, ...] | None:
     rows = [line.split(" ") for line in read_strings(value) or ()]
-    plain = [(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), row[0]), *row[1:]) for row in rows if len(row) == 3]
+    plain = [(read_plain(row[0]), *row[1:]) for row in rows if len(row) == 3]
     return tuple(Entry(p, k, tuple(o.split(","))) for p, k, o in plain) if isinstance(value, list) else None
 
 

@@ -39,13 +39,17 @@ def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
     cards: dict[str, dict[str, str]] = {}
     system: dict[str, str] = {}
     made, open_card, headed, asleep = "rocm-smi's text", "", False, "low-power state" in text
+
+    def silent(line: str) -> bool:
+        return not asleep and _SILENT.match(line) is not None
+
     for line in lines(text):
         if match := _PAIR.match(line):
             cards.setdefault(f"card{match[1]}", {}).setdefault(match[2].strip(), match[3])
         elif match := _DRIVER.match(line):
             system["Driver version"] = match[1]
         elif match := _CONCISE.match(line):
-            if _SILENT.match(line) and not asleep:
+            if silent(line):
                 open_card, made = "", "rocm-smi's table"
                 continue
             open_card, made = f"card{match[1]}", "rocm-smi's table"
@@ -55,12 +59,12 @@ def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:
             open_card = ""
         elif match := _BY_NODE.match(line):
             part, made = _PARTITION.search(line), "rocm-smi's table"
-            if _SILENT.match(line) and not asleep and (part is None or part[1] == "0"):
+            if silent(line) and (part is None or part[1] == "0"):
                 continue
             cards[f"card{match[1]}"] = {"Partition ID": part[1] if part else "0"}
         elif headed and (match := _OLDEST.match(line)):
             made = "rocm-smi's table"
-            if asleep or not _SILENT.match(line):
+            if not silent(line):
                 cards[f"card{match[1]}"] = {"Partition ID": "0"}
         elif line.startswith("GPU  Temp"):
             headed = True

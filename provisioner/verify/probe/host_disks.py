@@ -9,7 +9,7 @@ import re
 import threading
 from typing import Any
 
-from provisioner.verify.probe.runner import ASK, lines_of, listed, run, texts
+from provisioner.verify.probe.runner import ASK, lines_of, listed, outcome, run, texts
 
 FOREIGN = ("/docker/", "/containerd/", "/containers/", "/kubelet/")
 """Parts of the places where containers' filesystems are mounted."""
@@ -53,8 +53,7 @@ def remote() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
 
     def ask(place: str, kind: str) -> None:
-        said = run(["stat", "--file-system", "--", place], REMOTE_S)
-        found[place] = {"kind": kind, **{key: said[key] for key in ("rc", "timed_out", "seconds", "error")}}
+        found[place] = {"kind": kind, **outcome(run(["stat", "--file-system", "--", place], REMOTE_S))}
 
     threads = [threading.Thread(target=ask, args=one, daemon=True) for one in places.items()]
     for thread in threads:

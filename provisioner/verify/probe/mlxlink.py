@@ -14,7 +14,7 @@ import shutil
 import threading
 from typing import Any
 
-from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, result, run
+from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, outcome, result, run
 
 CARDS_OF = "/sys/class/infiniband"
 MOST_CARDS = 32
@@ -33,8 +33,7 @@ def mlxlink(seconds: float, _request: dict[str, Any]) -> dict[str, Any]:
         address = os.path.basename(os.path.realpath(CARDS_OF + "/" + device + "/device"))  # noqa: PTH119
         with slots:
             out = run([tool, "-d", address, "-m", "-c", "--json"], seconds / 3)
-        cards[device] = {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
-        cards[device]["output"] = out["text"][: 1 << 15]
+        cards[device] = {**outcome(out), "output": out["text"][: 1 << 15]}
 
     names = [name for name in listed(CARDS_OF) if os.path.basename(card_driver(name)) == "mlx5_core"]  # noqa: PTH119
     threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names[:MOST_CARDS]]

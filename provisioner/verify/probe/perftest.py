@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from provisioner.verify.probe.load import busy
-from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, pci_address, result, run, texts
+from provisioner.verify.probe.runner import COLLECTORS, PATH, listed, outcome, pci_address, result, run, texts
 
 WRITE_BW = "ib_write_bw"
 MESSAGE, MESSAGES = 8 << 20, 2000
@@ -66,8 +66,7 @@ def connected(card: tuple[str, str], tcp: int, address: str, until: float) -> di
         if not refused or time.monotonic() > until:
             break
         time.sleep(0.2)
-    told = {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
-    return {"device": card[0], "port": card[1], **told, "output": out["text"][-3000:]}
+    return {"device": card[0], "port": card[1], **outcome(out), "output": out["text"][-3000:]}
 
 
 def loopback(seconds: float, request: dict[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,11 @@ def result(
     }
 
 
+def outcome(out: dict[str, Any]) -> dict[str, Any]:
+    """A result without what the command printed."""
+    return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
+
+
 def run(argv: list[str], deadline: float, merge: bool = False, limit: int = LIMIT) -> dict[str, Any]:
     """Run one command. After its deadline its process group is killed; what cannot be killed is left behind."""
     started = time.monotonic()

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from provisioner.verify.probe.runner import COLLECTORS, lines_of, result, run
+from provisioner.verify.probe.runner import COLLECTORS, lines_of, outcome, result, run
 
 ANSWER_S = 10.0
 """Seconds for statfs and for the first name of the directory: a healthy server takes milliseconds."""
@@ -57,7 +57,7 @@ def answers(path: str) -> dict[str, Any]:
         out = run(command, ANSWER_S)
         if out["rc"] != 0:
             break
-    return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
+    return outcome(out)
 
 
 def writable(mount: str) -> bool:
@@ -74,8 +74,7 @@ test "$(cat -- "$file")" = "$3" || { echo "another text is read than was written
 def written(path: str) -> dict[str, Any]:
     """A small file of this node's own name, written, read back and removed. A bucket is left alone: it may not be
     allowed to remove anything."""
-    out = run(["sh", "-c", WRITE, "sh", path, socket.gethostname()[:60], str(time.time())], ANSWER_S)
-    return {key: out[key] for key in ("rc", "timed_out", "seconds", "error")}
+    return outcome(run(["sh", "-c", WRITE, "sh", path, socket.gethostname()[:60], str(time.time())], ANSWER_S))
 
 
 def serves(path: str) -> str | None:

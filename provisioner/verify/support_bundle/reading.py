@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,23 +66,18 @@ def read(path: Path) -> Supplied:
         raise GpuprovError("the bundle is empty: there is no file in it", where=str(path),
                            hint="the directory that has what the tools printed")  # fmt: skip
     desk = _Desk()
-    if path.is_dir() and not _only_ours(path):
-        own = Bundle.read(path)
-        rest: Iterable[Piece] = (piece for piece in pieces(path) if not _ours(piece.name))
-    elif path.is_dir():
-        own, rest = Bundle.read(path), ()
-    else:
-        own, rest = Bundle(), pieces(path)
     desk.folder = path.is_dir()
+    own = Bundle.read(path) if desk.folder else Bundle()
     for output in own.files.values():
         _hear(desk, output.text)
-    if path.is_dir() and _only_ours(path):
+    if desk.folder and _only_ours(path):
         return Supplied(own, told=_told(desk))
     desk.placed += [(name, name) for name in own.files]
     for name in (name for name in GPUS if name in own.files):
         _refuse_two_machines(desk, name, name, read_file(name, own, FILES[name].parse)[0])
-    for piece in rest:
-        _take(desk, piece)
+    for piece in pieces(path):
+        if not (desk.folder and _ours(piece.name)):
+            _take(desk, piece)
     files = {name: output for name, (_, _, output) in desk.found.items()}
     own = _with_status(files, desk.status) if desk.status else own
     logs = [own.files[name].text for name in ("dmesg-before.txt", "dmesg.txt") if name in own.files]
