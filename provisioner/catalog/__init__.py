@@ -12,8 +12,7 @@ from importlib.resources import files
 from itertools import combinations
 from typing import Any, TypeVar
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.catalog.models import (
     Basis,
     Board,
@@ -283,7 +282,7 @@ def _thresholds(rows: Iterable[Limit], machine: Machine) -> dict[str, float]:
 @cache
 def _document(name: str) -> dict[str, Any]:
     text = files("provisioner.catalog").joinpath("data", f"{name}.yaml").read_bytes()
-    document: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (safe loaders)
+    document: dict[str, Any] = yaml_text.load(text)
     return document
 
 

@@ -6,14 +6,14 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
+from provisioner import yaml_text
 
 
 @cache
 def rows() -> tuple[dict[str, Any], ...]:
     """Every distribution, the preferred one first; the head of the file explains the keys."""
     text = (resources.files("provisioner.catalog") / "data" / "distributions.yaml").read_text(encoding="utf-8")
-    return tuple(yaml.load(text, Loader=yaml.CSafeLoader)["distributions"])
+    return tuple(yaml_text.load(text)["distributions"])
 
 
 def names() -> tuple[str, ...]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import yaml
 
-from provisioner import paths
+from provisioner import paths, yaml_text
 
 IMPORT_ROLE = "ansible.builtin.import_role"
 
@@ -62,7 +61,7 @@ def load() -> Playbook:
 @cache
 def _read(root: Path) -> Playbook:
     text = (root / "playbooks" / "site.yml").read_text(encoding="utf-8")
-    play = yaml.safe_load(text)[0]
+    play = yaml_text.load(text)[0]
     entries = tuple(_entry(task) for task in play["tasks"] if IMPORT_ROLE in task)
     first = next((index for index, task in enumerate(play["tasks"]) if IMPORT_ROLE in task), 0)
     head = {key: value for key, value in play.items() if key != "tasks"} | {"tasks": play["tasks"][:first]}

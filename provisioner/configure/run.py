@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from provisioner import paths, ssh
+from provisioner import paths, ssh, yaml_text
 from provisioner.configure import playbook
 from provisioner.configure.drift import EVERYTHING, Half, Pass
 from provisioner.errors import ConfigureError
@@ -136,7 +134,7 @@ def playbook_tasks() -> Tasks:
     """What playbooks/site.yml has for one node."""
     book, root = playbook.load(), paths.data("ansible") / "roles"
     files = [root / role / "tasks" / f"{part}.yml" for role in book.roles for part in ("install", "configure")]
-    total = sum(len(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files if file.exists())
+    total = sum(len(yaml_text.load(file.read_text(encoding="utf-8"))) for file in files if file.exists())
     return Tasks(total + len(book.tasks), book.tasks[-1])
 
 

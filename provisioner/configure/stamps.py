@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from provisioner import paths, roles
+from provisioner import paths, roles, yaml_text
 from provisioner.configure import playbook
 from provisioner.plan import Plan
 from provisioner.verify.parsers.stamp import RoleStamp
@@ -106,7 +106,7 @@ def _content(file: Path) -> Any:
     content = file.read_bytes()
     if file.suffix in (".yml", ".yaml"):
         try:
-            return yaml.safe_load(content)
+            return yaml_text.load(content)
         except yaml.YAMLError:
             pass  # a tag of Ansible's own
     return hashlib.sha256(content).hexdigest()

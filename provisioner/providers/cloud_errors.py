@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
-import yaml
+from provisioner import yaml_text
 
 Class = Literal[
     "shortage", "quota", "unsupported", "spot-refused", "reservation-full", "credentials", "denied", "throttled",
@@ -83,7 +83,7 @@ def has_table(provider: str) -> bool:
 @cache
 def _document(provider: str) -> Mapping[str, Any]:
     text = files(f"provisioner.providers.{provider}").joinpath("errors.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
+    found: dict[str, Any] = yaml_text.load(text)
     return found
 
 

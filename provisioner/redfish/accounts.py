@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from provisioner import yaml_text
 from provisioner.redfish.errors import BmcError
 
 _MOST = 1024 * 1024
@@ -58,7 +59,7 @@ def _of_file(path: Path, host: str, bmc: str) -> Account:
                 raise BmcError(
                     "belongs to somebody else", where=str(path), kind="credentials", hint=f"chown {path} to you"
                 )
-            found = yaml.safe_load(file.read(_MOST))
+            found = yaml_text.load(file.read(_MOST))
     except OSError as error:
         raise BmcError(
             f"the file of the BMCs' users and passwords (credentials) can't be read: {error.strerror}",

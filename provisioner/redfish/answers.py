@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.redfish.errors import BmcError
 from provisioner.redfish.tree import text
 from provisioner.text import printable
@@ -55,7 +54,7 @@ class Answer:
 
 @cache
 def _data() -> Any:
-    return yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    return yaml_text.load(_FILE.read_text(encoding="utf-8"))
 
 
 def messages(body: bytes | str) -> list[Message]:

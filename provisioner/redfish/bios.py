@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.redfish.tree import Resource, Tree
 
 _FILE = Path(__file__).parent / "data" / "bios.yaml"
@@ -28,7 +27,7 @@ class Setting:
 
 @cache
 def _rows() -> tuple[Mapping[str, object], ...]:
-    return tuple(yaml.safe_load(_FILE.read_text(encoding="utf-8"))["settings"])
+    return tuple(yaml_text.load(_FILE.read_text(encoding="utf-8"))["settings"])
 
 
 def settings(tree: Tree, system: Resource) -> tuple[Setting, ...] | None:

@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.redfish.tree import Resource, inner, text
 
 _FILE = Path(__file__).parent / "data" / "vendors.yaml"
@@ -37,7 +36,7 @@ UNKNOWN = Vendor()
 
 @cache
 def _data() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = yaml_text.load(_FILE.read_text(encoding="utf-8"))
     return found
 
 

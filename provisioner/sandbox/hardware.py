@@ -12,8 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.catalog import Catalog
 from provisioner.catalog.models import Gpu, Machine, Provider
 from provisioner.errors import GpuprovError
@@ -28,7 +27,7 @@ Json = dict[str, Any]
 @cache
 def products() -> Json:
     text = files("provisioner.sandbox").joinpath("products.yaml").read_bytes()
-    document: Json = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (safe loaders)
+    document: Json = yaml_text.load(text)
     return document
 
 

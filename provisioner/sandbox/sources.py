@@ -6,8 +6,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict
+
+from provisioner import yaml_text
 
 DATA = files("provisioner.sandbox").joinpath("data")
 
@@ -28,7 +29,7 @@ class Shown(BaseModel):
 @cache
 def shown() -> dict[str, Shown]:
     """Every row of sources.yaml by its name."""
-    document = yaml.safe_load(DATA.joinpath("sources.yaml").read_bytes())
+    document = yaml_text.load(DATA.joinpath("sources.yaml").read_bytes())
     rows = [Shown.model_validate({"as_" if key == "as" else key: value for key, value in row.items()})
             for row in document["shown"]]  # fmt: skip
     return {row.name: row for row in rows}

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from provisioner import yaml_text
 from provisioner.spec.scalars import Scalar, read_scalar
 from provisioner.spec.source_map import Loc, Mark, Source, shown
 from provisioner.spec.textfile import read_text
@@ -23,7 +24,6 @@ from provisioner.spec.textfile import read_text
 MAX_DEPTH = 50
 MAX_VALUES = 10_000
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _UNCLOSED = ("found unexpected end of stream", "did not find expected ',' or")  # the opening says more than the end
 
@@ -129,7 +129,7 @@ class _Composer:
             self.source.stop((1, 1), "the file is empty", "`gpuprov init` writes one to start from")
 
     def _events(self, text: str) -> Iterator[Any]:
-        yield from yaml.parse(text, _LOADER)
+        yield from yaml.parse(text, yaml_text.LOADER)
 
     def _node(self, event: Any, at: tuple[int, int]) -> None:
         if isinstance(event, yaml.CollectionEndEvent):

@@ -7,8 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.catalog import distributions
 
 FILES = ("components", "nvidia", "frameworks", "systems", "packages", "vendor_images")
@@ -17,7 +16,7 @@ FILES = ("components", "nvidia", "frameworks", "systems", "packages", "vendor_im
 @cache
 def _file(name: str) -> dict[str, Any]:
     text = (resources.files("provisioner.stack") / "data" / f"{name}.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
+    found: dict[str, Any] = yaml_text.load(text)
     return found
 
 

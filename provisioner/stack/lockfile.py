@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from provisioner import yaml_text
 from provisioner.errors import GpuprovError
 from provisioner.paths import write_whole
 from provisioner.spec.source_map import Loc, dotted
@@ -51,7 +52,7 @@ def parse(text: str, path: str) -> Lock:
     """The text of a lock. Raises GpuprovError with the place in `path` for one that is none."""
     try:
         _refuse_size(text)
-        loaded = yaml.load(text, Loader=yaml.CSafeLoader)
+        loaded = yaml_text.load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -116,7 +117,7 @@ def _refuse_size(text: str) -> None:
     if len(text) > LIMIT:
         raise ValueError(f"larger than {LIMIT >> 20} MiB")
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+    for event in yaml.parse(text, Loader=yaml_text.LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -129,7 +130,7 @@ def _refuse_size(text: str) -> None:
 
 def _position(text: str, loc: Sequence[str | int]) -> str:
     """Where a value stands in the file, or what is nearest around it: ":line:column"."""
-    node = yaml.compose(text, Loader=yaml.CSafeLoader)
+    node = yaml.compose(text, Loader=yaml_text.LOADER)
     for part in loc:
         inner = None
         if isinstance(node, yaml.MappingNode):

@@ -8,8 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.alicloud.client import Region
@@ -24,7 +23,7 @@ SUFFIX = {"spot": "spot_g"}
 @cache
 def _document() -> Mapping[str, Any]:
     text = files("provisioner.providers.alicloud").joinpath("quotas.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
+    found: dict[str, Any] = yaml_text.load(text)
     return found
 
 

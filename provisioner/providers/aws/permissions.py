@@ -13,8 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.errors import Diagnostic
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
@@ -37,7 +36,7 @@ MOST = 6
 def actions() -> Mapping[str, tuple[str, ...]]:
     """actions.yaml: what asks for them → names of actions."""
     text = files("provisioner.providers.aws").joinpath("actions.yaml").read_text(encoding="utf-8")
-    return {key: tuple(names) for key, names in yaml.safe_load(text).items()}
+    return {key: tuple(names) for key, names in yaml_text.load(text).items()}
 
 
 def wanted(*, own_vpc: bool, public: bool, instance_connect: bool, efs: bool = False, fsx: bool = False) -> list[str]:

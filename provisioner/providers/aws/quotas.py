@@ -9,8 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.plan import PlannedGroup
 from provisioner.preflight import Finding
 from provisioner.providers.aws.client import Region
@@ -32,7 +31,7 @@ class Quota:
 
 @cache
 def quotas() -> tuple[Quota, ...]:
-    document = yaml.safe_load(files("provisioner.providers.aws").joinpath("quotas.yaml").read_text(encoding="utf-8"))
+    document = yaml_text.load(files("provisioner.providers.aws").joinpath("quotas.yaml").read_text(encoding="utf-8"))
     return tuple(Quota(**{**row, "families": tuple(row.get("families", ()))}) for row in document["quotas"])
 
 

@@ -12,8 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from provisioner import yaml_text
 from provisioner.preflight import Finding
 from provisioner.providers.azure.client import Subscription, parts
 from provisioner.providers.azure.findings import unknown
@@ -31,7 +30,7 @@ ROLE = "docs/azure.md has the role"
 def actions() -> Mapping[str, tuple[str, ...]]:
     """actions.yaml: what asks for them → names of actions."""
     text = files("provisioner.providers.azure").joinpath("actions.yaml").read_text(encoding="utf-8")
-    return {key: tuple(names) for key, names in yaml.safe_load(text).items()}
+    return {key: tuple(names) for key, names in yaml_text.load(text).items()}
 
 
 def wanted(site: AzureSite) -> list[str]:

@@ -23,7 +23,7 @@ from provisioner.spec.models import ClusterSpec
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 MUTATIONS = 5_000
-THROUGH_THE_CLI = 10
+THROUGH_THE_CLI = 4
 
 BYTES = [bytes([b]) for b in range(256)]
 TOKENS = [

@@ -105,7 +105,7 @@ ARCHIVE = {"url": URL, "folder": "debs/", "sha256": "0" * 64, "size": 5}
 
 def changed(what: str, value: Any, archive: dict[str, Any] | None = None) -> str:
     """A lock with one value of its first group's first repository or package (repository.uri) changed."""
-    lock = yaml.safe_load(LOCK.read_text()) | {"simulated": False}
+    lock = yaml.load(LOCK.read_text(), yaml.CSafeLoader) | {"simulated": False}
     stack = next(iter(lock["groups"].values()))
     if archive is not None:
         row = {"name": "doca", "uri": LOCAL, "suite": "/", "components": "", "key_url": "", "fingerprint": ""}
@@ -113,7 +113,7 @@ def changed(what: str, value: Any, archive: dict[str, Any] | None = None) -> str
     kind, _, key = what.partition(".")
     if kind:
         stack[{"repository": "repositories", "package": "packages"}[kind]][0][key] = value
-    return yaml.safe_dump(lock)
+    return yaml.dump(lock, Dumper=yaml.CSafeDumper)
 
 
 def test_a_lock_with_archives_is_read() -> None:
