@@ -1,5 +1,5 @@
 #!/bin/sh
-# Three nights of a golden image in the sandbox: built, unchanged, a bad driver release that no channel ever sees; then
+# Four nights of a golden image in the sandbox: built, unchanged, a bad driver release that no channel ever sees, a good one; then
 # promoted, rolled back, pruned. Makes its files in a folder of its own and removes its nodes.
 #
 #   scripts/nights.sh GPUPROV

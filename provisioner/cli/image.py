@@ -29,14 +29,15 @@ Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="nightly, candid
 
 
 def _open(file: Path, sandbox: bool | None, *, changes: bool = False) -> Recipe:
-    """The recipe; without --sandbox or --no-sandbox what was built, the rehearsal where only that was. `changes`:
-    machines or images are made or removed."""
+    """The recipe; without --sandbox or --no-sandbox what was built or begun, the rehearsal where only that was.
+    `changes`: machines or images are made or removed."""
+    from provisioner.lifecycle.image import work
     from provisioner.lifecycle.image.recipe import open_recipe
 
     recipe = open_recipe(file, sandbox=bool(sandbox))
-    if sandbox is None and not changes and not recipe.book.builds():
+    if sandbox is None and not changes and not (recipe.book.builds() or work.journals(recipe)):
         rehearsed = open_recipe(file, sandbox=True)
-        recipe = rehearsed if rehearsed.book.builds() else recipe
+        recipe = rehearsed if rehearsed.book.builds() or work.journals(rehearsed) else recipe
     if changes:
         recipe.cluster.require_rights()
     return recipe
@@ -130,9 +131,10 @@ def nightly(
 @app.command("list")
 def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> None:
     """Show the builds of a recipe, and which channel has which."""
-    from provisioner.lifecycle.image import commands
+    from provisioner.lifecycle.image import commands, work
 
-    document = commands.overview(_open(file, sandbox))
+    recipe = _open(file, sandbox)
+    document, begun = commands.overview(recipe), work.unfinished(recipe)
     if json_:
         json_output.write(document)
         return
@@ -144,7 +146,10 @@ def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> Non
         typer.echo(f"{row['build']}  failed at {row['step']}: {said}  ({row['evidence']})")
     for move in document["history"][-MOVES:]:
         typer.echo(f"{move['at']}  {move['channel']}: {move['before'] or 'none'} → {move['build']} ({move['why']})")
-    if not document["builds"] and not document["failed"]:
+    for build_id in begun:
+        goes_on = typed("image build", file, sandbox=recipe.sandbox)
+        typer.echo(f"{build_id}  begun, and not finished yet: `{goes_on}` goes on where it was cut off")
+    if not document["builds"] and not document["failed"] and not begun:
         typer.echo(f"{document['image']} was never built")
 
 

@@ -71,7 +71,7 @@ def fault(
         if of_site[0].says:
             _refuse_zone(cluster, node, of_site[1])
         site_faults.inject(workspace, name)
-        typer.echo(f"{node}: {of_site[0].sentence}", err=True)
+        typer.echo(f"{node}: {of_site[0].told(of_site[1])}", err=True)
         return
     if (of_state := state_faults.find(name)) is not None:
         state_faults.inject(_site(cluster, node, name), of_state)

@@ -42,6 +42,8 @@ class Installer:
     reinstall: bool
     wait_s: float
     answers: Callable[[Installation | None], bool]
+    unsigned: bool = False
+    """Whether what it starts from bears no signature that firmware knows: a disk image and what writes it."""
     stop: threading.Event = field(default_factory=threading.Event)
     pause: Callable[[float], object] | None = None
 
@@ -141,6 +143,12 @@ class Installer:
                 f"its BMC lacks the licence for virtual media ({found.licences.needed}); it has "
                 f"{', '.join(found.licences.names) or 'none'}", where=self.host.name, kind="licence",
                 hint="install that licence, or install the machine over the network and use method: ssh",
+            )  # fmt: skip
+        if self.unsigned and found.boot.secure:
+            raise BmcError(
+                "Secure Boot is on, and neither what writes its disk nor the disk's bootloader is signed. Nothing "
+                "was changed", where=self.host.name, kind="unsupported",
+                hint="switch Secure Boot off in its firmware (SecureBootEnable of its BMC), then run the command again",
             )  # fmt: skip
         if found.power != "Off" and not self.reinstall and before is None:
             raise BmcError(

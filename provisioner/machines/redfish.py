@@ -235,6 +235,7 @@ class RedfishMachines(HostMachines):
         return Installer(
             host, self._journal, images or serve.Images(""), connect, image, told, reinstall=bool(known & serials),
             wait_s=self._wait_s, answers=lambda now: self._came_up(host, now), stop=ending,
+            unsigned=self._installation.disk_image,
         )  # fmt: skip
 
     def _came_up(self, host: Host, now: Journaled | None) -> bool:

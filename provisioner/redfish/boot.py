@@ -25,6 +25,8 @@ class Boot:
     modes: tuple[str, ...] | None = None
     cd: str | None = None
     order: tuple[str, ...] = ()
+    secure: bool | None = None
+    """Whether UEFI Secure Boot takes effect at the next boot; None where the BMC does not say."""
 
     @property
     def overridden(self) -> bool:
@@ -92,7 +94,14 @@ def boot(tree: Tree, host: Resource, vendor: Vendor) -> Boot:
         modes=allowed("BootSourceOverrideMode"),
         cd=next((one for one in vendor.cd if targets and one in targets), None),
         order=texts(mine.get("BootOrder")) or (),
+        secure=_secure(tree.get(host.get("SecureBoot"))),
     )
+
+
+def _secure(resource: Resource) -> bool | None:
+    """Resource SecureBoot (DSP2046): without a platform key (SetupMode) nothing is enforced, whatever is asked for."""
+    asked = resource.get("SecureBootEnable")
+    return asked and resource.get("SecureBootMode") != "SetupMode" if isinstance(asked, bool) else None
 
 
 def _word(value: object) -> str | None:

@@ -27,16 +27,25 @@ TIMES = 2
 @dataclass(frozen=True, slots=True)
 class SiteFault:
     """`says`: which text of the provider's `rehearsed` (errors.yaml) is given in place of machines, empty where they
-    are made; `more`: NAME:MORE is taken, which is a zone or a version."""
+    are made; `more`: NAME:MORE is taken, which is a zone or a version; what it then does, with {} for that."""
 
     name: str
     sentence: str
     says: str
-    more: bool = False
+    more: str = ""
+
+    def told(self, given: str) -> str:
+        """What it does; `given`: what was written behind its name."""
+        return self.more.format(given) if given else self.sentence
 
 
 FAULTS = (
-    SiteFault("no-capacity", "no zone has machines; no-capacity:ZONE: that one has none", "shortage", more=True),
+    SiteFault(
+        "no-capacity",
+        "no zone has machines; no-capacity:ZONE: that one has none",
+        "shortage",
+        "zone {} has no machines",
+    ),
     SiteFault("quota", "the account may have no more machines in the way that a group asks for first", "quota"),
     SiteFault("throttled", f"the cloud is asked too often, {TIMES} times in a row", "throttled"),
     SiteFault("reservation-full", "reservations and blocks have no room", "reservation-full"),
@@ -44,7 +53,7 @@ FAULTS = (
         "bad-driver-release",
         "bad-driver-release:VERSION: on its machines one GPU offers half its memory with that one",
         "",
-        True,
+        "on its machines one GPU offers half its memory with driver {}",
     ),
     SiteFault("half-made", "of each group only the first half is made, then something is in the way", "conflict"),
 )

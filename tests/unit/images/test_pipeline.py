@@ -263,6 +263,15 @@ def test_killed_between_the_manifest_and_the_channel_it_gets_there(
     assert not any(opened(tmp_path, RECIPE).folder.iterdir())
 
 
+def test_a_build_that_was_cut_off_is_listed_with_how_it_goes_on(tmp_path: Path, world: World) -> None:
+    world.die = "install p5"
+    with pytest.raises(Killed):
+        commands.build(opened(tmp_path), BINARY)
+    said = CliRunner().invoke(app, ["list", str(tmp_path / "images" / "pytorch.yaml")]).output
+    assert said.startswith("20260131-031500  begun, and not finished yet: `gpuprov image build ")
+    assert "never built" not in said
+
+
 def test_a_damaged_book_is_said_before_anything_is_made(tmp_path: Path, world: World) -> None:
     book = opened(tmp_path, RECIPE).book
     book.folder.mkdir(parents=True)

@@ -382,6 +382,30 @@ def test_a_missing_licence_is_said_before_anything_is_changed(rack: Callable[...
     assert bmc.changes == []
 
 
+@pytest.mark.parametrize(
+    ("enable", "mode", "refused"),
+    [(True, "UserMode", True), (False, "UserMode", False), (True, "SetupMode", False), (None, "UserMode", False)],
+)
+def test_a_disk_without_a_signature_is_refused_where_secure_boot_is_on(
+    rack: Callable[..., Rack], monkeypatch: pytest.MonkeyPatch, enable: bool | None, mode: str, refused: bool
+) -> None:
+    mine = rack(named=1, neighbours=0, trees=("dell-poweredge-r750-h100pcie",))
+    bmc = mine.bmcs[mine.named[0]]
+    bmc.known["/redfish/v1/Systems/System.Embedded.1/SecureBoot"].update(SecureBootEnable=enable, SecureBootMode=mode)
+    real = installing.Installer.__init__
+    monkeypatch.setattr(installing.Installer, "__init__", lambda *a, **k: real(*a, **{**k, "unsigned": True}))
+    if not refused:
+        up(mine, count=1)
+        assert list(mine.installed().values()) == [1]
+        return
+    with pytest.raises(ProviderError, match="Secure Boot is on") as told:
+        up(mine, count=1)
+    assert (bmc.changes, "SecureBootEnable" in told.value.hint) == ([], True)
+    monkeypatch.setattr(installing.Installer, "__init__", real)
+    up(mine, count=1)  # the distribution's installer is signed
+    assert list(mine.installed().values()) == [1]
+
+
 class Killed(BaseException):
     """As SIGKILL: nothing is put in order."""
 
