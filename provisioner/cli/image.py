@@ -78,7 +78,7 @@ def build(
     for name, target in made.targets.items():
         ids = ", ".join(f"{region}: {number}" if region else number for region, number in target.ids.items())
         typer.echo(
-            f"  {name}: {target.machine}, driver {target.stack.driver}, proven {len(target.proven_by)} times; {ids}"
+            f"  {name}: {target.machine}, driver {target.stack.driver}, proven {counted(len(target.proven_by), 'time')}; {ids}"
         )
         for one in target.disk.files.values() if target.disk is not None else ():
             typer.echo(f"  {name}: {folder_of(recipe, name) / one.file}, {one.bytes / 1e9:.1f} GB")
