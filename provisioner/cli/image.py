@@ -77,9 +77,8 @@ def build(
     typer.echo(f"{made.name} {made.build}")
     for name, target in made.targets.items():
         ids = ", ".join(f"{region}: {number}" if region else number for region, number in target.ids.items())
-        typer.echo(
-            f"  {name}: {target.machine}, driver {target.stack.driver}, proven {counted(len(target.proven_by), 'time')}; {ids}"
-        )
+        proven = f"proven {counted(len(target.proven_by), 'time')}"
+        typer.echo(f"  {name}: {target.machine}, driver {target.stack.driver}, {proven}; {ids}")
         for one in target.disk.files.values() if target.disk is not None else ():
             typer.echo(f"  {name}: {folder_of(recipe, name) / one.file}, {one.bytes / 1e9:.1f} GB")
 
@@ -171,7 +170,10 @@ def show(
 def _shown(document: dict[str, Any]) -> list[str]:
     lines = [f"{document['name']} {document['build']}, proven {document['made']}"]
     for name, target in document["targets"].items():
-        versions = ", ".join(f"{key} {one['version']}" for key, one in target["stack"]["components"].items())
+        versions = ", ".join(
+            key if key.endswith(one["version"]) else f"{key} {one['version']}"  # an image's name has its version
+            for key, one in target["stack"]["components"].items()
+        )
         lines += [
             f"{name}: {target['machine']}, built on {target['builder']} of {target['base'] or 'an unknown base'}",
             f"  {versions}",

@@ -75,7 +75,8 @@ class Book:
             found = Manifest.model_validate_json(file.read_bytes())
         except FileNotFoundError:
             known = ", ".join(self.builds()[-5:]) or "none"
-            raise GpuprovError(f"{self.name} has no build {build}", hint=f"builds: {known}") from None
+            hint = f"channels: {', '.join(CHANNELS)}; builds: {known}"
+            raise GpuprovError(f"{self.name} has no build {build}", hint=hint) from None
         except (OSError, ValidationError) as error:
             said = str(error).splitlines()[0]
             raise GpuprovError(f"is not a manifest ({said})", where=str(file), hint=RESTORE) from None
