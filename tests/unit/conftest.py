@@ -20,9 +20,12 @@ HEAVY = (
     "providers/test_extending_provider.py", "verify/test_extending_docs.py", "verify/test_verify_command.py",
     "verify/test_pytest_runner.py", "verify/test_hostile_nodes.py", "verify/test_healthy_variations.py",
     "verify/test_quick_bundles.py", "sandbox/test_sandbox_faults.py", "test_shared_files.py", "test_wheel.py",
-    "redfish/test_installing.py", "spec/test_mutations.py", "verify/test_verify_report.py",
+    "redfish/test_installing.py", "spec/test_mutations.py", "verify/test_verify_report.py", "stack/test_rules.py",
+    "security/test_hostile_lock.py", "verify/test_fleet_checks.py", "verify/test_baseline.py",
+    "verify/test_save_baseline.py", "providers/test_aws_gc.py", "images/test_pipeline.py", "cli/test_tables.py",
+    "lifecycle/test_bmc_facts.py", "redfish/test_machine.py",
 )  # fmt: skip
-"""Files and folders whose tests start Terraform, a terminal or many processes.
+"""Files and folders whose tests start Terraform, a terminal or many processes, or try thousands of inputs.
 `make test-fast` leaves them out."""
 
 

@@ -153,15 +153,17 @@ def test_help_and_the_nodes_own_options_are_no_answer(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
+VERIFY = "verify --bundle tests/unit/verify/captures/topo --machine p4d.24xlarge"
+READERS = ("| true", "| head -c 3", ">&-", "<&- >&- 2>&-", "2>/dev/full")
+
+
 @pytest.mark.parametrize(
-    ("line", "code"),
+    ("line", "code", "reader"),
     [
-        ("validate " + BAD, 2),
-        ("verify --bundle tests/unit/verify/captures/topo --machine p4d.24xlarge", 1),
-        ("catalog", 0),
+        *((line, code, reader) for line, code in (("validate " + BAD, 2), ("catalog", 0)) for reader in READERS),
+        (VERIFY, 1, "| head -c 3"), (VERIFY, 1, "<&- >&- 2>&-"),
     ],
-)
-@pytest.mark.parametrize("reader", ["| true", "| head -c 3", ">&-", "<&- >&- 2>&-", "2>/dev/full"])
+)  # fmt: skip
 def test_the_exit_code_does_not_hang_on_a_reader(line: str, code: int, reader: str) -> None:
     pipe = '; echo " ${PIPESTATUS[0]}" >&9' if "|" in reader else "; echo $? >&9"
     done = shell(f"exec 9>&1\ngpuprov {line} {reader}{pipe}")

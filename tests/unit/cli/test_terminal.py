@@ -100,8 +100,7 @@ def test_yes_goes_on_to_the_end(command: str, folder: Path, start: START) -> Non
 
 @pytest.mark.parametrize(
     ("command", "keys"),
-    [(command, "n\r") for command in ASKING]
-    + [("up", keys) for keys in ("\r", "No\r", "what?\rn\r", CTRL_D, "ü\rn\r")],
+    [(command, "n\r") for command in ASKING] + [("up", keys) for keys in ("\r", "what?\rn\r", CTRL_D, "ü\rn\r")],
 )
 def test_no_nothing_and_the_end_of_input_are_a_no(command: str, keys: str, folder: Path, start: START) -> None:
     words, question, declined, status = ASKING[command]
@@ -116,7 +115,7 @@ def test_no_nothing_and_the_end_of_input_are_a_no(command: str, keys: str, folde
     assert ended(folder, "work") is None
 
 
-@pytest.mark.parametrize("command", ASKING)
+@pytest.mark.parametrize("command", ["up", "replace"])
 def test_ctrl_c_at_the_question_makes_nothing(command: str, folder: Path, start: START) -> None:
     words, question, declined, _ = ASKING[command]
     with start(*words) as terminal:
@@ -196,7 +195,7 @@ def test_a_closed_terminal_ends_the_run_in_order(when: str, folder: Path, start:
     assert ended(folder, "work") == ("KeyboardInterrupt" if when == "work" else None)
 
 
-@pytest.mark.parametrize(("columns", "lines"), [(40, 24), (64, 24), (80, 10), (120, 50), (250, 60)])
+@pytest.mark.parametrize(("columns", "lines"), [(40, 24), (80, 10), (250, 60)])
 def test_every_row_has_one_line_however_wide_the_window(columns: int, lines: int, folder: Path, start: START) -> None:
     with start(*UP, "--yes", gates="asked ssh", columns=columns, lines=lines) as terminal:
         screen = terminal.wait_for("0 of 4")
@@ -259,7 +258,7 @@ def test_no_color_has_no_colour(start: START) -> None:
         assert COLOUR.search(terminal.raw)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gb18030"])
+@pytest.mark.parametrize("encoding", ["ascii", "gb18030"])
 def test_an_encoding_without_our_marks(encoding: str, start: START) -> None:
     env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}
     with start(*UP, gates=ALL, env=env) as terminal:
