@@ -93,6 +93,9 @@ class ReportOutput(OpenOutput):
     """`gpuprov up --json`, `gpuprov verify --json` and `gpuprov replace --json`"""
 
     ok: bool
+    level: Literal["quick", "standard", "stress", "image"] | None = Field(
+        default=None, description="How deep it looked; not given for bundles, which are judged by what they have"
+    )
     nodes: list[NodeOutput]
     seconds: dict[str, float] = Field(description="Duration of each stage")
     changes: ChangesOutput | None = Field(default=None, description="Given by `up` alone")

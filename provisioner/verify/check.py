@@ -104,6 +104,10 @@ class Unknown(Verdict):
         """The file that could not be read, where that is the reason."""
 
 
+LATER = "only from level "
+"""How the reason of a check begins that a higher level would have answered."""
+
+
 class Skipped(Verdict):
     pass
 

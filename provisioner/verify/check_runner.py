@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner.verify import check as dsl
 from provisioner.verify.baseline import Baseline
-from provisioner.verify.check import Check, Failed, Skipped, Unknown, seen
+from provisioner.verify.check import LATER, Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts, not_given
 from provisioner.verify.peers import Peers
@@ -131,7 +131,7 @@ def ready(declared: Check, node: NodeUnderTest) -> None:
     if LEVELS.index(expected.level) < LEVELS.index(declared.level):
         absent = [facts.source(file).state == "absent" for file in needs or declared.reads]
         if any(absent) if needs else all(absent):
-            raise Skipped(f"only from level {declared.level} on")
+            raise Skipped(f"{LATER}{declared.level} on")
     for need in needs:
         source = facts.source(need)
         if not FILES[need].by_hand and source.state == "absent" and facts.collected is None and facts.outputs:

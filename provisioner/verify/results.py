@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from provisioner.text import printable
 from provisioner.verify.baseline import Reached
-from provisioner.verify.check import Action, Severity
+from provisioner.verify.check import LATER, Action, Severity
 
 Status = Literal["pass", "fail", "unknown", "skip"]
 
@@ -41,6 +41,11 @@ class CheckResult:
     def condemns(self) -> bool:
         """A fatal check that failed or could not be answered."""
         return self.severity == "fatal" and self.status in ("fail", "unknown")
+
+    @property
+    def later(self) -> bool:
+        """A higher level would have answered it."""
+        return self.status == "skip" and self.message.startswith(LATER)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -165,6 +170,8 @@ class Report:
     started: float
     title: str = "gpuprov"
     """The cluster's name, for people."""
+    level: str = ""
+    """How deep it looked: quick, standard, stress or image; "" for bundles, which are judged by what they have."""
     breaker: Breaker | None = None
     """Why bad nodes were left in service, where there were too many of them."""
     trend: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
@@ -216,6 +223,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
             "ok": self.ok,
+            **({"level": self.level} if self.level else {}),
             "nodes": [node.to_json() for node in self.nodes],
             "seconds": {step: round(s, 3) for step, s in self.seconds.items()},
         }

@@ -120,7 +120,9 @@ def verify(
     ended = time.monotonic()
     seconds = {"collect": probed - begun, "judge": ended - probed, "verify": ended - begun}
     limits, unverified = _limits(subjects)
-    report = Report(nodes, seconds, started, limits=limits, unverified=unverified)
+    levels = {s.expected.level for s in subjects if s.way is not None}
+    level = levels.pop() if len(levels) == 1 else ""
+    report = Report(nodes, seconds, started, level=level, limits=limits, unverified=unverified)
     for node in nodes:
         failed = [c.id for c in node.checks if c.status == "fail"] or [c.id for c in node.checks if c.condemns]
         message = "healthy" if node.ok else node.error or f"not healthy: {', '.join(failed) or 'nothing was checked'}"

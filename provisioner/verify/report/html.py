@@ -118,8 +118,8 @@ def _node(node: NodeReport, detailed: bool) -> dict[str, Any]:
 
 
 def _counts(node: NodeReport) -> dict[str, int]:
-    found: Counter[str] = Counter(check.status for check in node.checks)
-    return {status: found[status] for status in ORDER}
+    found: Counter[str] = Counter("later" if check.later else check.status for check in node.checks)
+    return {status: found[status] for status in (*ORDER, "later")}
 
 
 def _topology(checks: tuple[CheckResult, ...]) -> Mapping[str, str]:

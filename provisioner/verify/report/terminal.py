@@ -21,10 +21,12 @@ def summary(node: NodeReport) -> str:
     if node.error:
         return f"not looked at: {node.error}"
     counts = {status: sum(c.status == status for c in node.checks) for status in ("pass", "fail", "unknown", "skip")}
+    later = sum(c.later for c in node.checks)
     parts = [f"{counts['pass']} passed"]
     parts += [f"{counts['fail']} failed"] if counts["fail"] else []
     parts += [f"{counts['unknown']} unknown"] if counts["unknown"] else []
-    parts += [f"{counts['skip']} not applicable"] if counts["skip"] else []
+    parts += [f"{counts['skip'] - later} not applicable"] if counts["skip"] > later else []
+    parts += [f"{later} at higher levels only"] if later else []
     return ", ".join(parts)
 
 
@@ -70,8 +72,9 @@ def table(report: Report) -> Group:
         parts += [Text(""), Text(report.breaker.message, "bold red")]
     parts += [Text(""), Text(report.evidence, "dim")] if report.evidence else []
     healthy = f"{len(report.healthy_nodes)} of {len(report.nodes)} nodes healthy"
+    level = f" at level {report.level}" if report.level not in ("", "standard") else ""
     simulated = " (SIMULATED hardware)" if report.simulated else ""
-    parts += [Text(""), Text(healthy + simulated, "bold green" if report.ok else "bold red")]
+    parts += [Text(""), Text(healthy + level + simulated, "bold green" if report.ok else "bold red")]
     return Group(*parts)
 
 
