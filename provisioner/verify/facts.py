@@ -16,6 +16,7 @@ from provisioner.verify.parsers import (
     dcgm_exporter,
     dcgmi_diag,
     dcgmi_health,
+    dgx_release,
     dmesg,
     dmidecode,
     fabric,
@@ -161,6 +162,7 @@ class Facts:
     """Packages that dpkg began with and did not end, with what it says of each."""
     stamp: stamp.Stamp | None = None
     image: image_identity.ImageIdentity | None = None
+    dgx: dgx_release.DgxOs | None = None
     units: dict[str, systemd.Unit] | None = None
     reboot: str | None = None
     """Why the system asks for a reboot; empty where it does not."""

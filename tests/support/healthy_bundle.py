@@ -137,6 +137,7 @@ def healthy(machine: str) -> dict[str, str | Output]:
         "kernel.txt": f"{KERNEL}\n",
         "image.json": '{"build": "20260131-031500", "gpuprov": "0.1.0", "image": "pytorch", "target": "p4d"}\n',
         "os-release.txt": capture("os_release/ubuntu-24.04.txt"),
+        "dgx-release.txt": "",
         "modules.txt": MODULES,
         "services.txt": "",
         "maintenance.json": '{"status": 200, "name": "node-0", "text": "[]"}',

@@ -110,6 +110,28 @@ def test_bios(node: Facts, peers: Peers) -> None:
     _same(node, peers, bios, "product and BIOS")
 
 
+def dgx_os(node: Facts) -> str | None:
+    return None if node.dgx is None else node.dgx.release or NO_DGX_OS
+
+
+NO_DGX_OS = "none"
+
+
+@check(
+    "fleet.dgx_os",
+    severity="warn",
+    action="reconfigure",
+    needs=("dgx-release.txt",),
+    applies=lambda e: e.bare_metal and e.vendor == "nvidia" and e.packages is None,
+    otherwise="a machine of a cloud, or one that gpuprov configures, has no DGX OS",
+    says="DGX OS is of another release than on most machines of the group, or missing: drivers and settings differ.",
+)
+def test_dgx_os(node: Facts, peers: Peers) -> None:
+    if dgx_os(node) == NO_DGX_OS == peers.common(dgx_os).value:
+        skip("there is no DGX OS")
+    alike(node, peers, dgx_os, "DGX OS")
+
+
 def mtu(node: Facts) -> tuple[int, ...] | None:
     links = uplinks(node.host) if node.host else []
     return tuple(sorted({one.mtu for one in links if one.mtu is not None})) or None

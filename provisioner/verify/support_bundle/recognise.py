@@ -107,6 +107,7 @@ LOOK = (
     _look("fabricmanager.txt", r"nvidia-fabricmanager\.service", take=_service, without=r"(?:.*\n){4000}"),
     _look("fabricmanager.log", r"^\[\w{3} \d\d \d{4} [\d:]{8}\] \[(?:INFO|ERROR|WARNING|FATAL|CRITICAL)\] \[tid \d+\]"),
     _look("services.txt", r"^\s*UNIT\s+LOAD\s+ACTIVE\s+SUB", take=_failed),
+    _look("dgx-release.txt", r"^DGX_(?:SWBUILD|OTA)_VERSION=", without=r"^ID="),
     _look("os-release.txt", r"^(?:NAME|ID|PRETTY_NAME)=\S(?:.*\n)+?(?:VERSION_ID|ID)="),
     _look(
         "modules.txt",

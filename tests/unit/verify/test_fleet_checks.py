@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.verify.peers import Common, Peers, Spread
 from provisioner.verify.pytest_runner import Case, Judged, judge
-from tests.support.healthy_bundle import bundle, expected, nth
+from tests.support.healthy_bundle import bundle, capture, expected, nth
 
 NDV4, P4D = "Standard_ND96asr_v4", "p4d.24xlarge"
 Texts = dict[str, Any]
@@ -65,7 +65,7 @@ def found() -> dict[str, Judged]:
         cases |= {f"{check}/{name}": case for name, case in mine.items()}
     cases |= {f"healthy/{name}": case for name, case in fleet(NDV4, 5, {}, "healthy").items()}
     cases |= {f"healthy p4d/{name}": case for name, case in fleet(P4D, 5, {}, "healthy p4d").items()}
-    return judge(cases)
+    return judge(cases | dgx_os())
 
 
 @pytest.mark.parametrize("check", list(FAULTS))
@@ -76,6 +76,28 @@ def test_the_odd_one_out_is_named_and_no_other(found: dict[str, Judged], check: 
 
 def test_alike_nodes_are_fine(found: dict[str, Judged]) -> None:
     assert failing({name: judged for name, judged in found.items() if name.startswith("healthy")}) == {}
+
+
+def dgx_os() -> dict[str, Case]:
+    """Machines without a lock, which gpuprov leaves as they are: a rack with DGX OS, and one without."""
+    rows = [("rack", one) for one in ("a100-5.2.0", "a100-5.2.0", "a100-5.2.0", "gb300-7.6.0", "")] + [
+        ("plain", "")
+    ] * 3
+    cases = {}
+    for index, (group, release) in enumerate(rows):
+        texts: Texts = dict(nth("dgx-a100-80gb", index))
+        texts["dgx-release.txt"] = capture(f"dgx_release/{release}.txt") if release else ""
+        want = replace(expected("dgx-a100-80gb", "quick"), packages=None)
+        cases[f"dgx/{group}{index}"] = Case(bundle(texts), want, group=group)
+    return cases
+
+
+def test_dgx_os_of_another_release_is_told(found: dict[str, Judged]) -> None:
+    mine = {name: judged for name, judged in found.items() if name.startswith("dgx/")}
+    told = {name: next(c for c in j.checks if c.id == "fleet.dgx_os") for name, j in mine.items()}
+    assert {name for name, c in told.items() if c.status == "fail"} == {"dgx/rack3", "dgx/rack4"}
+    assert {name for name, c in told.items() if c.status == "skip"} == {"dgx/plain5", "dgx/plain6", "dgx/plain7"}
+    assert told["dgx/rack3"].message.startswith("DGX OS 7.6.0; 3 of 5 have 5.2.0")
 
 
 def test_a_slow_partner_is_another_nodes_fault() -> None:

@@ -18,6 +18,7 @@ from provisioner.verify.parsers import (
     apt_config,
     dcgm_exporter,
     dcgmi_diag,
+    dgx_release,
     dmesg,
     fi_info,
     framework,
@@ -58,6 +59,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "nccl_tests": nccl_tests.parse,
     "dcgmi_diag": dcgmi_diag.parse,
     "lsblk": lsblk.parse,
+    "dgx_release": dgx_release.parse,
     "os_release": os_release.parse,
 }
 UNITS = (

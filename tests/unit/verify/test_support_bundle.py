@@ -292,7 +292,7 @@ def test_a_machine_that_outputs_do_not_tell_is_asked_for(tmp_path: Path) -> None
 CAPTURES = Path(__file__).parent / "captures"
 TOLD = {
     "dcgm_exporter": "dcgm-exporter.prom", "dcgmi_diag": "dcgmi-diag.json", "dmesg": "dmesg.txt",
-    "fi_info": "fi_info.txt",
+    "dgx_release": "dgx-release.txt", "fi_info": "fi_info.txt",
     "ibstat": "ibstat.txt", "lsblk": "lsblk.json", "lspci": "lspci.txt", "mdstat": "mdstat.txt",
     "nccl_tests": "all_reduce.txt",
     "nvidia_smi": "nvidia-smi.xml", "nvlink": "nvlink.txt", "nvlink_errors": "nvlink-errors.txt",
