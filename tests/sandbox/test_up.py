@@ -24,6 +24,7 @@ def test_four_nodes_are_made_configured_and_proven(p4d: Rehearsal) -> None:
     document = p4d.first.json
     assert document["ok"]
     assert document["simulated"]
+    assert document["level"] == "standard"
     assert [n["name"] for n in document["nodes"]] == ["train-0", "train-1", "train-2", "train-3"]
     assert "9 changes in" in p4d.typed, "five resources, four nodes configured"
     assert failing(document) == {}

@@ -221,6 +221,20 @@ def test_the_terminal_shows_each_node_and_only_what_failed(fleet: Report) -> Non
     assert "2 of 5 nodes healthy (SIMULATED hardware)" in shown
 
 
+def test_the_level_is_told_and_what_only_a_higher_one_answers(fleet: Report) -> None:
+    assert fleet.level == "", "bundles are judged by what they have"
+    node = fleet.nodes[0]
+    later = CheckResult("load.x", "fatal", "skip", "none", message="only from level stress on")
+    quick = replace(fleet, level="quick", nodes=(replace(node, checks=(*node.checks, later)),))
+    assert quick.to_json()["level"] == "quick"
+    shown, before = render(quick), sum(check.later for check in node.checks)
+    assert f", {before + 1} at higher levels only" in shown
+    assert "healthy at level quick (SIMULATED hardware)" in shown
+    page = html(quick)
+    assert " s at level quick</p>" in page
+    assert f", {before + 1} at higher levels only" in page
+
+
 def test_the_files_are_private_and_whole(fleet: Report, tmp_path: Path) -> None:
     page = write(fleet, tmp_path / "r", title="vision")
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["report.html", "report.json", "report.xml"]
