@@ -13,9 +13,10 @@ from provisioner.catalog import load
 from provisioner.configure import inventory
 from provisioner.gpu_drivers import OTHER_DRIVERS
 from provisioner.sandbox.sources import unit_file
-from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.pytest_runner import Case
 from tests.support import plans
 from tests.support.healthy_bundle import bundle, expected, healthy
+from tests.support.judging import judge
 from tests.support.rehearsal import ROOT
 
 MACHINE = "p4d.24xlarge"

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.catalog import load
+from provisioner.verify import pytest_runner
 from provisioner.verify.baseline import (
     MEASURES,
     NAMED,
@@ -26,10 +27,11 @@ from provisioner.verify.baseline import (
     reached,
 )
 from provisioner.verify.facts import Facts, read
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
 from tests.support.healthy_load import ran, result
+from tests.support.judging import judge
 
 P4D, RTX = "p4d.24xlarge", "workstation-rtx4090"
 BASELINE = {check.id for check in declared() if check.id.startswith("baseline.") and "scratch" not in check.id}
@@ -227,7 +229,7 @@ def test_a_check_of_the_users_own_may_ask_for_the_record(tmp_path: Any) -> None:
     own = "def test_record(baseline, host):\n    assert baseline.values['memory'] == 2900\n"
     (tmp_path / "mine.py").write_text(own + "\ndef test_plain(baseline):\n    assert baseline.own\n")
     cases = {"a": replace(case(record()), host="local://"), "b": replace(case(None), host="local://")}
-    found = judge(cases, checks=[tmp_path])
+    found = pytest_runner.judge(cases, checks=[tmp_path])
     of = {(n, c.id): c.status for n, j in found.items() for c in j.checks if c.id.startswith("mine.")}
     assert of["a", "mine.record"] == of["a", "mine.plain"] == "pass"
     assert of["b", "mine.record"] != "pass"

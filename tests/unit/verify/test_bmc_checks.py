@@ -19,10 +19,11 @@ from provisioner.verify.bmc import judge as findings_of
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.bmc import Bmc, parse
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
 from tests.support.bmc import TREES
 from tests.support.healthy_bundle import bundle, expected, healthy, without_gpu
+from tests.support.judging import judge
 
 R750 = "dell-poweredge-r750-h100pcie"
 DGX = "nvidia-dgx-h100"

@@ -11,12 +11,13 @@ import pytest
 from rich.console import Console
 
 from provisioner.verify.bundle import Output
-from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.pytest_runner import Case
 from provisioner.verify.registry import all_checks
 from provisioner.verify.report.html import html
 from provisioner.verify.report.terminal import problems, table
 from provisioner.verify.results import NodeReport, Report
 from tests.support.healthy_bundle import bundle, expected, healthy
+from tests.support.judging import judge
 
 P4D = "p4d.24xlarge"
 NVIDIA_SMI = ("nvidia-smi.xml", "topo.txt", "nvlink.txt", "nvlink-errors.txt")

@@ -19,6 +19,7 @@ from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.pytest_runner import Case, Judged, judge
 from provisioner.verify.registry import declared
 from provisioner.verify.tools import FILES
+from tests.support import judging
 from tests.support.healthy_bundle import (
     ALL,
     DIGEST,
@@ -589,6 +590,15 @@ OUTCOMES = {
     "dcgm.exporter": {"dcgm-exporter.prom"},
 }
 """Files whose missing is itself judged by a check, which therefore does not name them in `needs`."""
+
+
+def test_judging_in_this_process_says_the_same(judged: dict[str, Judged]) -> None:
+    """tests/support/judging.py, which the other files of this folder judge by."""
+    cases = {name: case(FAULTS[name]) for name in [*FAULTS][::12]} | dict([*mutants().items()][::50])
+    for name, one in judging.judge(cases).items():
+        other = judged[name]
+        assert {c.id: c for c in one.checks} == {c.id: c for c in other.checks}, name
+        assert (dict(one.facts), one.measures) == (dict(other.facts), other.measures), name
 
 
 def test_a_node_without_any_output_is_not_healthy() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from provisioner.verify.parsers import Unreadable, dcgmi_health
 from provisioner.verify.parsers.dcgmi_health import Incident
-from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.pytest_runner import Case
 from provisioner.verify.request import load_request
 from provisioner.verify.support_bundle import read
 from tests.support.healthy_bundle import bundle, diag, expected, healthy
+from tests.support.judging import judge
 
 P4D = "p4d.24xlarge"
 TREE = """\

@@ -13,7 +13,7 @@ from provisioner.events import Events
 from provisioner.verify import health
 from provisioner.verify.check import Failed
 from provisioner.verify.check_runner import Outcome
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
 from provisioner.verify.report.terminal import table
 from provisioner.verify.results import CheckResult, Report
@@ -21,6 +21,7 @@ from provisioner.verify.run import Subject, verify
 from scripts import evidence_docs
 from tests.support.healthy_bundle import bundle, edit, expected, healthy, nth
 from tests.support.healthy_load import ran, result
+from tests.support.judging import judge
 
 CAPTURES = Path(__file__).parent / "captures"
 GENERATION = "pci__pci_gpu_link_info__pcie_gen__current_link_gen"

@@ -16,9 +16,10 @@ from provisioner.spec.groups import Group
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.fabric import STATES, parse
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.healthy_bundle import bundle, expected, healthy
 from tests.support.healthy_fabric import FABRIC_CHECKS, fabric_json
+from tests.support.judging import judge
 
 P4D, NDV4, GEN3, ERI, ETHERNET = (
     "p4d.24xlarge",

@@ -23,10 +23,11 @@ from provisioner.verify.parsers.fio import parse
 from provisioner.verify.probe import fio as probe_fio
 from provisioner.verify.probe import load as probe_load
 from provisioner.verify.probe import runner
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.request import load_request
 from tests.support.healthy_bundle import bundle, expected, healthy, nth
 from tests.support.healthy_fio import FIO_CHECKS, REACHED, SIZE, fio_json, output, part
+from tests.support.judging import judge
 
 RECORD = {"scratch_write": 8.1, "scratch_read": 16.9, "scratch_iops": 1200.0}
 P4D, DGX, BARE = "p4d.24xlarge", "dgx-h100", "p3.8xlarge"

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from provisioner.verify.peers import Common, Peers, Spread
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.healthy_bundle import bundle, capture, expected, nth
+from tests.support.judging import judge
 
 NDV4, P4D = "Standard_ND96asr_v4", "p4d.24xlarge"
 Texts = dict[str, Any]

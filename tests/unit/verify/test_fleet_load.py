@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from provisioner.catalog import load
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import bundle, expected, nth
 from tests.support.healthy_load import load_files, ran, result
+from tests.support.judging import judge
 
 P4D, RTX = "p4d.24xlarge", "workstation-rtx4090"
 SLOW = {check.id for check in declared() if check.id.startswith("fleet.slow_")} - {"fleet.slow_scratch"}

@@ -12,10 +12,11 @@ from provisioner.catalog import load
 from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import Expected
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import DRIVER, bundle, capture, edit, expected, healthy, nvlink, topo, without_gpu
 from tests.support.healthy_gpu import GPU_CHECKS, imex, nvlink_errors
+from tests.support.judging import judge
 
 P4D, DGX, V100, B200, GB200 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "dgx-b200", "p6e-gb200.36xlarge"
 AMD, RTX = "amd-mi300x-node", "workstation-rtx4090"

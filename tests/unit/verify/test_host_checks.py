@@ -15,9 +15,10 @@ from provisioner.catalog import load
 from provisioner.spec.groups import Group, Storage
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.expectations import TUNED, Expected
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.healthy_bundle import DRIVER, KERNEL, bundle, expected, healthy, nth, stack
 from tests.support.healthy_host import HOST_CHECKS, KEY, NOW, dimms, host_document, host_files
+from tests.support.judging import judge
 
 P4D, DGX, RTX, NDV4, GB200 = (
     "p4d.24xlarge",

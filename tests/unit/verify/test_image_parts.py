@@ -9,8 +9,9 @@ from typing import Any
 from provisioner.configure.drift import DesiredState, differences
 from provisioner.stack.models import Package, VendorImage
 from provisioner.verify.bundle import Bundle, Output
-from provisioner.verify.pytest_runner import Case, judge
+from provisioner.verify.pytest_runner import Case
 from tests.support.healthy_bundle import bundle, expected, healthy
+from tests.support.judging import judge
 
 ND = "Standard_ND96asr_v4"
 NAMES = {"nccl": ["libnccl2"], "dcgm": ["datacenter-gpu-manager-4-core"], "cuda": [], "efa": ["efa"]}

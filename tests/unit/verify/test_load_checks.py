@@ -15,9 +15,10 @@ from provisioner.catalog import load
 from provisioner.spec.groups import GpuOptions, Group
 from provisioner.verify.bundle import Output
 from provisioner.verify.parsers.load import parse
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.healthy_bundle import ALL, bundle, edit, expected, healthy
 from tests.support.healthy_load import LOAD_CHECKS, REACH_CHECKS, ran, result, samples
+from tests.support.judging import judge
 
 P4D, DGX, RTX, G5 = "p4d.24xlarge", "dgx-h100", "workstation-rtx4090", "g5.48xlarge"
 Texts = dict[str, str | Output]

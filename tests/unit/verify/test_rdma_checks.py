@@ -17,9 +17,10 @@ from provisioner.sandbox.sources import variant
 from provisioner.verify.checks.rdma import COUNTERS
 from provisioner.verify.parsers import Unreadable
 from provisioner.verify.parsers.rdma_sysfs import LANE_GBPS, parse
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from provisioner.verify.registry import declared
 from tests.support.healthy_bundle import bundle, expected, healthy, rdma
+from tests.support.judging import judge
 
 NDV4, P4D, P5, ROCE = "Standard_ND96asr_v4", "p4d.24xlarge", "p5.48xlarge", "ebmgn7ix.32xlarge"
 OTHERS = {"peermem.loaded", "efa.drops"}

@@ -15,9 +15,10 @@ from provisioner.catalog import load
 from provisioner.verify.checks.rdma_setup import MODULES, OFED_KERNEL
 from provisioner.verify.expectations import HEALTH_TIMER, Expected
 from provisioner.verify.parsers import ibv_devinfo
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.healthy_bundle import bundle, capture, expected, nth
 from tests.support.healthy_perftest import card
+from tests.support.judging import judge
 
 NDV4 = "Standard_ND96asr_v4"
 ROCE = next(m.name for m in load().machines() if m.network.kind == "roce")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.verify.pytest_runner import Case, Judged, judge
+from provisioner.verify.pytest_runner import Case, Judged
 from tests.support.healthy_bundle import bundle, expected, nth
+from tests.support.judging import judge
 
 DGX = "dgx-h100"
 STORAGE = {"mlx5_1": "0000:29:00.0", "mlx5_2": "0000:29:00.1", "mlx5_7": "0000:aa:00.0", "mlx5_8": "0000:aa:00.1"}
