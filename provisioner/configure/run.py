@@ -83,11 +83,17 @@ def configure(
             path.read_text(errors="replace", encoding="utf-8") for path in folder.glob("artifacts/*/stdout")
         )
         raise ConfigureError(
-            f"Ansible did not start: {said.strip()[-800:] or f'status {ended.status}'}",
+            f"Ansible did not start: {_why(said) or f'status {ended.status}'}",
             where="configure",
             hint=f"fix the cause and run the command again; Ansible's log: {folder}/artifacts",
         )
     return outcomes
+
+
+def _why(said: str) -> str:
+    """The end of what Ansible said; of a traceback the last line, which has the cause (a disk that is full)."""
+    lines = said.strip().splitlines()
+    return lines[-1].strip() if "Traceback (most recent call last)" in said else said.strip()[-800:]
 
 
 def refuse_failures(outcomes: Mapping[str, Outcome], run_dir: Path) -> None:

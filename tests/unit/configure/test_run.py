@@ -95,6 +95,20 @@ def test_an_ansible_that_did_not_run_is_no_success(worker: Worker) -> None:
         worker.run()
 
 
+def test_of_a_traceback_the_cause_is_said(worker: Worker) -> None:
+    """Seen with a run directory that is full."""
+    worker.status = 1
+    worker.complaints = (
+        "Traceback (most recent call last):\n"
+        '  File "awx_display.py", line 131, in set\n'
+        "    with os.fdopen(os.open(write_location, os.O_WRONLY | os.O_CREAT), 'w') as f:\n"
+        "OSError: [Errno 28] No space left on device\n"
+    )
+    with pytest.raises(ConfigureError) as told:
+        worker.run()
+    assert told.value.message == "Ansible did not start: OSError: [Errno 28] No space left on device"
+
+
 def test_what_another_host_says_is_of_no_node(worker: Worker) -> None:
     worker.tells("failed", "train-9", "base : Do it", "x")
     worker.tells("error", None, message="a plugin is missing")
