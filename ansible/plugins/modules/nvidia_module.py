@@ -97,7 +97,8 @@ class Node(Kernel):
             return
         if self.denied(image):
             return
-        status, said = self.change(f"made {image} again", "update-initramfs", "-u", "-k", release)
+        # two busy processors that are emulated took more than ten minutes
+        status, said = self.change(f"made {image} again", "update-initramfs", "-u", "-k", release, seconds=1800)
         if status:
             raise Wrong(f"the initramfs can't be made again: {last(said)}")
         if not self.module.check_mode and not self.denied(image):

@@ -21,9 +21,13 @@ found=
 for kernel in /boot/vmlinuz-*; do
   version=${kernel#/boot/vmlinuz-}
   [ -d "/lib/modules/$version" ] || continue
-  # what the roles wrote to modprobe.d (nouveau, for one) belongs into it; the package's hook puts both into the partition
-  update-initramfs -c -k "$version" >/dev/null
-  [ -f "/boot/efi/loader/entries/gpuprov-$version.conf" ] || kernel-install add "$version" "$kernel" "/boot/initrd.img-$version"
+  # What the roles wrote to modprobe.d (nouveau, for one) belongs into it; the package's hook puts both into the partition.
+  # One that has it already stays: emulated processors make another in ten minutes.
+  initrd=/boot/initrd.img-$version
+  newer=$(find /etc/modprobe.d /usr/lib/modprobe.d /etc/initramfs-tools /usr/share/initramfs-tools \
+    "/lib/modules/$version/updates" -newer "$initrd" -print -quit 2>/dev/null) || newer=unknown
+  [ -z "$newer" ] || update-initramfs -c -k "$version" >/dev/null
+  [ -f "/boot/efi/loader/entries/gpuprov-$version.conf" ] || kernel-install add "$version" "$kernel" "$initrd"
   [ -f "/boot/efi/loader/entries/gpuprov-$version.conf" ]
   found=$version
 done
