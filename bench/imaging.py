@@ -35,18 +35,21 @@ def measure(runs: int) -> list[Promise]:
     recipe.write_text(RECIPE)
     text = golden.file.read_text()
     golden.file.write_text(re.sub(r"(?m)^(\s+)machine: p4d.24xlarge.*$", r"\g<0>\n\1image: bench-p4d@nightly", text))
-    base.warm_cache()
-    made = run([str(GPUPROV), "image", "build", str(recipe), "--sandbox", "--yes", "--json"], env=BARE)
     seconds: dict[str, list[float]] = {"base": [], "golden": []}
     stages: dict[str, list[dict[str, float]]] = {"base": [], "golden": []}
     verdicts: dict[str, object] = {}
-    for _ in range(runs):
-        for name, fleet in (("base", base), ("golden", golden)):
-            with fleet:
+    with base, golden:
+        base.warm_cache()
+        made = run([str(GPUPROV), "image", "build", str(recipe), "--sandbox", "--yes", "--json"], env=BARE)
+        try:
+            for name, fleet in (("base", base), ("golden", golden)) * runs:
                 done = run(fleet.up, env=BARE)
-            seconds[name].append(done.seconds)
-            stages[name].append(json.loads(done.stdout)["seconds"])
-            verdicts[name] = _verdict(done.stdout)
+                run(fleet.down, env=BARE)
+                seconds[name].append(done.seconds)
+                stages[name].append(json.loads(done.stdout)["seconds"])
+                verdicts[name] = _verdict(done.stdout)
+        finally:  # with the fleets' folders goes what knows of it
+            run(["podman", "rmi", "--force", *json.loads(made.stdout)["targets"]["p4d"]["ids"].values()])
     if verdicts["base"] != verdicts["golden"]:
         raise Failed("a fleet of the golden image has another verdict than one of the base image")
     first, second = (Timing(tuple(seconds[name])) for name in ("base", "golden"))

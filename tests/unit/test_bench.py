@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import __main__ as bench
-from bench import measure, rendering, starting
+from bench import fleet, imaging, measure, rendering, starting
 from bench.promises import Promise, table
 
 KEPT = Promise("a", "at most 2 ×", "1 s against 1 s", 1.0, 2.0)
@@ -87,3 +89,28 @@ def test_the_table_is_markdown() -> None:
     lines = table([KEPT, MISSED]).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert len(lines) == 4
+
+
+def test_both_ways_are_taken_as_often_as_asked_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commands are recorded: what they are given has to be there each time."""
+    calls: list[list[str]] = []
+
+    def run(argv: list[str], **given: Any) -> measure.Done:
+        calls.append(argv)
+        if argv[1] == "up":
+            assert Path(argv[2]).exists()
+            assert given["env"] == imaging.BARE
+            return measure.Done(2.0, json.dumps({"seconds": {}, "nodes": []}), 0)
+        built = {"targets": {"p4d": {"ids": {"us-east-1": "localhost/gpuprov-image:x"}}}}
+        return measure.Done(1.0, json.dumps(built) if argv[2] == "build" else "", 0)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(imaging, "run", run)
+    monkeypatch.setattr(fleet, "run", run)
+    (promise,) = imaging.measure(2)
+    assert promise.numbers["golden"] == (2.0, 2.0)
+    assert [argv[1] for argv in calls].count("up") == 4
+    assert ["podman", "rmi", "--force", "localhost/gpuprov-image:x"] in calls
+    assert list(tmp_path.iterdir()) == []
