@@ -20,8 +20,6 @@ pytestmark = pytest.mark.sandbox
 CALLBACKS = ROOT / "tests" / "support" / "ansible_callbacks"
 ELSEWHERE = ("aws-p4d", "rtx4090", "three-sites")
 """Examples whose fleets other tests have: fixture `p4d` here, `desk` of test_upgrade.py, test_sites.py."""
-MARKS = dict.fromkeys(("alicloud-gn7", "azure-ndv4", "tencent-gn10xp"), pytest.mark.slow)
-"""With `make test-slow`: a p4d's GPUs without its network, and what test_azure.py and test_tencent.py have, too."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -77,7 +75,7 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
 
 @pytest.fixture(
     scope="session",
-    params=[pytest.param(name, marks=MARKS.get(name, ())) for name in EXAMPLES if name not in ELSEWHERE],
+    params=[name for name in EXAMPLES if name not in ELSEWHERE],
 )
 def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """One after the other, the fleets of the other examples, up and healthy."""

@@ -94,6 +94,7 @@ def test_a_driver_package_moved_by_hand_is_named_and_only_it_is_mended(p4d: Rehe
     assert {name: state(p4d, name) for name in before} == before
 
 
+@pytest.mark.slow
 def test_one_part_is_mended_by_its_own_role(p4d: Rehearsal) -> None:
     root(p4d, "train-1", "apt-mark unhold libnccl2; systemctl disable --now nvidia-dcgm-exporter")
     found = drift(p4d)

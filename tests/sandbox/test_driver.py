@@ -88,6 +88,7 @@ def test_moved_and_moved_back_without_a_reboot(node: NodeMirror) -> None:
     assert f"nvidia-driver-pinning-{OTHER}" not in node.shell("dpkg-query -W -f '${Package}\n'")
 
 
+@pytest.mark.slow
 def test_a_module_that_does_not_go_is_a_reboot_that_the_run_survives(node: NodeMirror) -> None:
     stack, started = node.locked(), node.shell(STARTED)
     change(node, modules_stuck=["nvidia"])

@@ -35,7 +35,7 @@ def test_healthy_nodes_meet_and_nothing_is_left_on_them(p4d: Rehearsal) -> None:
     assert [line for line in said.stdout.splitlines() if line.strip()] == []
 
 
-@pytest.mark.parametrize("case", GIVEN)
+@pytest.mark.parametrize("case", ["two nodes", pytest.param("a path", marks=pytest.mark.slow)])
 def test_a_fault_between_nodes_is_found_on_its_nodes_alone(p4d: Rehearsal, case: str) -> None:
     given, fails, status = GIVEN[case]
     where = {node: containers.find_node(p4d.root, node).name for node in given}

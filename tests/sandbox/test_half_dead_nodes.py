@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.rehearsal import Rehearsal, failing, wrongs
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 LOSS = "-m statistic --mode random --probability 0.03 -j DROP"
 """iptables: three packets of a hundred never arrive."""
@@ -75,7 +75,6 @@ def test_each_costs_itself_alone(p4d: Rehearsal) -> None:
     assert well.status == 0, wrongs(well)
 
 
-@pytest.mark.slow
 def test_a_node_that_dies_half_way(p4d: Rehearsal) -> None:
     running = p4d.start("verify", p4d.file, "--json")
     time.sleep(0.9)  # its probe is on its way

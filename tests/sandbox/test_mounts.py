@@ -188,6 +188,7 @@ END"""
 """In place of mount-s3: a real file system in user space, whose process never answers."""
 
 
+@pytest.mark.slow
 def test_a_bucket_whose_process_hangs_is_seen_and_one_whose_process_ended_is_mounted_anew(site: Site) -> None:
     site.shell(FUSE)
     wanted = {**bucket(), "shows_type": "fuse"}

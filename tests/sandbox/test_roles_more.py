@@ -278,6 +278,7 @@ def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet:
     assert failing(fleet.verify("--level", "quick", "--node", "cut-0").json) == {}
 
 
+@pytest.mark.slow
 def test_a_hook_that_does_not_end_is_ended_before_the_machine(fleet: Rehearsal) -> None:
     """Another hook is a difference that the role alone mends; the watcher goes where nobody takes machines away."""
     given = fleet.inventory()["all"]["children"]["cut"]["vars"]

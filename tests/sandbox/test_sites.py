@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.rehearsal import Rehearsal, wrongs
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 OTHERS = {"train-0": True, "desk-0": True}
 
 

@@ -155,6 +155,7 @@ def test_two_at_once_is_refused_and_says_who(p4d: Rehearsal) -> None:
     assert first.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_container_that_vanished_is_made_again(p4d: Rehearsal) -> None:
     container = next(name for name in p4d.containers() if "-train-3." in name)
     subprocess.run(["podman", "rm", "--force", "--time", "0", container], check=True, timeout=60)
