@@ -4,7 +4,8 @@ The vendor is this machine (tests/support/vendor.py). Everything else is as with
 Debian, the roles over ssh, DKMS's compiler, docker's pull by digest, level `image`.
 
 It was not yet run as a whole: each of its steps was seen on one build that was held where one failed and gone on with,
-and whose initramfs was made by hand with MODULES=dep, and not again (emulated, one with all modules took more than ten minutes).
+and whose initramfs was made by hand with MODULES=dep, and not again: emulated, one with all modules took more than ten
+minutes.
 """
 
 from __future__ import annotations
