@@ -56,7 +56,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
     assert done.status == 0, done.stderr
     found.first = done.json["nights"][0]
     yield found
-    for name in images(found.first["build"][:8]):
+    for name in images(found.first["build"]):
         subprocess.run(["podman", "rmi", "--force", name], capture_output=True, check=False, timeout=60)
 
 
