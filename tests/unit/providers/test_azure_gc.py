@@ -45,7 +45,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 
 
 def region(api: Api) -> InRegion:
-    return InRegion(api.subscription(), wait_s=0.1, pause_s=0.01)
+    return InRegion(api.subscription(), wait_s=0.5, pause_s=0.01)
 
 
 def test_everything_of_a_cluster_is_found_and_removed_in_order(api: Api) -> None:
