@@ -30,6 +30,7 @@ from provisioner.stack import lockfile
 from provisioner.stack.models import Lock
 from provisioner.state import shared_files
 from provisioner.state.shared_files import SharedFiles
+from provisioner.text import few
 
 if TYPE_CHECKING:
     from provisioner.spec.models import ClusterSpec
@@ -96,11 +97,11 @@ class Cluster:
         from rapidfuzz import process
 
         near = [match[0] for match in process.extract(name, [n.name for n in nodes], limit=3)]
-        raise GpuprovError(
-            f"there is no node {name}",
-            where=str(self.file),
-            hint=f"did you mean {', '.join(near)}?" if near else f"run `gpuprov up {self.file}` first",
-        )
+        hint = f"did you mean {', '.join(near)}?" if near else f"run `gpuprov up {self.file}` first"
+        wanted = [f"{group}-{number}" for group, one in self.spec.groups.items() for number in range(one.count)]
+        if not near and name not in wanted:
+            hint = f"the file has {few(wanted, 5, ',')}"
+        raise GpuprovError(f"there is no node {name}", where=str(self.file), hint=hint)
 
     @cached_property
     def identity(self) -> str:

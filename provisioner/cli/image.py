@@ -11,6 +11,7 @@ from provisioner.cli import json_output
 from provisioner.cli.confirm import confirmed
 from provisioner.cli.exit import resumable, typed
 from provisioner.cli.options import Json, Sandbox, TerraformBinary, Yes
+from provisioner.errors import GpuprovError
 from provisioner.text import counted, printable
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ app = typer.Typer(
 
 MOVES = 10
 """Moves of channels that `image list` shows."""
+SIMULATED = " (SIMULATED: a rehearsal)"
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="Path of the recipe (docs/images.md).")]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="nightly, candidate or stable.")]
 
@@ -149,7 +151,10 @@ def list_(file: RecipeFile, sandbox: Sandbox = None, json_: Json = False) -> Non
         goes_on = typed("image build", file, sandbox=recipe.sandbox)
         typer.echo(f"{build_id}  begun, and not finished yet: `{goes_on}` goes on where it was cut off")
     if not document["builds"] and not document["failed"] and not begun:
-        typer.echo(f"{document['image']} was never built")
+        how = typed("image build", file, sandbox=recipe.sandbox)
+        typer.echo(f"{document['image']} was never built: `{how}` builds it")
+    elif recipe.sandbox:
+        typer.echo(f"{document['image']}{SIMULATED}")
 
 
 @app.command()
@@ -168,7 +173,8 @@ def show(
 
 
 def _shown(document: dict[str, Any]) -> list[str]:
-    lines = [f"{document['name']} {document['build']}, proven {document['made']}"]
+    simulated = SIMULATED if document["simulated"] else ""
+    lines = [f"{document['name']} {document['build']}, proven {document['made']}{simulated}"]
     for name, target in document["targets"].items():
         versions = ", ".join(
             key if key.endswith(one["version"]) else f"{key} {one['version']}"  # an image's name has its version
@@ -231,7 +237,8 @@ def promote(
     """Move a channel on: candidate takes what nightly has, stable what candidate has."""
     from provisioner.lifecycle.image import commands
 
-    _moved(commands.promote(_open(file, sandbox), channel, build), as_json=json_)
+    recipe = _open(file, sandbox)
+    _moved(commands.promote(recipe, channel, build), as_json=json_, simulated=recipe.sandbox)
 
 
 @app.command()
@@ -239,14 +246,18 @@ def rollback(file: RecipeFile, channel: Channel, sandbox: Sandbox = None, json_:
     """Move a channel back to the build that it had before."""
     from provisioner.lifecycle.image import commands
 
-    _moved(commands.rollback(_open(file, sandbox), channel), as_json=json_)
+    recipe = _open(file, sandbox)
+    _moved(commands.rollback(recipe, channel), as_json=json_, simulated=recipe.sandbox)
 
 
-def _moved(document: dict[str, Any], *, as_json: bool) -> None:
+def _moved(document: dict[str, Any], *, as_json: bool, simulated: bool) -> None:
     if as_json:
         json_output.write(document)
     else:
-        typer.echo(f"{document['image']}@{document['channel']}: {document['before'] or 'none'} → {document['build']}")
+        said = f"{document['before'] or 'none'} → {document['build']}"
+        if document["before"] == document["build"]:
+            said = f"{document['build']} already"
+        typer.echo(f"{document['image']}@{document['channel']}: {said}{SIMULATED if simulated else ''}")
 
 
 @app.command()
@@ -263,6 +274,11 @@ def prune(
     from provisioner.workspace.binary import find
 
     recipe = _open(file, sandbox, changes=True)
+    if sandbox is None and not recipe.book.builds() and (rehearsed := _open(file, None)).sandbox:
+        raise GpuprovError(
+            f"{recipe.name} was built in a rehearsal alone", where=str(file),
+            hint=f"`{typed('image prune', file, sandbox=rehearsed.sandbox)}`",
+        )  # fmt: skip
     named_by(recipe, locks or ())  # one that cannot be read is said before anybody is asked
     question = f"Remove builds of {recipe.name} but the newest {recipe.settings.keep} and what is used?"
     if not confirmed(question, yes=yes, where=str(file), declined="nothing was removed", screen=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -65,6 +66,12 @@ def _expanded(host: str) -> list[str]:
     """The hosts of a range, each once; a host itself."""
     from provisioner.spec.ranges import expand
 
+    if re.search(r"[^:\]]:[0-9]+$", host):
+        raise GpuprovError(
+            f"--host {host} has a port", where="--host", hint="the port is ~/.ssh/config's: `Host` NAME, `Port` NUMBER"
+        )
+    if not host.rpartition("@")[2]:
+        raise GpuprovError("--host names no machine", where="--host", hint="--host USER@ADDRESS, or --host local")
     try:
         return list(dict.fromkeys(expand(host)))
     except ValueError as error:

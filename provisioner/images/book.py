@@ -115,13 +115,14 @@ class Book:
         return moved
 
     def promote(self, channel: str, build: str | None = None) -> Move:
-        """Move the build of the channel below, or `build`, to a channel. Raises GpuprovError for nightly, which builds
-        move, and for a build that is there already."""
+        """Move the build of the channel below, or `build`, to a channel; nothing is moved where it is there already
+        (`before` is `build` then). Raises GpuprovError for nightly, which builds move."""
         if channel not in CHANNELS[1:]:
             raise GpuprovError(f"{channel} is no channel to promote to", hint=f"one of {', '.join(CHANNELS[1:])}")
         source = build or self.resolve(CHANNELS[CHANNELS.index(channel) - 1])
         if self.channels().get(channel) == source:
-            raise GpuprovError(f"{channel} has build {source} already", hint="nothing has to be done")
+            self.manifest(source)
+            return Move(channel, source, source, now(), "is there already")
         return self.move(channel, source, "promoted")
 
     def rollback(self, channel: str) -> Move:

@@ -189,6 +189,9 @@ def test_a_node_by_name_or_the_nearest_names(cluster: Cluster) -> None:
     with pytest.raises(GpuprovError, match="there is no node train-0") as caught:
         cluster.node("train-0")
     assert "gpuprov up" in caught.value.hint
+    with pytest.raises(GpuprovError, match="there is no node train-99") as caught:
+        cluster.node("train-99")
+    assert "train-0" in caught.value.hint
     private_dir(cluster.paths.root)
     nodes = [Node(f"train-{i}", "train", "here", "p4d.24xlarge", f"i-{i}", "", "203.0.113.1", "") for i in range(2)]
     fleet.save(cluster.paths, nodes)

@@ -198,6 +198,9 @@ def test_fabric_health(node: Facts) -> None:
 def test_present(node: Facts, expected: Expected) -> None:
     assert node.bus is not None
     saw(expected=expected.nvswitches, actual=node.bus.nvswitches)
+    if node.bus.nvswitches < expected.nvswitches and node.bus.excerpt:
+        seen = f"{node.bus.nvswitches} of {expected.nvswitches} NVSwitches"
+        unknown(f"{seen} are in a part of what lspci prints", action="none")
     if node.bus.nvswitches < expected.nvswitches:
         fail(f"{node.bus.nvswitches} of {expected.nvswitches} NVSwitches are on the bus")
 

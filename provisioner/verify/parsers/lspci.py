@@ -25,6 +25,7 @@ KINDS = {
     "VGA compatible controller": "0300", "3D controller": "0302", "Display controller": "0380",
     "Processing accelerators": "1200", "Bridge": "0680", "Ethernet controller": "0200",
     "Infiniband controller": "0207", "InfiniBand controller": "0207", "Non-Volatile memory controller": "0108",
+    "Host bridge": "0600",
 }  # fmt: skip
 """Classes as the PCI database names them."""
 VENDORS = (
@@ -46,13 +47,16 @@ class Pci:
     """GPUs and NVSwitches that are listed and answer no more: every register reads ff."""
     cards: tuple[str, ...] = ()
     """Network cards of NVIDIA (Mellanox)."""
+    excerpt: bool = False
+    """Devices of one maker and no host bridge: a part of what lspci printed, as `lspci | grep NVIDIA` shows it."""
 
 
 def parse(text: str) -> Pci:
     gpus: list[str] = []
     dead: list[str] = []
     cards: list[str] = []
-    nvswitch = efa = nvme = seen = 0
+    makers: set[str] = set()
+    nvswitch = efa = nvme = seen = bridges = 0
     for line in lines(text):
         match = _DEVICE.match(line.strip())
         if not match:
@@ -63,6 +67,8 @@ def parse(text: str) -> Pci:
         rest = match["rest"].rstrip()
         kind = match["code"] or match["number"] or KINDS.get(match["kind"] or "", "")
         vendor, device = _ids(rest)
+        makers.add(vendor or rest.split(" ", 1)[0])
+        bridges += kind == "0600"
         if vendor in ("10de", "1002") and kind[:2] in ("03", "06", "12") and rest.endswith("(rev ff)"):
             dead.append(pci(match[1]))
         if (vendor == "10de" and kind in ("0300", "0302")) or (vendor == "1002" and kind in ("0380", "1200")):
@@ -77,7 +83,8 @@ def parse(text: str) -> Pci:
             nvme += 1
     if not seen:
         raise Unreadable(f"no device with its class: {first_line(text)}")
-    return Pci(tuple(gpus), nvswitch, efa, len(cards), nvme, tuple(dead), tuple(cards))
+    part = not bridges and len(makers) == 1
+    return Pci(tuple(gpus), nvswitch, efa, len(cards), nvme, tuple(dead), tuple(cards), part)
 
 
 def _ids(rest: str) -> tuple[str, str]:

@@ -189,6 +189,9 @@ def _table(text: str) -> Listed | None:
                 put(process, name, value)
         elif line and line[0] not in "|+" and not re.match(r"\w{3} \w{3} +\d", line):
             found.stray.append(line)
+    # NVML counts the GPUs that answer from 0 on: another row was asked for by `-i`.
+    lost = any("Unable to determine the device handle" in line or "lost" in line for line in found.stray)
+    found.excerpt = {*map(int, gpus)} != {*range(len(gpus))} and not lost
     return found if heading else None
 
 

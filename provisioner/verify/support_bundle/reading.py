@@ -19,6 +19,9 @@ PART = re.compile(r"\|\s*(?:grep|egrep|tail|head|awk|sed)\b|\b(?:grep|tail|head)
 """A command that shows a part of a log."""
 GPUS = ("nvidia-smi.xml", "rocm-smi.json")
 """Files that name the GPUs and their driver: outputs of two machines differ there."""
+BOOT = "Linux version"
+"""What the kernel says first."""
+GIVEN, SINCE_LATER = "the kernel log that was given", "does not reach back to the boot"
 HELD = 256 * 1024 * 1024
 """Characters of recognised texts that are held at once."""
 
@@ -68,6 +71,8 @@ def read(path: Path) -> Supplied:
     desk = _Desk()
     desk.folder = path.is_dir()
     own = Bundle.read(path) if desk.folder else Bundle()
+    if desk.folder and not (path / STATUS).exists():
+        own = replace(own, files={name: _by_hand(name, output) for name, output in own.files.items()})
     for output in own.files.values():
         _hear(desk, output.text)
     if desk.folder and _only_ours(path):
@@ -88,6 +93,13 @@ def read(path: Path) -> Supplied:
     faults = {name: output for name, (rank, _, output) in desk.found.items() if rank < 0} if not desk.status else {}
     bundle = replace(own, files={**files, **own.files, **_kernel_logs(desk), **faults})
     return Supplied(bundle, tuple(desk.placed), tuple(desk.unplaced), _told(desk))
+
+
+def _by_hand(name: str, output: Output) -> Output:
+    """A file that somebody has named as gpuprov names it."""
+    if name == "dmesg.txt" and BOOT not in output.text:
+        return replace(output, partial=f"{GIVEN} {SINCE_LATER}")
+    return output
 
 
 def _with_status(files: dict[str, Output], text: str) -> Bundle:
@@ -168,7 +180,7 @@ def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
         desk.logs.append(logs := journals.boots(text))
         desk.placed.append((piece.name, "dmesg.txt"))
         desk.part = desk.part or bool(_part(piece))
-        desk.whole = desk.whole or any("Linux version" in log for log in logs)
+        desk.whole = desk.whole or any(BOOT in log for log in logs)
         done = True
     if not done and (alone or why):
         desk.unplaced.append((piece.name, why or "not the output of a tool that is judged"))
@@ -232,8 +244,7 @@ def _kernel_logs(desk: _Desk) -> dict[str, Output]:
     found: dict[str, Output] = {}
     now = journals.joined(logs[-1] for logs in desk.logs if logs)
     before = journals.joined(logs[-2] for logs in desk.logs if len(logs) > 1)
-    back = "is a part of it" if desk.whole else "does not reach back to the boot"
-    part = f"the kernel log that was given {back}" if desk.part or not desk.whole else ""
+    part = f"{GIVEN} {'is a part of it' if desk.whole else SINCE_LATER}" if desk.part or not desk.whole else ""
     if now:
         found["dmesg.txt"] = Output(now[-LIMIT:], partial=part)
     if before:

@@ -25,6 +25,8 @@ def test_a_build_goes_through_the_channels(book: Book) -> None:
     assert book.channels() == {"nightly": B}
     assert book.promote("candidate").build == B
     assert book.promote("stable").before == ""
+    again = book.promote("stable")
+    assert (again.before, again.build, again.why) == (B, B, "is there already")
     keep(book, manifest(C))
     assert book.channels() == {"nightly": C, "candidate": B, "stable": B}
     assert [(move.channel, move.build, move.why) for move in book.history()] == [

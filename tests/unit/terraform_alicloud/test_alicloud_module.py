@@ -89,6 +89,7 @@ def root(cloud: Cloud, tmp_path: Path) -> Iterator[Root]:
         yield made
 
 
+@pytest.mark.slow  # a fifth of a minute of both processors
 def test_every_machine_type_lives_through_it(root: Root, cloud: Cloud) -> None:
     groups = {f"g{number}": {"machine": name, "count": 1} for number, name in enumerate(MACHINES)}
     spot = {"count": 2, "capacity": {"kind": "spot"}, "placement": "cluster", "here": {"erdma": True}}

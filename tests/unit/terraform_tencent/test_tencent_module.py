@@ -86,6 +86,7 @@ def node(name: str) -> str:
     return f'{MACHINE}.node["{name}"]'
 
 
+@pytest.mark.slow  # a fifth of a minute of both processors
 def test_a_fleet_of_every_machine_type_is_made_changed_and_destroyed(tmp_path: Path) -> None:
     cloud, types = Cloud("tencentcloud"), catalog.load().names("tencent")
     with cloud.serving() as environment:

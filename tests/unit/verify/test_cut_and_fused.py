@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from provisioner.catalog import load
@@ -10,7 +12,7 @@ from provisioner.verify.expectations import expect
 from provisioner.verify.health import judge
 from provisioner.verify.parsers import nvidia_smi, topo
 from provisioner.verify.results import CheckResult
-from tests.support.healthy_bundle import healthy
+from tests.support.healthy_bundle import capture, healthy
 
 HEADER = "\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
 
@@ -76,3 +78,43 @@ def test_a_version_is_a_version(said: str) -> None:
 
 def test_no_gpu_has_no_clean_inforom() -> None:
     assert judged("dgx-h100", nvidia__smi_xml="No devices were found\n")["gpu.inforom"].status == "unknown"
+
+
+def test_a_part_of_lspci_condemns_nothing_that_it_leaves_out() -> None:
+    """As `lspci | grep 3D` and `lspci | grep Mellanox` print it; what it shows is judged all the same."""
+    whole = str(healthy("dgx-h100")["lspci.txt"]).splitlines(keepends=True)
+    gpus = "".join(line for line in whole if "3D controller" in line)
+    card = "Infiniband controller [0207]: Mellanox Technologies MT2910 Family [ConnectX-7] [15b3:1021]"
+    cards = "".join(f"{bus}:00.0 {card}\n" for bus in ("18", "29", "3a", "5d"))
+    seen = judged("dgx-h100", lspci_txt=gpus)
+    assert (seen["gpu.bus_present"].status, seen["nvswitch.present"].status) == ("pass", "unknown")
+    seen = judged("dgx-h100", lspci_txt=cards)
+    assert (seen["gpu.bus_present"].status, seen["nvswitch.present"].status) == ("unknown", "unknown")
+    assert seen["nvswitch.present"].message == "0 of 4 NVSwitches are in a part of what lspci prints"
+    dead = judged("dgx-h100", lspci_txt=gpus.replace("(rev a1)", "(rev ff)", 1))
+    assert dead["gpu.bus_present"].status == "fail"
+    lost = [line for line in whole if "NVSwitch" not in line]
+    assert judged("dgx-h100", lspci_txt="".join(lost))["nvswitch.present"].status == "fail"
+
+
+def test_one_card_that_was_asked_for_is_not_seven_that_are_missing() -> None:
+    cards = re.split(r"(?m)^(?=CA ')", str(healthy("dgx-h100")["ibstat.txt"]))
+    one = next(card for card in cards if "Link layer: InfiniBand" in card)
+    assert judged("dgx-h100", ibstat_txt=one)["ib.ports"].status == "unknown"
+    down = one.replace("State: Active", "State: Down")
+    assert judged("dgx-h100", ibstat_txt=down)["ib.ports"].status == "fail"
+    two = "".join([card for card in cards if "Link layer: InfiniBand" in card][:2])
+    assert judged("dgx-h100", ibstat_txt=two)["ib.ports"].status == "fail"
+
+
+def test_a_gpu_that_was_asked_for_is_not_seven_that_are_missing() -> None:
+    """`nvidia-smi -i 3`: real tables count their GPUs from 0 on."""
+    text = capture("nvidia_smi/table-v100-8gpu-460.txt")
+    assert not nvidia_smi.parse(text).excerpt
+    rows = list(re.finditer(r"(?m)^\|   (\d)  Tesla .*\n(?:\|.*\n){1,2}\+.*\n", text))
+    assert len(rows) == 8
+    third = text.replace("".join(row[0] for row in rows), rows[3][0])
+    assert [gpu.pci for gpu in nvidia_smi.parse(third).gpus] == [nvidia_smi.parse(text).gpus[3].pci]
+    assert nvidia_smi.parse(third).excerpt
+    first = text.replace("".join(row[0] for row in rows), rows[0][0])
+    assert not nvidia_smi.parse(first).excerpt, "seven that are lost look the same"

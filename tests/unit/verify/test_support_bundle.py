@@ -86,6 +86,13 @@ def test_a_log_alone_is_never_healthy(tmp_path: Path) -> None:
     assert {checks[name].status for name in ("gpu.count", "gpu.ecc", "driver.responds")} == {"unknown"}
 
 
+def test_a_kernel_log_under_gpuprovs_own_name_need_not_be_whole(tmp_path: Path) -> None:
+    (tmp_path / "dmesg.txt").write_text("[23456.789020] NVRM: Xid (PCI:0000:43:00): 63, pid=1, Row Remapper\n")
+    checks = judged(read(tmp_path).bundle, "dgx-h100")
+    assert "does not reach back to the boot" in checks["gpu.xid"].message
+    assert [id for id, check in checks.items() if check.status == "pass"] == []
+
+
 def test_a_part_of_a_log_shows_faults_and_no_health(tmp_path: Path) -> None:
     session = tmp_path / "session.txt"
     session.write_text(

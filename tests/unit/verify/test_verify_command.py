@@ -110,6 +110,8 @@ def test_what_is_for_a_fleet_is_refused_beside_a_bundle(arguments: tuple[str, ..
         ("verify", "--host", "me@dgx[01-", "--machine", P4D),
         ("verify", "--host", "me@dgx[1-99999]", "--machine", P4D),
         ("facts", "--host", "me@dgx[01-02]"),
+        ("verify", "--host", "", "--machine", P4D),
+        ("verify", "--host", "me@127.0.0.1:2299", "--machine", P4D),
         ("facts",),
         ("facts", "--bundle", "/nowhere"),
     ],
