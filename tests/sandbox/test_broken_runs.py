@@ -22,10 +22,10 @@ from tests.support.rehearsal import Done, Rehearsal
 pytestmark = pytest.mark.sandbox
 __all__ = ["their_folder"]
 
-KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "2"))
+KILLS = int(os.environ.get("GPUPROV_TEST_KILLS", "1"))
 """How often a command is killed; `GPUPROV_TEST_KILLS=50` for the long run."""
 SEED = int(os.environ.get("GPUPROV_TEST_SEED", "20261122"))
-SECONDS = {"verify": 3.0, "up": 30.0, "down": 1.5, "upgrade": 30.0, "replace": 35.0}
+SECONDS = {"up": 30.0, "verify": 3.0, "down": 1.5, "upgrade": 30.0, "replace": 35.0}
 """How long each takes, about, until it was seen: it is killed at some moment within."""
 NODE = "box-0"
 

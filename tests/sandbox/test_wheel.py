@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.wheel import ROOT, build, clean_environment, copy_tree, install
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 
 @dataclass
@@ -72,7 +72,6 @@ def test_doctor_finds_its_terraform(installed: Installed) -> None:
     assert findings["terraform"] == "ok"
 
 
-@pytest.mark.slow
 def test_a_node_is_made_proven_and_removed(installed: Installed) -> None:
     text = (ROOT / "examples" / "rtx4090.yaml").read_text(encoding="utf-8")
     name = f"wheel-{os.getpid()}"
