@@ -1,16 +1,28 @@
-"""A disk for bare metal in a rehearsal: built by the roles, made bootable, booted in QEMU, rebooted, published."""
+"""A disk for bare metal in a rehearsal: built by the roles, made bootable, booted in QEMU, rebooted, published; then
+written to an empty machine, and proven there."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioner.errors import GpuprovError
 from provisioner.images.disk import layout, tools
+from provisioner.lifecycle import second_boot
+from provisioner.lifecycle.image.builder import Builder
+from provisioner.lifecycle.image.recipe import open_recipe, opened, written
+from provisioner.lifecycle.image.work import of_group
+from provisioner.stack import lockfile
+from provisioner.verify.facts import read
+from tests.support.bmc_site import standing
 from tests.support.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -23,6 +35,7 @@ image: { targets: { dgx: { disk: { path: disks } } } }
 """
 DEADLINE_S = 3600
 """Two boots by software emulation, on a computer that does other things beside."""
+SETTLED_S = 1500.0
 
 
 BUILDERS_OWN = {
@@ -39,44 +52,84 @@ def names(raw: Path, command: str) -> set[str]:
     return set(done.stdout.replace("/", " ").split())
 
 
-@pytest.fixture
-def there() -> None:
+@dataclass
+class Built:
+    """A rehearsed build of the recipe, and what it says of its target."""
+
+    shell: Rehearsal
+    file: Path
+    build: str
+    target: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return self.file.parent / ".gpuprov" / "t-metal.image.sandbox" / "disks"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     try:
         tools.require()
     except GpuprovError as error:
         pytest.skip(f"{error.message}: {error.hint}")
-
-
-@pytest.mark.usefixtures("there")
-def test_a_disk_boots_twice_with_the_locked_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.rehearsal.DEADLINE_S", DEADLINE_S)
-    file = tmp_path / "t-metal.yaml"
+    file = tmp_path_factory.mktemp("metal") / "t-metal.yaml"
     file.write_text(RECIPE, encoding="utf-8")
     shell = Rehearsal(file, "t-metal")
-    done = shell.run("image", "build", file, "--sandbox", "--yes", "--json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.support.rehearsal.DEADLINE_S", DEADLINE_S)
+        done = shell.run("image", "build", file, "--sandbox", "--yes", "--json")
     assert done.status == 0, done.stderr
     target = done.json["targets"]["dgx"]
     try:
-        disk, folder = target["disk"], tmp_path / ".gpuprov" / "t-metal.image.sandbox" / "disks"
-        assert [(proof["level"], proof["unknown"]) for proof in disk["proofs"]] == [("image", 0)] * 2
-        assert disk["kernel"] == target["kernel"]
-        assert f"linux-image-{disk['kernel']}" in target["packages"]
-        for kind, one in disk["files"].items():
-            with (folder / one["file"]).open("rb") as stream:
-                assert hashlib.file_digest(stream, "sha256").hexdigest() == one["sha256"], kind
-        raw, copy = (folder / disk["files"][kind]["file"] for kind in ("raw", "qcow2"))
-        subprocess.run(["qemu-img", "compare", raw, copy], check=True, capture_output=True, timeout=900)
-        for folder in ("/etc/ssh", "/etc/sudoers.d", "/home/ubuntu/.ssh", "/etc/gpuprov-sandbox"):
-            assert not names(raw, f"ls -p {folder}") & BUILDERS_OWN, folder
-        assert names(raw, "cat /etc/machine-id") == set()
-        told = json.loads(raw.with_suffix(".json").read_text(encoding="utf-8"))
-        assert (told["simulated"], told["build"]) == (True, done.json["build"])
-        overview = shell.run("image", "list", file, "--json").json
-        assert overview["channels"] == {"nightly": done.json["build"]}
-        running = subprocess.run(
-            ["pgrep", "-f", f"qemu-system.*{tmp_path}"], capture_output=True, check=False, timeout=30
-        )
-        assert running.stdout == b""
+        yield Built(shell, file, done.json["build"], target)
     finally:
         for image in target["ids"].values():
             subprocess.run(["podman", "rmi", "--force", image], capture_output=True, check=False, timeout=60)
+
+
+def test_a_disk_boots_twice_with_the_locked_stack(built: Built) -> None:
+    target, disk = built.target, built.target["disk"]
+    assert [(proof["level"], proof["unknown"]) for proof in disk["proofs"]] == [("image", 0)] * 2
+    assert disk["kernel"] == target["kernel"]
+    assert f"linux-image-{disk['kernel']}" in target["packages"]
+    for kind, one in disk["files"].items():
+        with (built.folder / one["file"]).open("rb") as stream:
+            assert hashlib.file_digest(stream, "sha256").hexdigest() == one["sha256"], kind
+    raw, copy = (built.folder / disk["files"][kind]["file"] for kind in ("raw", "qcow2"))
+    subprocess.run(["qemu-img", "compare", raw, copy], check=True, capture_output=True, timeout=900)
+    for folder in ("/etc/ssh", "/etc/sudoers.d", "/home/ubuntu/.ssh", "/etc/gpuprov-sandbox"):
+        assert not names(raw, f"ls -p {folder}") & BUILDERS_OWN, folder
+    assert names(raw, "cat /etc/machine-id") == set()
+    told = json.loads(raw.with_suffix(".json").read_text(encoding="utf-8"))
+    assert (told["simulated"], told["build"]) == (True, built.build)
+    overview = built.shell.run("image", "list", built.file, "--json").json
+    assert overview["channels"] == {"nightly": built.build}
+    argv = ["pgrep", "-f", f"qemu-system.*{built.file.parent}"]
+    assert subprocess.run(argv, capture_output=True, check=False, timeout=30).stdout == b""
+
+
+def test_it_installs_an_empty_machine_which_is_as_locked(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way of bare metal: off, its disk empty, installed from that disk through its BMC, started from its own disk,
+    then proven over ssh as the disk was. The driver's modules and the GPUs are simulated, and level `image` asks for
+    neither."""
+    if lacks := [one for one in ("xorriso", "grub-mkrescue", "mformat", "zstd") if shutil.which(one) is None]:
+        pytest.skip(f"needs {' '.join(lacks)}")
+    recipe = open_recipe(built.file, sandbox=True)
+    lock = lockfile.read(recipe.cluster.paths.lock_file)
+    assert lock is not None
+    cluster = opened(recipe, written(recipe, built.build, "dgx", "metal"))
+    builder = Builder(cluster, "dgx", of_group(lock, cluster, "dgx"), None)
+    raw = built.target["disk"]["files"]["raw"]
+    with standing(tmp_path, (built.folder / raw["file"], raw["sha256"]), monkeypatch, "golden-disk") as site:
+        site.wanted, site.paths = builder.plan, cluster.paths
+        nodes = site.up()
+        assert [bool(image) for image in site.machine.starts] == [True, False], site.machine.said()[-3000:]
+        assert site.contact(nodes) == {}
+        second_boot.settle(cluster, nodes[0], SETTLED_S, lambda: None)
+        assert json.loads(site.ask("cat /etc/gpuprov/image.json"))["build"] == built.build
+        assert int(site.ask("df --output=size -B1 / | tail -n 1")) > 35 * 2**30, "it has grown to the machine's disk"
+        facts = read(builder.prove_installed(nodes[0]))
+        assert facts.kernel == built.target["disk"]["kernel"]
+        site.said.append(f"level image has passed on {nodes[0].name}, {len(lock.groups['dgx'].packages)} packages")

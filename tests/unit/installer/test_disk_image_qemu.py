@@ -3,39 +3,24 @@ BMC one that replays a real one. Minutes each, and root, to make the image."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import functools
 import hashlib
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioner import fleet, ssh
+from provisioner import ssh
 from provisioner.errors import GpuprovError, ProviderError
-from provisioner.events import Events
 from provisioner.images.disk import tools
-from provisioner.installer import disk_image, serve
-from provisioner.machines.existing import Way
+from provisioner.installer import disk_image
 from provisioner.machines.journal import Journal
-from provisioner.machines.redfish import RedfishMachines
-from provisioner.paths import ClusterPaths
-from provisioner.providers.base import Installation
-from provisioner.providers.hosts import Host
-from tests.support import bmc as fake
-from tests.support import golden, qemu_machine, small_disk
-from tests.support.plans import cluster_spec, plan
-
-MIRROR = os.environ.get("GPUPROV_TEST_DEBIAN", "http://deb.debian.org/debian")
-TREE = "nvidia-dgx-h100"
-WAIT_S = 2400.0
+from tests.support import golden, small_disk
+from tests.support.bmc_site import Site, standing
 
 
 def lacking() -> str:
@@ -59,75 +44,12 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         return file, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-@dataclass
-class Site:
-    """One machine, and gpuprov's way of installing it."""
-
-    folder: Path
-    image: tuple[Path, str]
-    machine: qemu_machine.Machine
-    reinstall: tuple[str, ...] = ()
-    said: list[str] = field(default_factory=list)
-    credentials = "env:BMC"
-    installation: Any = None
-
-    def listed(self, groups: object = ()) -> list[Host]:
-        there = self.machine
-        return [Host("dgx01.lab", "train", "127.0.0.1", there.port, bmc=there.bmc.address, serial=there.serial)]
-
-    def host_key(self, machine: str) -> str | None:
-        return None
-
-    @functools.cached_property
-    def paths(self) -> ClusterPaths:
-        return ClusterPaths(self.folder / "cluster.yaml", "lab", sandbox=False)
-
-    def up(self) -> list[fleet.Node]:
-        """What `gpuprov up` does with the machines before it configures them."""
-        wanted = plan(cluster_spec("dgx-h100"))
-        file, sha256 = self.image
-        installation = Installation(None, "by-size", file, sha256, qemu_machine.HOST, MIRROR, self.reinstall, True)
-        key = ssh.ensure_key(self.paths, None)
-        events, way = Events(), Way(self.paths, {"train-0": "ubuntu"}, {}, key, "1234")
-        events.subscribe(lambda event: self.said.append(f"{time.monotonic():.0f} {event.node}: {event.message}"))
-        machines = RedfishMachines(
-            "here", self, self, installation, [], way, events, WAIT_S, self.folder, "ubuntu", lambda _: None
-        )  # fmt: skip
-        return machines.apply(wanted, machines.plan(wanted), always=True)
-
-    def contact(self, nodes: list[fleet.Node]) -> dict[str, ProviderError]:
-        return fleet.contact(self.paths, nodes, {"train-0": "ubuntu"}, Events())
-
-    def ask(self, command: str) -> str:
-        done = subprocess.run(
-            [*ssh.argv(self.paths, "train-0"), command], capture_output=True, text=True, timeout=120, check=False
-        )
-        return done.stdout.strip()
-
-    def step(self) -> str:
-        return Journal(self.paths.site("here") / "bmc.json").load()["dgx01.lab"].step
-
-
 @pytest.fixture
 def site(
     image: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Site]:
-    monkeypatch.setenv("BMC_USER", "admin")
-    monkeypatch.setenv("BMC_PASSWORD", "not-a-real-one")
-    monkeypatch.setattr(serve, "serving", functools.partial(serve.serving, bind="127.0.0.1"))
-    bmc = qemu_machine.Behind(copy.deepcopy(fake.tree(TREE)), fake.MANNERS[TREE])
-    bmc.system.update(SerialNumber="GPU-0001", PowerState="Off")
-    (tmp_path / "machine").mkdir()
-    with contextlib.ExitStack() as running:
-        running.enter_context(fake.serving(bmc, fake.certificate(tmp_path)))
-        machine = qemu_machine.Machine(tmp_path / "machine", "GPU-0001", bmc)
-        running.callback(machine.end)
-        made = Site(tmp_path, image, machine)
+    with standing(tmp_path, image, monkeypatch, request.node.name) as made:
         yield made
-        log = os.environ.get("GPUPROV_TEST_LOG")
-        if log:
-            text = "\n".join(made.said) + "\n" + machine.said()
-            Path(log, f"{request.node.name}.txt").write_text(text, encoding="utf-8")
 
 
 def until(true: Any, seconds: float) -> None:

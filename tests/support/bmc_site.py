@@ -1,0 +1,116 @@
+"""A site of one machine in QEMU that gpuprov installs through its BMC, which replays a real one."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner import fleet, ssh
+from provisioner.errors import ProviderError
+from provisioner.events import Events
+from provisioner.installer import serve
+from provisioner.machines.existing import Way
+from provisioner.machines.journal import Journal
+from provisioner.machines.redfish import RedfishMachines
+from provisioner.paths import ClusterPaths
+from provisioner.plan import Plan
+from provisioner.providers.base import Installation
+from provisioner.providers.hosts import Host
+from tests.support import bmc as fake
+from tests.support import qemu_machine
+from tests.support.plans import cluster_spec, plan
+
+MIRROR = os.environ.get("GPUPROV_TEST_DEBIAN", "http://deb.debian.org/debian")
+TREE = "nvidia-dgx-h100"
+WAIT_S = 2400.0
+
+
+@dataclass
+class Site:
+    """One machine, and gpuprov's way of installing it."""
+
+    folder: Path
+    image: tuple[Path, str]
+    machine: qemu_machine.Machine
+    reinstall: tuple[str, ...] = ()
+    said: list[str] = field(default_factory=list)
+    credentials = "env:BMC"
+    installation: Any = None
+    wanted: Plan = field(default_factory=lambda: plan(cluster_spec("dgx-h100")))
+
+    def listed(self, groups: object = ()) -> list[Host]:
+        there = self.machine
+        group = self.wanted.groups[0].name
+        return [Host("dgx01.lab", group, "127.0.0.1", there.port, bmc=there.bmc.address, serial=there.serial)]
+
+    def host_key(self, machine: str) -> str | None:
+        return None
+
+    @property
+    def name(self) -> str:
+        return self.wanted.sites()[0]
+
+    @property
+    def node(self) -> str:
+        return f"{self.wanted.groups[0].name}-0"
+
+    @functools.cached_property
+    def paths(self) -> ClusterPaths:
+        return ClusterPaths(self.folder / "cluster.yaml", "lab", sandbox=False)
+
+    def up(self) -> list[fleet.Node]:
+        """What `gpuprov up` does with the machines before it configures them."""
+        file, sha256 = self.image
+        installation = Installation(None, "by-size", file, sha256, qemu_machine.HOST, MIRROR, self.reinstall, True)
+        key = ssh.ensure_key(self.paths, None)
+        events, way = Events(), Way(self.paths, {self.node: "ubuntu"}, {}, key, "1234")
+        events.subscribe(lambda event: self.said.append(f"{time.monotonic():.0f} {event.node}: {event.message}"))
+        machines = RedfishMachines(
+            self.name, self, self, installation, [], way, events, WAIT_S, self.folder, "ubuntu", lambda _: None
+        )
+        return machines.apply(self.wanted, machines.plan(self.wanted), always=True)
+
+    def contact(self, nodes: list[fleet.Node]) -> dict[str, ProviderError]:
+        return fleet.contact(self.paths, nodes, {self.node: "ubuntu"}, Events())
+
+    def ask(self, command: str) -> str:
+        done = subprocess.run(
+            [*ssh.argv(self.paths, self.node), command], capture_output=True, text=True, timeout=120, check=False
+        )
+        return done.stdout.strip()
+
+    def step(self) -> str:
+        return Journal(self.paths.site(self.name) / "bmc.json").load()["dgx01.lab"].step
+
+
+@contextlib.contextmanager
+def standing(folder: Path, image: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, log: str) -> Iterator[Site]:
+    """The machine is off, its disk empty. `image`: what it is to be installed from, and its SHA-256; `log`: the name of
+    what is left in the folder GPUPROV_TEST_LOG of all that it said."""
+    monkeypatch.setenv("BMC_USER", "admin")
+    monkeypatch.setenv("BMC_PASSWORD", "not-a-real-one")
+    monkeypatch.setattr(serve, "serving", functools.partial(serve.serving, bind="127.0.0.1"))
+    bmc = qemu_machine.Behind(copy.deepcopy(fake.tree(TREE)), fake.MANNERS[TREE])
+    bmc.system.update(SerialNumber="GPU-0001", PowerState="Off")
+    (folder / "machine").mkdir()
+    with contextlib.ExitStack() as running:
+        running.enter_context(fake.serving(bmc, fake.certificate(folder)))
+        machine = qemu_machine.Machine(folder / "machine", "GPU-0001", bmc)
+        running.callback(machine.end)
+        made = Site(folder, image, machine)
+        try:
+            yield made
+        finally:
+            if kept := os.environ.get("GPUPROV_TEST_LOG"):
+                text = "\n".join(made.said) + "\n" + machine.said()
+                Path(kept, f"{log}.txt").write_text(text, encoding="utf-8")
