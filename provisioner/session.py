@@ -98,7 +98,7 @@ class Cluster:
 
         near = [match[0] for match in process.extract(name, [n.name for n in nodes], limit=3)]
         hint = f"did you mean {', '.join(near)}?" if near else f"run `gpuprov up {self.file}` first"
-        wanted = [f"{group}-{number}" for group, one in self.spec.groups.items() for number in range(one.count)]
+        wanted = list(self.spec.node_groups())
         if not near and name not in wanted:
             hint = f"the file has {few(wanted, 5, ',')}"
         raise GpuprovError(f"there is no node {name}", where=str(self.file), hint=hint)

@@ -36,10 +36,13 @@ def _open(file: Path, sandbox: bool | None, *, changes: bool = False) -> Recipe:
     from provisioner.lifecycle.image import work
     from provisioner.lifecycle.image.recipe import open_recipe
 
+    def begun(one: Recipe) -> bool:
+        return bool(one.book.builds() or work.journals(one))
+
     recipe = open_recipe(file, sandbox=bool(sandbox))
-    if sandbox is None and not changes and not (recipe.book.builds() or work.journals(recipe)):
+    if sandbox is None and not changes and not begun(recipe):
         rehearsed = open_recipe(file, sandbox=True)
-        recipe = rehearsed if rehearsed.book.builds() or work.journals(rehearsed) else recipe
+        recipe = rehearsed if begun(rehearsed) else recipe
     if changes:
         recipe.cluster.require_rights()
     return recipe

@@ -103,7 +103,8 @@ def bring(
     found = {name: drift.differences(bundle, locks[name]) for name, bundle in bundles.items()}
     brought = Brought(subjects, found, before=dict(found))
     behind = [n for n in nodes if n.name in blank or any(d.mended for d in found[n.name])]
-    whole = [s for s in seen if s.name in imaged and s.name not in {node.name for node in behind}]
+    as_locked = imaged - {node.name for node in behind}
+    whole = [s for s in seen if s.name in as_locked]
     bundles |= look(cluster, whole, f"looking at {counted(len(whole), 'node')}")
     for node in behind:
         _tell(cluster, node.name, found.get(node.name, ()))

@@ -28,7 +28,7 @@ class Diff:
 def compare(cluster: Cluster) -> Diff:
     """Compare the file with what the last run made. Nobody is asked."""
     nodes = {node.name: node for node in cluster.nodes()}
-    groups = {f"{name}-{i}": name for name, group in cluster.spec.groups.items() for i in range(group.count)}
+    groups = cluster.spec.node_groups()
     used = sorted({cluster.spec.site_of(name) for name in cluster.spec.groups})
     spared = {name for site in used for name in capacity.without(cluster.paths.site(site))}
     return Diff(

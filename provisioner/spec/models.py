@@ -241,6 +241,10 @@ class ClusterSpec(Model):
         description="Makes the file a recipe: `gpuprov image build` makes an image of each of its groups",
     )
 
+    def node_groups(self) -> dict[str, str]:
+        """Node → its group, of all nodes that the file wants."""
+        return {f"{name}-{number}": name for name, group in self.groups.items() for number in range(group.count)}
+
     def site_of(self, group: str) -> str:
         """The site of a group; where there is one site it may be left out (rules.py refuses the rest)."""
         return self.groups[group].site or next(iter(self.sites))

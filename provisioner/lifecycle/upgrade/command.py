@@ -68,7 +68,7 @@ def upgrade(cluster: Cluster, binary: Binary, options: Options, *, confirm: Conf
     """Move the fleet, or go on where a call before this one was stopped. Raises GpuprovError for what can't be begun:
     no fleet, other machines wanted than there are, a release that was rolled back here."""
     nodes, began = cluster.nodes(), time.monotonic()
-    wanted = {f"{name}-{i}" for name, group in cluster.spec.groups.items() for i in range(group.count)}
+    wanted = set(cluster.spec.node_groups())
     if not nodes or {node.name for node in nodes} != wanted:
         raise GpuprovError(
             "the machines are not those of cluster.yaml" if nodes else "there is no fleet yet",
