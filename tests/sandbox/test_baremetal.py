@@ -19,6 +19,7 @@ from provisioner.paths import cache
 from provisioner.sandbox import network
 from provisioner.sandbox.keys import keys
 from provisioner.stack import lockfile
+from tests.support import inside
 from tests.support.aws_machines import Machines
 from tests.support.baremetal_rehearsal import Box
 from tests.support.rehearsal import ROOT, Done, Rehearsal, wrongs
@@ -56,8 +57,7 @@ class Room:
     """Host → what bore gpuprov's name there before it came: the sandbox's own."""
 
     def shell(self, host: str, script: str, *, stdin: str = "") -> str:
-        argv = ["podman", "exec", "-i", self.machines.running[host], "sh", "-ec", script]
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        done = inside.run(self.machines.running[host], "sh", "-ec", script, stdin=stdin)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 

@@ -83,7 +83,7 @@ def test_moved_and_moved_back_without_a_reboot(node: NodeMirror) -> None:
         assert version(node) == target
         units = "nvidia-persistenced nvidia-fabricmanager nvidia-dcgm nvidia-dcgm-exporter"
         assert node.shell(f"systemctl is-active {units} | sort -u") == "active"
-        assert configure(node, moved(stack, target)).changed()[NODE] == 0
+    assert configure(node, stack).changed()[NODE] == 0
     assert node.shell(STARTED) == started
     assert f"nvidia-driver-pinning-{OTHER}" not in node.shell("dpkg-query -W -f '${Package}\n'")
 

@@ -6,13 +6,13 @@ That no variable at all is what a node says is in tests/unit/security/test_hosti
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from provisioner.verify import archive
+from tests.support import inside
 from tests.support.playbook import play
 from tests.support.rehearsal import Rehearsal
 from tests.unit.security.test_hostile_facts import HOSTILE, names
@@ -24,11 +24,9 @@ PROGRAM = "/usr/local/lib/gpuprov-health.pyz"
 
 
 def node(lone: Rehearsal, command: str, given: str = "") -> str:
-    container = next(name for name in lone.containers() if "-train-0." in name)
-    return subprocess.run(
-        ["podman", "exec", "-i", container, "sh", "-euc", command],
-        input=given, capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
+    done = inside.run(lone.container("train-0"), "sh", "-euc", command, stdin=given, timeout=60)
+    done.check_returncode()
+    return done.stdout
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from provisioner.verify.collect import collect
 from provisioner.verify.expectations import expect
 from provisioner.verify.parsers import shared
 from provisioner.verify.request import ProbeRequest
+from tests.support import inside
 from tests.support.playbook import Played, play
 from tests.support.rehearsal import Rehearsal
 
@@ -56,6 +56,7 @@ class Site:
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
+        self.container = rehearsal.container("train-0")
 
     def has(self, *wanted: dict[str, str], check: bool = False, tags: str = "mounts", **variables: Any) -> Played:
         given = {"mounts_patience": 0, "mounts_timeout": 3, "mounts_distribution_packages": [], "mounts_packages": [],
@@ -65,9 +66,7 @@ class Site:
         return play(self.rehearsal, tags=tags, variables=given, check=check)
 
     def shell(self, script: str) -> str:
-        (name,) = (name for name in self.rehearsal.containers() if "train-0" in name)
-        done = subprocess.run(["podman", "exec", name, "sh", "-c", script], capture_output=True, text=True,
-                              timeout=120, check=False)  # fmt: skip
+        done = inside.run(self.container, "sh", "-c", script)
         return (done.stdout + done.stderr).strip()
 
     def probed(self, path: str) -> shared.Shared:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from provisioner.sandbox.deb import Deb
+from tests.support import inside
 from tests.support.node_mirror import URL, NodeMirror, with_script
 from tests.support.playbook import play
 from tests.support.rehearsal import Rehearsal
@@ -100,7 +101,7 @@ class lock_held:
         )
         node.shell("rm -f /run/test-lock")
         self.node = node
-        self.process = subprocess.Popen(["podman", "exec", node.container, "python3", "-c", script])
+        self.process = subprocess.Popen(inside.command(node.container, "python3", "-c", script))
 
     def __enter__(self) -> None:
         self.node.shell("for i in $(seq 100); do [ -e /run/test-lock ] && exit 0; sleep 0.1; done; exit 1")

@@ -14,6 +14,7 @@ import pytest
 
 from provisioner.sandbox import fault_list_cloud, faults
 from provisioner.sandbox.node import smi_mig, storage
+from tests.support import inside
 from tests.support.playbook import play
 from tests.support.rehearsal import Rehearsal, failing, wrongs
 
@@ -52,23 +53,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
         rehearsal.down()
 
 
-def container(fleet: Rehearsal, node: str) -> str:
-    return next(name for name in fleet.containers() if f".{node}." in name or f"-{node}." in name)
-
-
-def shell(fleet: Rehearsal, node: str, script: str, *, stdin: str | None = None) -> str:
+def shell(fleet: Rehearsal, node: str, script: str, *, stdin: str = "") -> str:
     """Run a script as root in the node; asserts that it ends well."""
-    done = subprocess.run(
-        ["podman", "exec", *(["-i"] if stdin is not None else []), container(fleet, node), "sh", "-ec", script],
-        input=stdin, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = inside.run(fleet.container(node), "sh", "-ec", script, stdin=stdin)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
 
 def reboot(fleet: Rehearsal, *nodes: str) -> None:
     """Stop and start nodes, until every unit of theirs is up again."""
-    names = [container(fleet, node) for node in nodes]
+    names = [fleet.container(node) for node in nodes]
     subprocess.run(["podman", "restart", "--time", "10", *names], capture_output=True, timeout=120, check=True)
     # Nothing at all before the bus is there, then "starting".
     wait = "for i in $(seq 300); do s=$(systemctl is-system-running 2>&1 || :); "
@@ -256,7 +250,7 @@ def noted(fleet: Rehearsal) -> dict[str, Any]:
 
 
 def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet: Rehearsal) -> None:
-    faults.inject(container(fleet, "cut-0"), "spot-notice")
+    faults.inject(fleet.container("cut-0"), "spot-notice")
     try:
         found = noted(fleet)
         when = found["notice"]["time"]
@@ -274,7 +268,7 @@ def test_a_spot_notice_runs_the_hook_once_and_the_node_is_not_handed_over(fleet:
         assert (verdict.status, failing(verdict.json)) == (1, {"cut-0": {"cloud.interruption"}})
         assert f"terminate at {when}" in "".join(wrongs(verdict))
     finally:
-        faults.clear(container(fleet, "cut-0"), "spot-notice")
+        faults.clear(fleet.container("cut-0"), "spot-notice")
     assert failing(fleet.verify("--level", "quick", "--node", "cut-0").json) == {}
 
 

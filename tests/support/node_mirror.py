@@ -17,6 +17,7 @@ from provisioner.sandbox import packages, repository
 from provisioner.sandbox.deb import Deb
 from provisioner.sandbox.keys import Keys, keys
 from provisioner.stack.models import Package, Stack
+from tests.support import inside
 from tests.support.rehearsal import ROOT, Rehearsal
 
 PORT = 8099
@@ -92,14 +93,11 @@ class NodeMirror:
     _count: int = 0
 
     def __post_init__(self) -> None:
-        self.container = next(n for n in self.rehearsal.containers() if f"-{self.node}." in n)
+        self.container = self.rehearsal.container(self.node)
 
     def shell(self, script: str, *, check: bool = True) -> str:
         """A script as root on the node, past ssh."""
-        done = subprocess.run(
-            ["podman", "exec", self.container, "sh", "-c", script],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = inside.run(self.container, "sh", "-c", script)
         assert done.returncode == 0 or not check, done.stdout + done.stderr
         return done.stdout.strip()
 
@@ -130,10 +128,7 @@ class NodeMirror:
             repository.packages.build = build  # type: ignore[assignment]
         self.shell(f"systemctl stop test-mirror 2>/dev/null; rm -rf {FOLDER}; mkdir -p {FOLDER}", check=False)
         subprocess.run(["podman", "cp", str(root), f"{self.container}:{FOLDER}"], check=True, timeout=120)
-        subprocess.run(
-            ["podman", "exec", "-i", self.container, "sh", "-c", f"cat > {FOLDER}/server.py"],
-            input=SERVER, text=True, check=True, timeout=60,
-        )  # fmt: skip
+        inside.run(self.container, "sh", "-c", f"cat > {FOLDER}/server.py", stdin=SERVER).check_returncode()
         self.faults()
         self.start()
 
@@ -170,10 +165,7 @@ class NodeMirror:
         request = json.dumps(
             {"ANSIBLE_MODULE_ARGS": {**arguments, "_ansible_tmpdir": "/tmp", "_ansible_remote_tmp": "/tmp"}}
         )
-        done = subprocess.run(
-            ["podman", "exec", "-i", self.container, "python3", "-c", START, module],
-            input=request, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+        done = inside.run(self.container, "python3", "-c", START, module, stdin=request, timeout=300)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         assert lines, done.stdout + done.stderr
         found = json.loads(lines[-1])

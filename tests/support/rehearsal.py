@@ -43,6 +43,8 @@ class Rehearsal:
     first: Done | None = None
     typed: str = ""
     """What the terminal showed of an `up` that a person typed and answered."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Node → name of its container, of those that were asked for."""
     gpuprov: list[str] = field(default_factory=lambda: [sys.executable, "-m", "provisioner"])
 
     @classmethod
@@ -100,6 +102,13 @@ class Rehearsal:
 
     def nodes(self) -> list[str]:
         return [node["name"] for node in self.run("status", self.file, "--json").json["nodes"]]
+
+    def container(self, node: str) -> str:
+        """The name of a node's container, which stays when its machine is replaced. Raises KeyError without one."""
+        if node not in self.names:
+            before = f"gpuprov-{self.name}-"  # and behind it NODE.NETWORK
+            self.names |= {name.removeprefix(before).rpartition(".")[0]: name for name in self.containers()}
+        return self.names[node]
 
     def containers(self) -> list[str]:
         """Names of all containers of this cluster, running or not."""
