@@ -23,6 +23,10 @@ IDENTITY = re.compile(r"[0-9a-f]{12}\n?")
 """The file `id` of a run directory: what tells a cluster from every other one of its name (Cluster.identity)."""
 
 
+RUNS, IGNORE = ".gpuprov", ".gitignore"
+"""The folder beside cluster.yaml that has the run directories, and its file that keeps keys and states out of git."""
+
+
 def data(name: str) -> Path:
     """The folder `terraform`, `ansible`, `templates` or `images`: beside the package, or inside it in a wheel."""
     package = Path(str(resources.files("provisioner")))
@@ -45,6 +49,8 @@ def private_dir(path: Path) -> Path:
     for made in reversed(missing):  # `parents=True` would make those above with the mode that everybody has
         made.mkdir(mode=0o700, exist_ok=True)
         ownership.give_directory(made)
+        if made.name == RUNS:
+            write_whole(made / IGNORE, "*\n", mode=0o644)
     path.mkdir(exist_ok=True)  # says so where a file is there
     return path
 
@@ -117,7 +123,7 @@ class ClusterPaths:
 
     @property
     def root(self) -> Path:
-        return self.spec.absolute().parent / ".gpuprov" / (f"{self.name}.sandbox" if self.sandbox else self.name)
+        return self.spec.absolute().parent / RUNS / (f"{self.name}.sandbox" if self.sandbox else self.name)
 
     @property
     def lock_file(self) -> Path:

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from provisioner import fleet, keeper, ownership, spec, ssh, stored
 from provisioner.errors import GpuprovError, Interrupted, LockedError
 from provisioner.events import Events, jsonl_writer
-from provisioner.paths import IDENTITY, ClusterPaths, private_dir, remove_tree, write_whole
+from provisioner.paths import IDENTITY, IGNORE, ClusterPaths, private_dir, remove_tree, write_whole
 from provisioner.providers.cluster import Providers
 from provisioner.providers.state import Remote
 from provisioner.stack import lockfile
@@ -216,9 +216,12 @@ class Cluster:
                 continue
             _remove(path)
         self.paths.run_lock.unlink(missing_ok=True)
-        for folder in (root, root.parent):
-            with contextlib.suppress(OSError):  # another cluster's files are beside ours
-                folder.rmdir()
+        with contextlib.suppress(OSError):  # somebody has put something there
+            root.rmdir()
+        with contextlib.suppress(OSError):  # another cluster's files are beside ours
+            if [path.name for path in root.parent.iterdir()] == [IGNORE]:
+                (root.parent / IGNORE).unlink()
+            root.parent.rmdir()
 
 
 def open_cluster(

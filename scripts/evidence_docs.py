@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from provisioner import catalog
-from provisioner.catalog.models import Ceiling, CopyLimit, GpuLimit, Limit, ScratchLimit
+from provisioner.catalog.limits import Ceiling, CopyLimit, GpuLimit, Limit, ScratchLimit
 from provisioner.sandbox.sources import shown
 from provisioner.stack.facts import rows
 from provisioner.verify.check import Check

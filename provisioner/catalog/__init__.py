@@ -13,30 +13,20 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 from provisioner import yaml_text
-from provisioner.catalog.models import (
+from provisioner.catalog.limits import (
     Basis,
-    Board,
-    Bought,
     Ceiling,
     CopyLimit,
     FabricLimit,
-    Gpu,
     GpuLimit,
     Limit,
-    ListPrices,
-    Machine,
     NcclLimit,
-    Price,
-    Provider,
-    ProviderName,
     RdmaLimit,
-    Row,
     ScratchLimit,
-    Seller,
-    Topology,
-    Without,
-    Xid,
 )
+from provisioner.catalog.models import Board, Gpu, Machine, ProviderName, Row, Topology, Xid
+from provisioner.catalog.prices import Bought, ListPrices, Price, Seller, Without
+from provisioner.catalog.providers import Provider
 from provisioner.errors import GpuprovError
 
 __all__ = ["Catalog", "load"]

@@ -86,6 +86,8 @@ def build(
         typer.echo(f"  {name}: {target.machine}, driver {target.stack.driver}, {proven}; {ids}")
         for one in target.disk.files.values() if target.disk is not None else ():
             typer.echo(f"  {name}: {folder_of(recipe, name) / one.file}, {one.bytes / 1e9:.1f} GB")
+    onward = typed("image promote", file, sandbox=recipe.sandbox)
+    typer.echo(f"channel nightly has it now; `{onward} candidate` moves it on")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioner import catalog
 from provisioner.cost import summary
-from provisioner.lifecycle import block_ends, configuring, locking, machines, status
+from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
 from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
@@ -36,7 +36,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
         new_lock = not cluster.paths.locked()
         lock = locking.current(cluster, cluster.events, write=False)
         wanted = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock)).at(sites)
-        findings = [one for found in machines.preflight(cluster, wanted, cluster.events).values() for one in found]
+        findings = [one for found in preflight.look(cluster, wanted, cluster.events).values() for one in found]
         mine = {site: machines.of_site(cluster, site, binary, run_dir) for site in wanted.sites()}
         prepared, failed = each(list(mine), lambda site: mine[site].plan(wanted, repair=False))
         if failed:

@@ -13,7 +13,7 @@ from provisioner import catalog, node_state
 from provisioner.errors import ConfigureError, Exit, GpuprovError
 from provisioner.events import Stage
 from provisioner.fleet import Node
-from provisioner.lifecycle import block_ends, configuring, locking, machines, verifying
+from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, verifying
 from provisioner.lifecycle.sites import Remaining, chosen, each, refuse_recipe, refuse_unready
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan, build_plan
@@ -100,8 +100,8 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             remaining = Remaining(whole.at(sites), events)
             run.failed = remaining.failed
         with run.stage("preflight"):
-            remaining.leave(machines.blocked(machines.preflight(cluster, remaining.plan, events)), "preflight")
-            remaining.leave(machines.blocked(machines.probe(cluster, remaining.plan, events)), "preflight")
+            remaining.leave(preflight.blocked(preflight.look(cluster, remaining.plan, events)), "preflight")
+            remaining.leave(preflight.blocked(preflight.probe(cluster, remaining.plan, events)), "preflight")
         with run.stage("terraform"):
             block_ends.note(cluster, remaining.plan)
             mine = {site: machines.of_site(cluster, site, binary, run_dir) for site in remaining.plan.sites()}

@@ -14,7 +14,8 @@ from typing import Any
 
 from provisioner import yaml_text
 from provisioner.catalog import Catalog
-from provisioner.catalog.models import Gpu, Machine, Provider
+from provisioner.catalog.models import Gpu, Machine
+from provisioner.catalog.providers import Provider
 from provisioner.errors import GpuprovError
 from provisioner.sandbox.mig_layout import mig_layout
 from provisioner.sandbox.performance import between, reaches

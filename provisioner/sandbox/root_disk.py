@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.catalog.models import Provider
+from provisioner.catalog.providers import Provider
 
 
 def root_disk(provider: Provider, serial: str) -> dict[str, Any]:

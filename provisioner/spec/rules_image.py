@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from provisioner.catalog import Catalog
-from provisioner.catalog.models import SMALL_GIB, Machine, Provider
+from provisioner.catalog.models import Machine
+from provisioner.catalog.providers import SMALL_GIB, Provider
 from provisioner.spec.image import ImageTarget, recipe_file
 from provisioner.spec.problems import did_you_mean
 from provisioner.spec.site import CloudSite, Site

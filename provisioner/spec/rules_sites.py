@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from provisioner.catalog import Catalog
-from provisioner.catalog.models import Provider
+from provisioner.catalog.providers import Provider
 from provisioner.spec.groups import Group
 from provisioner.spec.models import Access
 from provisioner.spec.site import CloudSite, Site

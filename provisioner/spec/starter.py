@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from provisioner.catalog import Catalog
-from provisioner.catalog.models import Machine, Provider
+from provisioner.catalog.models import Machine
+from provisioner.catalog.providers import Provider
 from provisioner.errors import GpuprovError
 from provisioner.spec.problems import did_you_mean
 from provisioner.spec.ranges import expand

@@ -144,8 +144,8 @@ class Expected:
     efa_huge_mib_per_cpu: int = 0
     """Memory in huge pages that EFA's packages reserve; 0 where the lock has none of them."""
     maintenance: Mapping[str, Any] | None = None
-    """The metadata service that lists the machine's scheduled maintenance (catalog/models.py, MaintenanceService); None
-    where there is nobody to ask."""
+    """The metadata service that lists the machine's scheduled maintenance (catalog/providers.py, MaintenanceService);
+    None where there is nobody to ask."""
     repositories: tuple[str, ...] | None = None
     """Addresses of the lock's package repositories."""
     repo_keys: Mapping[str, str] = field(default_factory=dict)

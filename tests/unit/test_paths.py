@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from provisioner.cli.main import run
 from provisioner.events import Events, jsonl_writer
-from provisioner.paths import remove_tree, write_whole
+from provisioner.paths import private_dir, remove_tree, write_whole
 
 
 @pytest.fixture
@@ -86,3 +87,12 @@ def test_a_directory_that_may_not_be_removed_is_an_error(tmp_path: Path, monkeyp
     monkeypatch.setattr(shutil, "rmtree", refuses)
     with pytest.raises(PermissionError):
         remove_tree(tmp_path)
+
+
+def test_git_never_sees_a_run_directory_and_its_keys(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "core.excludesFile=/dev/null"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    (private_dir(tmp_path / ".gpuprov" / "vision" / "ssh") / "id_ed25519").write_text("secret")
+    (tmp_path / "cluster.yaml").write_text("name: vision\n")
+    seen = subprocess.run([*git, "status", "--porcelain", "--untracked-files=all"], check=True, capture_output=True)
+    assert seen.stdout == b"?? cluster.yaml\n"

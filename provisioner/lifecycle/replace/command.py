@@ -14,7 +14,7 @@ from pathlib import Path
 from provisioner import catalog, fleet, node_state
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, running_cost, verifying
+from provisioner.lifecycle import configuring, locking, machines, preflight, running_cost, verifying
 from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
@@ -54,7 +54,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             upgrade_journal.assign(cluster, cluster.nodes(), lock)  # raises while an upgrade is under way
             plan = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
         with run.stage("preflight"):
-            if blocked := machines.blocked(machines.preflight(cluster, plan, events)):
+            if blocked := preflight.blocked(preflight.look(cluster, plan, events)):
                 raise together(blocked)
         work = _Machines(cluster, plan, binary, run_dir)
         with run.stage("terraform"):

@@ -8,7 +8,8 @@ from datetime import date
 import pytest
 
 from provisioner import catalog
-from provisioner.catalog.models import ListPrices, Provider, Without
+from provisioner.catalog.prices import ListPrices, Without
+from provisioner.catalog.providers import Provider
 
 CATALOG = catalog.load()
 ROWS = catalog._rows("prices", "on_demand", ListPrices)

@@ -647,6 +647,7 @@ def test_a_build_says_where_its_disks_are(tmp_path: Path, disks: World, monkeypa
     folder = tmp_path / "images" / "disks"
     for kind in ("raw", "qcow2"):
         assert f"p4d: {folder}/pytorch-p4d-{build}.{kind}, 0.0 GB" in done.output.replace("\n", "")
+    assert f"gpuprov image promote {file} candidate` moves it on" in done.output.replace("\n", "")
     shown = CliRunner().invoke(app, ["show", str(file), "nightly"]).output
     assert f"pytorch-p4d-{build}.raw: 0.0 GB, sha256 {hashlib.sha256(b'raw').hexdigest()}" in shown
     assert "known vulnerabilities: not scanned" in shown

@@ -11,7 +11,7 @@ import pytest
 from provisioner.errors import Exit, ProviderError
 from provisioner.events import Events
 from provisioner.lifecycle import planning
-from provisioner.lifecycle.machines import blocked
+from provisioner.lifecycle.preflight import blocked
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Run
 from provisioner.machines.terraform import Root, TerraformMachines

@@ -14,7 +14,7 @@ import pytest
 from provisioner import fleet, node_state
 from provisioner.errors import Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, hooks, machines, verifying
+from provisioner.lifecycle import configuring, hooks, machines, preflight, verifying
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.quarantine.book import Book
@@ -165,7 +165,7 @@ def world(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(command.locking, "current", lambda *_: None)
     monkeypatch.setattr(command.upgrade_journal, "assign", lambda _, nodes, __: {n.name: None for n in nodes})
     monkeypatch.setattr(command.upgrade_journal, "others", lambda *_: [])
-    monkeypatch.setattr(machines, "preflight", lambda *_: {})
+    monkeypatch.setattr(preflight, "look", lambda *_: {})
     monkeypatch.setattr(machines, "of_site", Site)
     monkeypatch.setattr(fleet, "contact", lambda *_, **__: made.step() or {})
     monkeypatch.setattr(hooks, "call", call)

@@ -164,18 +164,18 @@ def test_a_provider_that_can_not_be_asked_blocks_its_own_site_alone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from provisioner import catalog
-    from provisioner.lifecycle import machines
+    from provisioner.lifecycle import preflight
     from provisioner.plan import build_plan
 
     monkeypatch.undo()  # the real preflight
     lock = Lock(request={}, simulated=True, groups={"train": STACK, "infer": STACK})
 
-    def preflight(*_: Any) -> Any:
+    def asked(*_: Any) -> Any:
         raise GpuprovError("the SDK is missing", hint="pip install 'gpuprov[alicloud]'")
 
-    cluster.providers.at("shanghai").preflight = preflight  # type: ignore[method-assign]
+    cluster.providers.at("shanghai").preflight = asked  # type: ignore[method-assign]
     cluster.providers.at("virginia").preflight = lambda *_: []  # type: ignore[method-assign]
-    found = machines.blocked(machines.preflight(cluster, build_plan(cluster.spec, lock, catalog.load()), Events()))
+    found = preflight.blocked(preflight.look(cluster, build_plan(cluster.spec, lock, catalog.load()), Events()))
     assert list(found) == ["shanghai"] and found["shanghai"].hint == "pip install 'gpuprov[alicloud]'"
 
 

@@ -17,7 +17,7 @@ from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, down, locking, machines, status, verifying
+from provisioner.lifecycle import configuring, down, locking, machines, preflight, status, verifying
 from provisioner.lifecycle.up import Run, up
 from provisioner.machines.base import Planned
 from provisioner.paths import private_dir
@@ -156,7 +156,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         return {name: ProviderError("no ssh", where=name) for name in silent}
 
     monkeypatch.setattr(
-        machines, "preflight", lambda _, plan, __: {site: made.findings.get(site, []) for site in ("", *plan.sites())}
+        preflight, "look", lambda _, plan, __: {site: made.findings.get(site, []) for site in ("", *plan.sites())}
     )
     monkeypatch.setattr(machines, "of_site", Site)
     monkeypatch.setattr(fleet, "contact", contact)

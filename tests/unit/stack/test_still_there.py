@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.lifecycle import machines
+from provisioner.lifecycle import preflight
 from provisioner.preflight import Finding
 from provisioner.sandbox.keys import Keys
 from provisioner.stack import still_there
@@ -83,7 +83,7 @@ def test_only_groups_that_grow_are_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     groups = [SimpleNamespace(name=n, stack=n.upper(), spec=SimpleNamespace(count=2)) for n in ("a", "b")]
     plan: Any = SimpleNamespace(simulated=False, groups=groups)
     cluster: Any = SimpleNamespace(file=Path("c.yaml"), nodes=lambda: [SimpleNamespace(group="a")] * 2)
-    assert machines._packages(cluster, plan) == found
+    assert preflight._packages(cluster, plan) == found
     assert seen == [({"b": "B"}, "c.yaml")]
     plan.simulated = True
-    assert machines._packages(cluster, plan) == []
+    assert preflight._packages(cluster, plan) == []

@@ -1,0 +1,75 @@
+"""What keeps machines from being made, asked before anything is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from provisioner.errors import GpuprovError, ProviderError
+from provisioner.events import Events, Kind
+from provisioner.paths import private_dir
+from provisioner.plan import Plan
+from provisioner.preflight import Finding
+from provisioner.session import Cluster
+
+
+def look(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
+    """Site → what keeps, or may keep, its machines from being made; "" has what concerns the whole fleet. Nothing is
+    spent."""
+    findings = {"": [*(cluster.sharing.findings if cluster.sharing else ()), *_packages(cluster, plan)]}
+    for site in plan.sites():
+        there = [node.name for node in cluster.nodes() if node.site == site]
+        try:
+            findings[site] = cluster.providers.at(site).preflight(plan, there)
+        except GpuprovError as error:
+            if len(plan.sites()) == 1:
+                raise
+            findings[site] = [Finding("blocks", f"site {site}", error.message, error.hint)]
+    for site, found in findings.items():
+        whose = f"{site}: " if site and len(plan.sites()) > 1 else ""
+        for finding in found:
+            if finding.status != "ok":
+                text = f"{finding.subject}: {finding.message}" + (f" ({finding.action})" if finding.action else "")
+                events("preflight", "warning", f"{whose}{text}", data={"status": finding.status})
+    return findings
+
+
+def blocked(findings: Mapping[str, Sequence[Finding]]) -> dict[str, ProviderError]:
+    """Site (or "") → what preflight found that makes the run pointless there."""
+    found = {}
+    for site, mine in findings.items():
+        if blocking := [one for one in mine if one.status == "blocks"]:
+            found[site] = ProviderError(
+                "\n  ".join(f"{one.subject}: {one.message}" for one in blocking),
+                where="preflight",
+                hint="; ".join(one.action for one in blocking if one.action),
+            )
+    return found
+
+
+def _packages(cluster: Cluster, plan: Plan) -> list[Finding]:
+    """Whether the repositories still have what is locked for the groups that machines are to be made for."""
+    if plan.simulated:
+        return []
+    from provisioner.stack import still_there  # it brings an HTTP client along
+
+    there = Counter(node.group for node in cluster.nodes())
+    growing = {group.name: group.stack for group in plan.groups if there[group.name] < group.spec.count}
+    return still_there.look(growing, str(cluster.file)) if growing else []
+
+
+def probe(cluster: Cluster, plan: Plan, events: Events) -> dict[str, list[Finding]]:
+    """Ask each site for the capacity of the groups that want that (`capacity.probe`), before anything is made."""
+    found = {}
+    for site in plan.sites():
+        knows = cluster.providers.at(site).capacity
+        if knows and any(group.site == site and group.spec.capacity.probe for group in plan.groups):
+            private_dir(cluster.paths.site(site))
+            try:
+                found[site] = knows.probe(plan, {node.name for node in cluster.nodes()})
+            except GpuprovError as error:
+                found[site] = [Finding("blocks", f"site {site}", error.message, error.hint)]
+    for finding in (one for mine in found.values() for one in mine):
+        kind: Kind = "log" if finding.status == "ok" else "warning"
+        events("preflight", kind, f"{finding.subject}: {finding.message}", data={"status": finding.status})
+    return found
