@@ -157,8 +157,8 @@ def other_driver(rehearsal: Rehearsal) -> None:
 
 
 def test_interrupted_and_killed_with_sudo_the_next_up_finishes_and_all_is_theirs(their_folder: Path) -> None:
-    """Ctrl-C, which says how to go on; SIGKILL in the middle of the roles, after which no process is left; then a run
-    to its end. What all of them made belongs to whoever called sudo, and they can look at it without."""
+    """Ctrl-C, which says how to go on; SIGKILL some seconds into a run, after which no process of it is left; then a
+    run to its end. What all of them made belongs to whoever called sudo, and they can look at it without."""
     rehearsal = Rehearsal.of_example("rtx4090", their_folder, count=1)
     theirs = without_sudo(rehearsal)
     try:
