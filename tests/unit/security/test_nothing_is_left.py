@@ -57,7 +57,7 @@ def test_after_a_refused_plan_nobody_is_asked_which_cluster_is_meant(
 def test_every_folder_that_gpuprov_makes_is_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     private_dir(tmp_path / ".gpuprov" / "vision" / "sites" / "here")
-    made = [*tmp_path.rglob("*")]
+    made = [path for path in tmp_path.rglob("*") if path.is_dir()]
     assert len(made) == 4
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in made} == {0o700}
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
