@@ -43,7 +43,7 @@ def read(path: Path) -> Lock | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise GpuprovError(
-            f"cannot be read: {error}", where=str(path), hint="recreate it with `gpuprov lock`"
+            f"cannot be read: {error}", where=str(path), hint="move it away, then `gpuprov lock` makes another one"
         ) from error
     return parse(text, str(path))
 
@@ -57,10 +57,12 @@ def parse(text: str, path: str) -> Lock:
         mark = error.problem_mark
         at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         said = f"is not YAML ({error.problem or error.context})"
-        raise GpuprovError(said, where=f"{path}{at}", hint="recreate it with `gpuprov lock`") from None
+        raise GpuprovError(
+            said, where=f"{path}{at}", hint="move it away, then `gpuprov lock` makes another one"
+        ) from None
     except (yaml.YAMLError, ValueError) as error:  # a control character; a number of 5000 digits
         said = f"is not YAML ({str(error).splitlines()[0]})"
-        raise GpuprovError(said, where=path, hint="recreate it with `gpuprov lock`") from None
+        raise GpuprovError(said, where=path, hint="move it away, then `gpuprov lock` makes another one") from None
     if isinstance(loaded, dict) and loaded.get("version") not in (LOCK_VERSION, None):
         raise GpuprovError(
             f"has format {loaded['version']}, this gpuprov reads {LOCK_VERSION}",
@@ -79,7 +81,8 @@ def parse(text: str, path: str) -> Lock:
         raise GpuprovError(
             f"is not a lock that gpuprov wrote ({dotted(loc) or 'the file'}: {said})",
             where=f"{path}{_position(text, loc)}",
-            hint="recreate it with `gpuprov lock`; if you did not change it, find out who did",
+            hint="if you did not change it, find out who did: somebody, or a gpuprov that knows more than this one. "
+            "`gpuprov lock` makes another one once this one is moved away",
         )
     assert lock is not None
     return lock

@@ -13,9 +13,22 @@ podman() { command timeout 120 "$GPUPROV_PODMAN" --runtime "$GPUPROV_RUNTIME" "$
 
 label_of() { podman container inspect --format "{{index .Config.Labels \"$1\"}}" "$GPUPROV_NAME" 2>/dev/null || true; }
 
+# A podman that was killed as it started a container leaves that one's monitor, which holds the port of a container that
+# podman does not know any more. The name is ours: a container of it would have stopped us.
+end_monitor() {
+  grep --files-with-matches --text --fixed-strings -- "$GPUPROV_NAME" /proc/[0-9]*/cmdline 2>/dev/null |
+    while read -r file; do
+      words=" $(tr '\0' ' ' <"$file" 2>/dev/null) "
+      case $words in
+        " "*conmon" "*" -n $GPUPROV_NAME "*) kill "$(expr "$file" : '/proc/\([0-9]*\)/')" 2>/dev/null || true ;;
+      esac
+    done
+}
+
 # A container that is there already: ours is removed, another one stays and we stop.
 clear_the_way() {
   if ! podman container exists "$GPUPROV_NAME"; then
+    end_monitor
     # A podman that was killed while it made one leaves the name taken by storage without a container. One that is at work
     # is through in a moment.
     podman container exists --external "$GPUPROV_NAME" || return 0

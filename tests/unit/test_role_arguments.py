@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def given() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("role", sorted(p.name for p in ROLES.iterdir()))
 def test_every_machine_gives_each_role_what_it_asks_for(role: str, given: dict[str, dict[str, Any]]) -> None:
     assert {machine: found for machine, variables in given.items() if (found := problems(role, variables))} == {}
+
+
+@pytest.mark.parametrize("role", sorted(p.name for p in ROLES.iterdir()))
+def test_each_role_declares_the_variables_that_it_reads(role: str) -> None:
+    files = [
+        file for file in (ROLES / role).rglob("*") if file.suffix in (".yml", ".j2") and file.parent.name != "meta"
+    ]
+    read = {name for file in files for name in re.findall(r"\bgpuprov_[a-z_0-9]+\b", file.read_text())}
+    undeclared = sorted(read - options(role).keys())
+    assert not undeclared, f"ansible/roles/{role}/meta/argument_specs.yml lacks {undeclared}"
 
 
 def test_a_variable_that_is_missing_or_of_another_kind_is_seen(given: dict[str, dict[str, Any]]) -> None:

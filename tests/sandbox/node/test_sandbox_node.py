@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -141,6 +143,29 @@ def test_a_node_from_its_making_to_its_end(workspace: Workspace) -> None:
     assert workspace.terraform("destroy", "-auto-approve", "-no-color").returncode == 0
     assert workspace.containers() == []
     assert not mine & {*podman("volume", "ls", "-q")}
+
+
+def test_the_monitor_that_a_killed_podman_left_gives_the_port_back(workspace: Workspace) -> None:
+    """Its container is unknown to podman, and it listens where the node's sshd is to be reached."""
+    listens = f"import socket, time; s = socket.create_server(('127.77.{workspace.octet}.4', 22)); time.sleep(120)"
+    name = f"gpuprov-{workspace.name}-train-0.{workspace.octet}"
+    left, other = (
+        subprocess.Popen(
+            ["/usr/bin/conmon", "-c", program, "-n", whose, "--exit-dir"],
+            executable=sys.executable, env={**os.environ, "PYTHONHOME": sys.base_prefix},
+        )
+        for program, whose in ((listens, name), ("import time; time.sleep(120)", f"{name}0"))
+    )  # fmt: skip
+    time.sleep(0.5)
+    assert left.poll() is None
+    try:
+        workspace.apply()
+        assert left.wait(timeout=10) == -signal.SIGTERM
+        assert other.poll() is None
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait(timeout=10)
 
 
 def test_a_group_that_grows_leaves_its_nodes_alone(workspace: Workspace) -> None:

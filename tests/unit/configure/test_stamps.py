@@ -141,14 +141,19 @@ def test_only_roles_that_apply_are_recorded(machine: str, has: set[str], has_not
 
 
 def test_every_condition_of_the_playbook_can_be_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A condition that only Ansible understands counts as true: no error shows it."""
+    """A condition that only Ansible understands counts as true: no error shows it. One that reads what no inventory has
+    fails on every node."""
     import jinja2
 
     plan = plans.plan(plans.cluster_spec("p4d.24xlarge"))
     variables = group_variables("train", plan)
+    reader = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     for entry in playbook.load().entries:
         if entry.when:
-            found = jinja2.Environment(autoescape=True).compile_expression(entry.when)(**variables)
+            try:
+                found = reader.compile_expression(entry.when, undefined_to_none=False)(**variables)
+            except jinja2.UndefinedError as error:
+                pytest.fail(f"site.yml, role {entry.role}: its `when` reads what no role's module gives: {error}")
             assert isinstance(found, bool), entry.role
 
 
@@ -157,6 +162,8 @@ def test_the_packages_that_a_role_reads_are_those_of_its_parts() -> None:
     for role in playbook.load().roles:
         text = "\n".join(file.read_text() for file in (ANSIBLE / "roles" / role).rglob("*.yml"))
         known = roles.get(role)
+        unread = [part for part in known.parts if f"'{part}'" not in text and "map(attribute='part')" not in text]
+        assert not unread, f"provisioner/roles/{role}.py has parts that nothing in ansible/roles/{role} reads: {unread}"
         for shown in re.findall(r"gpuprov_stack\.packages \| (.{0,90})", text):
             if shown.startswith("map(attribute='name')"):
                 assert known.all_package_names, role
@@ -184,4 +191,5 @@ def test_the_stamp_is_written_and_the_facts_are_read_whatever_roles_run() -> Non
     assert [task["tags"] for task in plain] == [["always"]] * 3
     assert plain[1:] == play["tasks"][-2:]
     named = [(task["tags"], task[playbook.IMPORT_ROLE]["name"]) for task in play["tasks"][1:-2]]
-    assert all(tags == [role] for tags, role in named)
+    wrong = [f"role {role}: its tags are {tags}, they must be [{role}]" for tags, role in named if tags != [role]]
+    assert not wrong, f"ansible/playbooks/site.yml: {'; '.join(wrong)}"
