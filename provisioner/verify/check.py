@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeVar
 
-from provisioner.verify.expectations import Expected, Level
+from provisioner.verify.expectations import LEVELS, Expected, Level
 
 Severity = Literal["fatal", "warn", "info"]
 Action = Literal["none", "reconfigure", "reset", "reboot", "replace", "vendor"]
@@ -142,7 +142,15 @@ def check(
     documented: str = "",
 ) -> Callable[[F], F]:
     """Declare a test function as a check. `needs`, `follows`, `measured` and `documented` are explained at the head
-    of this module."""
+    of this module. Raises ValueError for another severity, action or level than there is: one that nobody knows would
+    condemn no node."""
+    for what, word, words in (
+        ("severity", severity, SEVERITIES),
+        ("action", action, ACTIONS),
+        ("level", level, LEVELS),
+    ):
+        if word not in words:
+            raise ValueError(f"check {id}: {what} {word!r} is none of {', '.join(words)}")
     declared = Check(
         *(id, severity, action, says, needs, follows, level, reads, vendor, applies, otherwise, silences),
         *(listing, measured, documented),

@@ -29,6 +29,12 @@ def test_every_component_has_versions_or_those_of_the_driver() -> None:
         assert rows(component.name) if component.solved else component.version == "stack.driver"
 
 
+def test_every_package_comes_from_a_repository_that_is_known() -> None:
+    named = {block["part"]: block["repository"] for block in rows("packages") if "repository" in block}
+    wrong = {part: name for part, name in named.items() if name not in rows("repositories")}
+    assert not wrong, f"provisioner/stack/data/packages.yaml: {wrong}, known are {sorted(rows('repositories'))}"
+
+
 def test_titles_are_told_apart() -> None:
     titles = [component.title for component in COMPONENTS.values()]
     assert all(titles)

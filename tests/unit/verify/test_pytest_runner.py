@@ -110,8 +110,12 @@ OWN = "from provisioner.verify.check import check\n\n@check('{}', severity='info
             OWN.format("a.b") + "def test_b(node):\n    pass\n" + OWN.format("a.b") + "def test_c(node):\n    pass\n",
             "checks/mine.py:8: the id a.b is that of the check at checks/mine.py:3: give it another one",
         ),
+        (
+            OWN.format("a.b").replace("info", "error") + "def test_b(node):\n    pass\n",
+            "checks/mine.py:3: ValueError: check a.b: severity 'error' is none of fatal, warn, info",
+        ),
     ],
-    ids=("syntax", "import", "raises", "sys.exit", "pytest.exit", "an id of gpuprov's", "an id twice"),
+    ids=("syntax", "import", "raises", "sys.exit", "pytest.exit", "an id of gpuprov's", "an id twice", "a severity"),
 )
 def test_what_cannot_be_taken_of_own_checks_is_said_in_a_line(tmp_path: Path, content: str, said: str) -> None:
     """A line that can be the reason of a quarantine; gpuprov's own checks are judged as ever."""
