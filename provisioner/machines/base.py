@@ -14,12 +14,14 @@ from provisioner.plan import Plan
 
 class Action(NamedTuple):
     """What is to be done to one thing. `what`: create, update, replace or delete; `name`: for people; `node`: the node
-    whose machine it is, or belongs to (`attached`), empty for all others."""
+    whose machine it is, or belongs to (`attached`), empty for all others. `shared`: serves every machine, and changing
+    it changes none of them."""
 
     what: str
     name: str
     node: str = ""
     attached: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Planned:
         more = [
             f"{one.what} {one.name}"
             for one in self.actions
-            if one.node not in names or not (one.attached or one.what in ("replace", "create"))
+            if not one.shared and (one.node not in names or not (one.attached or one.what in ("replace", "create")))
         ]
         touched = {one.node for one in self.actions if not one.attached}
         less = [name for name in names if name in anew and name not in touched]

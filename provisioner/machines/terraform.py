@@ -132,9 +132,12 @@ class TerraformMachines:
 
     def _planned(self, plan: Plan, changes: Changes) -> Planned:
         nodes = {name for name, group in plan.nodes() if group.site == self.site} | self._known
-        machines = {self._module.address(name): (name, False) for name in nodes}
-        machines |= {address: (name, True) for name in nodes for address in self._module.attached(name)}
-        actions = tuple(Action(what, address, *machines.get(address, ("", False))) for address, what in changes.actions)
+        known = {self._module.address(name): (name, False) for name in nodes}
+        known |= {address: (name, True) for name in nodes for address in self._module.attached(name)}
+        actions = tuple(
+            Action(what, address, *known.get(address, ("", False)), shared=address in self._module.shared)
+            for address, what in changes.actions
+        )
         return Planned(self.site, changes.add, changes.change, changes.destroy, actions)
 
     def _adopt(self, plan: Plan, *, repair: bool) -> None:

@@ -76,6 +76,8 @@ class Module(ABC):
     folder: ClassVar[str]
     data_resources: ClassVar[tuple[str, ...]] = ()
     """Types of Terraform resources that hold data which is nowhere else."""
+    shared: ClassVar[tuple[str, ...]] = ()
+    """Terraform addresses of what serves every machine and may be made anew without changing any of them."""
 
     @abstractmethod
     def inputs(self, plan: Plan) -> dict[str, Any]:

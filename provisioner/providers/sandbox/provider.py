@@ -33,6 +33,7 @@ class SandboxModule(Module):
     """terraform/sandbox."""
 
     folder = "sandbox"
+    shared = ("module.site.terraform_data.mirror",)
 
     def __init__(self, place: Place, capacity: SimulatedCapacity) -> None:
         self._place, self._capacity = place, capacity
@@ -70,7 +71,7 @@ class SandboxModule(Module):
         there = containers.list_containers(self._place.workspace)
         running = {(c.role, c.node) for c in there if c.state == "running"}
         gone = [self.address(name) for name in sorted(known) if ("node", name) not in running]
-        return gone + ([] if ("mirror", "") in running else ["module.site.terraform_data.mirror"])
+        return gone + ([] if ("mirror", "") in running else list(self.shared))
 
 
 class Mirror:

@@ -14,6 +14,7 @@ from provisioner.lifecycle import planning
 from provisioner.lifecycle.preflight import blocked
 from provisioner.lifecycle.sites import together
 from provisioner.lifecycle.up import Run
+from provisioner.machines.base import Action, Planned
 from provisioner.machines.terraform import Root, TerraformMachines
 from provisioner.paths import ClusterPaths
 from provisioner.plan import Plan
@@ -151,3 +152,11 @@ def test_a_plan_moves_no_state(tmp_path: Path) -> None:
         Workspace(tmp_path, Binary(("false",), ""), Events()).init(repair=False)
     assert "`gpuprov up` moves it" in caught.value.hint
     assert (tmp_path / "terraform.tfstate").exists()
+
+
+def test_what_serves_every_machine_may_change_with_any_of_them() -> None:
+    """The mirror of a rehearsal that serves another lock by now, or that somebody stopped."""
+    mirror = Action("replace", "mirror", shared=True)
+    Planned("here", actions=(Action("replace", "train-0", "train-0"), mirror)).refuse_more(["train-0"], ["train-0"])
+    with pytest.raises(ProviderError, match="would also replace other"):
+        Planned("here", actions=(mirror, Action("replace", "other"))).refuse_more([], [])

@@ -313,10 +313,10 @@ def test_what_is_in_quarantine_already_takes_no_more_out_of_service(cluster: Clu
 
 
 def test_a_plan_that_would_do_more_is_refused_and_said(cluster: Cluster, world: World) -> None:
-    world.also = [("module.site.terraform_data.mirror", "replace")]
+    world.also = [("module.site.aws_placement_group.one", "replace")]
     error = refused(cluster, world, "train-1")
     assert isinstance(error, ProviderError)
-    assert "would also replace module.site.terraform_data.mirror" in error.message
+    assert "would also replace module.site.aws_placement_group.one" in error.message
     world.also = []
     del world.machines["train-7"]
     assert "create machine of train-7" in refused(cluster, world, "train-1").message
