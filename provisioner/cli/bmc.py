@@ -67,6 +67,9 @@ def bmc(
     if save is not None:
         for path in out_of_band.save(save, looked):
             typer.echo(f"kept in {path}", err=True)
+        for one in outcomes:
+            if one.value is None:
+                typer.echo(f"{one.machine}: nothing to keep, its BMC was not read", err=True)
     if order:
         _switch(cluster, asked, outcomes, order, names, yes=yes, seconds=timeout)
         return

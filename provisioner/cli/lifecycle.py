@@ -62,7 +62,8 @@ def lock(
     changes = lockfile.changes(before, made)
     for change in changes or ["no version changes"]:
         typer.echo(change)
-    typer.echo(f"written: {cluster.paths.lock_file}", err=True)
+    taken = " (the rehearsal's; --no-sandbox locks for real machines)" if cluster.sandbox and sandbox is None else ""
+    typer.echo(f"written: {cluster.paths.lock_file}{taken}", err=True)
 
 
 def plan(

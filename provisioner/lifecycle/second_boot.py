@@ -134,9 +134,9 @@ def merged(first: Report, second: Report, failed: Mapping[str, str]) -> Report:
 
 def _both(before: NodeReport, after: NodeReport, failed: Mapping[str, str]) -> NodeReport:
     if before.name in failed:
-        return replace(after, error=f"after a reboot: {failed[before.name]}")
+        return replace(after, error=f"after a reboot: {failed[before.name]}", lost=True)
     if after.error:
-        return replace(after, error=f"after a reboot: {after.error}")
+        return replace(after, error=f"after a reboot: {after.error}", lost=True)
     old = {check.id: check for check in before.checks}
     checks = [old[c.id] if c.status == "skip" and c.id in old else c for c in after.checks]
     checks = [replace(c, message=f"after a reboot: {c.message or c.says}") if c.condemns else c for c in checks]

@@ -74,6 +74,8 @@ class NodeReport:
     """Why it was not looked at."""
     absent: bool = False
     """cluster.yaml wants it, and no machine is there."""
+    lost: bool = False
+    """It did not come back from a reboot of gpuprov's."""
     quarantine: Mapping[str, Any] | None = None
     """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}."""
     measures: tuple[Reached, ...] = ()
@@ -103,7 +105,8 @@ class NodeReport:
         """healthy; not healthy; unknown where nothing wrong was seen, and not all was seen."""
         if self.ok:
             return "healthy"
-        return "not healthy" if self.error or any(c.status == "fail" for c in self.condemned) else "unknown"
+        wrong = self.absent or self.lost or any(c.status == "fail" for c in self.condemned)
+        return "not healthy" if wrong else "unknown"
 
     @property
     def ok(self) -> bool:

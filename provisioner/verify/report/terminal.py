@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WORD = {"fail": "FAIL", "unknown": "UNKNOWN"}
 
+NOT_LOOKED_AT = "docs/runbook.md, A node that was not looked at"
+
 
 def summary(node: NodeReport) -> str:
     """The line of one node, without markup."""
@@ -63,6 +65,8 @@ def table(report: Report) -> Group:
                 what.append(others)
                 failed.add_row(Text(node.name), Text(check.id), Text(_word(check), style), what, Text(check.action))
         parts += [Text(""), failed]
+    if any(node.error and not node.absent for node in report.nodes):
+        parts += [Text(""), Text(f"not looked at says nothing of the hardware; what to do: {NOT_LOOKED_AT}", "yellow")]
     if behind := slower(report):
         parts += [Text(""), Text(behind, "yellow")]
     held = [node for node in report.nodes if node.quarantine is not None]
