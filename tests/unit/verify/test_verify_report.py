@@ -21,11 +21,12 @@ from provisioner.verify.report import write
 from provisioner.verify.report.compare import changes, earlier
 from provisioner.verify.report.html import html
 from provisioner.verify.report.junit import junit
-from provisioner.verify.report.terminal import table
+from provisioner.verify.report.terminal import NOT_LOOKED_AT, table
 from provisioner.verify.results import Breaker, CheckResult, Report
 from provisioner.verify.run import Subject, verify
 from tests.support import chromium
 from tests.support.healthy_bundle import bundle, expected, nth, nvlink
+from tests.support.rehearsal import ROOT
 
 P4D, NDV4 = "p4d.24xlarge", "Standard_ND96asr_v4"
 EVIL = "<script>alert(1)</script>\x00\x1b[31m'\"&{{ 7*7 }}"
@@ -190,6 +191,18 @@ def test_a_node_of_which_not_all_was_seen_is_unknown_and_not_failed(fleet: Repor
     assert "unknown</title>" in page
     assert "✗ unknown</span>" in page
     assert "UNKNOWN" in render(report) and "NOT HEALTHY" not in render(report)
+
+
+def test_a_node_that_was_not_looked_at_is_unknown_and_one_that_is_gone_is_not_healthy(fleet: Report) -> None:
+    silent = next(node for node in fleet.nodes if node.error)
+    assert (silent.ok, silent.verdict) == (False, "unknown")
+    shown = render(replace(fleet, nodes=(silent,)))
+    assert "UNKNOWN" in shown and NOT_LOOKED_AT in " ".join(shown.split())
+    page, title = NOT_LOOKED_AT.split(", ")
+    assert f"\n## {title}\n" in (ROOT / page).read_text()
+    gone = replace(silent, absent=True)
+    assert gone.verdict == "not healthy" and NOT_LOOKED_AT not in " ".join(render(replace(fleet, nodes=(gone,))).split())
+    assert replace(silent, lost=True).verdict == "not healthy"
 
 
 @pytest.mark.parametrize("text", [None, "", "def tset_x(host):\n    pass\n", "x = 1\n"])
