@@ -25,7 +25,7 @@ class PlannedGroup:
     stack: Stack
 
     def node_names(self) -> tuple[str, ...]:
-        return tuple(f"{self.name}-{i}" for i in range(self.spec.count))
+        return self.spec.node_names(self.name)
 
     @property
     def boots(self) -> str:

@@ -80,7 +80,7 @@ def _names(cluster: Cluster, site: str, groups: Sequence[str], hosts: Sequence[H
     before = {node.id: node.name for node in cluster.nodes() if node.site == site}
     found = dict(before)
     for group in groups:
-        names = [f"{group}-{number}" for number in range(cluster.spec.groups[group].count)]
+        names = cluster.spec.groups[group].node_names(group)
         mine = named([host for host in hosts if host.group == group], names, before)
         found |= {host.name: name for name, host in mine.items()}
     return found

@@ -77,14 +77,12 @@ def status(cluster: Cluster, *, ask: bool) -> dict[str, Any]:
 
     at_work = run_lock_held(cluster.paths.root)
     rows = []
-    for name, group in cluster.spec.groups.items():
-        for node_name in (f"{name}-{index}" for index in range(group.count)):
-            node = known.pop(node_name, None)
-            said = noted.get(node_name, {})
-            stage = said.get("stage", "unknown" if node else "planned")
-            stage = "interrupted" if stage == "making" and not at_work else stage
-            site = cluster.spec.site_of(name)
-            rows.append(row(node_name, name, site, group.machine, node, stage=stage, ok=said.get("ok")))
+    for name, group in cluster.spec.node_groups().items():
+        node, said = known.pop(name, None), noted.get(name, {})
+        stage = said.get("stage", "unknown" if node else "planned")
+        stage = "interrupted" if stage == "making" and not at_work else stage
+        machine = cluster.spec.groups[group].machine
+        rows.append(row(name, group, cluster.spec.site_of(group), machine, node, stage=stage, ok=said.get("ok")))
     for node in known.values():
         rows.append(row(node.name, node.group, node.site, node.machine, node, stage="unwanted", ok=None))
     return {

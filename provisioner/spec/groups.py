@@ -140,3 +140,7 @@ class Group(Model):
         "build; null takes the provider's base image",
         examples=["pytorch-a100@stable"],
     )
+
+    def node_names(self, group: str) -> tuple[str, ...]:
+        """The names of its machines, where the file calls it `group`; the modules of terraform/ number them alike."""
+        return tuple(f"{group}-{number}" for number in range(self.count))

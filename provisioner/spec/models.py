@@ -243,7 +243,7 @@ class ClusterSpec(Model):
 
     def node_groups(self) -> dict[str, str]:
         """Node → its group, of all nodes that the file wants."""
-        return {f"{name}-{number}": name for name, group in self.groups.items() for number in range(group.count)}
+        return {node: name for name, group in self.groups.items() for node in group.node_names(name)}
 
     def site_of(self, group: str) -> str:
         """The site of a group; where there is one site it may be left out (rules.py refuses the rest)."""
