@@ -13,6 +13,7 @@ from rapidfuzz.distance import OSA
 from provisioner.errors import GpuprovError
 from provisioner.installer import source
 from provisioner.providers.baremetal.listing import listed
+from provisioner.redfish import accounts
 from provisioner.spec.groups import Group
 from provisioner.spec.source_map import Finding, Loc, shown
 from provisioner.text import counted
@@ -64,7 +65,23 @@ def unready(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
     if site.host_keys is not None and not Path(site.host_keys).is_file():
         said = f"there is no file {shown(site.host_keys, 200)}"
         yield Finding((*at, "host_keys"), said, "`ssh-keyscan -t ed25519 HOST` writes one; or leave host_keys out")
+    yield from _accounts(site, at)
     yield from _installer(site, at)
+
+
+def _accounts(site: BareMetalSite, at: Loc) -> Iterator[Finding]:
+    """The first slip in the file of the BMCs' users and passwords. That it is not here is no slip: it is a secret, and
+    whoever checks a file before it is merged has none."""
+    kind, _, file = (site.credentials or "").partition(":")
+    if kind != "file" or not Path(file).exists():
+        return
+    for host in listed(site, ())[0]:
+        if host.bmc:
+            try:
+                accounts.find(f"file:{file}", host.name, host.bmc, Path())
+            except GpuprovError as error:
+                yield Finding((*at, "credentials"), f"{error.where} {error.message}", error.hint)
+                return
 
 
 def _installer(site: BareMetalSite, at: Loc) -> Iterator[Finding]:

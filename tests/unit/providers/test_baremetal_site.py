@@ -240,3 +240,25 @@ def test_preflight_refuses_an_installer_that_is_not_the_stacks(tmp_path: Path, m
     (found,) = [one for one in made.preflight(asked, ()) if one.subject == "install.iso"]
     assert found.status == "blocks"
     assert "is a folder, and ubuntu-" in found.message
+
+
+def test_a_slip_in_the_file_of_passwords_is_told_by_validate_and_that_it_is_elsewhere_is_none(tmp_path: Path) -> None:
+    file, secret = tmp_path / "cluster.yaml", tmp_path / "bmc.yaml"
+    file.write_text(
+        "name: lab\nsites:\n  desk:\n    provider: baremetal\n    credentials: file:bmc.yaml\n"
+        "    hosts: { a: { bmc: 10.0.0.1 }, b: { bmc: 10.0.0.2 } }\n"
+        "groups:\n  g: { machine: dgx-h100, count: 2 }\n"
+    )
+    loaded = spec.load(file)
+    assert spec.unready(file, loaded) == []
+    secret.write_text("a: {user: admin, password: hunter2}\n")
+    secret.chmod(0o600)
+    (found,) = spec.unready(file, loaded)
+    assert (found.line, found.column, found.path) == (5, 18, "sites.desk.credentials")
+    assert "has no user and password for b" in found.message
+    assert "hunter2" not in found.message + found.hint
+    secret.chmod(0o644)
+    assert "others may read this file" in spec.unready(file, loaded)[0].message
+    secret.write_text("all: {user: admin, password: hunter2}\n")
+    secret.chmod(0o600)
+    assert spec.unready(file, loaded) == []
