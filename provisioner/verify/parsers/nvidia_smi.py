@@ -22,10 +22,11 @@ from provisioner.verify.tool import Tool, nvidia
 __all__ = ["THROTTLE", "Failure", "Gpu", "Process", "Smi", "failure", "joined", "parse"]
 
 UNREACHABLE = re.compile(
-    r"Unable to determine the device handle for (?:gpu|GPU)[ :]*(?:([0-9]{1,3}): *)?"
-    r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b"
+    r"Unable to determine the device handle for (?:gpu|GPU)[ :]*(?:(?:[0-9]{1,3}: *)?"
+    r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b|([0-9]{1,3}): )"
 )
-"""A GPU's address, in newer branches behind its index; in some there is no space before either."""
+"""A GPU's address, in newer branches behind its index; in some there is no space before either. Where the driver has
+forgotten the address there is the index alone."""
 
 BETWEEN = re.compile(r">[ \t\r\n]+<")
 """What only indents: a third of the time that reading the document takes."""
@@ -131,8 +132,10 @@ def _walk(above: ElementTree.Element, path: str, found: dict[str, str | None], s
 
 
 def _unreachable(text: str) -> tuple[str, ...]:
-    """Addresses of GPUs that the library names and cannot open."""
-    return tuple(dict.fromkeys(pci(match[2]) for match in UNREACHABLE.finditer(text)))
+    """Addresses, or else numbers ("GPU 2"), of GPUs that the library names and cannot open."""
+    return tuple(
+        dict.fromkeys(pci(match[1]) if match[1] else f"GPU {int(match[2])}" for match in UNREACHABLE.finditer(text))
+    )
 
 
 def _indexes(walked: list[dict[str, str | None]], elements: list[ElementTree.Element], around: list[str]) -> list[int]:
@@ -144,6 +147,9 @@ def _indexes(walked: list[dict[str, str | None]], elements: list[ElementTree.Ele
     ]
     if not gone or len(set(addresses)) != len(addresses) or gone & {*addresses}:
         return list(range(len(elements)))
+    if numbered := {name for name in gone if name.startswith("GPU ")}:
+        free = (n for n in range(len(elements) + len(numbered)) if f"GPU {n}" not in numbered)
+        return [next(free) for _ in elements]
     return [i + sum(lost < address for lost in gone) for i, address in enumerate(addresses)]
 
 

@@ -33,6 +33,8 @@ _SECOND = re.compile(
 _LOST = re.compile(r"^\| *(?:\S+ +ERR! +ERR!|.*\|) .*?(?:(GPU is lost|GPU requires reset)|ERR! */ +ERR!) *\|")
 """The second line of a GPU that does not answer: heat and level of performance are ERR!, and in place of its memory
 stands why, or ERR! again. ERR! of the fan alone is of a GPU that works (github utkuozdemir/nvidia_gpu_exporter#393)."""
+_STUCK = re.compile(r"^\| *\S+ +ERR! +ERR! +N/A */ +N/A *\|")
+"""That of a GPU which branch 580 wants reset: it still knows its memory."""
 _MIG = re.compile(r"^\| +\| +\| +(Enabled|Disabled|N/A|ERR!)\*? *\|$")
 _PROCESS = re.compile(
     r"^\| +([0-9]{1,3}) +(?:(?:N/A|[0-9]+) +(?:N/A|[0-9]+) +)?([0-9]+) +([CGM+]{1,3}) +(\S.*?) +([0-9]+MiB|N/A) *\|$"
@@ -40,6 +42,11 @@ _PROCESS = re.compile(
 _LISTED = re.compile(r"^GPU ([0-9]{1,3}): (\S.*?) \(UUID: (GPU-[0-9a-fA-F-]{36})\)$")
 _INSTANCE = re.compile(r"^\s+MIG \S+\s+Device\s+[0-9]+: \(UUID: ")
 _DISCOVERED = re.compile(r"^\|\s*(?:([0-9]{1,3})\s*)?\|\s*(Name|PCI Bus ID|Device UUID): (\S.*?)\s*\|$")
+_ELIDED = re.compile(r"\s*(?:\[?\.\.\.+\]?|<snip>|…)\s*")
+"""Where somebody has left lines out."""
+_STATES = ("gpu is lost", "gpu requires reset")
+_AGAIN = re.compile(r"^=+NVSMI LOG=+[ \t]*$|^\| NVIDIA-SMI \S+ .*(?:Driver|KMD) Version:", re.M)
+"""What `-q` and the table begin with, each time that they are printed (`-l`, `watch`)."""
 _CONTAINER = re.compile(r"^(NVRM version|CUDA version|Device Index|Model|GPU UUID|Bus Location):\s+(\S.*?)\s*$")
 
 
@@ -56,10 +63,26 @@ class Listed:
 
 
 def read(text: str) -> Listed | None:
-    """The document that any of these texts stands for, or None."""
+    """The document that any of these texts stands for, or None. Of one that was printed again and again the last time
+    counts, but one that tells all before a table, and one that shows a GPU which does not answer before all others."""
+    starts = [match.start() for match in _AGAIN.finditer(text)][1:]
+    parts = [text[a:b] for a, b in zip([0, *starts], [*starts, len(text)], strict=True)]
+    found = [listed for part in parts if (listed := _read(part)) is not None]
+    return max(reversed(found), key=lambda one: (_silent(one.root), not one.made_by), default=None)
+
+
+def _silent(root: Element) -> bool:
+    """Whether a GPU of it says that it is lost or has to be reset."""
+    return any((value.text or "").strip("[]").lower() in _STATES for value in root.iterfind("gpu/else/value"))
+
+
+def _read(text: str) -> Listed | None:
     for form in (_query, _table, _csv, _discovery, _container, _list):
         found = form(text)
         if found is not None and (len(found.root.findall("gpu")) or found.stray):
+            said = [line for line in found.stray if not _ELIDED.fullmatch(line)]
+            found.excerpt = found.excerpt or len(said) < len(found.stray)
+            found.stray = said
             return found
     return None
 
@@ -101,7 +124,7 @@ def _query(text: str) -> Listed | None:
             open_keys = [*open_keys[: len(above)], (len(match[1]), match[2])]
             if match[2] == "MIG Device":
                 put(SubElement(_child(gpu, "mig_devices"), "mig_device"), "index", "")
-        elif re.fullmatch(r"\s*(?:\[?\.\.\.+\]?|<snip>|…)\s*", line):
+        elif _ELIDED.fullmatch(line):
             elided = True
         elif line.strip() and "NVSMI LOG" not in line:
             found.stray.append(line.strip())
@@ -174,6 +197,8 @@ def _table(text: str) -> Listed | None:
                 put(gpu, "ecc_mode/current_ecc", "Disabled")
         elif gpu is not None and (match := _LOST.match(line)):
             SubElement(_child(gpu, "else"), "value").text = match[1] or "GPU is lost"
+        elif gpu is not None and _STUCK.match(line):
+            SubElement(_child(gpu, "else"), "value").text = "GPU requires reset"
         elif gpu is not None and (match := _SECOND.match(line)):
             put(gpu, "temperature/gpu_temp", match[1].rstrip("C"))
             put(gpu, "gpu_power_readings/current_power_limit", match[4])
@@ -223,11 +248,13 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 HEAD = 65_536
 """Characters in which a list has its first GPU."""
+_NUMBERED = re.compile(r"^ *index, *[a-z]", re.M)
+_IDENTITY = {"pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid"}
 _ROW = re.compile(rf"^(?:[^\n]{{0,400}}, *)?(?:{BUS}|GPU-[0-9a-fA-F]{{8}}-)", re.M)
 
 
 def _csv(text: str) -> Listed | None:
-    if not _ROW.search(text[:HEAD]):
+    if not _ROW.search(text[:HEAD]) and not _NUMBERED.search(text[:HEAD]):
         return None
     found = Listed(Element("nvidia_smi_log"), made_by="`nvidia-smi --query-gpu`")
     header: list[str] = []
@@ -237,7 +264,7 @@ def _csv(text: str) -> Listed | None:
             header = named
             continue
         names = header or [next((n for n, shape in _SHAPES if shape.fullmatch(cell)), "") for cell in row]
-        if len(row) < 2 or len(row) != len(names) or not {"pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid"} & {*names}:
+        if len(row) < 2 or len(row) != len(names) or not {*_IDENTITY, "index"} & {*names}:
             found.stray.append(", ".join(row))
             continue
         gpu = SubElement(found.root, "gpu")
@@ -246,10 +273,15 @@ def _csv(text: str) -> Listed | None:
                 put(found.root, name, value)
             elif path := CSV.get(name):
                 put(gpu, path, value)
+            elif value.strip("[]").lower() in _STATES:  # it counts wherever it stands
+                SubElement(_child(gpu, "else"), "value").text = value
         gpu.set("id", gpu.findtext("pci/pci_bus_id") or "")
         for total in gpu.findall("totals/*"):  # the sum counts where its parts are not there
             if gpu.find(f"ecc_errors/{total.tag}/dram_uncorrectable") is None:
                 put(gpu, f"ecc_errors/{total.tag}/uncorrectable", total.text or "")
+    numbers = {gpu.findtext("else/index") for gpu in found.root.iterfind("gpu")}
+    if header and not _IDENTITY & {*header}:  # of rows that have a number alone `-i` may have asked for
+        found.excerpt = numbers != {str(n) for n in range(len(numbers))}
     return found if len(found.root) else None
 
 

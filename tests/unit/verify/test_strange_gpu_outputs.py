@@ -61,8 +61,25 @@ def test_what_nvidia_smi_says_on_standard_error_beside_its_answer() -> None:
 
 
 def test_a_gpu_that_cannot_be_opened_and_has_no_address() -> None:
-    with pytest.raises(Unreadable, match="GPU2: Unknown Error"):
-        nvidia_smi.parse("Unable to determine the device handle for GPU2: Unknown Error\n")
+    line = "Unable to determine the device handle for GPU2: Unknown Error\n"
+    gpus = "".join(f'<gpu id="00000000:{bus}:00.0"></gpu>' for bus in ("19", "44", "9B"))
+    found = nvidia_smi.parse(f"{line}<nvidia_smi_log>{gpus}</nvidia_smi_log>")
+    assert (found.unreachable, [gpu.index for gpu in found.gpus]) == (("GPU 2",), [0, 1, 3])
+    assert found.warnings == ()
+
+
+def test_a_value_that_says_reset_counts_in_any_column() -> None:
+    # of a list without its header, and of a column that nobody reads
+    rows = "1, 00000000:17:00.0, Quadro RTX 5000, 10864, [N/A], [GPU requires reset], [N/A]\n"
+    head = "index, pci.bus_id, name, memory.used, utilization.gpu [%], pstate, power.draw\n"
+    for text in (rows, head + rows):
+        assert [gpu.reset_required for gpu in nvidia_smi.parse(text).gpus] == [True]
+
+
+def test_rows_with_a_number_alone_may_have_been_asked_for() -> None:
+    head = "index, temperature.gpu, memory.used [MiB]\n"
+    assert not nvidia_smi.parse(f"{head}0, 31, 0 MiB\n1, 30, 0 MiB\n").excerpt
+    assert nvidia_smi.parse(f"{head}3, 31, 0 MiB\n").excerpt
 
 
 def test_a_link_with_an_error_in_its_states_place() -> None:

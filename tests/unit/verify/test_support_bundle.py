@@ -557,6 +557,40 @@ def test_a_gpu_that_the_table_names_and_cannot_read_is_lost(second: str) -> None
     assert [gpu.lost for gpu in found.gpus] == [n == 2 for n in range(8)]
 
 
+def test_a_gpu_of_the_table_without_heat_state_and_power_has_to_be_reset() -> None:
+    # driver 580, as a public note on an RTX PRO 6000 has it; --query-gpu said "[GPU requires reset]" of it
+    second = "|ERR!  ERR!  ERR!             N/A /  N/A  |   58222MiB /  97887MiB |     N/A      Default |"
+    rows = capture("nvidia_smi/table-v100-8gpu-460.txt").splitlines()
+    place = next(n for n, row in enumerate(rows) if row.startswith("|   2  ")) + 1
+    found = nvidia_smi.parse("\n".join([*rows[:place], second, *rows[place + 1 :]]))
+    assert [bool(gpu.reset_required) for gpu in found.gpus] == [n == 2 for n in range(8)]
+    assert not any(gpu.lost for gpu in found.gpus)
+
+
+@pytest.mark.parametrize("file", ["table-v100-8gpu-460.txt", "q-h100-8gpu-535.txt"])
+def test_of_what_was_printed_again_and_again_the_last_counts(file: str) -> None:
+    once = capture(f"nvidia_smi/{file}")
+    assert nvidia_smi.parse(once * 3).gpus == nvidia_smi.parse(once).gpus
+
+
+def test_a_table_behind_all_that_nvidia_smi_tells_hides_nothing_of_it() -> None:
+    whole, table = (capture(f"nvidia_smi/{name}.txt") for name in ("q-a10-remap-pending-535", "table-v100-8gpu-460"))
+    for text in (whole + table, table + whole):
+        assert nvidia_smi.parse(text).gpus == nvidia_smi.parse(whole).gpus
+
+
+def test_a_gpu_that_was_lost_in_between_counts() -> None:
+    good, lost = (capture(f"nvidia_smi/table-{name}.txt") for name in ("v100-8gpu-460", "a40-8gpu-525-lost"))
+    assert [gpu.lost for gpu in nvidia_smi.parse(good + lost + good).gpus].count(True) == 1
+
+
+def test_what_somebody_left_out_of_a_list_is_not_missing(tmp_path: Path) -> None:
+    (tmp_path / "smi").write_text(capture("nvidia_smi/csv-h100-elided.csv"))
+    checks = judged(read(tmp_path / "smi").bundle, "dgx-h100")
+    assert {checks[name].status for name in ("gpu.count", "gpu.inforom")} == {"unknown"}
+    assert checks["gpu.model"].status == "pass"
+
+
 def test_a_row_of_rocm_smi_without_a_value_is_no_gpu_that_answers() -> None:
     text = capture("rocm_smi/table-mi300x-4gpu.txt")
     last = next(row for row in text.splitlines() if re.match(r"3 +", row))
