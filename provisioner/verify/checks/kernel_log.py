@@ -56,7 +56,8 @@ def test_rm_init(node: Facts, expected: Expected) -> None:
     needs=LOG,
     vendor="nvidia",
     follows=("gpu.count", "gpu.xid", "driver.responds"),
-    says="A GPU's system processor (GSP) did not answer the driver, without an Xid. Reset the GPU, or reboot.",
+    says="A GPU's system processor (GSP) did not answer the driver, or the driver wants the GPU reset, without an Xid. "
+    "Reset it, or reboot.",
 )
 def test_gsp(node: Facts) -> None:
     told(node, "gsp_timeout")

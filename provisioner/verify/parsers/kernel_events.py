@@ -40,14 +40,17 @@ KINDS: tuple[Kind, ...] = (
         ("NVRM", "nvidia: probe", "driver nvidia failed"),
         r"NVRM: .*\bRmInitAdapter failed",
         r"NVRM: .*rm_init_adapter failed",
-        r"NVRM: The NVIDIA probe routine failed",
+        r"NVRM: The NVIDIA probe routine (?:failed|was not called for)",
+        r"NVRM: No NVIDIA (?:graphics adapter|GPU|devices?) (?:probed|found)",
         r"NVRM: None of the NVIDIA (?:graphics )?(?:adapters|devices) were initialized",
         r"\bnvidia: probe of \S+ failed with error",
         r"\bnvidia \S+: probe with driver nvidia failed with error",  # Linux 6.12 and later
         r"NVRM: .*does not include the required GPU System Processor",
         r"NVRM: .*requires use of the NVIDIA open kernel modules",
         r"NVRM: BAR\d is 0M @ 0x0",
-        r"NVRM: .*Cannot initialize GSP firmware RM",
+        r"NVRM:? .*Cannot initialize GSP firmware RM",  # branches 515 and 520 leave the colon away
+        # github NVIDIA/open-gpu-kernel-modules#789, #1230, NVIDIA/nvtrust#77: what comes before it, or stays alone
+        r"NVRM:? .*(?:failed to wait for GFW_?BOOT|unexpected WPR2 already up|\bkfsp\w+: Timed out waiting)",
     ),
     _kind(
         "gsp_timeout",
@@ -55,6 +58,8 @@ KINDS: tuple[Kind, ...] = (
         r"NVRM: (?!Xid).*\b(?:rpcRecvPoll|_?issueRpcAndWait\w*|_?kgspRpcRecvPoll\w*)\b.*(?:time(?:d ?)?out|0x65|"
         r"failed)",
         r"NVRM: (?!Xid).*GSP\b.*\b(?:crash|panic|hang|halted|heartbeat .*(?:lost|timed out))",
+        # github scitix/sichek#51: no program can use the GPU any more, and there is no Xid
+        r"NVRM: (?!Xid).*\bNV_ERR_RESET_REQUIRED\b",
     ),
     _kind(
         "nvlink",
@@ -221,6 +226,7 @@ KINDS: tuple[Kind, ...] = (
         r"amdgpu.*GPU reset ?(?:begin|\(\d+\) failed|failed)",
         r"amdgpu.*qcm fence wait loop timeout expired",
         r"amdgpu.*(?:Failed to (?:reset|recover)|device lost|wedged)",
+        r"amdgpu.*MES (?:failed to respon(?:d to|se) msg=|might be in unrecoverable state)",  # mes_v11_0.c
         r"amdgpu.*SMU: I'm not done with your previous command",  # smu_cmn.c; github ROCm/ROCm#2196
         r"\bVRAM is lost due to GPU reset",
         but=r"GPU reset\(?\d*\)? succeeded",
@@ -241,6 +247,8 @@ KINDS: tuple[Kind, ...] = (
         ("amdgpu",),
         r"amdgpu.*(?:Fatal error during GPU init|amdgpu_device_ip_init failed|probe .*failed with error)",
         r"amdgpu.*\*ERROR\* [sh]w_init of IP block .*failed",
+        # amdgpu_device.c, amdgpu_psp.c; github ROCm/amdgpu#183, ROCm/ROCm#2747, #2995
+        r"amdgpu.*(?:resume of IP block .*failed|amdgpu_device_ip_resume failed|PSP (?:create ring|firmware loading) f)",
     ),
 )
 """Every kind, in the order in which a line is tried; a line belongs to the first that it fits."""
@@ -343,5 +351,5 @@ def _where(row: str, start: int) -> str:
 def plain_message(row: str) -> str:
     """The message without what stands before it."""
     text = re.sub(r"^.*?\bkernel: ", "", row)
-    text = re.sub(r"^(?:<\d+>|\w+\s*:\w+\s*: |\d+,\d+,\d+,[^;]*;|\[[^\]]*\]\s*|\d{4}-\d\d-\d\dT\S+ )+", "", text)
+    text = re.sub(r"^(?:<\d+>|\w+\s*:\w+\s*: |\d+,\d+,\d+,[^;]*;|\[(?:[^\[\]]|\[[^\]]*\])*\]\s*|\d{4}-\d\d-\d\dT\S+ )+", "", text)
     return text.strip()[:160]

@@ -267,3 +267,23 @@ ena_netdev.c, arm-smmu-v3.c, amdgpu_ras.c)."""
 def test_a_real_line_is_of_its_kind(line: str) -> None:
     found = dmesg.parse(f"[0.1] Linux version 6.8.0\n{line}\n").events
     assert [event.kind for event in found] == [REAL[line]]
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("gfw-boot-failed-550", "log.rm_init"),
+        ("driver-finds-no-gpu-nouveau", "log.rm_init"),
+        ("gsp-cannot-boot-520-no-colon", "log.rm_init"),
+        ("fsp-timed-out-h100", "log.rm_init"),
+        ("reset-required-without-xid", "log.gsp_timeout"),
+    ],
+)
+def test_captures_of_gpus_that_the_driver_cannot_use(name: str, check: str) -> None:
+    assert outcome(check, dmesg__txt=capture(f"dmesg/{name}.txt")).status == "fail"
+
+
+def test_a_message_behind_the_name_of_its_function() -> None:
+    row = "[  603.0297] [drm:amdgpu_device_ip_init [amdgpu]] *ERROR* hw_init of IP block <psp> failed -22"
+    (event,) = dmesg.parse(row).events
+    assert event.text == "*ERROR* hw_init of IP block <psp> failed -22"
