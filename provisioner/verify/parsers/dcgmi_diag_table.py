@@ -1,7 +1,8 @@
 """`dcgmi diag -r N` as people see it: a table of tests.
 
 Traps: a message that a row cannot hold goes on in the next rows, in the midst of a word; a result may name the GPUs
-("Fail - GPU: 3", "Skip - All"); older releases underline with = only.
+("Fail - GPU: 3", "Skip - All"), and a test's GPUs can have several, in rows without its name; older releases underline
+with = only.
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ def read(text: str) -> Table | None:
     results: dict[str, list[str]] = {"pass": [], "fail": [], "warn": [], "skip": []}
     messages: list[str] = []
     about: dict[str, str] = {}
+    told: dict[str, set[str]] = {}
+    test = "?"
     open_message = False
     for line in lines(text):
         if (match := _ROW.match(line)) is None or match[1] == "Diagnostic":
             continue
         name, value = match[1].strip(), match[2].rstrip()
         if result := _RESULT.match(value):
-            results[result[1].lower()].append(name)
+            test = name or test
+            told.setdefault(test, set()).add(result[1].lower())
             open_message = False
         elif name in ("DCGM Version", "Driver Version Detected", "GPU Device IDs Detected"):
             about[name] = value
@@ -48,5 +52,7 @@ def read(text: str) -> Table | None:
             open_message = True
         elif not name and open_message and value:
             messages[-1] = (messages[-1] + match[2][:WIDTH])[:1000]
+    for test, states in told.items():  # the worst of its GPUs is the test's result
+        results[next(state for state in ("fail", "warn", "pass", "skip") if state in states)].append(test)
     messages = [message.strip() for message in messages]
     return Table(results, messages, about) if any(results.values()) else None

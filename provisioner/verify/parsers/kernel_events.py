@@ -248,7 +248,8 @@ KINDS: tuple[Kind, ...] = (
         r"amdgpu.*(?:Fatal error during GPU init|amdgpu_device_ip_init failed|probe .*failed with error)",
         r"amdgpu.*\*ERROR\* [sh]w_init of IP block .*failed",
         # amdgpu_device.c, amdgpu_psp.c; github ROCm/amdgpu#183, ROCm/ROCm#2747, #2995
-        r"amdgpu.*(?:resume of IP block .*failed|amdgpu_device_ip_resume failed|PSP (?:create ring|firmware loading) f)",
+        r"amdgpu.*(?:resume of IP block .*failed|amdgpu_device_ip_resume failed)",
+        r"amdgpu.*PSP (?:create ring|firmware loading) failed",
     ),
 )
 """Every kind, in the order in which a line is tried; a line belongs to the first that it fits."""
@@ -351,5 +352,7 @@ def _where(row: str, start: int) -> str:
 def plain_message(row: str) -> str:
     """The message without what stands before it."""
     text = re.sub(r"^.*?\bkernel: ", "", row)
-    text = re.sub(r"^(?:<\d+>|\w+\s*:\w+\s*: |\d+,\d+,\d+,[^;]*;|\[(?:[^\[\]]|\[[^\]]*\])*\]\s*|\d{4}-\d\d-\d\dT\S+ )+", "", text)
+    text = re.sub(
+        r"^(?:<\d+>|\w+\s*:\w+\s*: |\d+,\d+,\d+,[^;]*;|\[(?:[^\[\]]|\[[^\]]*\])*\]\s*|\d{4}-\d\d-\d\dT\S+ )+", "", text
+    )
     return text.strip()[:160]

@@ -2,13 +2,14 @@
 
 Traps: tabs or spaces, terminal escapes in the header, NICs as mlx5_* or NICn, with or without their own rows, a
 legend or none, empty affinity cells, names that have grown together in the header ("NIC11NIC12") and cells that have
-("PH0-115", "168-2231"): of these nothing is known, nor of what follows. Columns are split at white space
-and named by the header, never by offset.
+("PH0-115", "168-2231"): of these nothing is known, nor of what follows. `-mp` leaves NVLink out of the matrix, and its
+row out of the legend. Columns are split at white space and named by the header, never by offset.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
@@ -21,8 +22,12 @@ COLUMN = re.compile(
     r"^(GPU[0-9]{1,3}|NIC[0-9]{1,3}|[a-z][A-Za-z0-9]*_[A-Za-z0-9_]+|(?:ib|roce|rdma|hfi)[a-z]{0,3}[0-9][a-z0-9]*)$"
 )
 """GPUs and network cards, these as NICn or by their device's name: mlx5_0, ibp26s0, rocep68s0, rdmap79s0."""
+PEERS = {"OK", "NS", "CNS", "GNS", "TNS", "DR"}
+"""Cells of `topo -p2p`, whose matrix looks alike (p2p.py)."""
 CPUS = re.compile(r"^[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*$")
 NUMA = re.compile(r"^(N/A|[0-9]{1,3}(?:[-,][0-9]{1,3})*)$")
+SELF, NVLINK = re.compile(r"^\s*X +=? *Self", re.M), re.compile(r"^\s*NV#? ", re.M)
+"""The first row of the legend, and the one that `-mp` does not have."""
 NAMED = re.compile(r"^\s*(NIC[0-9]{1,3}):\s+(\S{1,60})$")
 
 
@@ -70,6 +75,11 @@ def parse(text: str) -> Topology:
     agreed = {a: {b: (v if raw[b][a] == v else None) for b, v in row.items()} for a, row in raw.items()}
     if not rows:
         raise Unreadable("the matrix has a header and no rows")
+    if any(PEERS & {*row} for row in rows.values()):
+        raise Unreadable("a matrix of `topo -p2p`, not of `topo -m`")
+    if SELF.search(text) and not NVLINK.search(text) and not any((v or "").startswith("NV") for v in _all(agreed)):
+        # The path by PCIe is no proof that there is none by NVLink.
+        agreed = {a: dict.fromkeys(row) for a, row in agreed.items()}
     if strangers:
         raise Unreadable(f"the matrix has a row {strangers[0]} and no such column: its header was cut or wrapped")
     nics = tuple(c for c in columns if not GPU.match(c))
@@ -80,6 +90,10 @@ def parse(text: str) -> Topology:
         names=names,
         numa={gpu: _numa(whole.get(gpu, [])[len(columns) :], titles) for gpu in gpus},
     )
+
+
+def _all(cells: dict[str, dict[str, str | None]]) -> Iterator[str | None]:
+    return (cell for row in cells.values() for cell in row.values())
 
 
 def _leading_columns(tokens: list[str]) -> tuple[list[str], list[str]]:

@@ -21,7 +21,9 @@ COMMANDS = (
     "dmidecode", "nvidia-container-cli", "nvidia-bug-report.sh", "modinfo", "tail", "ip", "dkms", "apt", "dpkg", "sudo",
 )  # fmt: skip
 _PROMPT = re.compile(
-    r"^(?!# dmidecode \d)(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[^#$%>\n]{0,80}[#$%]|[#$]) ?((?:sudo (?:-\w+ )?)?(?:"
+    r"^(?!# dmidecode \d)(?:\([\w.-]+\) ?)?"
+    # by whom and where, a shell without a profile, busybox, one of the signs that shells are given
+    r"(?:\[?[\w.-]+@[\w.-]+[^#$%>\n]{0,80}[#$%]|(?:ba)?sh-[\d.]+[#$]|/ #|[#$\u276f\u279c\u27ad]) ?((?:sudo (?:-\w+ )?)?(?:"
     + "|".join(re.escape(name) for name in COMMANDS)
     + r")\b.*)$"
 )

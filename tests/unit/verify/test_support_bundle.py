@@ -465,6 +465,23 @@ def test_each_command_of_a_session_is_read_or_told_as_not_used(tmp_path: Path) -
     assert [name for name, _ in supplied.unplaced] == ["s.txt: ipmitool sel list"]
 
 
+@pytest.mark.parametrize("prompt", ["bash-5.1# ", "sh-4.4# ", "/ # ", "\u276f ", "\u27ad ", "[root@node1 ~]# ", "$ "])
+def test_prompts_of_any_shell(prompt: str, tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_text(
+        f"{prompt}uname -r\n5.15.0-1053-generic\n{prompt}nvidia-smi -L\nNo devices were found\n"
+    )
+    assert read(tmp_path / "s.txt").placed == (
+        ("s.txt: uname -r", "kernel.txt"), ("s.txt: nvidia-smi -L", "nvidia-smi.xml")
+    )  # fmt: skip
+
+
+def test_a_service_that_runs_by_a_shell_without_a_profile(tmp_path: Path) -> None:
+    # github.com/bottlerocket-os/bottlerocket-kernel-kit/pull/142, B200
+    (tmp_path / "s.txt").write_text((Path(__file__).parent / "sessions/bottlerocket-fabric-manager.txt").read_text())
+    assert judged(read(tmp_path / "s.txt").bundle, "dgx-b200")["nvswitch.fabric"].status != "fail"
+    assert [file for _, file in read(tmp_path / "s.txt").placed] == ["fabricmanager.txt"]
+
+
 def test_dmidecode_is_told_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "memory.out").write_text("# dmidecode 3.3\n\n" + MODULE.format(0, 0))
     assert "dmidecode.txt" in read(tmp_path).bundle.files
