@@ -2,7 +2,9 @@
 
 Traps: `GPU[0] : Card Series: …` with tabs or spaces; keys differ in their capitals between releases; --showhw is a
 table with a bus address and no name; the concise table, which rocm-smi prints without an option, has neither before
-ROCm 6.0 and after 6.1, and a row for each partition; amd-smi's keys are in capitals, its levels indented.
+ROCm 6.0 and after 6.1, and a row for each partition; amd-smi's keys are in capitals, its levels indented; its table,
+which it prints without an option since ROCm 7, has two rows for a GPU, cuts long names at their left ("...Instinct
+MI300X OAM"), and the kernel's version where that has the driver.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ _SILENT = re.compile(r"^[0-9]{1,3}\s.*\bN/A\s+N/A\b.*\bunknown\b")
 first has none of its own."""
 _PARTITION = re.compile(r",\s*(?:[A-Z]PX|N/A),\s*([0-9]{1,2})\s")
 _NAME = re.compile(r"^\s+(AMD \S.*?)\s*$")
+_HEAD = re.compile(r"^\| AMD-SMI \S+ +amdgpu version: *(?:([0-9.]+) )?")
+_BUS = re.compile(r"^\| ([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) +(\S.*?) *\| ")
+_USED = re.compile(r"^\| +([0-9]{1,3}) .*\| .* (?:[0-9]+|N/A)/([0-9]+) MB \|")
 _AMD = re.compile(r"^(\s*)([A-Z][A-Z0-9_ ]*?)(?::\s*(.*?))?\s*$")
 
 
@@ -32,7 +37,22 @@ def read(text: str) -> tuple[dict[str, Any] | list[Any] | None, str]:
         return _rocm(text)
     if re.search(r"^GPU: \d+\s*$", text, re.M) and re.search(r"^\s+[A-Z_]{3,}: ", text, re.M):
         return _amd(text), "amd-smi's text"
+    if "| AMD-SMI " in text:
+        return _amd_table(text) or None, "amd-smi's table"
     return None, ""
+
+
+def _amd_table(text: str) -> list[Any]:
+    found: list[dict[str, Any]] = []
+    driver: dict[str, str] = {}
+    for line in lines(text):
+        if match := _HEAD.match(line):
+            driver = {"version": match[1]} if match[1] else {}
+        elif match := _BUS.match(line):
+            found.append({"gpu": "", "bus": {"bdf": match[1]}, "asic": {"market_name": match[2]}, "driver": driver})
+        elif found and "vram" not in found[-1] and (match := _USED.match(line)):
+            found[-1] |= {"gpu": match[1], "vram": {"size": match[2]}}
+    return found
 
 
 def _rocm(text: str) -> tuple[dict[str, Any] | None, str]:

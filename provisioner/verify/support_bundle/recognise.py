@@ -103,6 +103,7 @@ LOOK = (
     ),
     _look("rocm-smi.json", r'"card\d+"\s*:|"gpu_data"\s*:|"market_name"\s*:'),
     _look("rocm-smi.json", r"^GPU\[\d+\]\s*:|^Device +\[Model : Revision\]|ROCm System Management Interface", 1),
+    _look("rocm-smi.json", r"^\| AMD-SMI \S+ +amdgpu version:", 1),
     _look("rocm-smi.json", r"^GPU: \d+\n\s+[A-Z_]+:", 1),
     _look("fabricmanager.txt", r"nvidia-fabricmanager\.service", take=_service, without=r"(?:.*\n){4000}"),
     _look("fabricmanager.log", r"^\[\w{3} \d\d \d{4} [\d:]{8}\] \[(?:INFO|ERROR|WARNING|FATAL|CRITICAL)\] \[tid \d+\]"),

@@ -562,6 +562,17 @@ def test_all_that_rocm_smi_tells_is_judged_like_its_json(tmp_path: Path) -> None
         assert {checks[name].status for name in ("gpu.count", "gpu.model", "gpu.memory", "amd.partitions")} == {"pass"}
 
 
+def test_amd_smi_without_an_option_is_judged(tmp_path: Path) -> None:
+    table = capture("rocm_smi/amd-smi-table-mi300x-8gpu-rocm70.txt")
+    for text, status in ((table, "pass"), (re.sub(r"\| 0000:df:.*\n.*\n", "", table), "fail")):
+        (tmp_path / "smi").write_text(text)
+        checks = judged(read(tmp_path / "smi").bundle, "amd-mi300x-node")
+        assert checks["gpu.count"].status == status
+        assert {checks[name].status for name in ("gpu.model", "gpu.memory")} == {"pass"}
+    (tmp_path / "smi").write_text(capture("rocm_smi/amd-smi-table-name-cut-left.txt"))
+    assert judged(read(tmp_path / "smi").bundle, "amd-mi300x-node")["gpu.model"].status == "pass"
+
+
 UNREAD = ("|ERR!  ERR!  ERR!            N/A  / ERR!  |    GPU is lost         |   ERR!          ERR! |",
           "|ERR!  ERR!  ERR!            N/A  / ERR!  |     ERR!  /  ERR!      |   ERR!          ERR! |")  # fmt: skip
 
