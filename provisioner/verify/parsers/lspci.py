@@ -13,6 +13,10 @@ from provisioner.verify.document import plain
 from provisioner.verify.parsers import Unreadable, first_line, lines, pci
 from provisioner.verify.tool import Tool
 
+_GONE = re.compile(r"\(rev ff\)(?: \(prog-if ff[^)]*\))?$")
+_NO_HEADER = re.compile(r"^\s+!!! Unknown header type 7f")
+"""What `-v` says below a device whose registers read as ones; newer pciutils have its revision from the kernel, which
+has kept it (github pciutils/pciutils#91)."""
 _DEVICE = re.compile(
     r"^((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) "
     r"(?:(?P<code>[0-9a-f]{4})|(?P<kind>[^:\[\]]*?)(?: \[(?P<number>[0-9a-f]{4})\])?): (?P<rest>.*)$"
@@ -57,9 +61,13 @@ def parse(text: str) -> Pci:
     cards: list[str] = []
     makers: set[str] = set()
     nvswitch = efa = nvme = seen = bridges = 0
+    gone = ""
     for line in lines(text):
         match = _DEVICE.match(line.strip())
         if not match:
+            if gone and _NO_HEADER.match(line):
+                dead.append(gone)
+                gone = ""
             if _ADDRESS.match(line):
                 raise Unreadable(f"a device without its class, so more may be cut: {first_line(line)}")
             continue
@@ -69,8 +77,10 @@ def parse(text: str) -> Pci:
         vendor, device = _ids(rest)
         makers.add(vendor or rest.split(" ", 1)[0])
         bridges += kind == "0600"
-        if vendor in ("10de", "1002") and kind[:2] in ("03", "06", "12") and rest.endswith("(rev ff)"):
-            dead.append(pci(match[1]))
+        gone = pci(match[1]) if vendor in ("10de", "1002") and kind[:2] in ("03", "06", "12") else ""
+        if gone and _GONE.search(rest):
+            dead.append(gone)
+            gone = ""
         if (vendor == "10de" and kind in ("0300", "0302")) or (vendor == "1002" and kind in ("0380", "1200")):
             gpus.append(pci(match[1]))
         elif vendor == "10de" and kind == "0680":

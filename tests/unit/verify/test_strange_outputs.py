@@ -43,6 +43,18 @@ def test_lspci_with_names_only() -> None:
     assert found.dead == ("0000:3b:00",)
 
 
+@pytest.mark.parametrize("revision", ["(rev ff) (prog-if ff)", "(rev ff)", "(rev a1) (prog-if 00 [VGA controller])"])
+def test_lspci_in_many_words_of_a_gpu_that_does_not_answer(revision: str) -> None:
+    # pciutils before and after github.com/pciutils/pciutils/pull/91
+    silent = (
+        f"3b:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] {revision}\n\t!!! Unknown header type 7f\n"
+    )
+    found = lspci.parse(
+        f"19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)\n\tFlags: bus master\n{silent}"
+    )
+    assert (found.gpus, found.dead) == (("0000:19:00", "0000:3b:00"), ("0000:3b:00",))
+
+
 def test_lspci_with_numbers_only() -> None:
     found = lspci.parse("17:00.0 0302: 10de:20b2 (rev a1)\nc3:00.0 0680: 10de:1af1 (rev a1)\nca:00.0 0207: 15b3:101b\n")
     assert (found.gpus, found.nvswitches, found.mellanox) == (("0000:17:00",), 1, 1)
