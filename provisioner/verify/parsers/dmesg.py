@@ -18,8 +18,9 @@ from provisioner.verify.parsers.stamps import stamp
 from provisioner.verify.tool import Tool, listed
 
 _XID = re.compile(
-    r"NVRM: (?:GPU at [^:]*: )?Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{1,4})\b,?\s*((?:(?!NVRM: Xid \().)*)"
+    r"NVRM: (?:GPU at [^:]*: )?Xid \((?:PCI:)?([0-9a-fA-FxX*:.]{3,20})\): ([0-9]{1,4})\b,?\s*((?:(?!NVRM: Xid \().)*)"
 )
+"""An address that somebody has made unreadable ("PCI:...", "PCI:xxxx:xx:00") is one all the same."""
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): ([0-9]{3,6})(?:\.[0-9]+)?,?\s*(.*)")
 _OFF = re.compile(r"(?:has )?fallen off the bus|(?:GPU|is) lost from the bus", re.I)
 """In any of the driver's wordings, of which some have no Xid: "NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.",

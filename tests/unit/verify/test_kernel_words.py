@@ -287,3 +287,9 @@ def test_a_message_behind_the_name_of_its_function() -> None:
     row = "[  603.0297] [drm:amdgpu_device_ip_init [amdgpu]] *ERROR* hw_init of IP block <psp> failed -22"
     (event,) = dmesg.parse(row).events
     assert event.text == "*ERROR* hw_init of IP block <psp> failed -22"
+
+
+@pytest.mark.parametrize("address", ["PCI:...", "PCI:xxxx:xx:00", "PCI:XXXX:XX:XX", "PCI:****:**:00.0"])
+def test_an_xid_whose_address_was_taken_out(address: str) -> None:
+    found = outcome("gpu.xid", dmesg__txt=f"kernel: NVRM: Xid ({address}): 79, GPU has fallen off the bus.\n")
+    assert found.status == "fail" and "Xid 79" in found.message
