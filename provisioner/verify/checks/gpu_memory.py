@@ -17,7 +17,8 @@ WANTED: dict[str, Action] = {
     "node reboot required": "reboot",
     "drain p2p": "reset",
 }
-"""Words of nvidia-smi and Xid 154 for a GPU's recovery action (NVML nvmlDeviceGpuRecoveryAction) → what to do."""
+"""Words of nvidia-smi and Xid 154 for a GPU's recovery action (NVML nvmlDeviceGpuRecoveryAction) → what to do. NVIDIA's
+guides join them by underscores."""
 
 
 @check(
@@ -35,7 +36,7 @@ def test_reset(node: Facts) -> None:
     wanted = {f"GPU {gpu.index}": gpu.wants for gpu in gpus if gpu.wants}
     saw(expected="nothing", actual=wanted or "nothing")
     if wanted:
-        actions: list[Action] = [WANTED.get(str(what).lower(), "reset") for what in wanted.values()]
+        actions: list[Action] = [WANTED.get(str(what).lower().replace("_", " "), "reset") for what in wanted.values()]
         told = "; ".join(f"{gpu}: the driver asks for: {what}" for gpu, what in wanted.items())
         fail(told, action="reboot" if "reboot" in actions else "reset")
     if all(gpu.recovery_action is None and gpu.reset_required is None for gpu in gpus):

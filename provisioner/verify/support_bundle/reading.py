@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -150,7 +151,14 @@ def _take(desk: _Desk, piece: Piece) -> None:
             _place(desk, replace(section, cut=piece.cut), alone=alone)
 
 
+def _flush(text: str) -> str:
+    """A text that was indented as a whole, as in a page or an issue, without what it was indented by."""
+    first = re.search(r"^.*\S", text[:4096], re.M)
+    return textwrap.dedent(text) if first is not None and first[0][0] in " \t" else text
+
+
 def _place(desk: _Desk, piece: Piece, *, alone: bool) -> None:
+    piece = replace(piece, text=_flush(piece.text))
     text = journals.text_of(piece.text) if recognise.is_journal(piece.text) else piece.text
     desk.held += len(text) if len(text) > 1024 else 0
     if desk.held > HELD:

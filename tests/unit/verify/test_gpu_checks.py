@@ -290,6 +290,9 @@ FAULTS: dict[str, Fault] = {
     # memory
     "reset required": Fault(P4D, smi(1, gpu_recovery_action="Reset"), {"gpu.reset_required"}, action="reset"),
     "reboot required": Fault(P4D, smi(1, gpu_recovery_action="Reboot"), {"gpu.reset_required"}, action="reboot"),
+    "reboot required, in NVIDIA's other word": Fault(
+        P4D, smi(1, gpu_recovery_action="NODE_REBOOT"), {"gpu.reset_required"}, action="reboot"
+    ),
     "drain and reset": Fault(
         P4D, smi(1, gpu_recovery_action="Drain and Reset"), {"gpu.reset_required"}, action="reset"
     ),

@@ -9,6 +9,7 @@ import lzma
 import os
 import re
 import tarfile
+import textwrap
 import zipfile
 import zlib
 from pathlib import Path
@@ -463,6 +464,20 @@ def test_each_command_of_a_session_is_read_or_told_as_not_used(tmp_path: Path) -
     dimms = read_facts(supplied.bundle).dimms
     assert dimms is not None and dimms.gib == 256
     assert [name for name, _ in supplied.unplaced] == ["s.txt: ipmitool sel list"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nvidia_smi/q-h100-8gpu-535.txt", "nvidia_smi/table-v100-8gpu-460.txt", "rocm_smi/text-mi300x-4gpu.txt",
+     "rocm_smi/amd-smi-table-mi300x-8gpu-rocm70.txt", "topo/h100-8gpu-8nic-legend.txt", "ibstat/a100-9ca-active.txt"],
+)  # fmt: skip
+def test_what_was_indented_as_a_whole(name: str, tmp_path: Path) -> None:
+    # as notebooks and lists have it
+    (tmp_path / "plain").write_text(capture(name))
+    (tmp_path / "indented").write_text("\n" + textwrap.indent(capture(name), "    "))
+    plain, indented = (read(tmp_path / file) for file in ("plain", "indented"))
+    assert [file for _, file in indented.placed] == [file for _, file in plain.placed] != []
+    assert read_facts(indented.bundle) == read_facts(plain.bundle)
 
 
 @pytest.mark.parametrize("prompt", ["bash-5.1# ", "sh-4.4# ", "/ # ", "\u276f ", "\u27ad ", "[root@node1 ~]# ", "$ "])
