@@ -26,8 +26,8 @@ PEERS = {"OK", "NS", "CNS", "GNS", "TNS", "DR"}
 """Cells of `topo -p2p`, whose matrix looks alike (p2p.py)."""
 CPUS = re.compile(r"^[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*$")
 NUMA = re.compile(r"^(N/A|[0-9]{1,3}(?:[-,][0-9]{1,3})*)$")
-SELF, NVLINK = re.compile(r"^\s*X +=? *Self", re.M), re.compile(r"^\s*NV#? ", re.M)
-"""The first row of the legend, and the one that `-mp` does not have."""
+PIX, NVLINK = re.compile(r"^\s*PIX +=? *Connection", re.M), re.compile(r"^\s*NV#? ", re.M)
+"""The last row of the legend that `-mp` has, and the one after it, which only `-m` has."""
 NAMED = re.compile(r"^\s*(NIC[0-9]{1,3}):\s+(\S{1,60})$")
 
 
@@ -77,7 +77,7 @@ def parse(text: str) -> Topology:
         raise Unreadable("the matrix has a header and no rows")
     if any(PEERS & {*row} for row in rows.values()):
         raise Unreadable("a matrix of `topo -p2p`, not of `topo -m`")
-    if SELF.search(text) and not NVLINK.search(text) and not any((v or "").startswith("NV") for v in _all(agreed)):
+    if PIX.search(text) and not NVLINK.search(text) and not any((v or "").startswith("NV") for v in _all(agreed)):
         # The path by PCIe is no proof that there is none by NVLink.
         agreed = {a: dict.fromkeys(row) for a, row in agreed.items()}
     if strangers:

@@ -28,8 +28,9 @@ def test_a_matrix_without_nvlink_accuses_no_link() -> None:
     head = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{0}\t0-55\nGPU1\t{0}\t X \t0-55\n\nLegend:\n\n  X    = Self\n"
     mp, m = head + "  PIX  = Connection\n", head + "  PIX  = Connection\n  NV#  = Connection\n"
     assert topo.parse(mp.format("NODE")).cells["GPU0"]["GPU1"] is None
-    assert topo.parse(m.format("NODE")).cells["GPU0"]["GPU1"] == "NODE"
-    assert topo.parse(head.format("NV18")).cells["GPU0"]["GPU1"] == "NV18"  # its legend was cut
+    for text in (m, head):  # the second lost the end of its legend
+        assert topo.parse(text.format("NODE")).cells["GPU0"]["GPU1"] == "NODE"
+    assert topo.parse(mp.format("NV18")).cells["GPU0"]["GPU1"] == "NV18"
 
 
 def test_a_matrix_of_peers_is_not_one_of_paths() -> None:
