@@ -68,7 +68,7 @@ def _dead(machine: Json, gpu: int) -> None:
     slot = machine["gpus"][gpu]["pci"][4:].lower()
     for row in machine["pci"]:
         if row["slot"] == slot:
-            row["revision"] = "ff"
+            row["silent"] = True
 
 
 def _switch_lost(machine: Json, _gpu: int) -> None:
@@ -147,7 +147,8 @@ FAULTS: tuple[Fault, ...] = (
           change=lambda m, g: m["gpus"][g].update(recovery="Reset")),
     Fault("serial-copied", "two GPUs show one serial number", "gpu.serials_unique", _several, "several GPUs",
           _same_serial),
-    Fault("bus-dead", "one GPU answers no more on the PCI bus (rev ff)", "gpu.bus_present", _anywhere, "a GPU", _dead),
+    Fault("bus-dead", "one GPU answers no more on the PCI bus (registers read ff)", "gpu.bus_present", _anywhere,
+          "a GPU", _dead),
     Fault("row-bank-empty", "a memory bank of one GPU has no spare row left", "gpu.remap_bank", _has_rows, ROWS,
           _printed(remapped_rows__row_remapper_histogram__row_remapper_histogram_none="1 bank(s)")),
     Fault("sram-threshold", "one GPU had more SRAM errors than its maker accepts", "gpu.sram_threshold", _has_rows,

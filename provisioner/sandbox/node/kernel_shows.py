@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 from . import loading, state
 
@@ -106,7 +107,7 @@ def _options(arguments: list[str], with_value: dict[str, str]) -> dict[str, str]
 
 
 def lspci(arguments: list[str], _version: str) -> int:
-    """The node's PCI devices: plain, -n, -nn, -D, -d VENDOR:DEVICE, -s SLOT."""
+    """The node's PCI devices, as pciutils 3.9: plain, -n, -nn, -D, -x, -d VENDOR:DEVICE, -s SLOT."""
     options = _options(arguments, {"-d": "-d", "-s": "-s"})
     vendor, _, device = options.get("-d", "").lower().partition(":")
     numbers = sum(a.count("n") for a in arguments if a.startswith("-") and not a.startswith("--"))
@@ -125,4 +126,17 @@ def lspci(arguments: list[str], _version: str) -> int:
             print(f"{slot} {item['class']}: {ids}{revision}")
         else:
             print(f"{slot} {item['class_name']}: {item['name']}{revision}")
+        if "-x" in options:
+            print(_header(item))
     return 0
+
+
+def _header(item: dict[str, Any]) -> str:
+    """The first 64 bytes of a device's configuration space, of which what names it is simulated; ff of one that does
+    not answer."""
+    row = bytearray(64)
+    row[:8] = bytes.fromhex(item["vendor"])[::-1] + bytes.fromhex(item["device"])[::-1] + b"\x06\x04\x10\x00"
+    row[8:12] = bytes.fromhex(item.get("revision") or "00") + b"\x00" + bytes.fromhex(item["class"])[::-1]
+    if item.get("silent"):
+        row[:] = b"\xff" * 64
+    return "".join(f"{at:02x}: {row[at : at + 16].hex(' ')}\n" for at in range(0, 64, 16))

@@ -91,14 +91,14 @@ def test_minors(node: Facts) -> None:
     action="replace",
     needs=("lspci.txt",),
     follows=("gpu.count",),
-    says="The PCI bus does not show the GPUs as the driver does, or one of them answers no more (rev ff).",
+    says="The PCI bus does not show the GPUs as the driver does, or one of them answers no more (registers read ff).",
 )
 def test_bus(node: Facts, expected: Expected) -> None:
     assert node.bus is not None
     there = node.bus.gpus
     saw(expected=f"{expected.gpu_count} on the bus", actual=len(there))
     if node.bus.dead:
-        fail(f"no answer from {', '.join(node.bus.dead)} (rev ff)", action="reboot")
+        fail(f"no answer from {', '.join(node.bus.dead)} (registers read ff)", action="reboot")
     known = {gpu.pci for gpu in node.gpus or ()} - {None}
     strange = sorted(str(address) for address in known - set(there)) if len(known) == expected.gpu_count else []
     if len(there) < expected.gpu_count and strange:

@@ -225,7 +225,7 @@ KINDS: tuple[Kind, ...] = (
         r"amdgpu.*\bring \S+ timeout",
         r"amdgpu.*GPU reset ?(?:begin|\(\d+\) failed|failed)",
         r"amdgpu.*qcm fence wait loop timeout expired",
-        r"amdgpu.*(?:Failed to (?:reset|recover)|device lost|wedged)",
+        r"amdgpu.*(?:Failed to (?:reset|recover)|device lost|wedged(?!, but recovered))",  # drm_drv.c
         r"amdgpu.*MES (?:failed to respon(?:d to|se) msg=|might be in unrecoverable state)",  # mes_v11_0.c
         r"amdgpu.*SMU: I'm not done with your previous command",  # smu_cmn.c; github ROCm/ROCm#2196
         r"\bVRAM is lost due to GPU reset",

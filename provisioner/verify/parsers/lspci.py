@@ -1,7 +1,10 @@
-"""`lspci -nn` (or -Dnn, with or without -v): what is on the PCI bus, whether or not a driver sees it.
+"""`lspci -Dnnx` (or -nn, with or without -v): what is on the PCI bus, whether or not a driver sees it.
 
 Traps: without -nn there are names and no numbers, and a class that the database does not know has one all the same
-("Generic system peripheral [0807]"); -n has numbers only; -v adds lines below each device.
+("Generic system peripheral [0807]"); -n has numbers only; -v and -x add lines below each device. The revision of a
+device whose registers read as ones is ff up to pciutils 3.7; from 3.8 on it is what the kernel has kept since the boot
+(lib/sysfs.c), and only -v ("Unknown header type 7f") and -x (bytes ff) tell. A virtual function has ff for its vendor
+and device alone.
 """
 
 from __future__ import annotations
@@ -14,9 +17,8 @@ from provisioner.verify.parsers import Unreadable, first_line, lines, pci
 from provisioner.verify.tool import Tool
 
 _GONE = re.compile(r"\(rev ff\)(?: \(prog-if ff[^)]*\))?$")
-_NO_HEADER = re.compile(r"^\s+!!! Unknown header type 7f")
-"""What `-v` says below a device whose registers read as ones; newer pciutils have its revision from the kernel, which
-has kept it (github pciutils/pciutils#91)."""
+_NO_HEADER = re.compile(r"^\s+!!! Unknown header type 7f|^0+:(?: ff){16}$")
+"""What stands below such a device (github pciutils/pciutils#91, ellyq/coreboot#4)."""
 _DEVICE = re.compile(
     r"^((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) "
     r"(?:(?P<code>[0-9a-f]{4})|(?P<kind>[^:\[\]]*?)(?: \[(?P<number>[0-9a-f]{4})\])?): (?P<rest>.*)$"
@@ -65,7 +67,7 @@ def parse(text: str) -> Pci:
     for line in lines(text):
         match = _DEVICE.match(line.strip())
         if not match:
-            if gone and _NO_HEADER.match(line):
+            if gone and _NO_HEADER.match(line.rstrip()):
                 dead.append(gone)
                 gone = ""
             if _ADDRESS.match(line):
@@ -110,4 +112,4 @@ def _ids(rest: str) -> tuple[str, str]:
     return maker, named["device"] if named else ""
 
 
-TOOLS = (Tool(file="lspci.txt", field="bus", parse=parse, command=("lspci", "-Dnn"), document={"pci": plain}),)
+TOOLS = (Tool(file="lspci.txt", field="bus", parse=parse, command=("lspci", "-Dnnx"), document={"pci": plain}),)

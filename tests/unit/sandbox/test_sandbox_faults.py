@@ -23,7 +23,7 @@ OUTPUTS = {
     "dmesg": ("dmesg",),
     "ibstat": ("ibstat",),
     "efa": ("fi_info", "-p", "efa"),
-    "lspci": ("lspci", "-Dnn"),
+    "lspci": ("lspci", "-Dnnx"),
 }
 
 XML = ("power-brake", "thermal-slowdown", "gpu-hot", "power-limit", "compute-mode", "reset-required", "serial-copied",

@@ -65,6 +65,14 @@ def test_lspci_lists_what_the_real_one_lists(make_node: MakeNode) -> None:
     assert ours.count("[15b3:1021]") == 8
 
 
+def test_lspci_shows_the_registers_as_pciutils_do(make_node: MakeNode) -> None:
+    """Of the device that `lspci -F` of pciutils 3.9.0 showed as an A100: rows of 16 bytes, then an empty line."""
+    said = make_node("p4d.24xlarge").says("lspci", "-Dnnx", "-d", "10de:20b0").split("\n\n")[0].splitlines()
+    assert said[0].endswith("3D controller [0302]: NVIDIA Corporation GA100 [A100 SXM4 40GB] [10de:20b0] (rev a1)")
+    assert said[1] == "00: de 10 b0 20 06 04 10 00 a1 00 02 03 00 00 00 00"
+    assert said[2:] == [f"{at}: {' '.join(['00'] * 16)}" for at in (10, 20, 30)]
+
+
 def test_dcgmi_discovery(make_node: MakeNode) -> None:
     def blank(text: str) -> list[str]:
         text = re.sub(r"(Name: |PCI Bus ID: |Device UUID: )\S.*?( +\|)", r"\1…|", text)

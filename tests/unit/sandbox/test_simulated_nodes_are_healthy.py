@@ -23,7 +23,7 @@ TOOLS = {
     "nvlink.txt": ("nvidia-smi", "nvlink", "-s"),
     "nvlink-errors.txt": ("nvidia-smi", "nvlink", "-e"),
     "dmesg.txt": ("dmesg",),
-    "lspci.txt": ("lspci", "-Dnn"),
+    "lspci.txt": ("lspci", "-Dnnx"),
     "rocm-smi.json": ("rocm-smi", "--json"),
 }
 MODULES = (*AREA, *(import_module(f"provisioner.verify.checks.{name}") for name in ("gpu", "gpu_errors", "nvlink")))

@@ -20,6 +20,8 @@ from tests.support.judging import judge
 
 P4D, DGX, V100, B200, GB200 = "p4d.24xlarge", "dgx-h100", "p3dn.24xlarge", "dgx-b200", "p6e-gb200.36xlarge"
 AMD, RTX = "amd-mi300x-node", "workstation-rtx4090"
+DEAD = "00:" + " ff" * 16
+"""What `lspci -x` shows of a device that does not answer."""
 Texts = dict[str, str | Output]
 Change = Callable[[Texts], object]
 
@@ -215,6 +217,9 @@ FAULTS: dict[str, Fault] = {
     "a minor number left out": Fault(P4D, smi(7, minor_number="8"), {"gpu.minor_numbers", "driver.dev_nodes"}),
     "dead on the bus": Fault(
         P4D, sub("lspci.txt", r"(0004:00:00.0.*)\(rev a1\)", r"\1(rev ff)"), {"gpu.bus_present"}, says="0004:00:00"
+    ),
+    "dead on the bus, its revision known": Fault(
+        P4D, sub("lspci.txt", "(0004:00:00.0.*)", f"\\1\n{DEAD}"), {"gpu.bus_present"}, says="0004:00:00"
     ),
     "not on the bus": Fault(P4D, sub("lspci.txt", "0004:00:00.0.*\n", ""), {"gpu.bus_present"}, says="0004:00:00"),
     "compute mode": Fault(P4D, smi(1, compute_mode="Prohibited"), {"gpu.compute_mode"}),

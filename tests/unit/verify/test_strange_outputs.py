@@ -55,6 +55,33 @@ def test_lspci_in_many_words_of_a_gpu_that_does_not_answer(revision: str) -> Non
     assert (found.gpus, found.dead) == (("0000:19:00", "0000:3b:00"), ("0000:3b:00",))
 
 
+# lspci 3.9.0 -Dnnx, of which the first is whole and the header of the second is that of ellyq/coreboot#4
+LSPCI_HEX = """\
+0000:00:00.0 Host bridge [0600]: Intel Corporation Device [8086:0d57]
+00: 86 80 57 0d 00 00 00 00 00 00 00 06 00 00 00 00
+10: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+20: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+30: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+
+0000:02:00.0 3D controller [0302]: NVIDIA Corporation GA100 [A100 SXM4 40GB] [10de:20b0] (rev a1)
+00: ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff
+10: ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff
+20: ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff
+30: ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff ff
+
+0000:03:00.0 3D controller [0302]: NVIDIA Corporation GA100 [A100 SXM4 40GB] [10de:20b0] (rev a1)
+00: ff ff ff ff 06 04 10 00 a1 00 02 03 00 00 00 00
+10: 00 00 00 00 ff ff ff ff ff ff ff ff ff ff ff ff
+"""
+
+
+def test_lspci_with_the_registers_of_a_gpu_that_does_not_answer() -> None:
+    """The third is a virtual function: it shows no vendor and no device of its own (PCIe, 9.3.4.1)."""
+    found = lspci.parse(LSPCI_HEX)
+    assert (found.gpus, found.dead) == (("0000:02:00", "0000:03:00"), ("0000:02:00",))
+    assert not found.excerpt
+
+
 def test_lspci_with_numbers_only() -> None:
     found = lspci.parse("17:00.0 0302: 10de:20b2 (rev a1)\nc3:00.0 0680: 10de:1af1 (rev a1)\nca:00.0 0207: 15b3:101b\n")
     assert (found.gpus, found.nvswitches, found.mellanox) == (("0000:17:00",), 1, 1)
