@@ -284,6 +284,7 @@ def test_what_the_kernel_says_of_broken_hardware(line: str, kind: str, where: st
         "amdgpu 0000:c1:00.0: amdgpu: socket: 4, die: 0 1 correctable hardware errors detected in total in gfx block, "
         "no user action is needed.",
         "amdgpu 0000:c1:00.0: amdgpu: GPU reset(2) succeeded!",
+        "amdgpu 0000:04:00.0: [drm] device wedged, but recovered through reset",  # ROCm/legacy-rocm-build#5999
         "amdgpu 0000:03:00.0: amdgpu: ring gfx_0.0.0 uses VM inv eng 0 on hub 0",
         "NVRM: API mismatch: the client has the version 580.95.05, but this kernel module has the version 580.105.08.",
     ],
