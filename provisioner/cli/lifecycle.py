@@ -18,6 +18,7 @@ from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.cli.display import Bars, Lines
+    from provisioner.lifecycle.node_changes import NodeChanges
     from provisioner.lifecycle.up import Confirm, Run
     from provisioner.plan import Plan
     from provisioner.session import Cluster
@@ -112,7 +113,12 @@ def up(
         typer.echo(f"{name} keeps its lock; the new one would change {', '.join(what)}", err=True)
     if run.waiting:
         again = f"gpuprov upgrade {file}{' --sandbox' if cluster.sandbox else ''}"
-        typer.echo(f"{len(run.waiting)} nodes run an older lock; `{again}` moves them to the new one", err=True)
+        they = f"{counted(len(run.waiting), 'node')} {'runs' if len(run.waiting) == 1 else 'run'} an older lock"
+        if run.rolled_back:
+            said = f"the new one was rolled back ({run.rolled_back}): change {file}, or retry with `{again} --again`"
+        else:
+            said = f"`{again}` moves {'it' if len(run.waiting) == 1 else 'them'} to the new one"
+        typer.echo(f"{they}; {said}", err=True)
     for name, error in run.failed.items():
         typer.echo(f"gpuprov: site {name} failed, the others went on: {error}", err=True)
     for name, error in run.partly.items():
@@ -124,30 +130,45 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
     from provisioner.cost import summary
     from provisioner.cost import wanted as asked_for
 
-    def ask(wanted: Plan, changes: int) -> bool:
-        what = ", ".join(f"{g.spec.count} {g.machine.name}" for g in wanted.groups)
+    def ask(wanted: Plan, changes: NodeChanges) -> bool:
         price = ""
         if not cluster.sandbox and not yes:
-            there = {node.name for node in cluster.nodes()}
-            missing = {g.name: len(set(g.node_names()) - there) for g in wanted.groups}
+            missing = {g.name: len(set(g.node_names()) & {*changes.create}) for g in wanted.groups}
             price = summary.making(asked_for(cluster.spec), missing)
-        counts = f"{counted(changes, 'change')}{f'; new: {price}' if price else ''}"
-        if cluster.spec.verify.reboot != "never":
+        counts = f"{counted(changes.total, 'change')}{f'; new: {price}' if price else ''}"
+        if cluster.spec.verify.reboot != "never" and (changes.create or changes.recreate):
             which = "every new machine" if cluster.spec.verify.reboot == "all" else "one new machine of each group"
             counts += f"; then {which} is rebooted"
-        exist = not cluster.sandbox and all(cluster.providers.at(group.site).hosts for group in wanted.groups)
-        verb = _verb(cluster, wanted) if exist else "Create"
-        question = f"{verb} {what}{' in the sandbox' if cluster.sandbox else ''} ({counts})?"
+        where = " in the sandbox" if cluster.sandbox else ""
+        question = f"{_intended(cluster, wanted, changes)}{where} ({counts})?"
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
 
     return ask
+
+
+def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges) -> str:
+    """What is about to be done, in words: machines that are made by number, all others by name."""
+    exist = not cluster.sandbox and all(cluster.providers.at(group.site).hosts for group in wanted.groups)
+    new = [(len({*group.node_names()} & {*changes.create}), group.machine.name) for group in wanted.groups]
+    said = []
+    if changes.create:
+        made = ", ".join(f"{count} {machine}" for count, machine in new if count)
+        said.append(f"{_verb(cluster, wanted) if exist else 'create'} {made}")
+    if changes.recreate:
+        said.append(f"{'take another machine for' if exist else 'recreate'} {_some(changes.recreate)}")
+    if changes.change:
+        said.append(f"change {_some(changes.change)}")
+    if changes.remove:
+        said.append(f"{'give back' if exist else 'remove'} {_some(changes.remove)}")
+    text = "; ".join(said) or "change no machine, but what they share"
+    return text[0].upper() + text[1:]
 
 
 def _verb(cluster: Cluster, wanted: Plan) -> str:
     """What is done to machines that exist: those that have only a BMC are installed first."""
     managed = [cluster.providers.at(group.site).management for group in wanted.groups]
     installs = any(one is not None and one.installation is not None for one in managed)
-    return "Install through their BMCs and configure" if installs else "Configure"
+    return "install through their BMCs and configure" if installs else "configure"
 
 
 def tell(run: Run, *, as_json: bool) -> None:

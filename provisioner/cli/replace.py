@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from provisioner.cli.exit import resumable
 from provisioner.cli.options import File, Json, TerraformBinary, Yes
 from provisioner.errors import Declined
 from provisioner.text import counted
-
-if TYPE_CHECKING:
-    from provisioner.plan import Plan
 
 
 def replace(
@@ -44,7 +41,7 @@ def replace(
     cluster.require_rights()
     screen, options = display(quiet=json_), replacement.Options(force_budget, even_if_healthy)
 
-    def confirm(_: Plan, changes: int) -> bool:
+    def confirm(changes: int) -> bool:
         new = "a new machine" if len(nodes) == 1 else "new machines"
         question = f"Destroy {', '.join(nodes)} of {cluster.label} and create {new} ({counted(changes, 'change')})?"
         return confirmed(question, yes=yes, where=str(file), declined="nothing was destroyed", screen=screen)

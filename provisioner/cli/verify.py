@@ -117,9 +117,13 @@ def _fleet(
 ) -> tuple[Verdict, str]:
     """Prove the nodes of a fleet: the verdict and the fleet's name."""
     from provisioner.lifecycle import diff
+    from provisioner.lifecycle.gc import held as run_lock_held
     from provisioner.lifecycle.verifying import verify_fleet
 
     cluster = _cluster(file, sandbox)
+    if run_lock_held(cluster.paths.root):
+        said = f"a run is at work on {cluster.label} (`gpuprov status {file} --watch`): what it has not finished yet"
+        print(f"{said} is not healthy, and no node is moved by this verdict", file=sys.stderr)
     compared = diff.compare(cluster)
     for name in compared.unwanted:
         print(f"{name}: skipped, it is not in cluster.yaml any more; `gpuprov up` removes it", file=sys.stderr)

@@ -33,6 +33,15 @@ class SiteChanges(OpenOutput):
     destroy: int = Field(ge=0)
 
 
+class MachineChanges(OpenOutput):
+    """What would be done to machines: names of nodes."""
+
+    create: list[str] = Field(default=[], description="There is none of that name yet")
+    recreate: list[str] = Field(default=[], description="Another machine takes the place of one that is known")
+    change: list[str] = Field(default=[], description="The machine stays, and something of it changes")
+    remove: list[str] = Field(default=[], description="cluster.yaml wants it no more")
+
+
 class PlannedStack(OpenOutput):
     """Versions that would be installed; null where the machine has no such thing."""
 
@@ -56,6 +65,7 @@ class PlanOutput(OpenOutput):
     cluster: str
     sandbox: bool
     nodes: list[PlannedNode]
+    machines: MachineChanges = MachineChanges()
     changes: dict[str, SiteChanges] = Field(description="By site")
     stack: dict[str, PlannedStack] = Field(description="By group")
     new_lock: bool = Field(

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.paths import ClusterPaths, private_dir, write_whole
-from provisioner.release import Ledger, assigned_releases
 from provisioner.session import Cluster
 from provisioner.verify.baseline import NAMED, Entry, Record, is_rate
 
@@ -81,10 +81,7 @@ def beside(
 
 def _locks(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, str]:
     """Node → the release that it is held to."""
-    return {
-        name: release.id
-        for name, release in assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, cluster.lock).items()
-    }
+    return {name: release.id for name, release in upgrade_journal.assigned(cluster, nodes, cluster.lock).items()}
 
 
 @dataclass(frozen=True, slots=True)

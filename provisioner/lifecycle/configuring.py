@@ -12,7 +12,8 @@ from provisioner import mounts, node_state
 from provisioner.fleet import Node
 from provisioner.lifecycle import block_ends
 from provisioner.lifecycle.subjects import subjects_of
-from provisioner.release import Ledger, Release, assigned_releases
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
+from provisioner.release import Ledger, Release
 from provisioner.session import Cluster
 from provisioner.text import counted
 
@@ -216,7 +217,7 @@ def _held_to(cluster: Cluster, release: Release, nodes: Sequence[Node], releases
     """All nodes of the cluster that are held to a release: the inventory is of them, whoever is configured now."""
     known = {node.name for node in nodes}
     others = [n for n in cluster.nodes() if n.name not in known and n.group in release.lock.groups]
-    of = {**assigned_releases(cluster.spec, Ledger(cluster.paths), others, release.lock), **releases}
+    of = {**upgrade_journal.assigned(cluster, others, release.lock), **releases}
     return [node for node in (*nodes, *others) if of[node.name].id == release.id]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HookStep = Literal["drain", "resume"]
 
-Action = Literal["upgrade", "quarantine", "release", "replace"]
+Action = Literal["up", "upgrade", "quarantine", "release", "replace"]
 """What a node is taken out of service, or put back, for."""
 
 GRACE_S = 5.0
@@ -66,12 +66,12 @@ def run(
     """Run the command once for every node, with GPUPROV_NODE, GPUPROV_ADDRESS, GPUPROV_GROUP, GPUPROV_CLUSTER,
     GPUPROV_STEP, GPUPROV_ACTION and GPUPROV_REASON in its environment: values get there as they are, read by no shell.
     Gives node → why it failed; nothing for those that it worked on, and for all where there is no command."""
-    if command is None:
+    if command is None or not nodes:
         return {}
     children: dict[str, subprocess.Popen[str]] = {}
     readers: list[threading.Thread] = []
     last: dict[str, str] = {}
-    stage: Stage = "quarantine" if action == "release" else action
+    stage: Stage = "quarantine" if action == "release" else "terraform" if action == "up" else action
 
     def read(node: str, stream: IO[str]) -> None:
         for line in stream:

@@ -9,10 +9,11 @@ from typing import Any
 from provisioner import catalog
 from provisioner.cost import summary
 from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, status
+from provisioner.lifecycle.node_changes import node_changes
 from provisioner.lifecycle.sites import chosen, each, refuse_recipe, refuse_unready, together
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import build_plan
-from provisioner.release import Ledger, assigned_releases, changes, same
+from provisioner.release import changes, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.workspace.binary import Binary
@@ -20,7 +21,8 @@ from provisioner.workspace.binary import Binary
 
 def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dict[str, Any]:
     """What `up` would do, at the sites `only` or at all: {"cluster", "sandbox", "nodes": [{"name", "group", "site",
-    "machine", "drift", "reboot", "waiting"}], "changes": {site: {"add", "change", "destroy"}}, "stack": {group:
+    "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate",
+    "change", "remove"}, "changes": {site: {"add", "change", "destroy"}}, "stack": {group:
     {"driver", "cuda", "nccl"}}, "new_lock", "ends": {group: time}, "findings": [{"status", "subject", "message",
     "action"}], "cost": {"hours", "groups", "totals", "not_included"}}.
 
@@ -50,6 +52,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
                 | there.get(name, {"drift": None, "reboot": None, "waiting": []})
                 for name, group in wanted.nodes()
             ],
+            "machines": node_changes(cluster.nodes(), wanted, prepared.values()).to_json(),
             "changes": {p.site: {"add": p.add, "change": p.change, "destroy": p.destroy} for p in prepared.values()},
             "stack": {
                 group.name: {"driver": group.stack.driver, "cuda": group.stack.cuda_toolkit, "nccl": group.stack.nccl}
@@ -72,7 +75,7 @@ def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dic
 def _there(cluster: Cluster, lock: Lock) -> dict[str, dict[str, Any]]:
     """What is to be said of each machine that is there, asked for it."""
     nodes = [node for node in cluster.nodes() if node.group in lock.groups and node.group in cluster.spec.groups]
-    releases = assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, lock)
+    releases = upgrade_journal.assigned(cluster, nodes, lock)
     found = status.drifted(cluster, nodes, releases, configuring.role_variables(cluster, releases))
     said = {}
     for node in nodes:
@@ -99,6 +102,8 @@ def text(document: dict[str, Any]) -> str:
         lines.append("  cluster.lock: there is none yet; `gpuprov lock` or `gpuprov up` writes it with these versions")
     for site, counts in document["changes"].items():
         lines.append(f"  {site}: {counts['add']} to add, {counts['change']} to change, {counts['destroy']} to destroy")
+    verbs = ("recreate", "change", "remove")
+    lines += [f"  {verb}: {', '.join(names)}" for verb in verbs if (names := document.get("machines", {}).get(verb))]
     lines += [f"  {line}" for line in block_ends.ending(document.get("ends", {}))]
     lines += [f"  {line}" for line in summary.lines(document["cost"])] if document.get("cost") else []
     for node in document["nodes"]:

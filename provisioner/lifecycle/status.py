@@ -18,7 +18,7 @@ from provisioner.lifecycle.quarantine import book as quarantine_book
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
-from provisioner.release import Ledger, Release, assigned_releases, changes, same
+from provisioner.release import Release, changes, same
 from provisioner.session import Cluster
 from provisioner.stack import lockfile
 
@@ -117,7 +117,7 @@ def _runs(cluster: Cluster, nodes: Sequence[Node]) -> dict[str, tuple[Release, l
         return {}
     here = [n for n in nodes if n.group in cluster.spec.groups and n.group in lock.groups]
     found = {}
-    for name, release in assigned_releases(cluster.spec, Ledger(cluster.paths), here, lock).items():
+    for name, release in upgrade_journal.assigned(cluster, here, lock).items():
         group = next(node.group for node in here if node.name == name)
         moved = not same(release.lock, lock, group)
         found[name] = (release, changes(release.stack(group), lock.groups[group]) if moved else [])

@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 from provisioner import catalog, mounts, ssh
 from provisioner.fleet import Node
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan
-from provisioner.release import Ledger, Release, assigned_releases
+from provisioner.release import Release
 from provisioner.session import Cluster
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def subjects_of(
     (node name → release) says otherwise."""
     nodes = cluster.nodes() if nodes is None else nodes
     if releases is None:
-        releases = assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, cluster.lock)
+        releases = upgrade_journal.assigned(cluster, nodes, cluster.lock)
     return [_subject(cluster, node, releases[node.name]) for node in nodes]
 
 

@@ -13,11 +13,13 @@ from provisioner import catalog, node_state
 from provisioner.errors import ConfigureError, Exit, GpuprovError
 from provisioner.events import Stage
 from provisioner.fleet import Node
-from provisioner.lifecycle import block_ends, configuring, locking, machines, preflight, verifying
+from provisioner.lifecycle import block_ends, configuring, hooks, locking, machines, preflight, verifying
+from provisioner.lifecycle.node_changes import NodeChanges, node_changes
+from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.sites import Remaining, chosen, each, refuse_recipe, refuse_unready
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.plan import Plan, build_plan
-from provisioner.release import Ledger, Release, changes, same
+from provisioner.release import Ledger, Release, changes, identity, same
 from provisioner.session import Cluster
 from provisioner.stack.models import Lock
 from provisioner.text import counted
@@ -26,8 +28,8 @@ from provisioner.workspace.binary import Binary
 if TYPE_CHECKING:
     from provisioner.verify.results import Report
 
-Confirm = Callable[[Plan, int], bool]
-"""Asks a person whether that many Terraform changes may be made. Called only where there are any."""
+Confirm = Callable[[Plan, NodeChanges], bool]
+"""Asks a person whether these changes may be made. Called only where there are any."""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Run:
     healthy: bool = False
     waiting: dict[str, list[str]] = field(default_factory=dict)
     """Nodes that run an older lock and were left on it, each with what would change: `gpuprov upgrade` moves them."""
+    rolled_back: str = ""
+    """Why the lock that they wait for was rolled back here; "" where it was not."""
     rebooted: tuple[str, ...] = ()
     """New machines that were proven over a reboot (`verify.reboot`)."""
     failed: dict[str, GpuprovError] = field(default_factory=dict)
@@ -93,6 +97,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
     refuse_unready(cluster, sites)  # before anything is written, or anybody asked
     with cluster.exclusively("up") as run_dir, _noted(cluster, Run(run_dir), sites) as run:
         events = cluster.events
+        upgrade_journal.refuse_resized(cluster, sites)
         with run.stage("stack"):
             lock = locking.current(cluster, events)
             whole = build_plan(cluster.spec, lock, catalog.load(), beside=upgrade_journal.others(cluster, lock))
@@ -109,9 +114,11 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
             machines.ask_again(cluster, remaining.plan)
             planned, failed = each(list(mine), lambda site: mine[site].plan(remaining.plan))
             remaining.leave(failed, "terraform")
-            run.resources = sum(one.total for one in planned.values())
-        if run.resources and not confirm(remaining.plan, run.resources):
+            intended = node_changes(cluster.nodes(), remaining.plan, planned.values())
+            run.resources = intended.total
+        if run.resources and not confirm(remaining.plan, intended):
             return run
+        _drain(cluster, intended)
         with run.stage("terraform"):
             plan, before = remaining.plan, {node.id for node in machines.settled(cluster)}
             earlier = {node.name for node in cluster.nodes()}
@@ -127,9 +134,7 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
         with run.stage("configure"):
             Ledger(cluster.paths).keep(lock)  # whatever of it comes to be on a node, the next lock knows of it
             releases = upgrade_journal.assign(cluster, nodes, lock)
-            run.waiting = waiting(nodes, releases, lock)
-            for name, what in run.waiting.items():
-                events("configure", "log", f"keeps its lock; the new one would change {', '.join(what)}", node=name)
+            _leave_waiting(cluster, run, nodes, releases, lock)
             fresh = {node.name for node in nodes if node.id not in before}
             brought = configure(cluster, run, nodes, releases, new=fresh)
             remaining.leave(failed_roles(run, nodes, brought), "configure")
@@ -140,6 +145,23 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
         return run
 
 
+def _drain(cluster: Cluster, intended: NodeChanges) -> None:
+    """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
+    GpuprovError where one can't be: then none is removed."""
+    ledger, held = Ledger(cluster.paths), quarantine.held(cluster)
+    nodes = [cluster.node(name) for name in intended.ends if name not in held]
+    reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")
+    reasons |= dict.fromkeys(intended.recreate, "its machine is made anew by gpuprov up")
+    proven = [node for node in nodes if ledger.of(node) is not None]
+    if bad := hooks.call(cluster, "drain", proven, "up", reasons):
+        raise GpuprovError(
+            "; ".join(f"{name}: {why}" for name, why in bad.items()),
+            where="drain",
+            hint="no machine was removed; run it again, or take the nodes out of service yourself: "
+            f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`",
+        )
+
+
 @contextlib.contextmanager
 def _noted(cluster: Cluster, run: Run, sites: Collection[str]) -> Iterator[Run]:
     """The run; however it ends, what sites failed with is written down for `status`."""
@@ -148,6 +170,16 @@ def _noted(cluster: Cluster, run: Run, sites: Collection[str]) -> Iterator[Run]:
     finally:
         failed = {site: str(error) for site, error in (run.partly | run.failed).items() if site}
         node_state.note_failed(cluster.paths, sites, failed)
+
+
+def _leave_waiting(
+    cluster: Cluster, run: Run, nodes: Sequence[Node], releases: Mapping[str, Release], lock: Lock
+) -> None:
+    run.waiting = waiting(nodes, releases, lock)
+    run.rolled_back = upgrade_journal.load(cluster.paths).failed.get(identity(lock), "")
+    for name, what in run.waiting.items():
+        message = f"keeps its lock; the new one would change {', '.join(what)}"
+        cluster.events("configure", "log", message, node=name)
 
 
 def waiting(nodes: Sequence[Node], releases: Mapping[str, Release], lock: Lock) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provisioner import node_state
-from provisioner.errors import GpuprovError
+from provisioner.errors import GpuprovError, LockedError
 from provisioner.fleet import Node
 from provisioner.lifecycle import baselines, diff, second_boot
 from provisioner.lifecycle.configuring import Brought
@@ -100,6 +100,7 @@ def verify_fleet(
     A node that is missing is unhealthy. The caller holds no lock. Raises GpuprovError for a name that no machine has.
     """
     from provisioner.verify import report as reports
+    from provisioner.verify.expectations import LEVELS
 
     deep = level or cluster.spec.verify.level
     if save_baseline and deep == "quick":
@@ -115,6 +116,8 @@ def verify_fleet(
     verdict = Verdict(prove(cluster, subjects, nodes, baseline_required=True))
     with keeping(verdict.unsaved), cluster.noted("verify") as holding:
         settle(cluster, verdict, nodes, deep, holding=holding, save_baseline=save_baseline)
+        if LEVELS.index(deep) >= LEVELS.index(cluster.spec.verify.level):
+            _record_proven(cluster, verdict.report, nodes, holding=holding)
     verdict.previous = node_state.load(cluster.paths).get("report")
     if not only:
         absent = diff.absent_reports(cluster, compared)
@@ -126,6 +129,24 @@ def verify_fleet(
             node_state.note_report(cluster.paths, verdict.page)
     verdict.healthy = verdict.report.enough("100%" if only else cluster.spec.verify.min_healthy)
     return verdict
+
+
+def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, holding: bool) -> None:
+    """Machines that no run could prove, and that are healthy and as locked now, run the current lock from here on, as
+    after `up`. Nothing is recorded while another run is at work."""
+    from provisioner.lifecycle.status import drifted
+
+    healthy = {node.name for node in report.nodes if node.ok}
+    todo = [node for node in nodes if node.name in healthy and Ledger(cluster.paths).of(node) is None]
+    if not todo or upgrade_journal.load(cluster.paths).busy:
+        return
+    alone = contextlib.nullcontext() if holding else cluster.alone_here("verify")
+    with contextlib.suppress(LockedError), alone:
+        releases = upgrade_journal.assigned(cluster, todo, cluster.lock)
+        found, ledger = drifted(cluster, todo, releases), Ledger(cluster.paths)
+        for release in {one.id: one for one in releases.values()}.values():
+            mine = [node for node in todo if found.get(node.name) == () and releases[node.name].id == release.id]
+            ledger.record(mine, release.lock)
 
 
 def verify_configured(

@@ -157,10 +157,14 @@ async def _talk(argv: list[str], program: bytes, complaints: IO[bytes], deadline
 
 
 async def _feed(stdin: asyncio.StreamWriter, program: bytes) -> None:
-    with suppress(ConnectionError):  # the other end is gone: its exit status and complaints say why
-        stdin.write(program)
-        await stdin.drain()
+    try:
+        with suppress(ConnectionError):  # the other end is gone: its exit status and complaints say why
+            stdin.write(program)
+            await stdin.drain()
+    finally:
         stdin.close()
+        with suppress(ConnectionError):  # Python 3.11.2 tells what nobody waits for on standard error
+            await stdin.wait_closed()
 
 
 def decode(out: bytes) -> Bundle:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from provisioner.cli import gc as cli_gc
 from provisioner.errors import Exit
 from provisioner.lifecycle import down, gc, up
+from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.replace import command as replace
 from provisioner.lifecycle.upgrade import command as upgrade
 from provisioner.providers.orphans import Thing
@@ -97,8 +99,14 @@ def making(cluster: Cluster) -> None:
 
 
 def plan(cluster: Cluster) -> Any:
-    groups = [SimpleNamespace(spec=g, machine=SimpleNamespace(name=g.machine)) for g in cluster.spec.groups.values()]
+    groups = [
+        SimpleNamespace(spec=g, machine=SimpleNamespace(name=g.machine), node_names=partial(g.node_names, name))
+        for name, g in cluster.spec.groups.items()
+    ]
     return SimpleNamespace(groups=groups)
+
+
+CREATE = NodeChanges(create=tuple(NODES), total=9)
 
 
 def scripted(cluster: Cluster, *arguments: Any, confirm: Any, only: tuple[str, ...] = ()) -> up.Run:
@@ -107,11 +115,15 @@ def scripted(cluster: Cluster, *arguments: Any, confirm: Any, only: tuple[str, .
         cluster.events("stack", "started", "choosing compatible versions")
         cluster.events("stack", "done", "locked: driver 580.95.05")
         gate("asked")
-        if confirm(plan(cluster), 9):
+        if confirm(plan(cluster), CREATE):
             with noted("work"):
                 making(cluster)
             run.report, run.healthy, run.seconds = report(), True, {"terraform": 1.0}
         return run
+
+
+def replaced(cluster: Cluster, *arguments: Any, confirm: Any) -> up.Run:
+    return scripted(cluster, *arguments, confirm=lambda _, changes: confirm(changes.total))
 
 
 def moved(cluster: Cluster, *arguments: Any, confirm: Any) -> Any:
@@ -141,7 +153,7 @@ def remove_left(places: Any, chosen: Any, tell: Any) -> tuple[int, list[str]]:
 def main() -> None:
     Cluster.require_rights = lambda _: None  # type: ignore[method-assign]
     up.up = scripted
-    replace.replace = scripted  # type: ignore[assignment]
+    replace.replace = replaced  # type: ignore[assignment]
     upgrade.upgrade = moved  # type: ignore[assignment]
     upgrade.document = lambda *_: {"nodes": [], "message": "every node runs the new lock"}
     down.down, down.made = removed, lambda _: NODES

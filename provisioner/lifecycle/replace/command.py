@@ -7,7 +7,7 @@ command goes on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,15 @@ from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
 from provisioner.lifecycle.replace.journal import Journal
 from provisioner.lifecycle.sites import together
-from provisioner.lifecycle.up import Confirm, Run
+from provisioner.lifecycle.up import Run
 from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
 from provisioner.plan import Plan, build_plan
 from provisioner.session import Cluster
 from provisioner.workspace.binary import Binary
+
+Confirm = Callable[[int], bool]
+"""Asks a person whether that many changes may be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def replace(cluster: Cluster, binary: Binary, names: Sequence[str], options: Opt
             ]
             prepared = work.prepare(names, anew={node.name for node in old})
             changes = sum(planned.total for _, planned in prepared)
-        if changes and not confirm(plan, changes):
+        if changes and not confirm(changes):
             return run
         _drain(cluster, journal, old)
         with run.stage("terraform"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -104,11 +104,30 @@ def assign(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, Rel
     rolled back on this cluster, what most of its fleet runs. Raises GpuprovError while an upgrade is under way."""
     journal = load(cluster.paths)
     if journal.busy:
-        raise GpuprovError(
-            f"an upgrade is in progress ({len(journal.at('moved'))} of {len(journal.nodes)} nodes moved)",
-            where=cluster.spec.name,
-            hint=f"`gpuprov upgrade {cluster.file}` resumes it",
-        )
+        raise _in_progress(cluster, journal, f"`gpuprov upgrade {cluster.file}` resumes it")
+    return assigned(cluster, nodes, lock)
+
+
+def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
+    """Raise GpuprovError where an upgrade is under way and cluster.yaml wants other nodes at these sites than there
+    are: nothing is bought or removed in its midst. Machines that were lost are made again."""
+    journal, spec = load(cluster.paths), cluster.spec
+    wanted = {name for name, group in spec.node_groups().items() if spec.site_of(group) in sites}
+    other = wanted ^ {node.name for node in cluster.nodes() if node.site in sites}
+    if journal.busy and other:
+        names = ", ".join(sorted(other)[:5]) + (" …" if len(other) > 5 else "")
+        first = f"take the change of {names} back, and `gpuprov upgrade {cluster.file}` brings it to its end"
+        raise _in_progress(cluster, journal, f"{first}; then make the change")
+
+
+def _in_progress(cluster: Cluster, journal: Journal, hint: str) -> GpuprovError:
+    said = f"an upgrade is in progress ({len(journal.at('moved'))} of {len(journal.nodes)} nodes moved)"
+    return GpuprovError(said, where=cluster.spec.name, hint=hint)
+
+
+def assigned(cluster: Cluster, nodes: Sequence[Node], lock: Lock) -> dict[str, Release]:
+    """Node → the release that `up` holds it to, whatever is under way."""
+    journal = load(cluster.paths)
     releases = assigned_releases(cluster.spec, Ledger(cluster.paths), nodes, lock)
     if identity(lock) in journal.failed:
         ledger = Ledger(cluster.paths)

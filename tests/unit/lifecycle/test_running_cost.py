@@ -18,6 +18,7 @@ from provisioner.cli.display import Lines
 from provisioner.cost import summary, wanted
 from provisioner.fleet import Node, save
 from provisioner.lifecycle import planning, running_cost
+from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.status import status
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
@@ -148,6 +149,30 @@ def test_what_is_made_is_priced_and_what_is_there_is_not(cluster: Cluster) -> No
     assert summary.making(fleet, {"train": 0, "own": 1}) == ""
 
 
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        (NodeChanges(create=("train-0", "train-1"), total=5), "Create 2 p4d.24xlarge in the sandbox (5 changes)?"),
+        (NodeChanges(remove=("train-1", "train-2"), total=2), "Remove train-1, train-2 in the sandbox (2 changes)?"),
+        (
+            NodeChanges(create=("train-1",), recreate=("train-0",), change=("head-0",), remove=("old-0",), total=7),
+            "Create 1 p4d.24xlarge; recreate train-0; change head-0; remove old-0 in the sandbox (7 changes)?",
+        ),
+        (NodeChanges(total=1), "Change no machine, but what they share in the sandbox (1 change)?"),
+    ],
+)
+def test_ups_question_names_what_is_removed(
+    tmp_path: Path, changes: NodeChanges, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = FILE.split("  block:", maxsplit=1)[0].replace("  lab: {provider: baremetal}\n", "")
+    (tmp_path / "cluster.yaml").write_text(text)
+    made = open_cluster(tmp_path / "cluster.yaml", sandbox=True)
+    seen: list[str] = []
+    monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(seen.append(question)))
+    lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), changes)
+    assert seen == [asked]
+
+
 @pytest.mark.parametrize("sandbox", [False, True])
 def test_ups_question_says_the_price(tmp_path: Path, sandbox: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     text = FILE.split("  block:", maxsplit=1)[0].replace("  lab: {provider: baremetal}\n", "")
@@ -157,9 +182,10 @@ def test_ups_question_says_the_price(tmp_path: Path, sandbox: bool, monkeypatch:
     save(made.paths, [node("train-0")])
     asked: list[str] = []
     monkeypatch.setattr(lifecycle, "confirmed", lambda question, **_: bool(asked.append(question)))
-    assert lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), 7) is False
+    changes = NodeChanges(create=("train-1",), total=7)
+    assert lifecycle._confirm(Lines(), made, yes=False)(plan(made.spec), changes) is False
     assert asked == [
-        "Create 2 p4d.24xlarge in the sandbox (7 changes)?"
+        "Create 1 p4d.24xlarge in the sandbox (7 changes)?"
         if sandbox
-        else "Create 2 p4d.24xlarge (7 changes; new: 21.96 USD an hour at list prices of 2026-07-20)?"
+        else "Create 1 p4d.24xlarge (7 changes; new: 21.96 USD an hour at list prices of 2026-07-20)?"
     ]

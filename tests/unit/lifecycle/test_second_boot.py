@@ -13,6 +13,7 @@ from provisioner.cli.display import Lines
 from provisioner.errors import GpuprovError
 from provisioner.fleet import Node
 from provisioner.lifecycle import second_boot
+from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.second_boot import chosen, free, merged, reboot, reboot_all
 from provisioner.paths import private_dir
 from provisioner.session import Cluster, open_cluster
@@ -210,5 +211,6 @@ def test_ups_question_says_that_machines_reboot(
 ) -> None:
     made, asked = cluster(tmp_path, wanted), list[str]()
     monkeypatch.setattr(cli, "confirmed", lambda question, **_: bool(asked.append(question)))
-    assert cli._confirm(Lines(), made, yes=False)(plan(made.spec), 7) is False
+    changes = NodeChanges(create=tuple(made.spec.node_groups()), total=7)
+    assert cli._confirm(Lines(), made, yes=False)(plan(made.spec), changes) is False
     assert asked == [f"Create 3 p4d.24xlarge, 2 g5.xlarge in the sandbox (7 changes{added})?"]

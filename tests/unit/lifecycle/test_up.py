@@ -17,8 +17,10 @@ from provisioner.configure.drift import Difference
 from provisioner.configure.run import Outcome
 from provisioner.errors import ConfigureError, Exit, GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, down, locking, machines, preflight, status, verifying
+from provisioner.lifecycle import configuring, diff, down, locking, machines, preflight, status, verifying
+from provisioner.lifecycle.node_changes import NodeChanges
 from provisioner.lifecycle.up import Run, up
+from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Planned
 from provisioner.paths import private_dir
 from provisioner.plan import Plan
@@ -89,14 +91,21 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
         def __init__(self, cluster: Cluster, site: str, *__: Any) -> None:
             self.site = private_dir(cluster.paths.site(site)).name
+            self.cluster = cluster
+
+        def gone(self, plan: Plan) -> list[str]:
+            wanted = dict(plan.nodes())
+            return [node.name for node in self.cluster.nodes() if node.site == self.site and node.name not in wanted]
 
         def plan(self, plan: Plan) -> Planned:
             if self.site in made.broken:
                 raise ProviderError(f"no Terraform at {self.site}", where=f"site {self.site}")
             missing = [name for name, group in plan.nodes() if group.site == self.site and name not in made.machines]
-            return Planned(self.site, add=len(missing))
+            return Planned(self.site, add=len(missing), destroy=len(self.gone(plan)))
 
         def apply(self, plan: Plan, _: Planned) -> list[Node]:
+            for name in self.gone(plan):
+                del made.machines[name]
             for name, group in plan.nodes():
                 if group.site == self.site and name in made.without:
                     raise ProviderError("terraform apply failed: no more", where=f"site {self.site}", hint="later")
@@ -385,3 +394,90 @@ def test_only_a_node_that_was_proven_with_this_very_lock_is_looked_at_lightly(cl
     brought = configuring.bring(cluster, nodes, moved, private_dir(cluster.paths.root / "runs" / "x"))
     assert brought.configured == ()
     assert {subject.name: subject.expected.level for subject in brought.subjects} == dict.fromkeys(NAMES, "standard")
+
+
+HOOK = "hooks: {drain: 'echo $GPUPROV_NODE $GPUPROV_ACTION >> drained; test ! -e full'}\n"
+
+
+def resized(cluster: Cluster, count: int, more: str = "") -> Cluster:
+    """The cluster whose file wants so many nodes now."""
+    cluster.file.write_text(FILE.replace("count: 2", f"count: {count}") + more)
+    return open_cluster(cluster.file, sandbox=True)
+
+
+def test_a_person_is_asked_about_what_is_made_and_removed_by_node(cluster: Cluster, world: World) -> None:
+    asked: list[NodeChanges] = []
+
+    def no(_: Plan, changes: NodeChanges) -> bool:
+        asked.append(changes)
+        return False
+
+    up(cluster, None, confirm=no)  # type: ignore[arg-type]
+    run_up(cluster)
+    up(resized(cluster, 3), None, confirm=no)  # type: ignore[arg-type]
+    up(resized(cluster, 1), None, confirm=no)  # type: ignore[arg-type]
+    assert asked == [
+        NodeChanges(create=("train-0", "train-1"), total=2),
+        NodeChanges(create=("train-2",), total=1),
+        NodeChanges(remove=("train-1",), total=1),
+    ]
+
+
+def test_a_node_that_is_removed_is_drained_first_and_stays_where_it_can_not_be(cluster: Cluster, world: World) -> None:
+    run_up(cluster)
+    smaller, folder = resized(cluster, 1, HOOK), cluster.file.parent
+    (folder / "full").touch()
+    with pytest.raises(GpuprovError, match="train-1: the drain command ended with status 1") as caught:
+        run_up(smaller)
+    assert "no machine was removed" in caught.value.hint
+    assert set(world.machines) == set(NAMES)
+    (folder / "full").unlink()
+    assert run_up(smaller).exit == Exit.OK
+    assert set(world.machines) == {"train-0"}
+    assert (folder / "drained").read_text() == "train-1 up\n" * 2
+
+
+def test_a_machine_that_never_worked_is_removed_without_the_hook(cluster: Cluster, world: World) -> None:
+    world.bad = {"train-1"}
+    run_up(cluster)
+    assert run_up(resized(cluster, 1, HOOK)).exit == Exit.OK
+    assert not (cluster.file.parent / "drained").exists()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_nothing_is_made_or_removed_while_an_upgrade_is_under_way(cluster: Cluster, world: World, count: int) -> None:
+    run_up(cluster)
+    upgrade_journal.Journal(to=identity(lock("590.1")), phase="moving").save(cluster.paths)
+    with pytest.raises(GpuprovError, match="an upgrade is in progress") as caught:
+        run_up(resized(cluster, count))
+    assert f"take the change of train-{1 if count == 1 else 2} back" in caught.value.hint
+    assert set(world.machines) == set(NAMES)
+
+
+def test_why_the_lock_that_nodes_wait_for_was_rolled_back_is_told(cluster: Cluster, world: World) -> None:
+    run_up(cluster)
+    world.lock = lock("590.1")
+    failed = {identity(world.lock): "train-0: gpu.count"}
+    upgrade_journal.Journal(to=identity(world.lock), phase="rolled-back", failed=failed).save(cluster.paths)
+    run = run_up(cluster)
+    assert (set(run.waiting), run.rolled_back) == (set(NAMES), "train-0: gpu.count")
+
+
+def test_a_node_that_verify_found_well_is_not_moved_by_the_next_run(
+    cluster: Cluster, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` could not prove it; it is healthy and as locked now, and a job runs on it."""
+    world.bad = {"train-1"}
+    run_up(cluster)
+    assert applied(cluster)["train-1"] is None
+    world.bad = set()
+    monkeypatch.setattr(type(cluster), "lock", world.lock)
+    found: dict[str, Any] = {"train-1": (Difference("package", "driver", "580.1", "570", "another driver"),)}
+    monkeypatch.setattr(status, "drifted", lambda *_: found)
+    verifying.verify_fleet(cluster, diff.compare(cluster), level="quick")
+    assert applied(cluster)["train-1"] is None, "not at the level of the file"
+    verifying.verify_fleet(cluster, diff.compare(cluster))
+    assert applied(cluster)["train-1"] is None, "not as locked"
+    found["train-1"] = ()
+    verifying.verify_fleet(cluster, diff.compare(cluster))
+    assert applied(cluster) == dict.fromkeys(NAMES, identity(world.lock))

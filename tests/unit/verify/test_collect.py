@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.server
 import json
 import threading
@@ -178,6 +179,14 @@ def test_a_container_that_hangs_is_removed(tools: Path) -> None:
     assert f"rm --force {name}" in calls
     assert "--network none" in calls[0]
     assert "--pull=never" in calls[0]
+
+
+def test_a_node_that_hangs_up_leaves_no_word_on_standard_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Python 3.11.2 tells of the broken pipe when the connection is forgotten."""
+    found = collect({"a": ("sh", "-c", "exit 255 #")}, ProbeRequest({"kernel.txt": 5}))
+    gc.collect()
+    assert "exit status 255" in found["a"].error
+    assert caplog.records == []
 
 
 def test_nodes_are_collected_at_once_and_half_dead_ones_say_so() -> None:
