@@ -52,6 +52,8 @@ def exec_(
         raise GpuprovError(f"invalid --timeout {timeout:g}: expected a number of seconds, at most {LONGEST_S:.0f}")
     cluster = open_cluster(file, sandbox=sandbox)
     names = [cluster.node(name).name for name in node] if node else [n.name for n in cluster.nodes()]
+    if not names:
+        raise GpuprovError("there is no fleet yet", where=str(file), hint=f"run `gpuprov up {file}` first")
 
     def show(name: str, status: int, text: str) -> None:
         for line in text.splitlines():
@@ -60,6 +62,4 @@ def exec_(
             typer.echo(f"{name}: exit status {status}", err=True)
 
     worst = run_on(cluster.paths, names, command, show, timeout_s=timeout)
-    if not names:
-        typer.echo("no nodes", err=True)
     raise typer.Exit(worst)

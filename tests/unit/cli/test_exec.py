@@ -76,3 +76,10 @@ def test_an_interrupt_ends_every_ssh_and_starts_no_other(sign: signal.Signals, f
 def test_a_time_that_is_none_is_refused(seconds: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["exec", "--timeout", seconds, str(file), "true"]) == 2
     assert "at most 604800" in capsys.readouterr().err
+
+
+def test_without_a_fleet_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(FILE)
+    assert run(["exec", str(path), "true"]) == 2
+    assert capsys.readouterr().err == f"{path}: there is no fleet yet\n  run `gpuprov up {path}` first\n"
