@@ -42,13 +42,14 @@ def _keys(file: Path) -> list[Diagnosis]:
     GpuprovError for a file that is no cluster.yaml."""
     from provisioner import signing_keys, spec
     from provisioner.doctor import Diagnosis
+    from provisioner.paths import ClusterPaths
     from provisioner.stack import lockfile
 
-    spec.load(file)
+    rehearsed = ClusterPaths(file, spec.load(file).name, sandbox=True).exists()
     path = file.with_suffix(".lock")
     try:
         lock = lockfile.read(path)
-        said, mend = f"no {path.name}: signing keys were not compared", f"gpuprov lock {file}"
+        said, mend = f"no {path.name}: signing keys were not compared", f"gpuprov lock {file}{' --no-sandbox' * rehearsed}"
     except GpuprovError as error:
         lock, said, mend = None, f"{error.where}: {error.message}: signing keys were not compared", error.hint
     if lock is None:

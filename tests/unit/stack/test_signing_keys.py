@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import signing_keys
+from provisioner import signing_keys, spec
 from provisioner.cli.main import run
+from provisioner.paths import ClusterPaths, private_dir
 from provisioner.sandbox.keys import Keys
 from provisioner.sandbox.keys import keys as make_keys
 from provisioner.stack import openpgp
@@ -69,6 +70,15 @@ def test_without_a_lock_it_shows_the_machine_all_the_same(
     *machine, last = json.loads(capsys.readouterr().out)["findings"]
     assert machine and (last["status"], last["mend"]) == ("unknown", f"gpuprov lock {other}")
     assert last["found"] == "no other.lock: signing keys were not compared"
+
+
+def test_after_a_rehearsal_the_advice_locks_the_real_cluster(
+    tmp_path: Path, p4d: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(shutil.copy(p4d, tmp_path / "other.yaml"))
+    private_dir(ClusterPaths(other, spec.load(other).name, sandbox=True).root)
+    assert run(["doctor", str(other), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["findings"][-1]["mend"] == f"gpuprov lock {other} --no-sandbox"
 
 
 def test_a_file_that_is_no_cluster_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
