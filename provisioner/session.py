@@ -174,6 +174,7 @@ class Cluster:
             write_whole(holder, json.dumps(held) + "\n")
             run_dir = _run_dir(self.paths)
             with (run_dir / "events.jsonl").open("a", encoding="utf-8") as stream:
+                ownership.give_file(stream.fileno(), run_dir)
                 writer = jsonl_writer(stream)
                 self.events.subscribe(writer)
                 how = "done"

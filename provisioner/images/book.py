@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from provisioner import stored
+from provisioner import ownership, stored
 from provisioner.errors import GpuprovError
 from provisioner.images.manifest import Manifest
 from provisioner.paths import below, private_dir, remove_tree, write_whole
@@ -159,6 +159,8 @@ class Book:
         """Add how a night went."""
         private_dir(self.folder)
         with self.nights.open("a", encoding="utf-8") as stream:
+            if not stream.tell():
+                ownership.give_file(stream.fileno(), self.folder)
             stream.write(json.dumps(row) + "\n")
 
     def told_nights(self) -> list[dict[str, Any]]:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from provisioner import ownership
 from provisioner.cli.main import run
+from provisioner.lifecycle.image import commands
+from provisioner.lifecycle.image.recipe import open_recipe
 from provisioner.paths import private_dir, write_whole
 from provisioner.session import open_cluster
-from tests.support.person import not_theirs, their_folder, without_sudo
+from tests.support.person import GID, UID, not_theirs, their_folder, without_sudo
 from tests.support.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.sandbox
 __all__ = ["their_folder"]
+RECIPE = """
+name: vision
+sites: {virginia: {provider: aws, region: us-east-1}}
+groups: {p4d: {machine: p4d.24xlarge, count: 1}}
+image: {}
+"""
 
 
 def test_files_and_directories_in_their_folder_are_theirs(their_folder: Path) -> None:
@@ -39,6 +48,21 @@ def test_what_other_programs_wrote_is_handed_over_in_the_end(their_folder: Path)
     assert run(["catalog", "no-such-machine"]) == 2  # also where the command fails
     assert not_theirs(their_folder) == []
     assert Path("/etc/passwd").stat().st_uid == 0
+
+
+def test_what_is_left_of_images_is_theirs(their_folder: Path) -> None:
+    """Of a rehearsal in the run directory of the recipe, else beside the recipe."""
+    file = their_folder / "vision.yaml"
+    file.write_text(RECIPE)
+    for sandbox in (True, False):
+        recipe = open_recipe(file, sandbox=sandbox)
+        with commands.held(recipe, "nightly") as run_dir:
+            recipe.book.note_night({"at": "x"})
+            assert not_theirs(run_dir) == not_theirs(recipe.book.folder) == []  # also where it is killed here
+            (run_dir / "terraform.log").write_text("x")
+    shutil.chown(file, UID, GID)
+    assert run(["catalog", "no-such-machine"]) == 2
+    assert not_theirs(their_folder) == []
 
 
 @pytest.mark.parametrize("which", [".gpuprov", ".gpuprov/vision.sandbox"])

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from provisioner import ssh
+from provisioner import ownership, ssh
 from provisioner.errors import VerifyError
 from provisioner.fleet import Node
 from provisioner.images.disk import first_boot, layout, tools, virtual_machine
@@ -174,6 +174,7 @@ def _published(work: Build, name: str) -> dict[str, DiskFile]:
         with partial.open("rb") as stream:
             content = hashlib.file_digest(stream, "sha256").hexdigest()
             os.fsync(stream.fileno())
+            ownership.give_file(stream.fileno(), target)
         partial.chmod(0o644)
         partial.replace(file)
         found[kind] = DiskFile(file=file.name, sha256=content, bytes=file.stat().st_size)

@@ -65,6 +65,7 @@ def open_recipe(file: Path, *, sandbox: bool, events: Events | None = None) -> R
         raise GpuprovError("is no recipe of an image: it has no key image", where=str(file), hint=hint)
     paths = paths_of(file, loaded.name, sandbox=sandbox)
     ownership.refuse_foreign(paths.root)
+    ownership.watch(paths.root)
     return Recipe(Cluster(file, loaded, paths, events or Events()), loaded.image)
 
 
