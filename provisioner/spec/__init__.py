@@ -20,7 +20,12 @@ from provisioner.errors import InputError, Problem
 from provisioner.spec.groups import Group
 from provisioner.spec.image import ImageRecipe
 from provisioner.spec.models import Access, ClusterSpec, Hooks, Monitoring, Verify
-from provisioner.spec.problems import add_problems, refuse_blocks_without_value, to_json, truth_where_a_word_is_wanted
+from provisioner.spec.problems import (
+    add_problems,
+    refuse_blocks_without_value,
+    right_values_for_doubtful_ones,
+    to_json,
+)
 from provisioner.spec.rules import Draft, findings
 from provisioner.spec.sites import SITE
 from provisioner.spec.source import read
@@ -100,7 +105,7 @@ def _read(path: str | os.PathLike[str], catalog: Catalog) -> tuple[ClusterSpec |
     if source.complete:
         file = Path(path).absolute()
         refuse_blocks_without_value(source)
-        truth_where_a_word_is_wanted(source)
+        right_values_for_doubtful_ones(source)
         spec = _located(_validate(source), file.parent)
         _apply_rules(source, spec, catalog, file)
     problems = sorted(dict.fromkeys(source.problems), key=lambda p: (p.line, p.column))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_network
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from provisioner.spec.base import NAME_TITLE, REFUSED
 from provisioner.spec.keys import all_keys, branches_of, resolved, schema_of, union_key
+from provisioner.spec.scalars import IF_TEXT, OCTAL, read_truth
 from provisioner.spec.source_map import MAX_PROBLEMS, Loc, Source, dotted, shown
 
 _KINDS: Mapping[type, str] = {
@@ -127,6 +129,8 @@ def _bad_value(source: Source, item: dict[str, Any], loc: Loc) -> tuple[str, str
         return f"{shown(value)} is not {title}", ""
     takes_text = kind == "string_type" or text_or_list
     wants_text = takes_text and isinstance(value, bool | int | float)
+    if wants_text and raw is not None and title and not _text_fits(loc, raw, source.value):
+        return f"{_name(loc)} wants {title}, not {raw}", ""
     if wants_text and raw is not None:
         reads = f"the number {value}" if str(value) != raw and not isinstance(value, bool) else _KINDS[type(value)]
         return f"{_name(loc)} wants text; unquoted, {raw} is {reads}", f'quote it: "{raw}"'
@@ -142,12 +146,39 @@ def _takes_text(node: Mapping[str, Any]) -> bool:
     return {"string", "array"} <= {child.get("type") for child in branches_of(dict(node))}
 
 
-def truth_where_a_word_is_wanted(source: Source) -> None:
-    """What YAML 1.1 takes for true or false is no slip of true where a key has words of its own."""
+def _text_fits(loc: Loc, text: str, value: Any) -> bool:
+    """Whether this text in quotes has the shape that a place wants."""
+    texts = [child for child in branches_of(schema_of(loc, value=value)) if child.get("type") == "string"]
+    return any(re.search(child.get("pattern", ""), text) for child in texts)
+
+
+def right_values_for_doubtful_ones(source: Source) -> None:
+    """What readers of YAML take for different values was refused before it was known what its key wants."""
     places = {dotted(loc): loc for loc in source.broken}
     for index, one in enumerate(source.problems):
-        if "is a truth value for" in one.message and (choices := _choices(places.get(one.path, ()), source.value)):
-            source.problems[index] = replace(one, hint=f"one of {', '.join(choices)}")
+        if one.hint.endswith(IF_TEXT) or one.hint == OCTAL:
+            loc = places.get(one.path, ())
+            hint = _right_value(source, loc) if loc in source.marks else f'quote it: "{loc[-1]}"' if loc else ""
+            source.problems[index] = replace(one, hint=hint or one.hint)
+
+
+def _right_value(source: Source, loc: Loc) -> str:
+    """What to write in place of a doubtful value; "" where nothing is known of the place."""
+    if choices := _choices(loc, source.value):
+        return f"one of {', '.join(choices)}"
+    kinds = {child.get("type") for child in branches_of(schema_of(loc, value=source.value))} - {None}
+    raw, title = source.mark(loc).raw or "", _title(loc, source.value)
+    if "boolean" in kinds and "string" not in kinds:
+        truth = read_truth(raw)
+        return f"write {truth}" if truth else f"it wants {title}" if title else ""
+    if "boolean" in kinds:
+        return ""
+    if "string" in kinds and _text_fits(loc, raw, source.value):
+        return f'quote it: "{raw}"'
+    number = raw.replace("_", "").lstrip("0")  # 1_000, 017
+    if "integer" in kinds and number.isdecimal():
+        return f"write {number}"
+    return f"it wants {title}" if title else ""
 
 
 def refuse_blocks_without_value(source: Source) -> None:

@@ -22,6 +22,10 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
+IF_TEXT = "quote it if it is text"
+OCTAL = f"{IF_TEXT}, drop the zero if it is a number"
+
+
 @dataclass(frozen=True, slots=True)
 class Scalar:
     """The value, or the text with the problem of it and the remedy."""
@@ -49,9 +53,18 @@ def read_scalar(text: str, *, plain: bool) -> Scalar:
         return Scalar(
             text,
             f'"{text}" is a truth value for some YAML readers and text for others',
-            f"write {_TRUTH[text.lower()]}, or quote it if it is text",
+            f"write {_TRUTH[text.lower()]}, or {IF_TEXT}",
         )
     return _number(text) or Scalar(text)
+
+
+def read_truth(text: str) -> str:
+    """true or false for what YAML 1.1 reads so; "" for anything else.
+
+    >>> read_truth("Off"), read_truth("1")
+    ('false', '')
+    """
+    return _TRUTH.get(text.lower(), "")
 
 
 def _number(text: str) -> Scalar | None:
@@ -59,12 +72,12 @@ def _number(text: str) -> Scalar | None:
         return None
     if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
         if sum(c.isdigit() for c in text) > MAX_DIGITS:
-            return Scalar(text, "a number with more digits than anything here needs", "quote it if it is text")
+            return Scalar(text, "a number with more digits than anything here needs", IF_TEXT)
         if _OTHER_BASE.fullmatch(text):
             return Scalar(
                 text,
                 f"{text} is another number for YAML 1.1 (octal)",
-                "quote it if it is text, drop the zero if it is a number",
+                OCTAL,
             )
         value = int(text) if _INT.fullmatch(text) else float(text)
         if isinstance(value, float) and value in (float("inf"), float("-inf")):
@@ -78,5 +91,5 @@ def _number(text: str) -> Scalar | None:
         (_NOT_FINITE, "an endless number"),
     ):
         if pattern.fullmatch(text):
-            return Scalar(text, f"{text[:40]} is {what} for some YAML readers", "quote it if it is text")
+            return Scalar(text, f"{text[:40]} is {what} for some YAML readers", IF_TEXT)
     return None
