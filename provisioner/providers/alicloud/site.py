@@ -78,7 +78,7 @@ class AlicloudBucket(Model):
     """A bucket of yours, or a part of it, that programs on the nodes may use."""
 
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")] = Field(
-        title="the name of an OSS bucket",
+        title="the name of an OSS bucket: 3 to 63 lower-case letters, digits and hyphens, such as my-data-sets",
         description="Its name; it exists, and stays",
         examples=["my-data-sets"],
     )

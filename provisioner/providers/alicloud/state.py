@@ -24,7 +24,7 @@ class OssState(State):
     backend: Literal["oss"] = Field(description="Kind of Terraform backend; oss: in a bucket of Alibaba Cloud OSS")
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")] | None = Field(
         default=None,
-        title="the name of a bucket",
+        title="the name of a bucket: 3 to 63 lower-case letters, digits and hyphens, such as acme-gpuprov",
         description="Its bucket; null: gpuprov-<account>-<region>",
         examples=["acme-gpuprov"],
     )

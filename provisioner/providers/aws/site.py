@@ -102,7 +102,9 @@ class AwsBucket(Model):
     """A bucket of yours, or a part of it, that every node of the site mounts."""
 
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] = Field(
-        title="the name of an S3 bucket", description="Its name; it exists, and stays", examples=["my-data-sets"]
+        title="the name of an S3 bucket: 3 to 63 lower-case letters, digits, dots and hyphens, such as my-data-sets",
+        description="Its name; it exists, and stays",
+        examples=["my-data-sets"],
     )
     prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9._=-]+/)*$", max_length=512)] = Field(
         default="",

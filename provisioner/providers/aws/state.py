@@ -25,7 +25,7 @@ class S3State(State):
     backend: Literal["s3"] = Field(description="Kind of Terraform backend; s3: in a bucket of Amazon S3")
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = Field(
         default=None,
-        title="the name of a bucket",
+        title="the name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens, such as acme-gpuprov",
         description="Its bucket; null: gpuprov-<account>-<region>",
         examples=["acme-gpuprov"],
     )

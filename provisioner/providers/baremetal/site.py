@@ -19,7 +19,13 @@ from provisioner.spec.source_map import Finding, Loc
 from provisioner.spec.stack_request import StackRequest
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-SerialNumber = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{2,64}$", title="a serial number")]
+SerialNumber = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9._:/-]{2,64}$",
+        title="a serial number: 2 to 64 letters, digits and . _ : / -, such as 7XK2L33",
+    ),
+]
 MacAddress = Annotated[
     str, Field(pattern=r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$", title="a MAC address such as b8:59:9f:00:00:01")
 ]
@@ -58,7 +64,7 @@ class HostEntry(Model):
     )
     serial: Annotated[tuple[SerialNumber, ...], Field(max_length=10_000)] | SerialNumber | None = Field(
         default=None,
-        title="a serial number, or a list of as many",
+        title="a serial number (2 to 64 letters, digits and . _ : / -), or a list of as many",
         description="What its BMC must show before anything is changed through it; null: what it showed first",
         examples=[["1662923610124", "1662923610125"]],
     )
