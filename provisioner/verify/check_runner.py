@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner.verify import check as dsl
 from provisioner.verify.baseline import Baseline
-from provisioner.verify.check import LATER, Check, Failed, Skipped, Unknown, seen
+from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Check, Failed, Skipped, Unknown, seen
 from provisioner.verify.expectations import LEVELS, Expected
 from provisioner.verify.facts import Facts, not_given
 from provisioner.verify.peers import Peers
@@ -154,8 +154,8 @@ def _verdict(error: BaseException | None, *, called: bool) -> tuple[str, str, st
         case Skipped():
             return "skip", str(error), None
         case TooLong():
-            return "unknown", "the check timed out on this node", None
+            return "unknown", TIMED_OUT, None
         case AssertionError() if called:
             return "fail", str(error).strip() or "assertion failed", None
         case _:
-            return "unknown", f"the check crashed: {type(error).__name__}: {error}", None
+            return "unknown", f"{CRASHED}{type(error).__name__}: {error}", None

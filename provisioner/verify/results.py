@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from provisioner.text import printable
 from provisioner.verify.baseline import Reached
-from provisioner.verify.check import LATER, Action, Severity
+from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Action, Severity
 
 Status = Literal["pass", "fail", "unknown", "skip"]
 
@@ -46,6 +46,11 @@ class CheckResult:
     def later(self) -> bool:
         """A higher level would have answered it."""
         return self.status == "skip" and self.message.startswith(LATER)
+
+    @property
+    def broken(self) -> bool:
+        """Its own code is why it could not be answered, not the node."""
+        return self.status == "unknown" and self.message.startswith((CRASHED, TIMED_OUT))
 
     def to_json(self) -> dict[str, Any]:
         return {

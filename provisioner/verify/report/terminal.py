@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from provisioner.text import few
 from provisioner.verify.baseline import NAMED
 from provisioner.verify.check import SEVERITIES
 from provisioner.verify.results import CheckResult, NodeReport, Report
@@ -67,6 +68,8 @@ def table(report: Report) -> Group:
         parts += [Text(""), failed]
     if any(node.error and not node.absent for node in report.nodes):
         parts += [Text(""), Text(f"not looked at says nothing of the hardware; what to do: {NOT_LOOKED_AT}", "yellow")]
+    if quiet := unknown_warnings(report):
+        parts += [Text(""), Text(quiet, "yellow")]
     if behind := slower(report):
         parts += [Text(""), Text(behind, "yellow")]
     held = [node for node in report.nodes if node.quarantine is not None]
@@ -88,7 +91,7 @@ def _word(check: CheckResult) -> str:
 
 def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:
     """What is wrong with a node: what failed, the fatal first, then what could not be answered and follows from none of
-    that. Each with what it stands for beside itself: what follows from it, or is unknown for the same reason."""
+    that: the fatal, and others whose own code is broken. Each with what it stands for beside itself: what follows from it, or is unknown for the same reason."""
     if node.error:
         return []
     failed = [check for check in node.checks if check.status == "fail"]
@@ -96,11 +99,24 @@ def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:
     following = Counter(check.explained_by for check in node.checks if check.condemns)
     unknown: dict[str, list[CheckResult]] = {}
     for check in node.checks:
-        if check.status == "unknown" and check.condemns and not check.explained_by:
+        if check.status == "unknown" and (check.condemns or check.broken) and not check.explained_by:
             unknown.setdefault(check.message, []).append(check)
     return [(check, _more(following[check.id], "unknown because of it")) for check in failed] + [
         (checks[0], _more(len(checks) - 1, "for the same reason")) for checks in unknown.values()
     ]
+
+
+def unknown_warnings(report: Report) -> str:
+    """One line: which checks could not be answered that condemn nobody, and that `problems` does not name; "" where
+    there are none."""
+    found = [
+        check.id
+        for node in report.nodes
+        if not node.error
+        for check in node.checks
+        if check.status == "unknown" and not (check.condemns or check.broken or check.explained_by)
+    ]
+    return f"unknown, but not fatal: {few(list(dict.fromkeys(found)), 8, ',')}" if found else ""
 
 
 def _more(count: int, why: str) -> str:

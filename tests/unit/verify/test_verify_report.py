@@ -235,6 +235,18 @@ def test_the_terminal_shows_each_node_and_only_what_failed(fleet: Report) -> Non
     assert "2 of 5 nodes healthy (SIMULATED hardware)" in shown
 
 
+def test_the_terminal_names_every_unknown_check(fleet: Report) -> None:
+    """Also one that condemns nobody: with its reason where its own code is broken, else in one line."""
+    node = fleet.nodes[0]
+    own = CheckResult("ours.broken", "warn", "unknown", "none", message="the check crashed: KeyError: 'x'")
+    quiet = [CheckResult(f"ours.n{i}", "warn", "unknown", "none", message="no output") for i in range(9)]
+    of_all = replace(fleet, nodes=(replace(node, name="a", checks=(*node.checks, own, *quiet)),))
+    shown = render(replace(of_all, nodes=(*of_all.nodes, replace(of_all.nodes[0], name="b"))))
+    assert shown.count("the check crashed: KeyError: 'x'") == 2
+    assert f"unknown, but not fatal: {', '.join(c.id for c in quiet[:8])} and 1 more" in " ".join(shown.split())
+    assert "not fatal" not in render(replace(fleet, nodes=(node,)))
+
+
 def test_the_level_is_told_and_what_only_a_higher_one_answers(fleet: Report) -> None:
     assert fleet.level == "", "bundles are judged by what they have"
     node = fleet.nodes[0]
