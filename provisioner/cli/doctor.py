@@ -49,7 +49,10 @@ def _keys(file: Path) -> list[Diagnosis]:
     path = file.with_suffix(".lock")
     try:
         lock = lockfile.read(path)
-        said, mend = f"no {path.name}: signing keys were not compared", f"gpuprov lock {file}{' --no-sandbox' * rehearsed}"
+        said, mend = (
+            f"no {path.name}: signing keys were not compared",
+            f"gpuprov lock {file}{' --no-sandbox' * rehearsed}",
+        )
     except GpuprovError as error:
         lock, said, mend = None, f"{error.where}: {error.message}: signing keys were not compared", error.hint
     if lock is None:

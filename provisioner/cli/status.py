@@ -90,7 +90,7 @@ def lines(document: dict[str, Any], file: Path) -> Iterator[str]:
             elif (bmc["power"], bmc["health"]) != ("On", "OK"):
                 yield f"{node['name']}: its BMC says: {_line(said)} (`gpuprov bmc {file} status {node['name']}`)"
         if node["quarantine"]:
-            yield f"{node['name']}: {in_quarantine(node['quarantine'])}"
+            yield f"{node['name']}: {in_quarantine(node['name'], node['quarantine'], file)}"
         if node["replace"]:
             again = f"gpuprov replace {file} {node['name']}"
             yield f"{node['name']}: replacement: {node['replace']['step']}; `{again}` resumes it"

@@ -31,6 +31,9 @@ class QuarantineOutput(OpenOutput):
     reason: str
     since: str = Field(description="UTC, 2026-01-31T12:00:00Z")
     checks: list[str] = Field(description="What failed")
+    level: Literal["quick", "standard", "stress"] | None = Field(
+        default=None, description="Of the verdict that put it there: one at this level or a deeper one puts it back"
+    )
 
 
 class BreakerOutput(OpenOutput):

@@ -12,6 +12,9 @@ from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Action, Severity
 
 Status = Literal["pass", "fail", "unknown", "skip"]
 
+PENDING = "; it stays until this has passed: "
+"""In the reason of a quarantine: what follows takes the node out."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
@@ -82,7 +85,7 @@ class NodeReport:
     lost: bool = False
     """It did not come back from a reboot of gpuprov's."""
     quarantine: Mapping[str, Any] | None = None
-    """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}."""
+    """Who keeps it out of service, and why: {"owner", "reason", "since", "checks"}, and "level" of the verdict."""
     measures: tuple[Reached, ...] = ()
     """What it reached at work, beside the fleet's own record of it."""
 

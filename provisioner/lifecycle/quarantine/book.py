@@ -41,7 +41,8 @@ class Entry:
 
     def told(self) -> dict[str, Any]:
         """What reports and `status` say of it."""
-        found = {"owner": self.owner, "reason": self.reason, "since": self.since, "checks": list(self.checks)}
+        found: dict[str, Any] = {"owner": self.owner, "reason": self.reason, "since": self.since}
+        found |= {"checks": list(self.checks)} | ({"level": self.level} if self.level else {})
         return found | ({"trouble": self.trouble} if self.trouble else {})
 
 

@@ -10,7 +10,7 @@ from provisioner.fleet import Node
 from provisioner.lifecycle.quarantine.book import OURS, Book, Entry
 from provisioner.spec.models import Quarantine
 from provisioner.verify.expectations import LEVELS, Level
-from provisioner.verify.results import Breaker, NodeReport, Report
+from provisioner.verify.results import PENDING, Breaker, NodeReport, Report
 
 UNREACHED = "the node could not be probed"
 
@@ -22,7 +22,6 @@ ERASED = ("gpu.count", "gpu.xid", "dcgm.xid", "load.xid", "nvswitch.sxid", "log.
 PROOF = "load.completes"
 """What has to pass where the evidence of a fault can be gone: the node at work. At level stress DCGM's own tests of the
 hardware (dcgm.diag) prove as much, for nodes that cannot be loaded."""
-PENDING = "; it stays until this has passed: "
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.text import few
 from provisioner.verify.baseline import NAMED
 from provisioner.verify.check import SEVERITIES
-from provisioner.verify.results import CheckResult, NodeReport, Report
+from provisioner.verify.results import PENDING, CheckResult, NodeReport, Report
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -33,10 +33,13 @@ def summary(node: NodeReport) -> str:
     return ", ".join(parts)
 
 
-def in_quarantine(told: Mapping[str, Any]) -> str:
-    """The sentence of a node's quarantine."""
+def in_quarantine(node: str, told: Mapping[str, Any], file: object = "FILE") -> str:
+    """The sentence of a node's quarantine: whose, why, and what takes it out."""
     trouble = f" ({told['trouble']})" if told.get("trouble") else ""
-    return f"in quarantine by {told['owner']} since {told['since']}: {told['reason']}{trouble}"
+    level = f" at level {told['level']}" if told.get("level") else ""
+    verdict = f"a healthy verify{level}, or " if told["owner"] == "gpuprov" else ""
+    out = "" if PENDING in told["reason"] else f"; out by {verdict}`gpuprov release {file} {node}`"
+    return f"in quarantine by {told['owner']} since {told['since']}: {told['reason']}{trouble}{out}"
 
 
 def table(report: Report) -> Group:
@@ -74,7 +77,7 @@ def table(report: Report) -> Group:
         parts += [Text(""), Text(behind, "yellow")]
     held = [node for node in report.nodes if node.quarantine is not None]
     parts += [Text("")] if held else []
-    parts += [Text(f"{node.name}: {in_quarantine(node.quarantine or {})}", "yellow") for node in held]
+    parts += [Text(f"{node.name}: {in_quarantine(node.name, node.quarantine or {})}", "yellow") for node in held]
     if report.breaker is not None:
         parts += [Text(""), Text(report.breaker.message, "bold red")]
     parts += [Text(""), Text(report.evidence, "dim")] if report.evidence else []

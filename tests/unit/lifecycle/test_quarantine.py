@@ -534,7 +534,9 @@ def test_by_command(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkey
     assert "2 nodes are in quarantine, more than the automatic limit (1)" in text
     assert {e.owner for e in quarantine.held(cluster).values()} == {"ada"}
     assert run(["status", file, "--offline"]) == Exit.OK
-    assert "train-0: in quarantine by ada since 20" in said(capsys)
+    text = said(capsys)
+    assert "train-0: in quarantine by ada since 20" in text
+    assert f"; out by `gpuprov release {file} train-0`" in text
     assert run(["release", file, "train-0", "train-1"]) == Exit.OK
     assert said(capsys) == "train-0: back in service\ntrain-1: was not in quarantine\n"
     (cluster.file.parent / "refuse").touch()

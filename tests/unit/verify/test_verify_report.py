@@ -305,6 +305,21 @@ def test_the_page_has_the_runbook_of_what_failed_and_no_more(fleet: Report) -> N
     assert "See it by hand: <code>nvidia-smi nvlink -s</code>" in text
 
 
+def test_the_terminal_says_what_takes_a_node_out_of_quarantine(fleet: Report) -> None:
+    ours = {"owner": "gpuprov", "reason": "gpu.count: 7", "since": "2026-11-21T10:00:00Z", "checks": []}
+    for held, out in (
+        (
+            ours | {"level": "stress"},
+            "gpu.count: 7; out by a healthy verify at level stress, or `gpuprov release FILE n`",
+        ),
+        (ours, "gpu.count: 7; out by a healthy verify, or `gpuprov release FILE n`"),
+        (ours | {"owner": "ada", "trouble": "drain: 1"}, "gpu.count: 7 (drain: 1); out by `gpuprov release FILE n`"),
+        (ours | {"reason": "gpu.count: 7; it stays until this has passed: load.completes"}, "load.completes"),
+    ):
+        shown = " ".join(render(replace(fleet, nodes=(replace(fleet.nodes[0], name="n", quarantine=held),))).split())
+        assert f"{out} {fleet.unverified} of the {fleet.limits} limits" in shown, shown
+
+
 def test_the_page_names_quarantine_and_the_breaker(fleet: Report) -> None:
     held = {"owner": "<b>ops</b>", "reason": "RMA 4711", "since": "2026-11-21T10:00:00Z", "checks": []}
     first = replace(fleet.nodes[0], quarantine=held)
