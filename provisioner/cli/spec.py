@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from provisioner import catalog, spec, stack
+from provisioner import catalog, ownership, spec, stack
 from provisioner.cli import json_output
 from provisioner.errors import Exit, GpuprovError, InputError, Problem
 from provisioner.paths import write_whole
@@ -43,9 +44,17 @@ def init(
         write_whole(Path(file), text, mode=0o644)
     except (OSError, ValueError) as error:
         raise GpuprovError(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=file) from None
-    typer.echo(f"wrote {file}; next: gpuprov up {file}{'' if host else ' --sandbox'}", err=True)
+    typer.echo(f"wrote {file}; next: {_up(file, sandbox=not host)}", err=True)
     for problem in _problems(file, sandbox=not host):
         typer.echo(f"but: {problem}", err=True)
+
+
+def _up(file: str, *, sandbox: bool) -> str:
+    """The command that makes the fleet, to be typed as it is: a rehearsal needs root."""
+    if not sandbox:
+        return shlex.join(["gpuprov", "up", file])
+    root = os.geteuid() == 0 and ownership.person() is None
+    return shlex.join([*(["gpuprov"] if root else ["sudo", ownership.program()]), "up", file, "--sandbox"])
 
 
 def validate(files: Files, sandbox: Rehearsal = False, as_json: AsJson = False) -> None:

@@ -101,6 +101,22 @@ def test_init_writes_cluster_yaml_here(tmp_path: Path, monkeypatch: pytest.Monke
     assert spec.check("cluster.yaml") == []
 
 
+@pytest.mark.parametrize(
+    ("options", "user", "command"),
+    [([], 1000, "sudo gpuprov up c.yaml --sandbox"), ([], 0, "gpuprov up c.yaml --sandbox"),
+     (["--machine", "workstation-rtx4090", "--host", "local"], 1000, "gpuprov up c.yaml")],
+)  # fmt: skip
+def test_init_names_the_next_command_of_this_user(
+    options: list[str], user: int, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    assert run(["init", "c.yaml", *options]) == 0
+    assert f"; next: {command}\n" in capsys.readouterr().err
+
+
 def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("mine")
