@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from provisioner.text import printable
+from provisioner.text import counted, printable
 from provisioner.verify.baseline import Reached
 from provisioner.verify.check import CRASHED, LATER, TIMED_OUT, Action, Severity
 
@@ -155,10 +155,10 @@ class Breaker:
     @property
     def message(self) -> str:
         already = f", {self.quarantined} in quarantine already" if self.quarantined else ""
+        common = f". Look for a common cause: {self.check} on {self.shared} of {len(self.bad)}"
         return (
-            f"the breaker tripped: {len(self.bad)} nodes turned bad{already}, and at most {self.bound} of {self.nodes} "
-            f"may be in quarantine. None of them was touched. Look for a common cause: {self.check} on {self.shared} "
-            f"of {len(self.bad)}"
+            f"the breaker tripped: {counted(len(self.bad), 'node')} turned bad{already}, and at most {self.bound} of "
+            f"{self.nodes} may be in quarantine. None of them was touched{common if len(self.bad) > 1 else ''}"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.machines.base import Machines, Planned
 from provisioner.plan import Plan, build_plan
 from provisioner.session import Cluster
+from provisioner.text import counted
 from provisioner.workspace.binary import Binary
 
 Confirm = Callable[[int], bool]
@@ -113,10 +114,11 @@ def refuse(cluster: Cluster, chosen: Sequence[Node], journal: Journal, options: 
     at_once = len(names | set(held) | set(journal.nodes)) if taken else len(names)
     bound = limits.bound(len(cluster.nodes()))
     if at_once > limits.most or (at_once > bound and not begun and not options.force_budget):
-        also = f" with what is in quarantine, {at_once} nodes" if at_once > len(names) else f" {at_once} nodes"
+        also = f" (with {at_once - len(names)} out of service already)" if at_once > len(names) else ""
         hard = at_once > limits.most
+        limit = limits.most if hard else bound
         raise GpuprovError(
-            f"that would take{also} out of service at once; the limit is {limits.most if hard else bound}",
+            f"that would take {counted(at_once, 'node')} out of service at once{also}; the limit is {limit}",
             where=cluster.spec.name,
             hint="replace fewer at a time; look for a common cause first"
             + ("" if hard else f". --force-budget raises the limit to quarantine.most ({limits.most})"),

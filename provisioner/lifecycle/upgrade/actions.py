@@ -15,6 +15,7 @@ from provisioner.lifecycle.subjects import subjects_of
 from provisioner.lifecycle.upgrade.journal import Journal
 from provisioner.release import Ledger, Release, release_of
 from provisioner.session import Cluster
+from provisioner.text import counted
 
 if TYPE_CHECKING:
     from provisioner.verify.results import Report
@@ -58,7 +59,7 @@ class NodeActions:
         nodes = [self._nodes[name] for name in wanted]
         releases = {name: self._release(release) for name, release in wanted.items()}
         brought = configuring.bring(self.cluster, nodes, releases, self._run_dir)
-        self.cluster.events("configure", "done", f"{len(brought.configured)} nodes configured")
+        self.cluster.events("configure", "done", f"{counted(len(brought.configured), 'node')} configured")
         bad = dict(brought.failed)
         rest = [subject for subject in brought.subjects if subject.name not in bad]
         bad |= self._judge(self._prove(rest)) if rest else {}

@@ -94,7 +94,8 @@ def _word(check: CheckResult) -> str:
 
 def problems(node: NodeReport) -> list[tuple[CheckResult, str]]:
     """What is wrong with a node: what failed, the fatal first, then what could not be answered and follows from none of
-    that: the fatal, and others whose own code is broken. Each with what it stands for beside itself: what follows from it, or is unknown for the same reason."""
+    that: the fatal, and others whose own code is broken. Each with what it stands for beside itself: what follows from
+    it, or is unknown for the same reason."""
     if node.error:
         return []
     failed = [check for check in node.checks if check.status == "fail"]

@@ -159,6 +159,8 @@ def test_the_breaker_names_what_most_of_them_share() -> None:
     assert said.breaker is not None
     assert (said.breaker.check, said.breaker.shared) == ("gpu.count", 3)
     assert said.breaker.message.endswith("Look for a common cause: gpu.count on 3 of 3")
+    alone = replace(said.breaker, bad=("train-0",), shared=1).message
+    assert "1 node turned bad" in alone and "common cause" not in alone
     gone = judge(Book(), [verdict(f"train-{i}", result("gpu.count", "unknown"), error="refused") for i in range(3)], 4)
     assert gone.breaker is not None
     assert gone.breaker.check == UNREACHED
