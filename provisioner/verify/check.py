@@ -105,8 +105,9 @@ class Unknown(Verdict):
 
 
 LATER = "only from level "
-CRASHED, TIMED_OUT = "the check crashed: ", "the check timed out on this node"
 """How the reason of a check begins that a higher level would have answered."""
+CRASHED, TIMED_OUT = "the check crashed: ", "the check timed out on this node"
+"""How the reason of a check begins whose own code is at fault."""
 
 
 class Skipped(Verdict):
