@@ -299,7 +299,8 @@ def upgrade(
         json_output.write(document)
     else:
         for node in document["nodes"]:
-            driver = f"driver {node['driver']}" if node["driver"] else f"lock {node['lock']}"
+            lock = f"lock {node['lock']}" if node["lock"] else "never verified"
+            driver = f"driver {node['driver']}" if node["driver"] else lock
             typer.echo(f"{node['name']}: {node['step']}, {driver}" + (f" ({node['reason']})" if node["reason"] else ""))
         typer.echo(document["message"], err=not done.ok)
     raise typer.Exit(done.exit)
