@@ -23,6 +23,7 @@ from provisioner.lifecycle.upgrade import journal as upgrade_journal
 from provisioner.paths import private_dir
 from provisioner.release import Ledger, Release
 from provisioner.session import Cluster
+from provisioner.stack import lockfile
 
 if TYPE_CHECKING:
     from provisioner.verify.expectations import Level
@@ -138,11 +139,12 @@ def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, h
 
     healthy = {node.name for node in report.nodes if node.ok}
     todo = [node for node in nodes if node.name in healthy and Ledger(cluster.paths).of(node) is None]
-    if not todo or upgrade_journal.load(cluster.paths).busy:
+    lock = lockfile.read(cluster.paths.lock_file)
+    if not todo or lock is None or upgrade_journal.load(cluster.paths).busy:
         return
     alone = contextlib.nullcontext() if holding else cluster.alone_here("verify")
     with contextlib.suppress(LockedError), alone:
-        releases = upgrade_journal.assigned(cluster, todo, cluster.lock)
+        releases = upgrade_journal.assigned(cluster, todo, lock)
         found, ledger = drifted(cluster, todo, releases), Ledger(cluster.paths)
         for release in {one.id: one for one in releases.values()}.values():
             mine = [node for node in todo if found.get(node.name) == () and releases[node.name].id == release.id]

@@ -28,6 +28,7 @@ from provisioner.preflight import Finding
 from provisioner.providers.cluster import MADE_BY
 from provisioner.release import Ledger, Release, identity, release_of
 from provisioner.session import Cluster, open_cluster
+from provisioner.stack import lockfile
 from provisioner.stack.models import GoldenImage, Lock
 from provisioner.verify.bundle import Bundle, Output
 from provisioner.verify.results import CheckResult, NodeReport, Report
@@ -472,6 +473,7 @@ def test_a_node_that_verify_found_well_is_not_moved_by_the_next_run(
     assert applied(cluster)["train-1"] is None
     world.bad = set()
     monkeypatch.setattr(type(cluster), "lock", world.lock)
+    monkeypatch.setattr(lockfile, "read", lambda _: world.lock)
     found: dict[str, Any] = {"train-1": (Difference("package", "driver", "580.1", "570", "another driver"),)}
     monkeypatch.setattr(status, "drifted", lambda *_: found)
     verifying.verify_fleet(cluster, diff.compare(cluster), level="quick")
