@@ -131,28 +131,27 @@ def _confirm(screen: Bars | Lines, cluster: Cluster, *, yes: bool) -> Confirm:
     from provisioner.cost import wanted as asked_for
 
     def ask(wanted: Plan, changes: NodeChanges) -> bool:
+        new = [(group, len({*group.node_names()} & {*changes.create})) for group in wanted.groups]
         price = ""
         if not cluster.sandbox and not yes:
-            missing = {g.name: len(set(g.node_names()) & {*changes.create}) for g in wanted.groups}
-            price = summary.making(asked_for(cluster.spec), missing)
+            price = summary.making(asked_for(cluster.spec), {group.name: count for group, count in new})
         counts = f"{counted(changes.total, 'change')}{f'; new: {price}' if price else ''}"
         if cluster.spec.verify.reboot != "never" and (changes.create or changes.recreate):
             which = "every new machine" if cluster.spec.verify.reboot == "all" else "one new machine of each group"
             counts += f"; then {which} is rebooted"
+        made = ", ".join(f"{count} {group.machine.name}" for group, count in new if count)
         where = " in the sandbox" if cluster.sandbox else ""
-        question = f"{_intended(cluster, wanted, changes)}{where} ({counts})?"
+        question = f"{_intended(cluster, wanted, changes, made)}{where} ({counts})?"
         return confirmed(question, yes=yes, where=str(cluster.file), declined="nothing was created", screen=screen)
 
     return ask
 
 
-def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges) -> str:
-    """What is about to be done, in words: machines that are made by number, all others by name."""
+def _intended(cluster: Cluster, wanted: Plan, changes: NodeChanges, made: str) -> str:
+    """What is about to be done, in words: machines that are made by number (`made`), all others by name."""
     exist = not cluster.sandbox and all(cluster.providers.at(group.site).hosts for group in wanted.groups)
-    new = [(len({*group.node_names()} & {*changes.create}), group.machine.name) for group in wanted.groups]
     said = []
     if changes.create:
-        made = ", ".join(f"{count} {machine}" for count, machine in new if count)
         said.append(f"{_verb(cluster, wanted) if exist else 'create'} {made}")
     if changes.recreate:
         said.append(f"{'take another machine for' if exist else 'recreate'} {_some(changes.recreate)}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from provisioner import process
+from provisioner.errors import GpuprovError
 from provisioner.events import Events, Stage
 from provisioner.fleet import Node
 
@@ -117,6 +118,11 @@ def run(
             said = f": {last[name]}" if name in last else ""
             bad[name] = f"the {step} command ended with status {child.returncode}{said}"
     return bad
+
+
+def refusal(bad: Mapping[str, str], hint: str) -> GpuprovError:
+    """The error of a command that can't go on because nodes could not be drained: node → why."""
+    return GpuprovError("; ".join(f"{name}: {why}" for name, why in bad.items()), where="drain", hint=hint)
 
 
 def plain(reason: str) -> str:

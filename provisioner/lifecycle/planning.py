@@ -21,10 +21,9 @@ from provisioner.workspace.binary import Binary
 
 def plan(cluster: Cluster, binary: Binary, *, only: Collection[str] = ()) -> dict[str, Any]:
     """What `up` would do, at the sites `only` or at all: {"cluster", "sandbox", "nodes": [{"name", "group", "site",
-    "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate",
-    "change", "remove"}, "changes": {site: {"add", "change", "destroy"}}, "stack": {group:
-    {"driver", "cuda", "nccl"}}, "new_lock", "ends": {group: time}, "findings": [{"status", "subject", "message",
-    "action"}], "cost": {"hours", "groups", "totals", "not_included"}}.
+    "machine", "drift", "reboot", "waiting"}], "machines": {"create", "recreate", "change", "remove"}, "changes": {site:
+    {"add", "change", "destroy"}}, "stack": {group: {"driver", "cuda", "nccl"}}, "new_lock", "ends": {group: time},
+    "findings": [{"status", "subject", "message", "action"}], "cost": {"hours", "groups", "totals", "not_included"}}.
 
     `drift` is what `up` would mend on a node that is there, None for one that is not, or did not answer; `reboot`
     whether the node will have to; `waiting` what only `gpuprov upgrade` would change. `new_lock`: there is no

@@ -148,18 +148,17 @@ def up(cluster: Cluster, binary: Binary, *, confirm: Confirm, only: Collection[s
 def _drain(cluster: Cluster, intended: NodeChanges) -> None:
     """Take nodes that do work out of service before their machines are removed; those in quarantine are. Raises
     GpuprovError where one can't be: then none is removed."""
+    if not intended.ends:
+        return
     ledger, held = Ledger(cluster.paths), quarantine.held(cluster)
     nodes = [cluster.node(name) for name in intended.ends if name not in held]
     reasons = dict.fromkeys(intended.remove, "removed by gpuprov up")
     reasons |= dict.fromkeys(intended.recreate, "its machine is made anew by gpuprov up")
     proven = [node for node in nodes if ledger.of(node) is not None]
     if bad := hooks.call(cluster, "drain", proven, "up", reasons):
-        raise GpuprovError(
-            "; ".join(f"{name}: {why}" for name, why in bad.items()),
-            where="drain",
-            hint="no machine was removed; run it again, or take the nodes out of service yourself: "
-            f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`",
-        )
+        by_hand = f"`gpuprov quarantine {cluster.file} NODE --reason TEXT`"
+        hint = f"no machine was removed; run it again, or take the nodes out of service yourself: {by_hand}"
+        raise hooks.refusal(bad, hint)
 
 
 @contextlib.contextmanager

@@ -137,18 +137,23 @@ def _record_proven(cluster: Cluster, report: Report, nodes: Sequence[Node], *, h
     after `up`. Nothing is recorded while another run is at work."""
     from provisioner.lifecycle.status import drifted
 
-    healthy = {node.name for node in report.nodes if node.ok}
-    todo = [node for node in nodes if node.name in healthy and Ledger(cluster.paths).of(node) is None]
-    lock = lockfile.read(cluster.paths.lock_file)
-    if not todo or lock is None or upgrade_journal.load(cluster.paths).busy:
+    healthy, ledger = {node.name for node in report.nodes if node.ok}, Ledger(cluster.paths)
+    todo = [node for node in nodes if node.name in healthy and ledger.of(node) is None]
+    if not todo or upgrade_journal.load(cluster.paths).busy:
+        return
+    if (lock := lockfile.read(cluster.paths.lock_file)) is None:
         return
     alone = contextlib.nullcontext() if holding else cluster.alone_here("verify")
     with contextlib.suppress(LockedError), alone:
         releases = upgrade_journal.assigned(cluster, todo, lock)
-        found, ledger = drifted(cluster, todo, releases), Ledger(cluster.paths)
-        for release in {one.id: one for one in releases.values()}.values():
-            mine = [node for node in todo if found.get(node.name) == () and releases[node.name].id == release.id]
-            ledger.record(mine, release.lock)
+        found = drifted(cluster, todo, releases)
+        _record(Ledger(cluster.paths), [node for node in todo if found.get(node.name) == ()], releases)
+
+
+def _record(ledger: Ledger, proven: Sequence[Node], releases: Mapping[str, Release]) -> None:
+    """These machines were proven, each with its release."""
+    for release in {release.id: release for release in releases.values()}.values():
+        ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
 
 
 def verify_configured(
@@ -175,8 +180,7 @@ def verify_configured(
     verdict.healthy = verdict.report.enough("100%" if partly else cluster.spec.verify.min_healthy)
     healthy, ledger = {node.name for node in verdict.report.nodes if node.ok}, Ledger(cluster.paths)
     proven = [node for node in nodes if node.name in healthy and brought.clean(node.name)]
-    for release in {release.id: release for release in releases.values()}.values():
-        ledger.record([node for node in proven if releases[node.name].id == release.id], release.lock)
+    _record(ledger, proven, releases)
     ledger.prune(cluster.nodes(), upgrade_journal.needs(cluster))
     return verdict
 

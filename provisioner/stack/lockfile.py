@@ -22,6 +22,7 @@ LIMIT = 32 << 20
 """Characters of a lock; one of a hundred groups has some 5 MiB."""
 DEPTH = 16
 """Blocks in each other; a lock has six."""
+AWAY = "move it away, then `gpuprov lock` makes another one"
 
 
 def write(path: Path, lock: Lock) -> None:
@@ -42,9 +43,7 @@ def read(path: Path) -> Lock | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise GpuprovError(
-            f"cannot be read: {error}", where=str(path), hint="move it away, then `gpuprov lock` makes another one"
-        ) from error
+        raise GpuprovError(f"cannot be read: {error}", where=str(path), hint=AWAY) from error
     return parse(text, str(path))
 
 
@@ -57,12 +56,10 @@ def parse(text: str, path: str) -> Lock:
         mark = error.problem_mark
         at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         said = f"is not YAML ({error.problem or error.context})"
-        raise GpuprovError(
-            said, where=f"{path}{at}", hint="move it away, then `gpuprov lock` makes another one"
-        ) from None
+        raise GpuprovError(said, where=f"{path}{at}", hint=AWAY) from None
     except (yaml.YAMLError, ValueError) as error:  # a control character; a number of 5000 digits
         said = f"is not YAML ({str(error).splitlines()[0]})"
-        raise GpuprovError(said, where=path, hint="move it away, then `gpuprov lock` makes another one") from None
+        raise GpuprovError(said, where=path, hint=AWAY) from None
     if isinstance(loaded, dict) and loaded.get("version") not in (LOCK_VERSION, None):
         raise GpuprovError(
             f"has format {loaded['version']}, this gpuprov reads {LOCK_VERSION}",

@@ -14,7 +14,7 @@ from pathlib import Path
 from provisioner import catalog, fleet, node_state
 from provisioner.errors import GpuprovError, ProviderError
 from provisioner.fleet import Node
-from provisioner.lifecycle import configuring, locking, machines, preflight, running_cost, verifying
+from provisioner.lifecycle import configuring, hooks, locking, machines, preflight, running_cost, verifying
 from provisioner.lifecycle import up as lifecycle
 from provisioner.lifecycle.quarantine import actions as quarantine
 from provisioner.lifecycle.replace import journal as replace_journal
@@ -139,13 +139,9 @@ def _drain(cluster: Cluster, journal: Journal, nodes: list[Node]) -> None:
     if not nodes:
         return
     journal.set(cluster.paths, nodes, "draining")
-    bad = quarantine.hold(cluster, nodes, "to be replaced")
-    if bad:
-        raise GpuprovError(
-            "; ".join(f"{name}: {why}" for name, why in bad.items()),
-            where="drain",
-            hint="nothing was replaced; run it again, or put the nodes back with `gpuprov release`",
-        )
+    if bad := quarantine.hold(cluster, nodes, "to be replaced"):
+        hint = "nothing was replaced; run it again, or put the nodes back with `gpuprov release`"
+        raise hooks.refusal(bad, hint)
 
 
 class _Machines:

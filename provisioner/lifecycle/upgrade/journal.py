@@ -13,6 +13,7 @@ from provisioner import stored
 from provisioner.errors import GpuprovError
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.release import Ledger, assigned_releases, identity, release_of
+from provisioner.text import few
 
 if TYPE_CHECKING:
     from provisioner.fleet import Node
@@ -112,12 +113,13 @@ def refuse_resized(cluster: Cluster, sites: Collection[str]) -> None:
     """Raise GpuprovError where an upgrade is under way and cluster.yaml wants other nodes at these sites than there
     are: nothing is bought or removed in its midst. Machines that were lost are made again."""
     journal, spec = load(cluster.paths), cluster.spec
+    if not journal.busy:
+        return
     wanted = {name for name, group in spec.node_groups().items() if spec.site_of(group) in sites}
     other = wanted ^ {node.name for node in cluster.nodes() if node.site in sites}
-    if journal.busy and other:
-        names = ", ".join(sorted(other)[:5]) + (" …" if len(other) > 5 else "")
-        first = f"take the change of {names} back, and `gpuprov upgrade {cluster.file}` brings it to its end"
-        raise _in_progress(cluster, journal, f"{first}; then make the change")
+    if other:
+        again = f"`gpuprov upgrade {cluster.file}` brings it to its end; then make the change"
+        raise _in_progress(cluster, journal, f"take the change of {few(sorted(other), 5, ',')} back, and {again}")
 
 
 def _in_progress(cluster: Cluster, journal: Journal, hint: str) -> GpuprovError:

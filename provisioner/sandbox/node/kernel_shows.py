@@ -134,9 +134,7 @@ def lspci(arguments: list[str], _version: str) -> int:
 def _header(item: dict[str, Any]) -> str:
     """The first 64 bytes of a device's configuration space, of which what names it is simulated; ff of one that does
     not answer."""
-    row = bytearray(64)
-    row[:8] = bytes.fromhex(item["vendor"])[::-1] + bytes.fromhex(item["device"])[::-1] + b"\x06\x04\x10\x00"
-    row[8:12] = bytes.fromhex(item.get("revision") or "00") + b"\x00" + bytes.fromhex(item["class"])[::-1]
-    if item.get("silent"):
-        row[:] = b"\xff" * 64
+    ids = bytes.fromhex(item["vendor"])[::-1] + bytes.fromhex(item["device"])[::-1]
+    kind = bytes.fromhex(item.get("revision") or "00") + b"\x00" + bytes.fromhex(item["class"])[::-1]
+    row = b"\xff" * 64 if item.get("silent") else (ids + b"\x06\x04\x10\x00" + kind).ljust(64, b"\x00")
     return "".join(f"{at:02x}: {row[at : at + 16].hex(' ')}\n" for at in range(0, 64, 16))

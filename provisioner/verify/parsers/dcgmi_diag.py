@@ -61,7 +61,7 @@ def parse(text: str) -> Diag:
             summary = _dict(_dict(test).get("test_summary"))
             states = {str(r.get("status", "")).lower() for r in [*results, *([summary] if summary else [])]}
             # The worst of its entities is the test's result; a state that is not known counts as failed.
-            worst = next((s for s in ("fail", "warn", "pass", "skip") if s in states), "fail")
+            worst = next((s for s in dcgmi_diag_table.WORST_FIRST if s in states), "fail")
             sorted_by["fail" if states - set(sorted_by) and worst != "fail" else worst].append(name)
             for result in results:
                 warnings = result.get("warnings")

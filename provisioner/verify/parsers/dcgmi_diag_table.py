@@ -14,6 +14,8 @@ from provisioner.verify.parsers import lines
 
 _ROW = re.compile(r"^\|\s(.{1,60}?)\s*\| (.*)\|$")
 _RESULT = re.compile(r"^(Pass|Fail|Warn|Skip)\b(?: - (.*))?$")
+WORST_FIRST = ("fail", "warn", "pass", "skip")
+"""Results of a test's GPUs: the first of these that one has is the test's."""
 WIDTH = 45
 """Characters of a message in one row; a blank at their end is one of the message's."""
 
@@ -53,6 +55,6 @@ def read(text: str) -> Table | None:
         elif not name and open_message and value:
             messages[-1] = (messages[-1] + match[2][:WIDTH])[:1000]
     for test, states in told.items():  # the worst of its GPUs is the test's result
-        results[next(state for state in ("fail", "warn", "pass", "skip") if state in states)].append(test)
+        results[next(state for state in WORST_FIRST if state in states)].append(test)
     messages = [message.strip() for message in messages]
     return Table(results, messages, about) if any(results.values()) else None

@@ -147,6 +147,11 @@ def _child(element: Element, name: str) -> Element:
     return SubElement(element, name) if below is None else below
 
 
+def _elsewhere(gpu: Element, value: str) -> None:
+    """A value that says of the GPU itself that it is lost or has to be reset counts wherever it stands."""
+    SubElement(_child(gpu, "else"), "value").text = value
+
+
 def _top(root: Element, key: str, value: str) -> None:
     names = {"Driver Version": "driver_version", "KMD Version": "kmd_version", "CUDA Version": "cuda_version",
              "CUDA UMD Version": "cuda_umd_version", "Attached GPUs": "attached_gpus"}  # fmt: skip
@@ -169,7 +174,7 @@ def _place(gpu: Element, path: list[str], value: str, process: Element | None) -
     key = "/".join(part.lower() for part in path)
     put(gpu, QUERY.get(key, "else/value"), value)
     if key not in QUERY:
-        SubElement(_child(gpu, "else"), "value").text = value  # "GPU is lost" counts wherever it stands
+        _elsewhere(gpu, value)
     return process
 
 
@@ -196,9 +201,9 @@ def _table(text: str) -> Listed | None:
             elif match[6] == "Off":
                 put(gpu, "ecc_mode/current_ecc", "Disabled")
         elif gpu is not None and (match := _LOST.match(line)):
-            SubElement(_child(gpu, "else"), "value").text = match[1] or "GPU is lost"
+            _elsewhere(gpu, match[1] or "GPU is lost")
         elif gpu is not None and _STUCK.match(line):
-            SubElement(_child(gpu, "else"), "value").text = "GPU requires reset"
+            _elsewhere(gpu, "GPU requires reset")
         elif gpu is not None and (match := _SECOND.match(line)):
             put(gpu, "temperature/gpu_temp", match[1].rstrip("C"))
             put(gpu, "gpu_power_readings/current_power_limit", match[4])
@@ -273,8 +278,8 @@ def _csv(text: str) -> Listed | None:
                 put(found.root, name, value)
             elif path := CSV.get(name):
                 put(gpu, path, value)
-            elif value.strip("[]").lower() in _STATES:  # it counts wherever it stands
-                SubElement(_child(gpu, "else"), "value").text = value
+            elif value.strip("[]").lower() in _STATES:
+                _elsewhere(gpu, value)
         gpu.set("id", gpu.findtext("pci/pci_bus_id") or "")
         for total in gpu.findall("totals/*"):  # the sum counts where its parts are not there
             if gpu.find(f"ecc_errors/{total.tag}/dram_uncorrectable") is None:

@@ -9,7 +9,6 @@ row out of the legend. Columns are split at white space and named by the header,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from provisioner.verify.parsers import Unreadable, first_line, lines
@@ -77,7 +76,8 @@ def parse(text: str) -> Topology:
         raise Unreadable("the matrix has a header and no rows")
     if any(PEERS & {*row} for row in rows.values()):
         raise Unreadable("a matrix of `topo -p2p`, not of `topo -m`")
-    if PIX.search(text) and not NVLINK.search(text) and not any((v or "").startswith("NV") for v in _all(agreed)):
+    linked = any((cell or "").startswith("NV") for row in agreed.values() for cell in row.values())
+    if PIX.search(text) and not NVLINK.search(text) and not linked:
         # The path by PCIe is no proof that there is none by NVLink.
         agreed = {a: dict.fromkeys(row) for a, row in agreed.items()}
     if strangers:
@@ -90,10 +90,6 @@ def parse(text: str) -> Topology:
         names=names,
         numa={gpu: _numa(whole.get(gpu, [])[len(columns) :], titles) for gpu in gpus},
     )
-
-
-def _all(cells: dict[str, dict[str, str | None]]) -> Iterator[str | None]:
-    return (cell for row in cells.values() for cell in row.values())
 
 
 def _leading_columns(tokens: list[str]) -> tuple[list[str], list[str]]:
