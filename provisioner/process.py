@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,8 +38,8 @@ _kept: subprocess.Popen[bytes] | None = None
 
 def keep() -> str:
     """Have everything that this process starts end when it dies, SIGKILL included; gives the run's name, by which
-    keeper.end finds what is left of it. For the process of a command, not for a library: what is there when it ends by
-    itself (ssh's shared connections, for a minute) stays."""
+    keeper.end finds what is left of it. For the process of a command, not for a library: what it has started lives on
+    when it ends by itself, but ssh's shared connections, which no other run uses."""
     global _kept  # noqa: PLW0603 - there is one process
     if _kept is None:
         os.environ.pop(keeper.NAME, None)
@@ -64,19 +64,74 @@ def release() -> None:
         _kept = None
 
 
-def shares(sockets: Path) -> None:
-    """Tell the keeper, where there is one, that ssh keeps connections open behind sockets in this folder."""
-    if _kept is not None and _kept.stdin is not None:
-        with contextlib.suppress(OSError):
-            _kept.stdin.write(f"{keeper.SOCKETS}{sockets}\n".encode())
-            _kept.stdin.flush()
+def shares(sockets: Path) -> bool:
+    """Have the keeper end ssh's shared connections behind the sockets in this folder, and remove the folder, when this
+    process ends; False where there is no keeper."""
+    if _kept is None or _kept.stdin is None:
+        return False
+    with contextlib.suppress(OSError):
+        _kept.stdin.write(f"{keeper.SOCKETS}{sockets}\n".encode())
+        _kept.stdin.flush()
+    return True
 
 
 _asked = threading.Event()
 _forking: set[int] = set()
 """Threads that fork at this moment."""
-_followed: dict[subprocess.Popen[str], Callable[[], None]] = {}
-"""What threads beside the main one follow, and what is called when it is to stop."""
+
+
+@dataclass(eq=False, slots=True)
+class _Followed:
+    """A child that `follow` follows. `stopper`: the thread that stops it for `stop_followed`."""
+
+    child: subprocess.Popen[str]
+    stopping: Callable[[], None]
+    grace_s: float
+    stopper: threading.Thread | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set when `follow` ends."""
+
+    def stop(self) -> None:
+        """Report that the child is to stop, and stop it, whatever the report raises: a full disk is no reason to let
+        Terraform go on alone."""
+        try:
+            with contextlib.suppress(Exception):
+                self.stopping()
+        finally:
+            stop(self.child, grace_s=self.grace_s)
+
+    def end(self, error: BaseException) -> None:
+        """Stop the child because of an error; where it is being stopped already, wait for that. It is asked a second
+        time for Ctrl-C alone, by a person who waits no longer."""
+        if self.stopper is None or isinstance(error, KeyboardInterrupt):
+            self.stop()
+            return
+        try:
+            self.stopper.join()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def stop_aside(self) -> None:
+        """As `stop`, in a thread of its own, once. A grandchild that keeps the child's output open for AGAIN_S more
+        seconds is killed."""
+
+        def end() -> None:
+            self.stop()
+            if not self.over.wait(AGAIN_S):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.child.pid, signal.SIGKILL)
+
+        if self.stopper is None:
+            self.stopper = threading.Thread(target=end, name="stopper", daemon=True)
+            self.stopper.start()
+
+
+_follow_guard = threading.Lock()
+"""Held while `_followed` or `_stops` changes, so that no child starts unseen while all are stopped."""
+_followed: list[_Followed] = []
+_stops: list[Exception] = []
+"""Why nothing may be followed now; see `stop_followed`."""
 
 
 def interrupt(*_: object) -> None:
@@ -162,20 +217,18 @@ def follow(
 ) -> Ended:
     """Run a child to its end; every line of its standard output goes to `read` as it comes, `given` to its standard
     input. Where anything is raised meanwhile (Ctrl-C, or by `read`) `stopping` is called, the child gets `grace_s`
-    seconds to end, and the exception goes on."""
+    seconds to end, and the exception goes on. Raises the error of `stop_followed` where that was called."""
+    _refuse_stopped()
     child = start(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL if given is None else subprocess.PIPE)
     assert child.stdout is not None
     assert child.stderr is not None
     complaints: list[str] = []
     # A thread of its own: a child that fills the pipe of its standard error would wait for us for ever.
     reader = threading.Thread(target=complaints.extend, args=(child.stderr,), daemon=True)
-    reader.start()
-    if threading.current_thread() is not threading.main_thread():
-        _followed[child] = stopping
-        if _asked.is_set():  # it came after `start` had looked, and before this child was known
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGINT)
+    followed = _Followed(child, stopping, grace_s)
     try:
+        reader.start()
+        _register(followed)
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError), child.stdin:  # it ended at once: its status says why
                 child.stdin.write(given or "")
@@ -183,13 +236,48 @@ def follow(
             read(line)
         status = child.wait()
         reader.join(timeout=5)
-    except BaseException:
-        stopping()
-        stop(child, grace_s=grace_s)
+    except BaseException as error:
+        followed.end(error)
         raise
     finally:
-        _followed.pop(child, None)
+        followed.over.set()
+        with _follow_guard:
+            _followed[:] = [other for other in _followed if other is not followed]
+    _refuse_stopped()
     return Ended(status, tuple(complaints))
+
+
+def _register(followed: _Followed) -> None:
+    """Let others stop this child; one who has asked for that since `start` has looked did not see it."""
+    with _follow_guard:
+        _followed.append(followed)
+        if _stops:
+            followed.stop_aside()
+    if _asked.is_set() and threading.current_thread() is not threading.main_thread():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(followed.child.pid, signal.SIGINT)
+
+
+def stop_followed(error: Exception) -> None:
+    """Stop every child that a `follow` of this process follows, in whatever thread: it is asked as by Ctrl-C and has its
+    grace; then its `follow` raises `error`. A new `follow` raises it before it starts anything, until `allow_followed`
+    is called with the same error. Returns at once; any thread may call."""
+    with _follow_guard:
+        _stops.append(error)
+        for followed in _followed:
+            followed.stop_aside()
+
+
+def allow_followed(error: Exception) -> None:
+    """Take back `stop_followed(error)`; nothing happens where it was not called."""
+    with _follow_guard:
+        _stops[:] = [other for other in _stops if other is not error]
+
+
+def _refuse_stopped() -> None:
+    with _follow_guard:
+        if _stops:
+            raise _stops[0]
 
 
 def side_by_side(calls: Sequence[Callable[[], T]], *, grace_s: float) -> list[T]:
@@ -203,8 +291,9 @@ def side_by_side(calls: Sequence[Callable[[], T]], *, grace_s: float) -> list[T]
         try:
             wait(running)
         except KeyboardInterrupt:
-            for stopping in tuple(_followed.values()):
-                stopping()
+            for followed in tuple(_followed):
+                with contextlib.suppress(Exception):
+                    followed.stopping()
             _end_followed(running, grace_s)
             raise
     return [one.result() for one in running]
@@ -213,9 +302,9 @@ def side_by_side(calls: Sequence[Callable[[], T]], *, grace_s: float) -> list[T]
 def _end_followed(running: Sequence[Future[T]], grace_s: float) -> None:
     """Ask all children to stop, once more for each Ctrl-C (see `stop`), then end them."""
     for sign, seconds in ((signal.SIGINT, grace_s), (signal.SIGINT, AGAIN_S), (signal.SIGKILL, 10.0)):
-        for child in tuple(_followed):
+        for followed in tuple(_followed):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, sign)
+                os.killpg(followed.child.pid, sign)
         with contextlib.suppress(KeyboardInterrupt):
             if not wait(running, timeout=seconds).not_done:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from provisioner import keeper, process
+from provisioner.errors import LockedError
 
 CHILD = """
 import pathlib, signal, sys, time
@@ -166,6 +168,125 @@ def test_an_interrupt_that_python_dropped_while_it_forked_is_not_lost(
     with pytest.raises(KeyboardInterrupt):
         process.start(["sleep", "60"], cwd=tmp_path)
     assert started[0].poll() is not None
+
+
+ASKED = """
+import pathlib, signal, sys
+def asked(number, frame):
+    with open(sys.argv[1], "a") as note:
+        note.write(signal.Signals(number).name + "\\n")
+    sys.exit(0)
+signal.signal(signal.SIGINT, asked)
+print("ready", flush=True)
+while True: signal.pause()
+"""
+
+
+class Following(threading.Thread):
+    """A thread that follows a child; `ready` once that has begun."""
+
+    def __init__(self, folder: Path, *argv: str, stopping: Any = lambda: None, grace_s: float = 30) -> None:
+        super().__init__(daemon=True)
+        self.ready, self.raised = threading.Event(), list[BaseException]()
+        self.follow = lambda: process.follow(
+            argv, lambda _: self.ready.set(), cwd=folder, grace_s=grace_s, stopping=stopping
+        )
+        self.start()
+        assert self.ready.wait(30)
+
+    def run(self) -> None:
+        try:
+            self.follow()
+        except BaseException as error:  # noqa: BLE001 - it is looked at by the test
+            self.raised.append(error)
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_report_that_fails_keeps_no_child_from_being_stopped(tmp_path: Path) -> None:
+    """The events file on a full disk: Terraform would go on alone."""
+    pids = list[int]()
+
+    def read(line: str) -> None:
+        pids.append(int(line))
+        raise ValueError("the log cannot be written")
+
+    with pytest.raises(ValueError, match="cannot be written"):
+        process.follow(["sh", "-c", "echo $$; exec sleep 120"], read, cwd=tmp_path, grace_s=30, stopping=full)
+    assert not alive(pids[0])
+
+
+def test_a_report_that_fails_keeps_ctrl_c_from_no_child_of_another_thread(tmp_path: Path) -> None:
+    notes = [tmp_path / "a", tmp_path / "b"]
+    ready = threading.Semaphore(0)
+
+    def follow(note: Path) -> process.Ended:
+        argv = [sys.executable, "-c", ASKED, str(note)]
+        return process.follow(argv, lambda _: ready.release(), cwd=tmp_path, grace_s=30, stopping=full)
+
+    def interrupt() -> None:
+        for _ in notes:
+            ready.acquire(timeout=30)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        process.side_by_side([lambda: follow(notes[0]), lambda: follow(notes[1])], grace_s=30)
+    assert [note.read_text() for note in notes] == ["SIGINT\n", "SIGINT\n"]
+
+
+def test_children_of_all_threads_are_asked_once_to_stop_and_their_followers_raise_the_error(tmp_path: Path) -> None:
+    error, reported = LockedError("the lease is lost"), list[str]()
+    notes = [tmp_path / "a", tmp_path / "b"]
+    threads = [
+        Following(tmp_path, sys.executable, "-c", ASKED, str(note), stopping=lambda: reported.append("stopping"))
+        for note in notes
+    ]
+    process.stop_followed(error)
+    try:
+        for thread in threads:
+            thread.join(30)
+        assert [thread.raised for thread in threads] == [[error], [error]]
+        assert [note.read_text() for note in notes] == ["SIGINT\n", "SIGINT\n"]
+        assert reported == ["stopping", "stopping"]
+        with pytest.raises(LockedError, match="the lease is lost"):
+            process.follow(["touch", str(tmp_path / "begun")], print, cwd=tmp_path, grace_s=1, stopping=full)
+        assert not (tmp_path / "begun").exists()
+    finally:
+        process.allow_followed(error)
+    assert process.follow(["true"], print, cwd=tmp_path, grace_s=1, stopping=full).status == 0
+
+
+def test_a_deaf_child_is_killed_after_its_grace_when_all_are_stopped(tmp_path: Path) -> None:
+    error = LockedError("the lease is lost")
+    thread = Following(tmp_path, "sh", "-c", "trap '' INT; echo ready; while :; do sleep 1; done", grace_s=0.2)
+    process.stop_followed(error)
+    try:
+        thread.join(60)
+        assert thread.raised == [error]
+    finally:
+        process.allow_followed(error)
+
+
+def test_a_child_that_starts_while_all_are_stopped_is_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the beginning of `follow` and the moment when the child is known."""
+    error, real = LockedError("the lease is lost"), process.start
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        child = real(*arguments, **options)
+        process.stop_followed(error)
+        return child
+
+    monkeypatch.setattr(process, "start", start)
+    try:
+        with pytest.raises(LockedError, match="the lease is lost"):
+            process.follow(["sleep", "120"], print, cwd=tmp_path, grace_s=30, stopping=full)
+    finally:
+        process.allow_followed(error)
 
 
 DEEP = """
