@@ -259,9 +259,9 @@ def _register(followed: _Followed) -> None:
 
 
 def stop_followed(error: Exception) -> None:
-    """Stop every child that a `follow` of this process follows, in whatever thread: it is asked as by Ctrl-C and has its
-    grace; then its `follow` raises `error`. A new `follow` raises it before it starts anything, until `allow_followed`
-    is called with the same error. Returns at once; any thread may call."""
+    """Stop every child that a `follow` of this process follows, in whatever thread: it is asked as by Ctrl-C, has its
+    grace, and then its `follow` raises `error`. A new `follow` raises it before it starts anything, until
+    `allow_followed` is called with the same error. Returns at once; any thread may call."""
     with _follow_guard:
         _stops.append(error)
         for followed in _followed:

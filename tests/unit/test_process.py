@@ -197,7 +197,7 @@ class Following(threading.Thread):
     def run(self) -> None:
         try:
             self.follow()
-        except BaseException as error:  # noqa: BLE001 - it is looked at by the test
+        except BaseException as error:
             self.raised.append(error)
 
 
