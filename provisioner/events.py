@@ -65,10 +65,16 @@ Subscriber = Callable[[Event], None]
 
 
 class Events:
-    """Fan-out of events to subscribers, safe to call from any thread. A subscriber must not raise."""
+    """Fan-out of events to subscribers, safe to call from any thread.
+
+    What a subscriber raises breaks off no work: it costs that subscriber the event, and the others get one warning
+    about it. KeyboardInterrupt goes on to the caller.
+    """
 
     def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = list(subscribers)
+        self._failed: list[Subscriber] = []
+        """Subscribers whose failure was reported."""
         self._lock = threading.Lock()
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -78,19 +84,41 @@ class Events:
     def unsubscribe(self, subscriber: Subscriber) -> None:
         with self._lock:
             self._subscribers.remove(subscriber)
+            self._failed = [other for other in self._failed if other is not subscriber]
 
     def emit(self, event: Event) -> None:
         with self._lock:
-            for subscriber in self._subscribers:
+            waiting = [event]
+            while waiting:
+                waiting += self._deliver(waiting.pop(0))
+
+    def _deliver(self, event: Event) -> list[Event]:
+        """Give an event to every subscriber; the warnings about those that fail for the first time."""
+        warnings = []
+        for subscriber in self._subscribers:
+            try:
                 subscriber(event)
+            except Exception as error:
+                if not any(subscriber is failed for failed in self._failed):
+                    self._failed.append(subscriber)
+                    warnings.append(Event("run", "warning", f"the log is incomplete: {_reason(error)}"))
+        return warnings
 
     def __call__(self, stage: Stage, kind: Kind, message: str = "", **rest: Any) -> None:
         """Shorthand: `events("configure", "progress", "TASK …", node="train-0")`."""
         self.emit(Event(stage, kind, message, **rest))
 
 
+def _reason(error: Exception) -> str:
+    """Why a subscriber failed, with its file where the error has one."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return f"{type(error).__name__}: {error}"
+
+
 def jsonl_writer(stream: IO[str]) -> Subscriber:
-    """A subscriber that writes one JSON object a line, flushed, so that a killed run leaves what it knew."""
+    """A subscriber that writes one JSON object a line, flushed, so that a killed run leaves what it knew. Raises
+    OSError with the file's name."""
 
     def write(event: Event) -> None:
         record = {k: v for k, v in asdict(event).items() if v not in (None, "", {})}
