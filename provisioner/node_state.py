@@ -2,16 +2,23 @@
 
 {"nodes": {name: {"stage": text, "ok": true, false or null}}, "report": path in the run directory, or null}, and what
 else a module keeps there under a key of its own. What is damaged of it is left out: it decides nothing by itself.
+
+`verify` writes it beside a run that holds the cluster's lock: each change of the file holds state.json.lock for the few
+milliseconds that it takes, so that no note is lost between two processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner import stored
+from filelock import FileLock, Timeout
+
+from provisioner import ownership, stored
+from provisioner.errors import LockedError
 from provisioner.paths import ClusterPaths, write_whole
 from provisioner.state.shared_files import is_report
 
@@ -19,6 +26,9 @@ if TYPE_CHECKING:
     from provisioner.verify.results import Report
 
 FILE = "state.json"
+LOCK = "state.json.lock"
+LOCK_TIMEOUT_S = 30.0
+"""A change takes milliseconds; a process that was stopped (SIGSTOP) within it holds up the others for so long."""
 
 
 def load(paths: ClusterPaths) -> dict[str, Any]:
@@ -28,14 +38,14 @@ def load(paths: ClusterPaths) -> dict[str, Any]:
 
 
 def note(paths: ClusterPaths, **facts: Any) -> None:
-    """Write facts into state.json: a mapping is merged into the one that is there, anything else takes its place."""
-    state = _read(paths)
-    for key, value in facts.items():
-        if isinstance(value, dict):
-            state.setdefault(key, {}).update(value)
-        else:
-            state[key] = value
-    write_whole(paths.root / FILE, json.dumps(state, indent=1) + "\n")
+    """Write facts into state.json: a mapping is merged into the existing one, anything else replaces it. Raises
+    LockedError where another process does not release the file within LOCK_TIMEOUT_S."""
+    with _changing(paths) as state:
+        for key, value in facts.items():
+            if isinstance(value, dict):
+                state.setdefault(key, {}).update(value)
+            else:
+                state[key] = value
 
 
 def note_stage(paths: ClusterPaths, stage: str, names: Iterable[str], *, ok: bool | None = None) -> None:
@@ -53,10 +63,11 @@ def note_absent(paths: ClusterPaths, names: Iterable[str], known: Collection[str
 def note_failed(paths: ClusterPaths, sites: Collection[str], failed: Mapping[str, str]) -> None:
     """What a run failed with at these sites, in place of what an earlier one did; nothing is written for a cluster of
     which nothing is there yet."""
-    state = _read(paths)
-    if state:
-        kept = {site: said for site, said in state.get("failed", {}).items() if site not in sites}
-        write_whole(paths.root / FILE, json.dumps(state | {"failed": kept | dict(failed)}, indent=1) + "\n")
+    if not _read(paths):
+        return
+    with _changing(paths) as state:
+        retained = {site: message for site, message in state.get("failed", {}).items() if site not in sites}
+        state["failed"] = retained | dict(failed)
 
 
 def note_verdicts(paths: ClusterPaths, report: Report) -> None:
@@ -67,6 +78,22 @@ def note_verdicts(paths: ClusterPaths, report: Report) -> None:
 def note_report(paths: ClusterPaths, page: Path) -> None:
     """Remember the last report's page, a file in the run directory."""
     note(paths, report=page.relative_to(paths.root).as_posix())
+
+
+@contextlib.contextmanager
+def _changing(paths: ClusterPaths) -> Iterator[dict[str, Any]]:
+    """The content of state.json, to be changed in place; it is written when the block ends, and no other process
+    changes it meanwhile."""
+    file = paths.root / LOCK
+    ownership.make_file(file)
+    try:
+        with FileLock(file, timeout=LOCK_TIMEOUT_S, mode=0o600):
+            state = _read(paths)
+            yield state
+            write_whole(paths.root / FILE, json.dumps(state, indent=1) + "\n")
+    except Timeout:
+        hint = "a process that was stopped holds it: `fuser -v` on the file names it"
+        raise LockedError("the file is locked by another process", where=str(file), hint=hint) from None
 
 
 def _read(paths: ClusterPaths) -> dict[str, Any]:

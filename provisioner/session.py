@@ -173,10 +173,7 @@ class Cluster:
             held = {"pid": os.getpid(), "command": command, "since": time.time(), "run": os.environ.get(keeper.NAME)}
             write_whole(holder, json.dumps(held) + "\n")
             run_dir = _run_dir(self.paths)
-            with (run_dir / "events.jsonl").open("a", encoding="utf-8") as stream:
-                ownership.give_file(stream.fileno(), run_dir)
-                writer = jsonl_writer(stream)
-                self.events.subscribe(writer)
+            with _recorded(self.events, run_dir):
                 how = "done"
                 try:
                     yield run_dir
@@ -187,9 +184,7 @@ class Cluster:
                         self.only_looked()
                     raise
                 finally:
-                    with contextlib.suppress(OSError):  # a full disk: what is raised already says more
-                        self.events("run", "log", f"gpuprov {command}: {how}", data={"ended": how})
-                    self.events.unsubscribe(writer)
+                    self.events("run", "log", f"gpuprov {command}: {how}", data={"ended": how})
         finally:
             holder.unlink(missing_ok=True)
             lock.release()
@@ -278,6 +273,24 @@ def _run_dir(paths: ClusterPaths) -> Path:
             ownership.give_directory(folder)
             return folder
     raise GpuprovError("a hundred runs in one second", where=str(paths.runs))
+
+
+@contextlib.contextmanager
+def _recorded(events: Events, run_dir: Path) -> Iterator[None]:
+    """Write all events into events.jsonl of this folder. Raises OSError where it cannot be created; one that cannot be
+    written any more (a full disk) is reported on the stream and costs the run nothing."""
+    stream = (run_dir / "events.jsonl").open("a", encoding="utf-8")
+    writer = jsonl_writer(stream)
+    try:
+        ownership.give_file(stream.fileno(), run_dir)
+        events.subscribe(writer)
+        try:
+            yield
+        finally:
+            events.unsubscribe(writer)
+    finally:
+        with contextlib.suppress(OSError):  # what is buffered still cannot be written
+            stream.close()
 
 
 def _end_dead(holder: Path, paths: ClusterPaths) -> None:

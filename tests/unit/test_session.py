@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from provisioner import catalog, fleet, node_state
 from provisioner.errors import Exit, GpuprovError, LockedError
@@ -160,6 +161,64 @@ def test_a_damaged_state_is_no_state(text: str, cluster: Cluster) -> None:
     assert [row["stage"] for row in status(cluster, ask=False)["nodes"]] == ["planned"] * 4
     node_state.note(cluster.paths, nodes={"train-0": {"stage": "made", "ok": None}})
     assert node_state.load(cluster.paths)["nodes"]["train-0"] == {"stage": "made", "ok": None}
+
+
+NOTER = """
+import sys
+from pathlib import Path
+from provisioner import node_state
+from provisioner.paths import ClusterPaths
+paths = ClusterPaths(Path(sys.argv[1]), "held", sandbox=True)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(40):
+    node_state.note(paths, nodes={f"{sys.argv[2]}-{number}": {"stage": "made", "ok": None}})
+    node_state.note_failed(paths, [], {f"{sys.argv[2]}-{number}": "no capacity"})
+"""
+
+
+def test_no_note_of_two_processes_is_lost(file: Path, cluster: Cluster) -> None:
+    """`verify` notes verdicts while another command is running: it holds no lock of the cluster."""
+    private_dir(cluster.paths.root)
+    node_state.note(cluster.paths, report=None)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    noters = [subprocess.Popen([sys.executable, "-c", NOTER, str(file), name], **pipes) for name in "ab"]  # type: ignore[call-overload]
+    for noter in noters:
+        assert noter.stdout.readline() == "ready\n"
+    for noter in noters:
+        noter.stdin.write("go\n")
+        noter.stdin.flush()
+    for noter in noters:
+        noter.communicate(timeout=120)
+        assert noter.returncode == 0
+    names = {f"{name}-{number}" for name in "ab" for number in range(40)}
+    state = node_state.load(cluster.paths)
+    assert (set(state["nodes"]), set(state["failed"])) == (names, names)
+
+
+def test_a_state_that_another_process_holds_is_an_error_that_names_its_lock(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_state, "LOCK_TIMEOUT_S", 0.0)
+    private_dir(cluster.paths.root)
+    with (
+        FileLock(cluster.paths.root / node_state.LOCK),
+        pytest.raises(LockedError, match="locked by another process") as caught,
+    ):
+        node_state.note(cluster.paths, report=None)
+    assert caught.value.where.endswith("state.json.lock")
+
+
+def test_a_run_goes_on_when_its_events_cannot_be_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The events file is evidence, not the work; a person learns of it once."""
+    folder, seen = private_dir(cluster.paths.runs / "1"), list[str]()
+    (folder / "events.jsonl").symlink_to("/dev/full")
+    monkeypatch.setattr("provisioner.session._run_dir", lambda _: folder)
+    cluster.events.subscribe(lambda event: seen.append(event.message))
+    with cluster.exclusively("up"):
+        cluster.events("run", "log", "working")
+    reason = f"the log is incomplete: {folder}/events.jsonl: No space left on device"
+    assert seen == ["working", reason, "gpuprov up: done"]
 
 
 def made(file: Path, *, sandbox: bool) -> None:
